@@ -1,0 +1,110 @@
+"""Records logits of Hugging Face models in tests/golden, for tests/test_golden.py to compare ours with. Needs torch and transformers.
+
+    python scripts/make_golden.py            a few seconds
+
+Each file holds one tiny random model: its tensors under their Hugging Face names, ``tokens`` int32 [B, S], ``logits`` float32
+[B, S, V], and as metadata ``config`` (the text of config.json) and ``prompt``, how many of the tokens were given in one call. Those
+after it came one at a time against the key/value cache.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
+SHAPE = dict(vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2, max_position_embeddings=64, rms_norm_eps=1e-3)
+HEADS = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=8)
+GROUPS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+LLAMA, MISTRAL, QWEN2, QWEN3 = (dict(model_type=family, **SHAPE) for family in ("llama", "mistral", "qwen2", "qwen3"))
+
+# A theta of 100 spreads the four wavelengths of eight dimensions over 6 to 200 positions, so that scaling by wavelength has short,
+# long and blended ones to tell apart.
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+YARN = dict(rope_theta=100.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+DYNAMIC = dict(rope_theta=100.0, rope_type="dynamic", factor=4.0)
+
+# Recorded with the config.json that transformers saves.
+SAVED = {
+    "llama_gqa": LLAMA | GROUPS,
+    "llama_tied": LLAMA | HEADS | dict(tie_word_embeddings=True),
+    "llama_biases": LLAMA | GROUPS | dict(attention_bias=True, mlp_bias=True),
+    "rope_dynamic_short": LLAMA | HEADS | dict(max_position_embeddings=28, rope_parameters=DYNAMIC),
+    "rope_dynamic_cached": LLAMA | HEADS | dict(max_position_embeddings=16, rope_parameters=DYNAMIC),
+    "rope_yarn_mscale": LLAMA | HEADS | dict(rope_parameters=YARN | dict(mscale=1.5, mscale_all_dim=0.5, beta_fast=4.0, beta_slow=0.5)),
+    "rope_yarn_attention_factor": LLAMA | HEADS | dict(rope_parameters=YARN | dict(attention_factor=1.3, beta_fast=2.0, truncate=False)),
+    "mistral": MISTRAL | GROUPS | dict(sliding_window=None),
+    "mistral_sliding": MISTRAL | HEADS | dict(sliding_window=7, rope_parameters=dict(rope_theta=100.0, rope_type="default")),
+    "qwen2": QWEN2 | dict(num_attention_heads=2, num_key_value_heads=1),
+    "qwen3": QWEN3 | GROUPS,
+    "qwen3_sliding": QWEN3
+    | HEADS
+    | dict(attention_bias=True, use_sliding_window=True, sliding_window=5, layer_types=["sliding_attention", "full_attention"]),
+    "qwen3_tied": QWEN3 | HEADS | dict(tie_word_embeddings=True),
+}
+
+# Recorded with the config.json as written here, in the older style and with what may be left out left out.
+OLD = {
+    "llama_mha": LLAMA | dict(num_attention_heads=2, rope_theta=500.0),
+    "rope_linear": LLAMA | HEADS | dict(rope_scaling=dict(type="linear", factor=3.0)),
+    "rope_dynamic_long": LLAMA | HEADS | dict(max_position_embeddings=16, rope_theta=100.0, rope_scaling=dict(type="dynamic", factor=2.0)),
+    "rope_llama3": LLAMA | HEADS | dict(rope_theta=100.0, rope_scaling=LLAMA3),
+    "rope_yarn": LLAMA | HEADS | dict(rope_theta=100.0, rope_scaling=dict(type="yarn", factor=4.0), max_position_embeddings=32),
+    "qwen2_sliding": QWEN2
+    | dict(num_attention_heads=2, num_key_value_heads=1, use_sliding_window=True, sliding_window=6, max_window_layers=1, rope_theta=100.0),
+}
+
+PROMPTS = {"rope_dynamic_cached": 12}
+
+
+def main():
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for name, raw in (SAVED | OLD).items():
+        torch.manual_seed(0)
+        model = build(raw)
+        batch, length = (1, 40) if name.startswith("rope") and "short" not in name else (2, 24)
+        tokens = torch.randint(raw["vocab_size"], (batch, length))
+        prompt = PROMPTS.get(name, length)
+        logits = score(model, tokens, prompt)
+        weights, text = save(model)
+        metadata = {"config": json.dumps(raw) if name in OLD else text, "prompt": str(prompt)}
+        save_file(weights | {"tokens": tokens.int(), "logits": logits.float()}, GOLDEN / f"{name}.safetensors", metadata)
+        print(f"{name:28} logits std {logits.std():.2f}, {(GOLDEN / f'{name}.safetensors').stat().st_size} bytes")
+
+
+def build(raw: dict) -> PreTrainedModel:
+    """A random model of the architecture that transformers reads from the config.json ``raw``."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(json.dumps(raw))
+        config = AutoConfig.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    for name, param in model.named_parameters():
+        # transformers starts norms at one and biases at zero, which would hide that they are mixed up
+        mean, std = (1, 0.2) if "norm" in name else (0, 0.2) if name.endswith("bias") else (0, 1.5 * param.shape[-1] ** -0.5)
+        torch.nn.init.normal_(param, mean, std)
+    return model
+
+
+@torch.no_grad()
+def score(model: PreTrainedModel, tokens: torch.Tensor, prompt: int) -> torch.Tensor:
+    """Logits [B, S, V]: the first ``prompt`` tokens in one call, the others one by one."""
+    out = model(tokens[:, :prompt], use_cache=True)
+    logits = [out.logits]
+    for i in range(prompt, tokens.shape[1]):
+        out = model(tokens[:, i : i + 1], past_key_values=out.past_key_values, use_cache=True)
+        logits.append(out.logits)
+    return torch.cat(logits, 1)
+
+
+def save(model: PreTrainedModel) -> tuple[dict, str]:
+    """The tensors and the config.json that transformers writes for a model."""
+    with tempfile.TemporaryDirectory() as directory:
+        model.save_pretrained(directory)
+        return load_file(Path(directory, "model.safetensors")), Path(directory, "config.json").read_text()
+
+
+if __name__ == "__main__":
+    main()

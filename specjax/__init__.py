@@ -1,0 +1,22 @@
+"""Speculative decoding for JAX: every way to draft, one way to verify, output that is the target model's own."""
+
+from .config import ModelConfig
+from .decode import DecodeState, prefill, run, step
+from .drafters import METHODS, DraftModel, Drafter, Ngram, Plain
+from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
+from .generate import Generator, Result, generate
+from .models.decoder import Decoder
+from .models.hub import LanguageModel, embedded, load, save
+from .parallel import make_mesh
+from .sampling import SamplingParams, sampling_params
+from .stats import Stats
+from .tree import Tree
+from .verify import Verdict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "Drafter", "Generator", "LanguageModel",
+    "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result", "SamplingParams", "SpecjaxError", "Stats", "Tree",
+    "Verdict", "embedded", "generate", "load", "make_mesh", "prefill", "run", "sampling_params", "save", "step",
+]  # fmt: skip

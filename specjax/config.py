@@ -1,0 +1,235 @@
+"""Static model configurations, read from a Hugging Face ``config.json``.
+
+A ``ModelConfig`` holds what the maths needs and nothing else. Reading is strict: an option that changes the maths and is not
+supported is refused by name, an option nobody knows is refused too, and only options listed as harmless are passed over.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from .errors import CheckpointError, ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding: base frequency and how it is stretched beyond the trained context.
+
+    Fields other than ``theta`` carry the names of ``rope_parameters`` in transformers and matter to the kinds that read them.
+    """
+
+    theta: float = 10000.0
+    rope_type: str = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """A decoder-only transformer with rotary positions, RMS norms and gated SiLU blocks. Hashable: static under ``jit``."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    norm_eps: float = 1e-6
+    rope: Rope = Rope()
+    windows: tuple[int | None, ...] = ()
+    tie_embeddings: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+    @property
+    def context(self) -> int:
+        """The longest sequence, prompt and output together, in tokens."""
+        stretch = self.rope.factor if self.rope.rope_type == "dynamic" else 1
+        return int(self.max_position_embeddings * stretch)
+
+    def replace(self, **changes) -> "ModelConfig":
+        return dataclasses.replace(self, **changes)
+
+
+FAMILIES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+_READ = {
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "sliding_window",
+    "use_sliding_window", "max_window_layers", "layer_types", "tie_word_embeddings", "attention_bias", "mlp_bias", "bos_token_id",
+    "eos_token_id", "dtype", "torch_dtype", "hidden_act", "architectures",
+}  # fmt: skip
+_HARMLESS = {
+    "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward", "finetuning_task", "id2label",
+    "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "max_sequence_length", "output_attentions", "output_hidden_states",
+    "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "task_specific_params", "transformers_version", "transformers.js_config",
+    "use_cache", "unsloth_version", "unsloth_fixed", "use_return_dict", "tokenizer_class", "rope_local_base_freq",
+} - {"rope_local_base_freq"}  # fmt: skip
+_ROPE_FIELDS = {f.name for f in dataclasses.fields(Rope)} - {"theta"}
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def read_config(directory: str | Path) -> ModelConfig:
+    """The configuration in ``directory/config.json``; end-of-text ids also from ``generation_config.json``.
+
+    Raises CheckpointError where the file is missing or not JSON, ConfigError where the model is not supported.
+    """
+    path = Path(directory) / "config.json"
+    raw = _read_json(path)
+    generation = path.with_name("generation_config.json")
+    if generation.exists():
+        raw = {**raw, **{k: v for k, v in _read_json(generation).items() if k == "eos_token_id" and v is not None}}
+    return from_hf(raw, str(path))
+
+
+def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
+    """ModelConfig of a parsed ``config.json``. Accepts ``rope_theta`` / ``rope_scaling`` and ``rope_parameters``."""
+    family = raw.get("model_type")
+    if family not in FAMILIES:
+        raise ConfigError(f"{where}: model_type {family!r} is not supported; use one of {', '.join(FAMILIES)}")
+    for key, value in raw.items():
+        if key not in _READ | _HARMLESS and value not in (None, False, [], {}):
+            raise ConfigError(f"{where}: option {key!r} = {value!r} is not supported; remove it if it does not change the model")
+    if raw.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise ConfigError(f"{where}: hidden_act {raw['hidden_act']!r} is not supported; only 'silu' is")
+    if raw.get("is_encoder_decoder"):
+        raise ConfigError(f"{where}: encoder-decoder models are not supported")
+    dtype = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
+    if dtype not in _DTYPES:
+        raise ConfigError(f"{where}: dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)}")
+    try:
+        heads, width, layers = raw["num_attention_heads"], raw["hidden_size"], raw["num_hidden_layers"]
+        attention_bias = bool(raw.get("attention_bias", family == "qwen2"))
+        config = ModelConfig(
+            family=family,
+            vocab_size=raw["vocab_size"],
+            hidden_size=width,
+            intermediate_size=raw["intermediate_size"],
+            num_layers=layers,
+            num_heads=heads,
+            num_kv_heads=raw.get("num_key_value_heads") or heads,
+            head_dim=raw.get("head_dim") or (128 if family == "qwen3" else width // heads),
+            max_position_embeddings=raw.get("max_position_embeddings", 2048),
+            norm_eps=raw.get("rms_norm_eps", 1e-6),
+            rope=_rope(raw, where),
+            windows=_windows(raw, family, layers, where),
+            tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            qkv_bias=True if family == "qwen2" else attention_bias and family != "mistral",
+            out_bias=attention_bias and family in ("llama", "qwen3"),
+            mlp_bias=bool(raw.get("mlp_bias", False)) and family == "llama",
+            qk_norm=family == "qwen3",
+            bos_token_id=raw.get("bos_token_id"),
+            eos_token_ids=_ids(raw.get("eos_token_id")),
+            dtype=dtype,
+        )
+    except KeyError as missing:
+        raise ConfigError(f"{where}: option {missing} is missing") from None
+    if attention_bias and family == "mistral" or raw.get("mlp_bias") and family != "llama":
+        raise ConfigError(f"{where}: biases are not part of the {family} architecture; remove attention_bias / mlp_bias")
+    if config.num_heads % config.num_kv_heads or config.head_dim % 2:
+        raise ConfigError(f"{where}: num_key_value_heads must divide num_attention_heads and head_dim must be even")
+    return config
+
+
+def to_hf(config: ModelConfig) -> dict:
+    """The ``config.json`` from which ``from_hf`` reads ``config`` again, also understood by transformers."""
+    rope = {k: v for k, v in dataclasses.asdict(config.rope).items() if v is not None and v != getattr(Rope, k)}
+    rope = {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | {k: v for k, v in rope.items() if k not in ("theta", "rope_type")}
+    raw = {
+        "architectures": [FAMILIES[config.family]],
+        "model_type": config.family,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.max_position_embeddings,
+        "rms_norm_eps": config.norm_eps,
+        "rope_parameters": rope,
+        "tie_word_embeddings": config.tie_embeddings,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": list(config.eos_token_ids) or None,
+        "dtype": config.dtype,
+    }
+    if config.family in ("llama", "qwen3"):
+        raw["attention_bias"] = config.qkv_bias
+    if config.family == "llama":
+        raw["mlp_bias"] = config.mlp_bias
+    window = next((w for w in config.windows if w), None)
+    if config.family == "mistral":
+        raw["sliding_window"] = window
+    elif window:
+        raw |= {"use_sliding_window": True, "sliding_window": window, "max_window_layers": config.windows.index(window)}
+        raw["layer_types"] = ["sliding_attention" if w else "full_attention" for w in config.windows]
+    return raw
+
+
+def _rope(raw: dict, where: str) -> Rope:
+    options = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    options = {"rope_type" if k == "type" else k: v for k, v in options.items() if v is not None}
+    kind = options.get("rope_type", "default")
+    if kind not in _ROPE_TYPES:
+        raise ConfigError(f"{where}: rope scaling {kind!r} is not supported; use one of {', '.join(_ROPE_TYPES)}")
+    theta = float(options.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0)
+    unknown = set(options) - _ROPE_FIELDS
+    if unknown:
+        raise ConfigError(f"{where}: rope option {sorted(unknown)[0]!r} is not supported")
+    if kind in ("linear", "dynamic", "llama3", "yarn") and "factor" not in options:
+        raise ConfigError(f"{where}: rope scaling {kind!r} needs a factor")
+    if kind == "llama3" and not {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"} <= set(options):
+        raise ConfigError(f"{where}: rope scaling 'llama3' needs low_freq_factor, high_freq_factor and original_max_position_embeddings")
+    options.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings", 2048))
+    if kind == "default":
+        return Rope(theta)
+    return Rope(theta, **options)
+
+
+def _windows(raw: dict, family: str, layers: int, where: str) -> tuple[int | None, ...]:
+    """The attention window of each layer in tokens, None where it sees all."""
+    window = raw.get("sliding_window")
+    kinds = raw.get("layer_types")
+    if kinds is not None:
+        if len(kinds) != layers or set(kinds) - {"full_attention", "sliding_attention"}:
+            raise ConfigError(f"{where}: layer_types must hold 'full_attention' or 'sliding_attention' for each of the {layers} layers")
+        if "sliding_attention" in kinds and not window:
+            raise ConfigError(f"{where}: layer_types names sliding_attention but sliding_window is not set")
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    if family == "llama" and window:
+        raise ConfigError(f"{where}: option 'sliding_window' is not part of the llama architecture")
+    if family in ("qwen2", "qwen3"):
+        first = raw.get("max_window_layers", 28)
+        return tuple(window if raw.get("use_sliding_window") and i >= first else None for i in range(layers))
+    return (window,) * layers
+
+
+def _ids(value) -> tuple[int, ...]:
+    return () if value is None else tuple(value) if isinstance(value, list) else (value,)
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent}: no {path.name} here; name a directory with a Hugging Face checkpoint") from None
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON ({error}); download it again") from None

@@ -1,0 +1,200 @@
+"""The loop: draft a tree, score it in one forward, verify, commit. Everything else in specjax is called from here.
+
+Invariants:
+  The root, a row's newest token, is never in the cache: ``tokens[b, cache.length[b]]`` is row b's root.
+  ``cache.length`` is the number of committed tokens, and each was computed by the target on the committed tokens before it.
+  A finished row commits nothing.
+  What a row emits depends neither on its neighbours in the batch nor on how steps are chunked: its key is its own, folded with
+  the step.
+
+All functions are pure. ``drafter`` and ``rule`` are static; ``target`` and ``draft`` are modules, passed as arguments so that
+their weights are not compiled in.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from . import cache as kv
+from .cache import KVCache
+from .models.decoder import Decoder, Output
+from .sampling import SamplingParams, probabilities
+from .stats import Counters
+from .tree import Tree, ancestors
+from .verify import Verdict, argmax_walk
+
+
+@struct.dataclass
+class DecodeState:
+    """A batch in the middle of decoding.
+
+    Attributes:
+      tokens: int32 [B, T], prompt and output of each row; what lies after the root is void.
+      cache: the target's keys and values of all tokens before the root.
+      drafter: whatever the drafter keeps.
+      sampling: options of each row.
+      key: typed keys [B].
+      limit: int32 [B], tokens at which a row ends, prompt included. ``T`` leaves room for one path beyond it.
+      stop_ids: int32 [B, n], tokens that end a row; -1 matches none.
+      done: bool [B].
+      failed: bool [B], the target's logits were NaN.
+      step: int32, rounds so far.
+      counters: what happened, for statistics.
+    """
+
+    tokens: jax.Array
+    cache: KVCache
+    drafter: Any
+    sampling: SamplingParams
+    key: jax.Array
+    limit: jax.Array
+    stop_ids: jax.Array
+    done: jax.Array
+    failed: jax.Array
+    step: jax.Array
+    counters: Counters
+
+    @property
+    def root(self) -> jax.Array:
+        """Int32 [B], the newest token of each row."""
+        return jnp.take_along_axis(self.tokens, self.cache.length[:, None], 1)[:, 0]
+
+
+def prefill(target: Decoder, draft, tokens, lengths, sampling, key, limit, stop_ids, *, drafter, chunk: int, dtype) -> DecodeState:
+    """Reads the prompts: all but the last token of each go into the cache, the last becomes the root.
+
+    Args:
+      draft: the drafter's own model or parameters, or None.
+      tokens: int32 [B, T], prompts left-aligned. ``T`` is the capacity, a multiple of ``chunk`` and at least
+        ``max(limit) + drafter.depth + 1``.
+      lengths: int32 [B], tokens in each prompt, at least 1.
+      sampling, key, limit, stop_ids: see ``DecodeState``.
+      chunk: tokens that one forward reads. Static, as are ``drafter`` and ``dtype``, the cache's.
+    """
+    B, T = tokens.shape
+    cache, taps, finite = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
+    return DecodeState(
+        tokens=tokens,
+        cache=cache,
+        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype),
+        sampling=sampling,
+        key=key,
+        limit=limit,
+        stop_ids=stop_ids,
+        done=(lengths >= limit) | ~finite,
+        failed=~finite,
+        step=jnp.int32(0),
+        counters=Counters.zeros(B, drafter.depth),
+    )
+
+
+def fill(model: Decoder, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()) -> tuple[KVCache, tuple, jax.Array]:
+    """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
+
+    Returns the cache, the taps float32 [B, T, E] of those tokens, and bool [B]: whether all hidden states are finite.
+    """
+    B, T = tokens.shape
+    node = jnp.arange(chunk)
+    mask = jnp.tril(jnp.ones((chunk, chunk), bool))
+
+    def read(i, carry):
+        cache, kept, finite = carry
+        start = jnp.full(B, i * chunk)
+        positions = start[:, None] + node
+        piece = lax.dynamic_slice_in_dim(tokens, i * chunk, chunk, 1)
+        out = model(piece, positions, mask, cache.replace(length=start), taps=taps, rope_lengths=lengths[:, None] + 1)
+        finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
+        kept = tuple(lax.dynamic_update_slice_in_dim(whole, part, i * chunk, 1) for whole, part in zip(kept, out.taps))
+        # A write that did not depend on what was read would make XLA:CPU copy the cache.
+        path = jnp.where(finite[:, None], node, 0)
+        return kv.commit(cache, out.rows, path, start, lengths), kept, finite
+
+    kept = tuple(jnp.zeros((B, T, model.config.hidden_size)) for _ in taps)
+    nothing = (kv.empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
+    cache, kept, finite = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
+    return cache.replace(length=lengths), kept, finite
+
+
+def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable) -> DecodeState:
+    """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens."""
+    draft_key, verify_key = _round_keys(state)
+    with jax.named_scope("draft"):
+        tree, drafting = drafter.draft(target, draft, state, draft_key)
+    with jax.named_scope("forward"):
+        out = forward(target, tree, state.cache, drafter.taps)
+        logits = target.logits(out.hidden)
+    with jax.named_scope("verify"):
+        verdict = verify(probabilities(logits, state.sampling), tree, state.sampling, rule, verify_key)
+    failed = state.failed | jnp.isnan(logits).any((1, 2))
+    emitted, verdict, done, accepted = _stop(state, tree, verdict, failed)
+    with jax.named_scope("commit"):
+        # A failed row is void and may be written anywhere; this makes the write depend on the reads, without which
+        # XLA:CPU would copy the cache.
+        start = jnp.where(failed, 0, state.cache.length)
+        cache = kv.commit(state.cache, out.rows, verdict.path, start, state.cache.length + verdict.length)
+        drafting = drafter.commit(target, draft, state.replace(drafter=drafting), tree, out, verdict)
+    return state.replace(
+        tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, emitted, (state.cache.length + 1)[:, None]),
+        cache=cache,
+        drafter=drafting,
+        done=done,
+        failed=failed,
+        step=state.step + 1,
+        counters=state.counters.add(~state.done, tree.valid.sum(-1) - 1, accepted),
+    )
+
+
+def run(target: Decoder, draft, state: DecodeState, until, *, drafter, rule: Callable) -> DecodeState:
+    """Steps until every row is done or ``state.step`` reaches ``until``, without leaving the device. Donate ``state``."""
+
+    def unfinished(state):
+        return jnp.any(~state.done) & (state.step < until)
+
+    return lax.while_loop(unfinished, lambda state: step(target, draft, state, drafter=drafter, rule=rule), state)
+
+
+def forward(target: Decoder, tree: Tree, cache: KVCache, taps: tuple[int, ...] = ()) -> Output:
+    """The target's view of every node: ``tree`` is batched, its leaves [B, N, ...]."""
+    mask = jax.vmap(ancestors)(tree)
+    positions = cache.length[:, None] + mask.sum(-1) - 1
+    return target(tree.tokens, positions, mask, cache, taps=taps)
+
+
+def verify(p, tree: Tree, sampling: SamplingParams, rule: Callable, key) -> Verdict:
+    """The rule for every row, with p float32 [B, N, V] and keys [B]. All greedy, the walk alone is computed."""
+    return lax.cond(
+        jnp.all(sampling.temperature == 0),
+        lambda p, tree, key: jax.vmap(argmax_walk)(p, tree),
+        lambda p, tree, key: jax.vmap(rule)(p, tree, key),
+        p, tree, key,
+    )  # fmt: skip
+
+
+def _round_keys(state: DecodeState) -> tuple[jax.Array, jax.Array]:
+    keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, state.step)))(state.key)
+    return keys[:, 0], keys[:, 1]
+
+
+def _stop(state: DecodeState, tree: Tree, verdict: Verdict, failed) -> tuple[jax.Array, Verdict, jax.Array, jax.Array]:
+    """Cuts a verdict after the first stop token and at the row's limit; finished rows keep nothing.
+
+    Returns the emitted tokens int32 [B, P], of which ``verdict.length`` count; the verdict, whose bonus is the last of them; the
+    new ``done``; and how many drafted tokens were emitted, int32 [B].
+    """
+    place = jnp.arange(verdict.path.shape[1])
+    drafted = jnp.take_along_axis(tree.tokens, jnp.roll(verdict.path, -1, 1), 1)
+    emitted = jnp.where(place == verdict.length[:, None] - 1, verdict.bonus[:, None], drafted)
+
+    stops = (emitted[:, :, None] == state.stop_ids[:, None, :]).any(-1)
+    room = state.limit - state.cache.length - 1
+    length = jnp.minimum(verdict.length, jnp.minimum(jnp.where(stops, place + 1, place.size).min(-1), room))
+    length = jnp.where(state.done | failed, 0, length)
+    done = state.done | failed | (length == room) | (stops & (place < length[:, None])).any(-1)
+
+    last = jnp.take_along_axis(emitted, jnp.maximum(length - 1, 0)[:, None], 1)[:, 0]
+    bonus = jnp.where(length > 0, last, state.root)
+    return emitted, verdict.replace(length=length, bonus=bonus), done, jnp.minimum(length, verdict.length - 1)

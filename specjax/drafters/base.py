@@ -1,0 +1,33 @@
+"""What a drafting method is. A new one is a file in this folder with a frozen dataclass of these members and a line in ``METHODS``."""
+
+from typing import Any, Protocol
+
+import jax
+
+from ..decode import DecodeState
+from ..models.decoder import Decoder, Output
+from ..tree import Tree
+from ..verify import Verdict
+
+
+class Drafter(Protocol):
+    """Static options of a method, hashable, and three pure functions. States are pytrees of the drafter's choosing.
+
+    Attributes:
+      depth: the longest path it proposes, in edges.
+      sampled: whether its trees carry the q their tokens were drawn from.
+      taps: layers of the target whose inputs it wants to see, in ``out.taps``.
+    """
+
+    depth: int
+    sampled: bool
+    taps: tuple[int, ...]
+
+    def init(self, target: Decoder, draft, tokens: jax.Array, lengths: jax.Array, taps: tuple, *, chunk: int, dtype) -> Any:
+        """The state after the prompt. ``tokens`` int32 [B, T] holds it, ``taps`` are those of all its tokens but the last."""
+
+    def draft(self, target: Decoder, draft, state: DecodeState, key: jax.Array) -> tuple[Tree, Any]:
+        """A batched tree whose root is ``state.root``, and what ``commit`` will find in ``state.drafter``. ``key`` is [B]."""
+
+    def commit(self, target: Decoder, draft, state: DecodeState, tree: Tree, out: Output, verdict: Verdict) -> Any:
+        """The state for the next round. ``state`` is that of before the verdict: its cache is not yet longer."""

@@ -1,0 +1,79 @@
+"""A second, smaller language model drafts a chain (Leviathan et al. 2023; Chen et al. 2023)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from .. import cache as kv
+from ..cache import KVCache
+from ..decode import fill
+from ..sampling import probabilities, sample
+from ..tree import chain
+
+
+@struct.dataclass
+class State:
+    """The draft's cache, which holds all tokens but the newest two, and between draft and commit the rows of this round."""
+
+    cache: KVCache
+    rows: tuple = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftModel:
+    """Draws ``num_tokens`` tokens one after another from the draft, under the same sampling options as the target.
+
+    A round begins with the newest two tokens. When all drafts of the last round were kept, the draft has not seen the last of
+    them; reading two closes that hole at the cost of none, since a second row is free where a step reads all weights anyway.
+    """
+
+    num_tokens: int = 5
+    sampled: bool = True
+    taps: tuple[int, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        return self.num_tokens
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
+        return State(cache.replace(length=jnp.maximum(lengths - 2, 0)))
+
+    def draft(self, target, draft, state, key):
+        n, cache = state.cache.length, state.drafter.cache  # the root is at position n
+        before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
+        place = jnp.arange(self.num_tokens + 1)  # rows of the round: the token before the root, the root, all drafts but the last
+        exists = (place > 0) | (n > 0)[:, None]
+        at = jnp.maximum(n[:, None] - 1 + place, 0)
+
+        def draw(out, i):
+            q = probabilities(draft.logits(out.hidden[:, -1:]), state.sampling)[:, 0]
+            return sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, state.sampling), q
+
+        def extend(carry, i):
+            token, rows = carry
+            seen = jnp.concatenate([exists & (place <= i), jnp.ones_like(exists[:, :1])], 1)[:, None]
+            position = (n + i)[:, None]
+            out = draft(token[:, None], position, seen, cache, rows=rows, row_positions=jnp.concatenate([at, position], 1))
+            rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], i + 1, 2), rows, out.rows)
+            token, q = draw(out, i)
+            return (token, rows), (token, q)
+
+        mask = jnp.tril(jnp.ones((2, 2), bool)) & exists[:, None, :2] | jnp.eye(2, dtype=bool)
+        out = draft(jnp.concatenate([before, state.root[:, None]], 1), at[:, :2], mask, cache)
+        token, q = draw(out, 0)
+        rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.num_tokens - 1), (0, 0))), out.rows)
+        (_, rows), (tokens, qs) = lax.scan(extend, (token, rows), jnp.arange(1, self.num_tokens))
+        drafted = jnp.concatenate([state.root[None], token[None], tokens])
+        qs = jnp.concatenate([q[None], qs, jnp.zeros_like(q)[None]])
+        return jax.vmap(chain, (1, 1))(drafted, qs), State(cache, rows)
+
+    def commit(self, target, draft, state, tree, out, verdict):
+        n, pending = state.cache.length, state.drafter
+        kept = jnp.minimum(jnp.arange(self.num_tokens + 1), verdict.length[:, None])
+        path = jnp.minimum(kept + jnp.int32(n == 0)[:, None], self.num_tokens)  # in a row of one token there was none before the root
+        cache = kv.commit(pending.cache, pending.rows, path, pending.cache.length, jnp.maximum(n + verdict.length - 1, 0))
+        return State(cache)

@@ -1,0 +1,272 @@
+"""Text in, text and statistics out: what most users call. Holds compiled functions and nothing else between calls."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import decode
+from .drafters import METHODS, DraftModel, Drafter, Ngram, Plain
+from .errors import NumericsError, RequestError
+from .models.hub import LanguageModel, load
+from .sampling import sampling_params
+from .stats import Stats, stats_of
+from .verify import resolve
+
+Prompt = str | Sequence[int]
+
+_LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
+_FOREVER = np.iinfo(np.int32).max
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One prompt's continuation.
+
+    Attributes:
+      text: the new text, special tokens left out.
+      token_ids: the new tokens, a final stop token included.
+      prompt_token_ids: the prompt as the model saw it.
+      finish_reason: "stop" at an end-of-text token, "length" at ``max_new_tokens`` or the end of the context.
+      stats: what it cost.
+    """
+
+    text: str
+    token_ids: list[int]
+    prompt_token_ids: list[int]
+    finish_reason: str
+    stats: Stats
+
+
+class Generator:
+    """Decodes prompts with one method. Compiles once for each batch size, capacity and prompt bucket (powers of two).
+
+    Args:
+      target: the model whose output is wanted.
+      method: "none", "ngram" or "draft_model"; by default "draft_model" if a draft is given, else "none".
+      draft: for "draft_model": a name, directory, hub id or loaded model.
+      num_speculative_tokens: tokens drafted in a round.
+      prompt_lookup_max, prompt_lookup_min: for "ngram", the longest and shortest run of tokens to look up.
+      rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
+      capacity: positions of the cache; by default the smallest power of two that a call needs.
+    """
+
+    def __init__(self, target: LanguageModel, method: str | None = None, draft=None, *, num_speculative_tokens: int = 5, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1, rule: str = "auto", capacity: int | None = None):
+        method = method or ("none" if draft is None else "draft_model")
+        self.target = target
+        self.draft = None
+        if method == "draft_model":
+            if draft is None:
+                raise RequestError("method 'draft_model' needs a draft; name a smaller model of the same tokenizer")
+            self.draft = draft if isinstance(draft, LanguageModel) else load(draft, dtype=str(target.model.embed[...].dtype))
+            _check_pair(target, self.draft)
+        elif draft is not None:
+            raise RequestError(f"method {method!r} takes no draft; leave it out or use method 'draft_model'")
+        self.drafter = make_drafter(method, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min)
+        self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
+        self.capacity = capacity
+        self._compiled: dict = {}
+
+    def __call__(self, prompts, *, max_new_tokens=128, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, ignore_eos: bool = False):
+        """Continues a prompt (a string, or token ids) or a list of prompts as one ragged batch.
+
+        Args:
+          max_new_tokens, temperature, top_k, top_p, min_p, seed: one value for all prompts, or a list with one for each. See
+            ``sampling.SamplingParams``. A prompt's output depends on its own options and seed alone.
+          ignore_eos: go on past end-of-text tokens.
+
+        Returns a Result for one prompt, a list of them for a list. Raises RequestError for bad input, before any compilation, and
+        NumericsError where the model produces NaN.
+        """
+        single = _is_one(prompts)
+        ids = self._encode([prompts] if single else prompts)
+        state, times = self._start(ids, max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
+        state = self._run(state, _FOREVER, times)
+        results = self._results(state, ids, times, ignore_eos)
+        return results[0] if single else results
+
+    def stream(self, prompt: Prompt, *, rounds: int = 4, max_new_tokens=128, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, ignore_eos: bool = False) -> Iterator[str]:
+        """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result."""
+        if not _is_one(prompt):
+            raise RequestError("stream takes one prompt; call the generator for a batch")
+        ids = self._encode([prompt])
+        state, times = self._start(ids, max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
+        shown = ""
+        while True:
+            state = self._run(state, int(state.step) + rounds, times)
+            (result,) = self._results(state, ids, times, ignore_eos)
+            finished = bool(state.done[0])
+            text = result.text if finished else result.text.rstrip("\ufffd")  # half a character waits for its other bytes
+            if text.startswith(shown) and len(text) > len(shown):
+                yield text[len(shown) :]
+                shown = text
+            if finished:
+                return result
+
+    def _encode(self, prompts) -> list[list[int]]:
+        if not prompts:
+            raise RequestError("the list of prompts is empty; give at least one")
+        config, rows = self.target.config, []
+        for prompt in prompts:
+            ids = self.target.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+            if len(prompt) == 0 or not ids:
+                raise RequestError("the prompt is empty; give at least one token")
+            if min(ids) < 0 or max(ids) >= config.vocab_size:
+                raise RequestError(f"the prompt holds a token outside the vocabulary of {config.vocab_size}")
+            if len(ids) > config.context:
+                raise RequestError(f"the prompt has {len(ids)} tokens and the model's context is {config.context}; shorten it")
+            rows.append(ids)
+        return rows
+
+    def _start(self, ids, max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos):
+        """The state after the prefill, and the times so far: prefill, decode, compile."""
+        B = len(ids)
+        sampling = sampling_params(B, temperature, top_k, top_p, min_p)
+        if self.rule_name == "argmax_walk" and bool(jnp.any(sampling.temperature > 0)):
+            raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
+        wanted = _whole("max_new_tokens", max_new_tokens, B, least=1)
+        keys = jax.vmap(jax.random.key)(jnp.asarray(_whole("seed", seed, B, least=0), jnp.uint32))
+        lengths = np.array([len(row) for row in ids])
+        limit = np.minimum(lengths + wanted, self.target.config.context)
+
+        capacity, chunk = self._sizes(int(lengths.max()), int(limit.max()))
+        tokens = np.zeros((B, capacity), np.int32)
+        for row, prompt in zip(tokens, ids):
+            row[: len(prompt)] = prompt
+        stops = () if ignore_eos else self.target.config.eos_token_ids
+        stop_ids = np.broadcast_to(np.array(stops or (-1,), np.int32), (B, max(len(stops), 1)))
+
+        arrays = (jnp.asarray(tokens), jnp.asarray(lengths, jnp.int32), sampling, keys, jnp.asarray(limit, jnp.int32), jnp.asarray(stop_ids))
+        function = partial(decode.prefill, drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target))
+        compiled, compiling = self._compile(("prefill", B, capacity, chunk, stop_ids.shape[1]), function, arrays)
+        began = time.perf_counter()
+        state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *arrays))
+        return state, [time.perf_counter() - began, 0.0, compiling]
+
+    def _run(self, state, until: int, times: list):
+        args = (state, jnp.int32(until))
+        function = partial(decode.run, drafter=self.drafter, rule=self.rule)
+        compiled, compiling = self._compile(("run", *state.tokens.shape, state.stop_ids.shape[1]), function, args, donate_argnums=2)
+        began = time.perf_counter()
+        state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *args))
+        times[1] += time.perf_counter() - began
+        times[2] += compiling
+        return state
+
+    def _compile(self, key: tuple, function, args: tuple, **options):
+        """The executable for ``key``, and the seconds its compilation took now: 0 if it was there."""
+        began = time.perf_counter()
+        new = key not in self._compiled
+        if new:
+            self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self._draft_model, *args).compile()
+        return self._compiled[key], time.perf_counter() - began if new else 0.0
+
+    @property
+    def _draft_model(self):
+        return None if self.draft is None else self.draft.model
+
+    def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
+        """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a program."""
+        need = limit + self.drafter.depth + 1
+        if self.capacity is not None and self.capacity < need:
+            raise RequestError(f"capacity {self.capacity} is too small: prompt, max_new_tokens and one round need {need}")
+        capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
+        return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
+
+    def _results(self, state, ids, times, ignore_eos) -> list[Result]:
+        host = jax.device_get((state.tokens, state.cache.length, state.failed, state.counters))
+        tokens, lengths, failed, counters = host
+        if failed.any():
+            raise NumericsError(f"the logits of prompt {int(failed.argmax())} became NaN; check the weights, or load the model with dtype='float32'")
+        results = []
+        for b, prompt in enumerate(ids):
+            new = tokens[b, len(prompt) : lengths[b] + 1].tolist()
+            stopped = not ignore_eos and bool(new) and new[-1] in self.target.config.eos_token_ids
+            text = self.target.tokenizer.decode(new, skip_special_tokens=True)
+            results.append(Result(text, new, list(prompt), "stop" if stopped else "length", stats_of(counters, b, len(new), *times)))
+        return results
+
+
+def generate(target: LanguageModel | str, prompts, method: str | None = None, draft=None, *, assistant_model=None, prompt_lookup_num_tokens: int | None = None, speculative_config: dict | None = None, num_speculative_tokens: int = 5, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1, rule: str = "auto", capacity: int | None = None, **options):
+    """Continues ``prompts`` in one call; see ``Generator`` for the arguments and ``Generator.__call__`` for ``options``.
+
+    Also understands ``assistant_model`` and ``prompt_lookup_num_tokens`` of transformers, and the ``speculative_config`` of vLLM with
+    ``method``, ``model``, ``num_speculative_tokens``, ``prompt_lookup_max`` and ``prompt_lookup_min``.
+    """
+    target = target if isinstance(target, LanguageModel) else load(target)
+    setting = dict(method=method, draft=draft, num_speculative_tokens=num_speculative_tokens, prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min, rule=rule, capacity=capacity)
+    setting |= _translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
+    key = tuple(setting.items())
+    if key not in target.generators:
+        target.generators[key] = Generator(target, **setting)
+    return target.generators[key](prompts, **options)
+
+
+def make_drafter(method: str, num_speculative_tokens: int = 5, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1) -> Drafter:
+    """The static options of a method. Raises RequestError for an unknown one or numbers that do not fit."""
+    if method not in METHODS:
+        raise RequestError(f"method {method!r} is unknown; use one of {', '.join(METHODS)}")
+    if method == "none":
+        return Plain()
+    n = _whole("num_speculative_tokens", num_speculative_tokens, least=1)
+    if method == "draft_model":
+        return DraftModel(n)
+    longest, shortest = _whole("prompt_lookup_max", prompt_lookup_max, least=1), _whole("prompt_lookup_min", prompt_lookup_min, least=1)
+    if shortest > longest:
+        raise RequestError(f"prompt_lookup_min {shortest} is above prompt_lookup_max {longest}")
+    return Ngram(n, longest, shortest)
+
+
+def cache_dtype(target: LanguageModel):
+    """What keys and values are stored in: the weights' dtype, but float32 on CPU, which has no fast product of halves here."""
+    return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else target.model.embed[...].dtype
+
+
+def _translated(setting: dict, assistant_model, prompt_lookup_num_tokens, speculative_config) -> dict:
+    """Other libraries' arguments as changes to ``setting``."""
+    given = [x is not None for x in (assistant_model, prompt_lookup_num_tokens, speculative_config)]
+    if sum(given) > 1 or any(given) and (setting["method"] or setting["draft"]):
+        raise RequestError("give the method once: method/draft, assistant_model, prompt_lookup_num_tokens or speculative_config")
+    if assistant_model is not None:
+        return {"method": "draft_model", "draft": assistant_model}
+    if prompt_lookup_num_tokens is not None:
+        return {"method": "ngram", "num_speculative_tokens": prompt_lookup_num_tokens}
+    if speculative_config is None:
+        return {}
+    known = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+    unknown = sorted(set(speculative_config) - set(known))
+    if unknown:
+        raise RequestError(f"speculative_config has {unknown[0]!r}, which specjax does not know; it takes {', '.join(known)}")
+    return {"draft" if k == "model" else k: v for k, v in speculative_config.items()}
+
+
+def _check_pair(target: LanguageModel, draft: LanguageModel) -> None:
+    if draft.config.vocab_size != target.config.vocab_size:
+        raise RequestError(f"draft {draft.name!r} has {draft.config.vocab_size} tokens and target {target.name!r} {target.config.vocab_size}; use a draft of the same vocabulary")
+    if draft.tokenizer.get_vocab() != target.tokenizer.get_vocab():
+        raise RequestError(f"draft {draft.name!r} and target {target.name!r} have different tokenizers; use a draft of the same one")
+
+
+def _is_one(prompts) -> bool:
+    """Whether this is one prompt, a string or token ids, rather than a list of prompts."""
+    return isinstance(prompts, str) or len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence, np.ndarray))
+
+
+def _whole(name: str, value, batch: int | None = None, *, least: int):
+    """A whole number, or int array [batch] from one number or a list. Raises RequestError."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.size == 0 or array.min() < least:
+        raise RequestError(f"{name} must be a whole number of at least {least}, not {value}")
+    if batch is None:
+        return int(array)
+    if array.shape not in ((), (batch,)):
+        raise RequestError(f"{name} has {array.size} values for {batch} prompts; give one value, or one for each prompt")
+    return np.broadcast_to(array, batch)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()

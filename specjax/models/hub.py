@@ -1,0 +1,87 @@
+"""Names to language models: embedded ones, local directories and repositories of the Hugging Face hub."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..config import ModelConfig
+from ..errors import CheckpointError
+from .decoder import Decoder
+from .load import load_model, save_model
+
+ZOO = Path(__file__).resolve().parent.parent / "zoo"
+"""Where the embedded models lie, each a folder in Hugging Face layout."""
+
+_FILES = ["*.json", "*.safetensors", "tokenizer.model", "*.txt", "*.jinja"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A model with its tokenizer.
+
+    Attributes:
+      model: the Decoder.
+      config: its configuration.
+      tokenizer: of transformers.
+      name: what it was loaded as.
+      generators: the Generators that ``generate`` made for it, so that a second call finds them compiled.
+    """
+
+    model: Decoder
+    config: ModelConfig
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    generators: dict = dataclasses.field(default_factory=dict, repr=False)
+
+
+def load(name: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) -> LanguageModel:
+    """The language model called ``name``: an embedded one, a directory, or a hub id such as "Qwen/Qwen3-0.6B".
+
+    Args:
+      dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
+      mesh: devices to split the weights over; see ``parallel.make_mesh``.
+
+    Raises CheckpointError where nothing is found or files are damaged, ConfigError where the model is not supported.
+    """
+    directory = find(name)
+    model = load_model(directory, dtype, mesh)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except Exception as error:  # transformers raises whatever its parsers raise
+        raise CheckpointError(f"{directory}: no usable tokenizer ({str(error).splitlines()[0]}); add tokenizer.json") from None
+    return LanguageModel(model, model.config, tokenizer, str(name))
+
+
+def save(language_model: LanguageModel, directory: str | Path) -> None:
+    """Writes weights, configuration and tokenizer in Hugging Face layout."""
+    save_model(language_model.model, directory)
+    language_model.tokenizer.save_pretrained(directory)
+
+
+def embedded() -> list[str]:
+    """The names of the models that specjax ships."""
+    return sorted(p.parent.name for p in ZOO.glob("*/config.json"))
+
+
+def find(name: str | Path) -> Path:
+    """The directory that ``name`` stands for, downloaded from the hub if need be."""
+    if str(name) in embedded():
+        return ZOO / name
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if str(name).count("/") == 1 and not str(name).startswith((".", "/", "~")):
+        return _download(str(name))
+    raise CheckpointError(f"no model {str(name)!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name")
+
+
+def _download(repository: str) -> Path:
+    from huggingface_hub import snapshot_download  # only here: nothing else needs the network
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=_FILES))
+    except Exception as error:  # no network, no such repository, no permission: the hub's message says which
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"no model {repository!r}: not a directory here, and the hub says: {reason}") from None

@@ -1,0 +1,114 @@
+"""Linear maps, norms and rotary positions: the pieces of a decoder layer that know nothing of caches."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..config import ModelConfig, Rope
+
+
+def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """x [..., in] times weight [out, in], in the weight's dtype with float32 sums. Returns float32 [..., out].
+
+    Weights stay as Hugging Face stores them: XLA for TPU re-lays [in, out] copies at entry, and on CPU this einsum is the
+    fast half-precision product. XLA:CPU has no such product for a single row and would convert every weight instead, so
+    there a second row rides along.
+    """
+    rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype)
+    if rows.shape[0] == 1 and weight.dtype == jnp.bfloat16:
+        y = lax.platform_dependent(rows, weight, cpu=lambda r, w: _product(jnp.concatenate([r, r]), w)[:1], default=_product)
+    else:
+        y = _product(rows, weight)
+    y = y.reshape(*x.shape[:-1], weight.shape[0])
+    return y if bias is None else y + bias.astype(jnp.float32)
+
+
+def _product(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.einsum("ni,oi->no", rows, weight, preferred_element_type=jnp.float32)
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """Root-mean-square norm over the last axis, in float32 (Zhang & Sennrich 2019)."""
+    x = x.astype(jnp.float32)
+    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight.astype(jnp.float32)
+
+
+def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Cosines and sines, each float32 [B, N, D / 2], of positions int32 [B, N].
+
+    Args:
+      lengths: int32, broadcastable to [B, N]: the sequence length that "dynamic" scaling sees, by default up to the token
+        itself; all of a prompt is rotated for the prompt's length. Makes the result independent of how a prompt is chunked.
+    """
+    rope, dim = config.rope, config.head_dim
+    if rope.rope_type == "dynamic":
+        base = _dynamic_base(rope, dim, config.max_position_embeddings, positions + 1 if lengths is None else lengths)
+        frequencies = 1 / base[..., None] ** (jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
+        scale = 1.0
+    else:
+        frequencies, scale = _frequencies(rope, dim)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
+    return jnp.cos(angles) * scale, jnp.sin(angles) * scale
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotates x [B, N, ..., D] by the angles of its position; halves are paired as in Hugging Face checkpoints."""
+    between = (1,) * (x.ndim - cos.ndim)
+    cos, sin = (a.reshape(*a.shape[:2], *between, a.shape[-1]) for a in (cos, sin))
+    a, b = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def _frequencies(rope: Rope, dim: int) -> tuple[jax.Array, float]:
+    """Inverse frequencies float32 [D / 2] and the factor on cosines and sines."""
+    base = 1 / rope.theta ** (jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
+    if rope.rope_type == "linear":
+        return base / rope.factor, 1.0
+    if rope.rope_type == "llama3":
+        return _llama3(base, rope), 1.0
+    if rope.rope_type == "yarn":
+        return _yarn(base, rope, dim), _yarn_scale(rope)
+    return base, 1.0
+
+
+def _dynamic_base(rope: Rope, dim: int, trained: int, length: jax.Array) -> jax.Array:
+    """NTK-aware base that grows with the sequence once it is longer than the trained context (as in transformers)."""
+    length = jnp.maximum(length, trained).astype(jnp.float32)
+    return rope.theta * ((rope.factor * length / trained) - (rope.factor - 1)) ** (dim / (dim - 2))
+
+
+def _llama3(base: jax.Array, rope: Rope) -> jax.Array:
+    """Llama 3.1: long waves divided by the factor, short ones kept, those between blended."""
+    wavelength = 2 * math.pi / base
+    turns = rope.original_max_position_embeddings / wavelength
+    blend = jnp.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
+    return base * (blend + (1 - blend) / rope.factor)
+
+
+def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
+    """YaRN (Peng et al. 2023, section 3.2): a ramp over dimensions between interpolated and original frequencies."""
+
+    def dimension(turns: float) -> float:
+        return dim * math.log(rope.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = jnp.clip((jnp.arange(dim // 2, dtype=jnp.float32) - low) / max(high - low, 0.001), 0, 1)
+    return base / rope.factor * ramp + base * (1 - ramp)
+
+
+def _yarn_scale(rope: Rope) -> float:
+    """The factor on cosines and sines that stands for YaRN's attention temperature (section 3.4)."""
+
+    def temperature(scale: float | None) -> float:
+        return 1.0 if rope.factor <= 1 else 0.1 * (1.0 if scale is None else scale) * math.log(rope.factor) + 1
+
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.mscale and rope.mscale_all_dim:
+        return temperature(rope.mscale) / temperature(rope.mscale_all_dim)
+    return temperature(None)

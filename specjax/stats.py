@@ -1,0 +1,85 @@
+"""Counters kept on the device, and the figures people read, under the names that vLLM prints."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+
+@struct.dataclass
+class Counters:
+    """Sums over the rounds in which a row was unfinished.
+
+    Attributes:
+      calls: int32 [B], target forwards, the prefill not counted.
+      drafted: int32 [B], drafted tokens that the target judged.
+      accepted_at: int32 [B, depth], how often the draft at each depth was emitted.
+    """
+
+    calls: jax.Array
+    drafted: jax.Array
+    accepted_at: jax.Array
+
+    @staticmethod
+    def zeros(batch: int, depth: int) -> "Counters":
+        return Counters(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros((batch, depth), jnp.int32))
+
+    def add(self, active: jax.Array, drafted: jax.Array, accepted: jax.Array) -> "Counters":
+        """One more round; ``active`` bool [B], ``drafted`` and ``accepted`` int32 [B]."""
+        depth = jnp.arange(self.accepted_at.shape[1])
+        reached = active[:, None] & (depth < accepted[:, None])
+        return Counters(self.calls + jnp.int32(active), self.drafted + jnp.where(active, drafted, 0), self.accepted_at + jnp.int32(reached))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What one request cost. Times are of the whole batch it was decoded in; compilation is counted apart, in the call that did it."""
+
+    target_calls: int
+    drafted: int
+    accepted: int
+    accepted_at: tuple[int, ...]
+    generated: int
+    prefill_seconds: float
+    decode_seconds: float
+    compile_seconds: float
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per target call: 1 + accepted drafts / calls, the bonus token counted (vLLM; tau of the EAGLE papers)."""
+        return 1 + self.accepted / max(self.target_calls, 1)
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted drafts / drafted tokens."""
+        return self.accepted / max(self.drafted, 1)
+
+    @property
+    def acceptance_rate_per_position(self) -> tuple[float, ...]:
+        """For each depth, accepted there / target calls: not conditional on the depth before, so it falls (vLLM)."""
+        return tuple(round(n / max(self.target_calls, 1), 4) for n in self.accepted_at)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens / seconds after the prefill."""
+        return self.generated / self.decode_seconds if self.decode_seconds else 0.0
+
+    def as_dict(self) -> dict:
+        """All of it under the public names, for JSON."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "accepted_at"]
+        names += ["mean_acceptance_length", "draft_acceptance_rate", "acceptance_rate_per_position", "tokens_per_second"]
+        return {name: getattr(self, name) for name in names}
+
+
+def stats_of(counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float) -> Stats:
+    """The figures of one row from counters on the host."""
+    accepted_at = tuple(int(n) for n in np.asarray(counters.accepted_at[row]))
+    return Stats(int(counters.calls[row]), int(counters.drafted[row]), sum(accepted_at), accepted_at, generated, prefill, decode, compiling)
+
+
+def total(stats: list[Stats]) -> Stats:
+    """The sums over requests that were decoded one after another."""
+    added = {f.name: sum(getattr(s, f.name) for s in stats) for f in dataclasses.fields(Stats) if f.name != "accepted_at"}
+    return Stats(accepted_at=tuple(map(sum, zip(*(s.accepted_at for s in stats)))), **added)

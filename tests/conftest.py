@@ -1,0 +1,59 @@
+"""Shared by all tests: eight CPU devices, strict dtype promotion, and tiny models that compile in a second."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from specjax import Decoder, LanguageModel, ModelConfig
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+TINY = ModelConfig("llama", vocab_size=61, hidden_size=32, intermediate_size=48, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, max_position_embeddings=256, eos_token_ids=(0,))
+
+
+def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY, **changes) -> Decoder:
+    """A random Decoder whose distributions are far from uniform: weights are scaled up by ``sharpness``."""
+    with nnx.use_eager_sharding(False):
+        model = Decoder(config.replace(**changes), jax.random.key(seed))
+    graph, params = nnx.split(model)
+    return nnx.merge(graph, jax.tree.map(lambda x: x * sharpness if x.ndim == 2 else x, params))
+
+
+def byte_tokenizer(vocab_size: int = 61) -> PreTrainedTokenizerFast:
+    """A tokenizer without merges: token 0 ends the text, the others stand for bytes, of which most are unknown."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())[: vocab_size - 2]
+    vocab = {"<end>": 0, "<unk>": 1} | {letter: i + 2 for i, letter in enumerate(letters)}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unk>", clean_up_tokenization_spaces=False)
+
+
+def language_model(model: Decoder, name: str = "tiny") -> LanguageModel:
+    return LanguageModel(model, model.config, byte_tokenizer(model.config.vocab_size), name)
+
+
+def random_prompts(count: int, longest: int, vocab_size: int = 61, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(1, vocab_size, rng.integers(1, longest + 1)).tolist() for _ in range(count)]
+
+
+@pytest.fixture(scope="session")
+def target() -> LanguageModel:
+    return language_model(tiny_model(0), "target")
+
+
+@pytest.fixture(scope="session")
+def draft() -> LanguageModel:
+    """A draft that often agrees with ``target``: its weights, disturbed."""
+    graph, params = nnx.split(tiny_model(0))
+    noisy = jax.tree.map(lambda x: x + 0.05 * jax.random.normal(jax.random.key(x.size), x.shape) * x.std(), params)
+    return language_model(nnx.merge(graph, noisy), "draft")
