@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
-SHAPE = dict(vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2, max_position_embeddings=64, rms_norm_eps=1e-3)
+SHAPE = dict(vocab_size=40, hidden_size=16, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=64, rms_norm_eps=1e-3)
 HEADS = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=8)
 GROUPS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
 LLAMA, MISTRAL, QWEN2, QWEN3 = (dict(model_type=family, **SHAPE) for family in ("llama", "mistral", "qwen2", "qwen3"))
@@ -25,6 +26,7 @@ LLAMA, MISTRAL, QWEN2, QWEN3 = (dict(model_type=family, **SHAPE) for family in (
 # long and blended ones to tell apart.
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
 YARN = dict(rope_theta=100.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+STRETCHED = LLAMA | HEADS | dict(max_position_embeddings=128)
 DYNAMIC = dict(rope_theta=100.0, rope_type="dynamic", factor=4.0)
 
 # Recorded with the config.json that transformers saves.
@@ -34,8 +36,8 @@ SAVED = {
     "llama_biases": LLAMA | GROUPS | dict(attention_bias=True, mlp_bias=True),
     "rope_dynamic_short": LLAMA | HEADS | dict(max_position_embeddings=28, rope_parameters=DYNAMIC),
     "rope_dynamic_cached": LLAMA | HEADS | dict(max_position_embeddings=16, rope_parameters=DYNAMIC),
-    "rope_yarn_mscale": LLAMA | HEADS | dict(rope_parameters=YARN | dict(mscale=1.5, mscale_all_dim=0.5, beta_fast=4.0, beta_slow=0.5)),
-    "rope_yarn_attention_factor": LLAMA | HEADS | dict(rope_parameters=YARN | dict(attention_factor=1.3, beta_fast=2.0, truncate=False)),
+    "rope_yarn_mscale": STRETCHED | dict(rope_parameters=YARN | dict(mscale=1.5, mscale_all_dim=0.5, beta_fast=4.0, beta_slow=0.5)),
+    "rope_yarn_attention_factor": STRETCHED | dict(rope_parameters=YARN | dict(attention_factor=1.3, beta_fast=2.0, truncate=False)),
     "mistral": MISTRAL | GROUPS | dict(sliding_window=None),
     "mistral_sliding": MISTRAL | HEADS | dict(sliding_window=7, rope_parameters=dict(rope_theta=100.0, rope_type="default")),
     "qwen2": QWEN2 | dict(num_attention_heads=2, num_key_value_heads=1),
@@ -61,6 +63,7 @@ PROMPTS = {"rope_dynamic_cached": 12}
 
 
 def main():
+    logging.disable_progress_bar()
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for name, raw in (SAVED | OLD).items():
         torch.manual_seed(0)

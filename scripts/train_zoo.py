@@ -6,8 +6,6 @@ Deterministic for a given Python version, machine and ``--seed``; interrupted, i
 """
 
 import argparse
-import json
-import platform
 import time
 from pathlib import Path
 
@@ -25,7 +23,9 @@ from specjax.training.loop import fit, optimizer
 ZOO = Path(__file__).resolve().parent.parent / "specjax" / "zoo"
 END = "<|endoftext|>"
 DECAY = 0.4
-COMMON = dict(family="llama", vocab_size=4096, max_position_embeddings=2048, norm_eps=1e-5, tie_embeddings=True, bos_token_id=0, eos_token_ids=(0,))
+COMMON = dict(
+    family="llama", vocab_size=4096, max_position_embeddings=2048, norm_eps=1e-5, tie_embeddings=True, bos_token_id=0, eos_token_ids=(0,)
+)
 TARGET = ModelConfig(hidden_size=384, intermediate_size=1024, num_layers=8, num_heads=6, num_kv_heads=2, head_dim=64, **COMMON)
 DRAFT = ModelConfig(hidden_size=128, intermediate_size=384, num_layers=2, num_heads=4, num_kv_heads=1, head_dim=32, **COMMON)
 
@@ -41,10 +41,14 @@ def main():
 
     def train(name, config, loss, steps, rate, start=None, extra=()):
         evaluate = jax.jit(losses.next_token)
-        report = lambda step, model: "held-out " + " ".join(f"{v:.4f}" for v in [float(np.mean([evaluate(model, w) for w in np.split(windows, 6)]))])
+        report = lambda step, model: (
+            "held-out " + " ".join(f"{v:.4f}" for v in [float(np.mean([evaluate(model, w) for w in np.split(windows, 6)]))])
+        )
         model = start or nnx.jit(lambda: Decoder(config, jax.random.key(args.seed)))()
         short = int(steps * (1 - DECAY))  # short windows while the rate is high: attention is what a CPU is slow at
-        batches = lambda step: data.batch_at(stream, args.seed, step, *((2 * args.batch, args.length // 2) if step < short else (args.batch, args.length)))
+        batches = lambda step: data.batch_at(
+            stream, args.seed, step, *((2 * args.batch, args.length // 2) if step < short else (args.batch, args.length))
+        )
         return fit(model, loss, batches, optimizer(rate, steps, decay=DECAY), steps, args.work / name, extra, report, args.every)
 
     began = time.time()
@@ -60,7 +64,9 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=4096, special_tokens=[END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=4096, special_tokens=[END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END, eos_token=END, clean_up_tokenization_spaces=False)
 

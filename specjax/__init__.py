@@ -2,7 +2,7 @@
 
 from .config import ModelConfig
 from .decode import DecodeState, prefill, run, step
-from .drafters import METHODS, DraftModel, Drafter, Ngram, Plain
+from .drafters import METHODS, Drafter, DraftModel, Ngram, Plain
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, Result, generate
 from .models.decoder import Decoder

@@ -151,7 +151,9 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
 def to_hf(config: ModelConfig) -> dict:
     """The ``config.json`` from which ``from_hf`` reads ``config`` again, also understood by transformers."""
     rope = {k: v for k, v in dataclasses.asdict(config.rope).items() if v is not None and v != getattr(Rope, k)}
-    rope = {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | {k: v for k, v in rope.items() if k not in ("theta", "rope_type")}
+    rope = {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | {
+        k: v for k, v in rope.items() if k not in ("theta", "rope_type")
+    }
     raw = {
         "architectures": [FAMILIES[config.family]],
         "model_type": config.family,

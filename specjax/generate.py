@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .drafters import METHODS, DraftModel, Drafter, Ngram, Plain
+from .drafters import METHODS, Drafter, DraftModel, Ngram, Plain
 from .errors import NumericsError, RequestError
 from .models.hub import LanguageModel, load
 from .sampling import sampling_params
@@ -55,7 +55,18 @@ class Generator:
       capacity: positions of the cache; by default the smallest power of two that a call needs.
     """
 
-    def __init__(self, target: LanguageModel, method: str | None = None, draft=None, *, num_speculative_tokens: int = 5, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1, rule: str = "auto", capacity: int | None = None):
+    def __init__(
+        self,
+        target: LanguageModel,
+        method: str | None = None,
+        draft=None,
+        *,
+        num_speculative_tokens: int = 5,
+        prompt_lookup_max: int = 4,
+        prompt_lookup_min: int = 1,
+        rule: str = "auto",
+        capacity: int | None = None,
+    ):
         method = method or ("none" if draft is None else "draft_model")
         self.target = target
         self.draft = None
@@ -89,7 +100,19 @@ class Generator:
         results = self._results(state, ids, times, ignore_eos)
         return results[0] if single else results
 
-    def stream(self, prompt: Prompt, *, rounds: int = 4, max_new_tokens=128, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, ignore_eos: bool = False) -> Iterator[str]:
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        rounds: int = 4,
+        max_new_tokens=128,
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        seed=0,
+        ignore_eos: bool = False,
+    ) -> Iterator[str]:
         """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result."""
         if not _is_one(prompt):
             raise RequestError("stream takes one prompt; call the generator for a batch")
@@ -140,7 +163,14 @@ class Generator:
         stops = () if ignore_eos else self.target.config.eos_token_ids
         stop_ids = np.broadcast_to(np.array(stops or (-1,), np.int32), (B, max(len(stops), 1)))
 
-        arrays = (jnp.asarray(tokens), jnp.asarray(lengths, jnp.int32), sampling, keys, jnp.asarray(limit, jnp.int32), jnp.asarray(stop_ids))
+        arrays = (
+            jnp.asarray(tokens),
+            jnp.asarray(lengths, jnp.int32),
+            sampling,
+            keys,
+            jnp.asarray(limit, jnp.int32),
+            jnp.asarray(stop_ids),
+        )
         function = partial(decode.prefill, drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target))
         compiled, compiling = self._compile(("prefill", B, capacity, chunk, stop_ids.shape[1]), function, arrays)
         began = time.perf_counter()
@@ -181,7 +211,9 @@ class Generator:
         host = jax.device_get((state.tokens, state.cache.length, state.failed, state.counters))
         tokens, lengths, failed, counters = host
         if failed.any():
-            raise NumericsError(f"the logits of prompt {int(failed.argmax())} became NaN; check the weights, or load the model with dtype='float32'")
+            raise NumericsError(
+                f"the logits of prompt {int(failed.argmax())} became NaN; check the weights, or load the model with dtype='float32'"
+            )
         results = []
         for b, prompt in enumerate(ids):
             new = tokens[b, len(prompt) : lengths[b] + 1].tolist()
@@ -191,14 +223,37 @@ class Generator:
         return results
 
 
-def generate(target: LanguageModel | str, prompts, method: str | None = None, draft=None, *, assistant_model=None, prompt_lookup_num_tokens: int | None = None, speculative_config: dict | None = None, num_speculative_tokens: int = 5, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1, rule: str = "auto", capacity: int | None = None, **options):
+def generate(
+    target: LanguageModel | str,
+    prompts,
+    method: str | None = None,
+    draft=None,
+    *,
+    assistant_model=None,
+    prompt_lookup_num_tokens: int | None = None,
+    speculative_config: dict | None = None,
+    num_speculative_tokens: int = 5,
+    prompt_lookup_max: int = 4,
+    prompt_lookup_min: int = 1,
+    rule: str = "auto",
+    capacity: int | None = None,
+    **options,
+):
     """Continues ``prompts`` in one call; see ``Generator`` for the arguments and ``Generator.__call__`` for ``options``.
 
     Also understands ``assistant_model`` and ``prompt_lookup_num_tokens`` of transformers, and the ``speculative_config`` of vLLM with
     ``method``, ``model``, ``num_speculative_tokens``, ``prompt_lookup_max`` and ``prompt_lookup_min``.
     """
     target = target if isinstance(target, LanguageModel) else load(target)
-    setting = dict(method=method, draft=draft, num_speculative_tokens=num_speculative_tokens, prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min, rule=rule, capacity=capacity)
+    setting = dict(
+        method=method,
+        draft=draft,
+        num_speculative_tokens=num_speculative_tokens,
+        prompt_lookup_max=prompt_lookup_max,
+        prompt_lookup_min=prompt_lookup_min,
+        rule=rule,
+        capacity=capacity,
+    )
     setting |= _translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     key = tuple(setting.items())
     if key not in target.generators:
@@ -246,7 +301,9 @@ def _translated(setting: dict, assistant_model, prompt_lookup_num_tokens, specul
 
 def _check_pair(target: LanguageModel, draft: LanguageModel) -> None:
     if draft.config.vocab_size != target.config.vocab_size:
-        raise RequestError(f"draft {draft.name!r} has {draft.config.vocab_size} tokens and target {target.name!r} {target.config.vocab_size}; use a draft of the same vocabulary")
+        raise RequestError(
+            f"draft {draft.name!r} has {draft.config.vocab_size} tokens and target {target.name!r} {target.config.vocab_size}; use a draft of the same vocabulary"
+        )
     if draft.tokenizer.get_vocab() != target.tokenizer.get_vocab():
         raise RequestError(f"draft {draft.name!r} and target {target.name!r} have different tokenizers; use a draft of the same one")
 

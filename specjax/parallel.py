@@ -18,4 +18,6 @@ def sharding(param: nnx.Param, mesh: Mesh | None):
     if mesh is None:
         return jax.sharding.SingleDeviceSharding(jax.devices()[0])
     names = [RULES.get(axis) for axis in param.sharding_names]
-    return NamedSharding(mesh, PartitionSpec(*[name if name and size % mesh.shape[name] == 0 else None for name, size in zip(names, param.shape)]))
+    return NamedSharding(
+        mesh, PartitionSpec(*[name if name and size % mesh.shape[name] == 0 else None for name, size in zip(names, param.shape)])
+    )

@@ -16,7 +16,18 @@ from specjax import Decoder, LanguageModel, ModelConfig
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-TINY = ModelConfig("llama", vocab_size=61, hidden_size=32, intermediate_size=48, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, max_position_embeddings=256, eos_token_ids=(0,))
+TINY = ModelConfig(
+    "llama",
+    vocab_size=61,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    max_position_embeddings=256,
+    eos_token_ids=(0,),
+)
 
 
 def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY, **changes) -> Decoder:

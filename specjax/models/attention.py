@@ -24,7 +24,9 @@ class Partial:
     weight: jax.Array
 
 
-def attend(q: jax.Array, past: tuple | None, length: jax.Array, rows: tuple, mask: jax.Array, positions: jax.Array, window: int | None) -> jax.Array:
+def attend(
+    q: jax.Array, past: tuple | None, length: jax.Array, rows: tuple, mask: jax.Array, positions: jax.Array, window: int | None
+) -> jax.Array:
     """Attention of N nodes over the cache and over uncommitted rows.
 
     Args:

@@ -81,7 +81,18 @@ class Decoder(nnx.Module):
         tied = config.tie_embeddings
         self.head = None if tied else _param(jax.random.normal(head_key, shape, jnp.float32).astype(dtype) * 0.02, ("vocab", "embed"))
 
-    def __call__(self, tokens: jax.Array, positions: jax.Array, mask: jax.Array, cache: KVCache | None = None, *, rows: tuple | None = None, taps: tuple[int, ...] = (), rope_lengths: jax.Array | None = None, row_positions: jax.Array | None = None) -> Output:
+    def __call__(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        mask: jax.Array,
+        cache: KVCache | None = None,
+        *,
+        rows: tuple | None = None,
+        taps: tuple[int, ...] = (),
+        rope_lengths: jax.Array | None = None,
+        row_positions: jax.Array | None = None,
+    ) -> Output:
         """Scores N nodes that follow the cache.
 
         Args:

@@ -74,7 +74,9 @@ def find(name: str | Path) -> Path:
         return path
     if str(name).count("/") == 1 and not str(name).startswith((".", "/", "~")):
         return _download(str(name))
-    raise CheckpointError(f"no model {str(name)!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name")
+    raise CheckpointError(
+        f"no model {str(name)!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name"
+    )
 
 
 def _download(repository: str) -> Path:

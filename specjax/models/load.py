@@ -1,12 +1,10 @@
 """Hugging Face checkpoints to models and back: safetensors, read slice by slice, without torch."""
 
 import json
-import math
 from contextlib import ExitStack
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
@@ -97,7 +95,11 @@ def _check(tensors: dict, params: dict, config: ModelConfig, directory: Path) ->
     found = {name: tuple(handle.get_slice(name).get_shape()) for name, handle in tensors.items() if not ignored(name, config)}
     faults = [f"{name} is missing" for name in sorted(wanted.keys() - found.keys())]
     faults += [f"{name} is unexpected" for name in sorted(found.keys() - wanted.keys())]
-    faults += [f"{name} has shape {found[name]}, not {wanted[name]}" for name in sorted(wanted.keys() & found.keys()) if found[name] != wanted[name]]
+    faults += [
+        f"{name} has shape {found[name]}, not {wanted[name]}"
+        for name in sorted(wanted.keys() & found.keys())
+        if found[name] != wanted[name]
+    ]
     if faults:
         more = f"; and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
         raise CheckpointError(f"{directory}: the weights do not fit config.json: {'; '.join(faults[:_LISTED])}{more}")

@@ -23,7 +23,15 @@ def optimizer(peak: float, steps: int, warmup: int = 50, decay: float = 0.4) -> 
         [optax.linear_schedule(0, peak, warmup), optax.constant_schedule(peak), optax.linear_schedule(peak, 0, steps - warmup - hold)],
         [warmup, warmup + hold],
     )
-    muon = optax.contrib.muon(rate, consistent_rms=0.2, ns_steps=4, preconditioning="aol", weight_decay=0.05, adam_b2=0.95, muon_weight_dimension_numbers=_matrices)
+    muon = optax.contrib.muon(
+        rate,
+        consistent_rms=0.2,
+        ns_steps=4,
+        preconditioning="aol",
+        weight_decay=0.05,
+        adam_b2=0.95,
+        muon_weight_dimension_numbers=_matrices,
+    )
     return optax.chain(optax.clip_by_global_norm(1.0), muon)
 
 
@@ -76,6 +84,9 @@ def fit(
             if (step + 1) % every == 0 or step + 1 == steps:
                 checkpoints.save_pytree(step + 1, (params, state))
                 seconds = (time.perf_counter() - began) / len(losses)
-                print(f"step {step + 1}/{steps} loss {np.mean(losses):.4f} {seconds:.2f} s/step {report(step + 1, nnx.merge(graph, params))}", flush=True)
+                print(
+                    f"step {step + 1}/{steps} loss {np.mean(losses):.4f} {seconds:.2f} s/step {report(step + 1, nnx.merge(graph, params))}",
+                    flush=True,
+                )
                 losses, began = [], time.perf_counter()
     return nnx.merge(graph, params)
