@@ -17,34 +17,31 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
-SHAPE = dict(vocab_size=40, hidden_size=16, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=64, rms_norm_eps=1e-3)
-HEADS = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=8)
-GROUPS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+BATCH, LENGTH = 2, 20
+SHAPE = dict(vocab_size=32, hidden_size=16, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=64, rms_norm_eps=1e-3)
+HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
 LLAMA, MISTRAL, QWEN2, QWEN3 = (dict(model_type=family, **SHAPE) for family in ("llama", "mistral", "qwen2", "qwen3"))
 
-# A theta of 100 spreads the four wavelengths of eight dimensions over 6 to 200 positions, so that scaling by wavelength has short,
-# long and blended ones to tell apart.
+# Small thetas spread the four wavelengths of eight dimensions over 6 to 200 positions, so that scaling by wavelength has short, long
+# and blended ones to tell apart.
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
-YARN = dict(rope_theta=100.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
-STRETCHED = LLAMA | HEADS | dict(max_position_embeddings=128)
+YARN = dict(rope_theta=10.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 DYNAMIC = dict(rope_theta=100.0, rope_type="dynamic", factor=4.0)
 
 # Recorded with the config.json that transformers saves.
 SAVED = {
-    "llama_gqa": LLAMA | GROUPS,
+    "llama_gqa": LLAMA | HEADS,
     "llama_tied": LLAMA | HEADS | dict(tie_word_embeddings=True),
-    "llama_biases": LLAMA | GROUPS | dict(attention_bias=True, mlp_bias=True),
-    "rope_dynamic_short": LLAMA | HEADS | dict(max_position_embeddings=28, rope_parameters=DYNAMIC),
+    "llama_biases": LLAMA | HEADS | dict(attention_bias=True, mlp_bias=True),
+    "rope_dynamic_short": LLAMA | HEADS | dict(max_position_embeddings=24, rope_parameters=DYNAMIC),
     "rope_dynamic_cached": LLAMA | HEADS | dict(max_position_embeddings=16, rope_parameters=DYNAMIC),
-    "rope_yarn_mscale": STRETCHED | dict(rope_parameters=YARN | dict(mscale=1.5, mscale_all_dim=0.5, beta_fast=4.0, beta_slow=0.5)),
-    "rope_yarn_attention_factor": STRETCHED | dict(rope_parameters=YARN | dict(attention_factor=1.3, beta_fast=2.0, truncate=False)),
-    "mistral": MISTRAL | GROUPS | dict(sliding_window=None),
-    "mistral_sliding": MISTRAL | HEADS | dict(sliding_window=7, rope_parameters=dict(rope_theta=100.0, rope_type="default")),
-    "qwen2": QWEN2 | dict(num_attention_heads=2, num_key_value_heads=1),
-    "qwen3": QWEN3 | GROUPS,
-    "qwen3_sliding": QWEN3
-    | HEADS
-    | dict(attention_bias=True, use_sliding_window=True, sliding_window=5, layer_types=["sliding_attention", "full_attention"]),
+    "rope_yarn_mscale": LLAMA | HEADS | dict(rope_parameters=YARN | dict(mscale=1.5, mscale_all_dim=0.5, beta_fast=4.0, beta_slow=0.5)),
+    "rope_yarn_attention_factor": LLAMA | HEADS | dict(rope_parameters=YARN | dict(attention_factor=1.3, beta_fast=2.0, truncate=False)),
+    "mistral": MISTRAL | HEADS | dict(sliding_window=None),
+    "mistral_sliding": MISTRAL | HEADS | dict(sliding_window=6, rope_parameters=dict(rope_theta=100.0, rope_type="default")),
+    "qwen2": QWEN2 | dict(num_attention_heads=2, num_key_value_heads=2),
+    "qwen3": QWEN3 | HEADS,
+    "qwen3_sliding": QWEN3 | HEADS | dict(attention_bias=True, use_sliding_window=True, sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
     "qwen3_tied": QWEN3 | HEADS | dict(tie_word_embeddings=True),
 }
 
@@ -54,12 +51,12 @@ OLD = {
     "rope_linear": LLAMA | HEADS | dict(rope_scaling=dict(type="linear", factor=3.0)),
     "rope_dynamic_long": LLAMA | HEADS | dict(max_position_embeddings=16, rope_theta=100.0, rope_scaling=dict(type="dynamic", factor=2.0)),
     "rope_llama3": LLAMA | HEADS | dict(rope_theta=100.0, rope_scaling=LLAMA3),
-    "rope_yarn": LLAMA | HEADS | dict(rope_theta=100.0, rope_scaling=dict(type="yarn", factor=4.0), max_position_embeddings=32),
-    "qwen2_sliding": QWEN2
-    | dict(num_attention_heads=2, num_key_value_heads=1, use_sliding_window=True, sliding_window=6, max_window_layers=1, rope_theta=100.0),
+    "rope_yarn": LLAMA | HEADS | dict(max_position_embeddings=16, rope_theta=10.0, rope_scaling=dict(type="yarn", factor=4.0)),
+    "qwen2_sliding": QWEN2 | HEADS | dict(use_sliding_window=True, sliding_window=6, max_window_layers=1, rope_theta=100.0),
 }
 
-PROMPTS = {"rope_dynamic_cached": 12}
+# What comes in one call, where it is not all.
+PROMPTS = {"rope_dynamic_cached": 11}
 
 
 def main():
@@ -68,9 +65,8 @@ def main():
     for name, raw in (SAVED | OLD).items():
         torch.manual_seed(0)
         model = build(raw)
-        batch, length = (1, 40) if name.startswith("rope") and "short" not in name else (2, 24)
-        tokens = torch.randint(raw["vocab_size"], (batch, length))
-        prompt = PROMPTS.get(name, length)
+        tokens = torch.randint(raw["vocab_size"], (BATCH, LENGTH))
+        prompt = PROMPTS.get(name, LENGTH)
         logits = score(model, tokens, prompt)
         weights, text = save(model)
         metadata = {"config": json.dumps(raw) if name in OLD else text, "prompt": str(prompt)}

@@ -79,10 +79,19 @@ _HARMLESS = {
     "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward", "finetuning_task", "id2label",
     "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "max_sequence_length", "output_attentions", "output_hidden_states",
     "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "task_specific_params", "transformers_version", "transformers.js_config",
-    "use_cache", "unsloth_version", "unsloth_fixed", "use_return_dict", "tokenizer_class", "rope_local_base_freq",
-} - {"rope_local_base_freq"}  # fmt: skip
-_ROPE_FIELDS = {f.name for f in dataclasses.fields(Rope)} - {"theta"}
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+    "use_cache", "unsloth_version", "unsloth_fixed", "use_return_dict", "tokenizer_class",
+}  # fmt: skip
+_ROPE_OPTIONS = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": (
+        "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
+    ),
+}  # fmt: skip
+"""What each kind of rope scaling reads."""
+
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -150,10 +159,8 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
 
 def to_hf(config: ModelConfig) -> dict:
     """The ``config.json`` from which ``from_hf`` reads ``config`` again, also understood by transformers."""
-    rope = {k: v for k, v in dataclasses.asdict(config.rope).items() if v is not None and v != getattr(Rope, k)}
-    rope = {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | {
-        k: v for k, v in rope.items() if k not in ("theta", "rope_type")
-    }
+    options = {name: getattr(config.rope, name) for name in _ROPE_OPTIONS[config.rope.rope_type]}
+    rope = {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | {k: v for k, v in options.items() if v is not None}
     raw = {
         "architectures": [FAMILIES[config.family]],
         "model_type": config.family,
@@ -190,20 +197,17 @@ def _rope(raw: dict, where: str) -> Rope:
     options = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     options = {"rope_type" if k == "type" else k: v for k, v in options.items() if v is not None}
     kind = options.get("rope_type", "default")
-    if kind not in _ROPE_TYPES:
-        raise ConfigError(f"{where}: rope scaling {kind!r} is not supported; use one of {', '.join(_ROPE_TYPES)}")
+    if kind not in _ROPE_OPTIONS:
+        raise ConfigError(f"{where}: rope scaling {kind!r} is not supported; use one of {', '.join(_ROPE_OPTIONS)}")
     theta = float(options.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0)
-    unknown = set(options) - _ROPE_FIELDS
+    unknown = set(options) - {f.name for f in dataclasses.fields(Rope)}
     if unknown:
         raise ConfigError(f"{where}: rope option {sorted(unknown)[0]!r} is not supported")
-    if kind in ("linear", "dynamic", "llama3", "yarn") and "factor" not in options:
-        raise ConfigError(f"{where}: rope scaling {kind!r} needs a factor")
-    if kind == "llama3" and not {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"} <= set(options):
-        raise ConfigError(f"{where}: rope scaling 'llama3' needs low_freq_factor, high_freq_factor and original_max_position_embeddings")
+    missing = [name for name in _ROPE_OPTIONS[kind] if name not in options and name in ("factor", "low_freq_factor", "high_freq_factor")]
+    if missing:
+        raise ConfigError(f"{where}: rope scaling {kind!r} needs {missing[0]}")
     options.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings", 2048))
-    if kind == "default":
-        return Rope(theta)
-    return Rope(theta, **options)
+    return Rope(theta, kind, **{name: options[name] for name in _ROPE_OPTIONS[kind] if name in options})
 
 
 def _windows(raw: dict, family: str, layers: int, where: str) -> tuple[int | None, ...]:

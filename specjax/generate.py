@@ -152,7 +152,7 @@ class Generator:
         if self.rule_name == "argmax_walk" and bool(jnp.any(sampling.temperature > 0)):
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
         wanted = _whole("max_new_tokens", max_new_tokens, B, least=1)
-        keys = jax.vmap(jax.random.key)(jnp.asarray(_whole("seed", seed, B, least=0), jnp.uint32))
+        keys = jax.vmap(jax.random.key)(jnp.asarray(_whole("seed", seed, B, least=0, most=2**32 - 1), jnp.uint32))
         lengths = np.array([len(row) for row in ids])
         limit = np.minimum(lengths + wanted, self.target.config.context)
 
@@ -313,11 +313,11 @@ def _is_one(prompts) -> bool:
     return isinstance(prompts, str) or len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence, np.ndarray))
 
 
-def _whole(name: str, value, batch: int | None = None, *, least: int):
+def _whole(name: str, value, batch: int | None = None, *, least: int, most: int = _FOREVER):
     """A whole number, or int array [batch] from one number or a list. Raises RequestError."""
     array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.size == 0 or array.min() < least:
-        raise RequestError(f"{name} must be a whole number of at least {least}, not {value}")
+    if array.dtype.kind not in "iu" or array.size == 0 or array.min() < least or array.max() > most:
+        raise RequestError(f"{name} must be a whole number from {least} to {most}, not {value}")
     if batch is None:
         return int(array)
     if array.shape not in ((), (batch,)):

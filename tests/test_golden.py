@@ -7,17 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from specjax import cache as kv
-from specjax.models import attention
+from specjax.models import attention, decoder
 from specjax.models.decoder import Decoder
 from specjax.models.load import load_model
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.safetensors"))
 TOLERANCE = 1e-4
+
+commit = jax.jit(kv.commit)
 
 
 @dataclasses.dataclass
@@ -42,10 +43,13 @@ def case(request, tmp_path_factory) -> Case:
     return Case(load_model(directory), jnp.asarray(tokens), logits, int(metadata["prompt"]))
 
 
-@pytest.fixture(autouse=True)
-def short_blocks(monkeypatch):
-    """Several blocks of the past, the last one overlapping, in sequences as short as these."""
-    monkeypatch.setattr(attention, "BLOCK", 16)
+@pytest.fixture(scope="module", autouse=True)
+def small_programs():
+    """Blocks of the past so short that there are several, the last overlapping; and only attention compiled, once for all models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "BLOCK", 10)
+        patch.setattr(decoder, "attend", jax.jit(attention.attend, static_argnames="window"))
+        yield
 
 
 def test_files_are_there():
@@ -93,7 +97,6 @@ def score(model: Decoder, tokens: jax.Array, positions: jax.Array, prompt: int, 
     return model.logits(out.hidden), out.rows
 
 
-@nnx.jit
 def whole(model: Decoder, tokens: jax.Array, prompt: int) -> tuple[jax.Array, tuple]:
     """Logits [B, S, V] without a cache, and the rows."""
     B, S = tokens.shape
@@ -104,22 +107,20 @@ def prefilled(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) 
     """A cache that holds ``start`` [B] tokens of each row, and rubbish after them."""
     B, S = tokens.shape
     _, rows = whole(model, tokens, prompt)
-    return kv.commit(kv.empty(model.config, B, S, jnp.float32), rows, span(jnp.zeros(B, int), S), jnp.zeros(B, int), start)
+    return commit(kv.empty(model.config, B, S, jnp.float32), rows, span(jnp.zeros(B, int), S), jnp.zeros(B, int), start)
 
 
-@nnx.jit
 def rest_at_once(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:
     """Logits [B, N, V] of what follows a cached prefix, scored in one call."""
     return score(model, tokens, span(start, tokens.shape[1] // 2), prompt, prefilled(model, tokens, start, prompt))[0]
 
 
-@nnx.jit
 def token_by_token(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:
     """Logits [B, N, V] of what follows a cached prefix, scored and committed one by one."""
 
-    def step(cache, _):
-        logits, rows = score(model, tokens, cache.length[:, None], prompt, cache)
-        return kv.commit(cache, rows, jnp.zeros_like(start)[:, None], cache.length, cache.length + 1), logits[:, 0]
-
-    _, logits = jax.lax.scan(step, prefilled(model, tokens, start, prompt), length=tokens.shape[1] // 2)
-    return logits.swapaxes(0, 1)
+    cache, logits = prefilled(model, tokens, start, prompt), []
+    for _ in range(tokens.shape[1] // 2):
+        step, rows = score(model, tokens, cache.length[:, None], prompt, cache)
+        cache = commit(cache, rows, jnp.zeros_like(start)[:, None], cache.length, cache.length + 1)
+        logits.append(step)
+    return jnp.concatenate(logits, 1)
