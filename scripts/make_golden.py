@@ -41,7 +41,9 @@ SAVED = {
     "mistral_sliding": MISTRAL | HEADS | dict(sliding_window=6, rope_parameters=dict(rope_theta=100.0, rope_type="default")),
     "qwen2": QWEN2 | dict(num_attention_heads=2, num_key_value_heads=2),
     "qwen3": QWEN3 | HEADS,
-    "qwen3_sliding": QWEN3 | HEADS | dict(attention_bias=True, use_sliding_window=True, sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
+    "qwen3_sliding": QWEN3
+    | HEADS
+    | dict(attention_bias=True, use_sliding_window=True, sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
     "qwen3_tied": QWEN3 | HEADS | dict(tie_word_embeddings=True),
 }
 

@@ -56,7 +56,6 @@ Toy quality: it writes plausible Python line by line, no more.
 
 def main():
     args = parse_arguments()
-    nnx.use_eager_sharding(False)
     train_texts, held_texts = (data.read_texts(data.standard_library(held_out=h)) for h in (False, True))
     tokenizer = train_tokenizer(train_texts)
     stream, held = (data.token_stream(texts, tokenizer, 0) for texts in (train_texts, held_texts))

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .drafters import METHODS, Drafter, DraftModel, Ngram, Plain
+from .drafters import make_drafter
 from .errors import NumericsError, RequestError
 from .models.hub import LanguageModel, load
+from .request import LARGEST, per_row, translated
 from .sampling import sampling_params
 from .stats import Stats, stats_of
 from .verify import resolve
@@ -20,7 +21,6 @@ from .verify import resolve
 Prompt = str | Sequence[int]
 
 _LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
-_FOREVER = np.iinfo(np.int32).max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,12 @@ class Generator:
             _check_pair(target, self.draft)
         elif draft is not None:
             raise RequestError(f"method {method!r} takes no draft; leave it out or use method 'draft_model'")
-        self.drafter = make_drafter(method, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min)
+        self.drafter = make_drafter(
+            method,
+            num_speculative_tokens=num_speculative_tokens,
+            prompt_lookup_max=prompt_lookup_max,
+            prompt_lookup_min=prompt_lookup_min,
+        )
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
         self.capacity = capacity
         self._compiled: dict = {}
@@ -96,7 +101,7 @@ class Generator:
         single = _is_one(prompts)
         ids = self._encode([prompts] if single else prompts)
         state, times = self._start(ids, max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
-        state = self._run(state, _FOREVER, times)
+        state = self._run(state, LARGEST, times)
         results = self._results(state, ids, times, ignore_eos)
         return results[0] if single else results
 
@@ -151,8 +156,8 @@ class Generator:
         sampling = sampling_params(B, temperature, top_k, top_p, min_p)
         if self.rule_name == "argmax_walk" and bool(jnp.any(sampling.temperature > 0)):
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        wanted = _whole("max_new_tokens", max_new_tokens, B, least=1)
-        keys = jax.vmap(jax.random.key)(jnp.asarray(_whole("seed", seed, B, least=0, most=2**32 - 1), jnp.uint32))
+        wanted = per_row("max_new_tokens", max_new_tokens, B, np.int32, least=1)
+        keys = jax.vmap(jax.random.key)(jnp.asarray(per_row("seed", seed, B, np.uint32, most=2**32 - 1)))
         lengths = np.array([len(row) for row in ids])
         limit = np.minimum(lengths + wanted, self.target.config.context)
 
@@ -254,49 +259,16 @@ def generate(
         rule=rule,
         capacity=capacity,
     )
-    setting |= _translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
+    setting = translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     key = tuple(setting.items())
     if key not in target.generators:
         target.generators[key] = Generator(target, **setting)
     return target.generators[key](prompts, **options)
 
 
-def make_drafter(method: str, num_speculative_tokens: int = 5, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1) -> Drafter:
-    """The static options of a method. Raises RequestError for an unknown one or numbers that do not fit."""
-    if method not in METHODS:
-        raise RequestError(f"method {method!r} is unknown; use one of {', '.join(METHODS)}")
-    if method == "none":
-        return Plain()
-    n = _whole("num_speculative_tokens", num_speculative_tokens, least=1)
-    if method == "draft_model":
-        return DraftModel(n)
-    longest, shortest = _whole("prompt_lookup_max", prompt_lookup_max, least=1), _whole("prompt_lookup_min", prompt_lookup_min, least=1)
-    if shortest > longest:
-        raise RequestError(f"prompt_lookup_min {shortest} is above prompt_lookup_max {longest}")
-    return Ngram(n, longest, shortest)
-
-
 def cache_dtype(target: LanguageModel):
     """What keys and values are stored in: the weights' dtype, but float32 on CPU, which has no fast product of halves here."""
     return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else target.model.embed[...].dtype
-
-
-def _translated(setting: dict, assistant_model, prompt_lookup_num_tokens, speculative_config) -> dict:
-    """Other libraries' arguments as changes to ``setting``."""
-    given = [x is not None for x in (assistant_model, prompt_lookup_num_tokens, speculative_config)]
-    if sum(given) > 1 or any(given) and (setting["method"] or setting["draft"]):
-        raise RequestError("give the method once: method/draft, assistant_model, prompt_lookup_num_tokens or speculative_config")
-    if assistant_model is not None:
-        return {"method": "draft_model", "draft": assistant_model}
-    if prompt_lookup_num_tokens is not None:
-        return {"method": "ngram", "num_speculative_tokens": prompt_lookup_num_tokens}
-    if speculative_config is None:
-        return {}
-    known = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
-    unknown = sorted(set(speculative_config) - set(known))
-    if unknown:
-        raise RequestError(f"speculative_config has {unknown[0]!r}, which specjax does not know; it takes {', '.join(known)}")
-    return {"draft" if k == "model" else k: v for k, v in speculative_config.items()}
 
 
 def _check_pair(target: LanguageModel, draft: LanguageModel) -> None:
@@ -311,18 +283,6 @@ def _check_pair(target: LanguageModel, draft: LanguageModel) -> None:
 def _is_one(prompts) -> bool:
     """Whether this is one prompt, a string or token ids, rather than a list of prompts."""
     return isinstance(prompts, str) or len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence, np.ndarray))
-
-
-def _whole(name: str, value, batch: int | None = None, *, least: int, most: int = _FOREVER):
-    """A whole number, or int array [batch] from one number or a list. Raises RequestError."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.size == 0 or array.min() < least or array.max() > most:
-        raise RequestError(f"{name} must be a whole number from {least} to {most}, not {value}")
-    if batch is None:
-        return int(array)
-    if array.shape not in ((), (batch,)):
-        raise RequestError(f"{name} has {array.size} values for {batch} prompts; give one value, or one for each prompt")
-    return np.broadcast_to(array, batch)
 
 
 def _power_of_two(n: int) -> int:

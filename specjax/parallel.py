@@ -17,7 +17,7 @@ def sharding(param: nnx.Param, mesh: Mesh | None):
     """Where a parameter lives: by ``RULES`` on a mesh, on the first device without one. An axis that does not divide is replicated."""
     if mesh is None:
         return jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    names = [RULES.get(axis) for axis in param.sharding_names]
+    names = [RULES.get(axis) for axis in param.axes]
     return NamedSharding(
         mesh, PartitionSpec(*[name if name and size % mesh.shape[name] == 0 else None for name, size in zip(names, param.shape)])
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from .errors import RequestError
+from .request import per_row
 
 
 @struct.dataclass
@@ -32,21 +32,13 @@ class SamplingParams:
 
 def sampling_params(batch: int, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0) -> SamplingParams:
     """Checked options for ``batch`` rows; each is one value for all or a list with one per row. Raises RequestError."""
-
-    def rows(name, value, dtype, valid, wanted):
-        array = np.asarray(value)
-        if array.shape not in ((), (batch,)):
-            raise RequestError(f"{name} has {array.size} values for {batch} prompts; give one value, or one for each prompt")
-        if array.dtype.kind not in ("iuf" if dtype == np.float32 else "iu") or not np.all(valid(array)):
-            raise RequestError(f"{name} must be {wanted}, not {value}")
-        return jnp.asarray(np.broadcast_to(array, batch), dtype)
-
-    return SamplingParams(
-        rows("temperature", temperature, np.float32, lambda x: (x >= 0) & np.isfinite(x), "0 (greedy) or above"),
-        rows("top_k", top_k, np.int32, lambda x: x >= 0, "a whole number, 0 (all tokens) or above"),
-        rows("top_p", top_p, np.float32, lambda x: (x > 0) & (x <= 1), "above 0 and at most 1"),
-        rows("min_p", min_p, np.float32, lambda x: (x >= 0) & (x <= 1), "between 0 and 1"),
+    options = (
+        per_row("temperature", temperature, batch, np.float32),
+        per_row("top_k", top_k, batch, np.int32),
+        per_row("top_p", top_p, batch, np.float32, most=1, above=True),
+        per_row("min_p", min_p, batch, np.float32, most=1),
     )
+    return SamplingParams(*map(jnp.asarray, options))
 
 
 def probabilities(logits: jax.Array, params: SamplingParams) -> jax.Array:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -32,8 +33,7 @@ TINY = ModelConfig(
 
 def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY, **changes) -> Decoder:
     """A random Decoder whose distributions are far from uniform: weights are scaled up by ``sharpness``."""
-    with nnx.use_eager_sharding(False):
-        model = Decoder(config.replace(**changes), jax.random.key(seed))
+    model = Decoder(config.replace(**changes), jax.random.key(seed))
     graph, params = nnx.split(model)
     return nnx.merge(graph, jax.tree.map(lambda x: x * sharpness if x.ndim == 2 else x, params))
 
@@ -57,14 +57,45 @@ def random_prompts(count: int, longest: int, vocab_size: int = 61, seed: int = 0
     return [rng.integers(1, vocab_size, rng.integers(1, longest + 1)).tolist() for _ in range(count)]
 
 
+def disturbed(model: Decoder, amount: float = 0.05) -> Decoder:
+    """A model that often agrees with ``model``."""
+    graph, params = nnx.split(model)
+    noise = lambda x: amount * x.std() * jax.random.normal(jax.random.key(x.size), x.shape)
+    return nnx.merge(graph, jax.tree.map(lambda x: x + noise(x), params))
+
+
+def warped(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:
+    """The distribution of logits [V] under the options, by their definitions, one after another, in float64."""
+    logits = np.asarray(logits, np.float64)
+    if temperature == 0:
+        return np.eye(logits.size)[logits.argmax()]
+    weights = np.exp((logits - logits.max()) / temperature)
+    keep = lambda chosen: np.where(chosen, weights, 0) / weights[chosen].sum()
+    weights = keep(weights >= 0)
+    if top_k:
+        weights = keep(weights >= np.sort(weights)[-min(top_k, weights.size)])
+    if top_p < 1:
+        likeliest = np.sort(weights)[::-1]
+        weights = keep(weights >= likeliest[np.argmax(np.cumsum(likeliest) >= top_p)])
+    return keep(weights >= min_p * weights.max())
+
+
+def p_value(counts, law) -> float:
+    """Of the chi-square test that ``counts`` come from ``law``; outcomes expected less than five times share a cell."""
+    counts, expected = np.ravel(counts), np.ravel(law) / np.sum(law) * np.sum(counts)
+    if counts[expected == 0].any():
+        return 0.0
+    order = np.argsort(expected)
+    cell = np.maximum(np.arange(counts.size) - np.sum(expected < 5), 0)
+    counts, expected = (np.bincount(cell, x[order]) for x in (counts, expected))
+    return float(stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), max(counts.size - 1, 1)))
+
+
 @pytest.fixture(scope="session")
 def target() -> LanguageModel:
     return language_model(tiny_model(0), "target")
 
 
 @pytest.fixture(scope="session")
-def draft() -> LanguageModel:
-    """A draft that often agrees with ``target``: its weights, disturbed."""
-    graph, params = nnx.split(tiny_model(0))
-    noisy = jax.tree.map(lambda x: x + 0.05 * jax.random.normal(jax.random.key(x.size), x.shape) * x.std(), params)
-    return language_model(nnx.merge(graph, noisy), "draft")
+def draft(target) -> LanguageModel:
+    return language_model(disturbed(target.model), "draft")

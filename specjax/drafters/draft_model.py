@@ -1,6 +1,7 @@
 """A second, smaller language model drafts a chain (Leviathan et al. 2023; Chen et al. 2023)."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax import lax
 from .. import cache as kv
 from ..cache import KVCache
 from ..decode import fill
+from ..request import whole
 from ..sampling import probabilities, sample
 from ..tree import chain
 
@@ -24,19 +26,22 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class DraftModel:
-    """Draws ``num_tokens`` tokens one after another from the draft, under the same sampling options as the target.
+    """Draws ``num_speculative_tokens`` tokens one after another from the draft, under the same sampling options as the target.
 
     A round begins with the newest two tokens. When all drafts of the last round were kept, the draft has not seen the last of
     them; reading two closes that hole at the cost of none, since a second row is free where a step reads all weights anyway.
     """
 
-    num_tokens: int = 5
-    sampled: bool = True
-    taps: tuple[int, ...] = ()
+    num_speculative_tokens: int = 5
+    sampled: ClassVar[bool] = True
+    taps: ClassVar[tuple[int, ...]] = ()
+
+    def __post_init__(self):
+        whole("num_speculative_tokens", self.num_speculative_tokens)
 
     @property
     def depth(self) -> int:
-        return self.num_tokens
+        return self.num_speculative_tokens
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
@@ -45,7 +50,7 @@ class DraftModel:
     def draft(self, target, draft, state, key):
         n, cache = state.cache.length, state.drafter.cache  # the root is at position n
         before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
-        place = jnp.arange(self.num_tokens + 1)  # rows of the round: the token before the root, the root, all drafts but the last
+        place = jnp.arange(self.depth + 1)  # rows of the round: the token before the root, the root, all drafts but the last
         exists = (place > 0) | (n > 0)[:, None]
         at = jnp.maximum(n[:, None] - 1 + place, 0)
 
@@ -65,15 +70,15 @@ class DraftModel:
         mask = jnp.tril(jnp.ones((2, 2), bool)) & exists[:, None, :2] | jnp.eye(2, dtype=bool)
         out = draft(jnp.concatenate([before, state.root[:, None]], 1), at[:, :2], mask, cache)
         token, q = draw(out, 0)
-        rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.num_tokens - 1), (0, 0))), out.rows)
-        (_, rows), (tokens, qs) = lax.scan(extend, (token, rows), jnp.arange(1, self.num_tokens))
+        rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.depth - 1), (0, 0))), out.rows)
+        (_, rows), (tokens, qs) = lax.scan(extend, (token, rows), jnp.arange(1, self.depth))
         drafted = jnp.concatenate([state.root[None], token[None], tokens])
         qs = jnp.concatenate([q[None], qs, jnp.zeros_like(q)[None]])
         return jax.vmap(chain, (1, 1))(drafted, qs), State(cache, rows)
 
     def commit(self, target, draft, state, tree, out, verdict):
         n, pending = state.cache.length, state.drafter
-        kept = jnp.minimum(jnp.arange(self.num_tokens + 1), verdict.length[:, None])
-        path = jnp.minimum(kept + jnp.int32(n == 0)[:, None], self.num_tokens)  # in a row of one token there was none before the root
+        kept = jnp.minimum(jnp.arange(self.depth + 1), verdict.length[:, None])
+        path = jnp.minimum(kept + jnp.int32(n == 0)[:, None], self.depth)  # in a row of one token there was none before the root
         cache = kv.commit(pending.cache, pending.rows, path, pending.cache.length, jnp.maximum(n + verdict.length - 1, 0))
         return State(cache)

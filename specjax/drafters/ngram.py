@@ -1,10 +1,13 @@
 """Prompt lookup: the continuation of an earlier occurrence of the newest tokens (Saxena 2023; "ngram" in vLLM)."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from ..errors import RequestError
+from ..request import whole
 from ..tree import Tree, chain
 
 
@@ -16,15 +19,21 @@ class Ngram:
     periodically, as the text would if it kept repeating.
     """
 
-    num_tokens: int = 5
+    num_speculative_tokens: int = 5
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
-    sampled: bool = False
-    taps: tuple[int, ...] = ()
+    sampled: ClassVar[bool] = False
+    taps: ClassVar[tuple[int, ...]] = ()
+
+    def __post_init__(self):
+        for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):
+            whole(name, getattr(self, name))
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise RequestError(f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}")
 
     @property
     def depth(self) -> int:
-        return self.num_tokens
+        return self.num_speculative_tokens
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return ()
@@ -46,6 +55,6 @@ class Ngram:
         best = jnp.argmax(matched * tokens.size + end)  # the longest, then the most recent
         found = matched[best] >= self.prompt_lookup_min
         period = jnp.maximum(last - best, 1)
-        drafted = tokens[best + 1 + jnp.arange(self.num_tokens) % period]
-        valid = jnp.concatenate([jnp.ones(1, bool), jnp.broadcast_to(found, self.num_tokens)])
+        drafted = tokens[best + 1 + jnp.arange(self.depth) % period]
+        valid = jnp.concatenate([jnp.ones(1, bool), jnp.broadcast_to(found, self.depth)])
         return chain(jnp.concatenate([tokens[last][None], drafted]), valid=valid)

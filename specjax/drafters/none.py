@@ -1,6 +1,7 @@
 """Plain decoding: a tree of one node."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 
@@ -11,9 +12,9 @@ from ..tree import chain
 class Plain:
     """Proposes nothing; every round emits the one token that the target draws."""
 
-    depth: int = 0
-    sampled: bool = False
-    taps: tuple[int, ...] = ()
+    depth: ClassVar[int] = 0
+    sampled: ClassVar[bool] = False
+    taps: ClassVar[tuple[int, ...]] = ()
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return ()

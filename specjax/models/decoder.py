@@ -130,7 +130,7 @@ class Decoder(nnx.Module):
 
 
 def _param(value: jax.Array, axes: tuple) -> nnx.Param:
-    return nnx.Param(value, sharding_names=axes)
+    return nnx.Param(value, axes=axes)
 
 
 def _value(param: nnx.Param | None) -> jax.Array | None:

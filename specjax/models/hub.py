@@ -1,15 +1,19 @@
 """Names to language models: embedded ones, local directories and repositories of the Hugging Face hub."""
 
 import dataclasses
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..config import ModelConfig
 from ..errors import CheckpointError
 from .decoder import Decoder
 from .load import load_model, save_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
 """Where the embedded models lie, each a folder in Hugging Face layout."""
@@ -31,7 +35,7 @@ class LanguageModel:
 
     model: Decoder
     config: ModelConfig
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
     name: str
     generators: dict = dataclasses.field(default_factory=dict, repr=False)
 
@@ -47,11 +51,7 @@ def load(name: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) ->
     """
     directory = find(name)
     model = load_model(directory, dtype, mesh)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # transformers raises whatever its parsers raise
-        raise CheckpointError(f"{directory}: no usable tokenizer ({str(error).splitlines()[0]}); add tokenizer.json") from None
-    return LanguageModel(model, model.config, tokenizer, str(name))
+    return LanguageModel(model, model.config, _load_tokenizer(directory), str(name))
 
 
 def save(language_model: LanguageModel, directory: str | Path) -> None:
@@ -77,6 +77,16 @@ def find(name: str | Path) -> Path:
     raise CheckpointError(
         f"no model {str(name)!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name"
     )
+
+
+def _load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that torch is missing, on every import
+    from transformers import AutoTokenizer  # only here: it brings torch along, where there is one
+
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    except Exception as error:  # transformers raises whatever its parsers raise
+        raise CheckpointError(f"{directory}: no usable tokenizer ({str(error).splitlines()[0]}); add tokenizer.json") from None
 
 
 def _download(repository: str) -> Path:

@@ -22,8 +22,7 @@ _LISTED = 12
 
 def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
     """A Decoder that holds shapes instead of arrays."""
-    with nnx.use_eager_sharding(False):
-        return nnx.eval_shape(lambda: Decoder(config, jax.random.key(0), dtype))
+    return nnx.eval_shape(lambda: Decoder(config, jax.random.key(0), dtype))
 
 
 def load_model(directory: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) -> Decoder:
@@ -56,7 +55,9 @@ def save_model(model: Decoder, directory: str | Path) -> None:
         for name, start, stop in blocks(_dotted(path), param.shape[0], config):
             out.setdefault(name, []).append(value[row : row + stop - start])
             row += stop - start
-    save_file({name: np.concatenate(parts) for name, parts in out.items()}, directory / "model.safetensors", metadata={"format": "pt"})
+    file = directory / "model.safetensors"
+    save_file({name: np.concatenate(parts) for name, parts in out.items()}, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # safetensors writes for the owner alone
     (directory / "config.json").write_text(json.dumps(to_hf(config), indent=2) + "\n")
 
 

@@ -1,22 +1,23 @@
-"""What XLA made of a program: the instructions inside its loops, read from the compiled text.
+"""What XLA made of a program, read from its compiled text: nothing else shows that a loop moves something large at every turn.
 
-A loop that copies or converts something as large as a cache or a weight at every turn is correct and slow, and nothing but the
-compiled text shows it.
+hlo.moved(compiled.as_text(), {leaf.size for leaf in caches})        # must be empty
 """
 
 import dataclasses
 import math
 import re
+from collections.abc import Collection
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (?:(\w+)\[([\d,]*)\]\S*)?.*? ([a-z][a-z0-9\-]*)\(")
 _CALLED = re.compile(r"(?:body|condition|calls|to_apply|\w+_computations?)=(\{[^}]*\}|%?[\w.\-]+)")
-_BODY = re.compile(r"body=%?([\w.\-]+)")
+_HOST = ("infeed", "outfeed", "send", "recv")
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation. ``shape`` is empty and ``dtype`` None where the result is a tuple."""
+    """One line of a computation. Where the result is a tuple, ``dtype`` is None and ``shape`` empty. ``calls`` names the
+    computations it runs."""
 
     name: str
     opcode: str
@@ -27,39 +28,50 @@ class Instruction:
 
     @property
     def size(self) -> int:
-        """Elements of the result; 0 for a tuple."""
+        """Elements of the result, 0 for a tuple."""
         return math.prod(self.shape) if self.dtype else 0
 
 
 def computations(text: str) -> dict[str, list[Instruction]]:
-    """The computations of a compiled module, ``compiled.as_text()``, by name."""
-    found, current = {}, []
+    """The computations of a compiled module, by name."""
+    found: dict[str, list[Instruction]] = {}
+    current: list[Instruction] = []
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
             current = found.setdefault(header[1], [])
         elif match := _INSTRUCTION.match(line):
             name, dtype, shape, opcode = match.groups()
-            shape = tuple(int(n) for n in shape.split(",") if n) if shape else ()
+            shape = tuple(int(n) for n in (shape or "").split(",") if n)
             calls = tuple(re.findall(r"[\w.\-]+", " ".join(_CALLED.findall(line))))
             current.append(Instruction(name, opcode, dtype, shape, calls, line.strip()))
     return found
 
 
 def in_loops(text: str) -> list[Instruction]:
-    """The instructions that loops repeat: their bodies', and those of all computations that the bodies call."""
+    """The instructions that loops repeat: those of their bodies and of all computations that these call."""
     found = computations(text)
-    waiting = [_BODY.search(i.text)[1] for body in found.values() for i in body if i.opcode == "while"]
+    waiting = [name for body in found.values() for i in body if i.opcode == "while" for name in i.calls]
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name not in seen:
+        if name in found and name not in seen:
             seen.add(name)
             waiting += [called for i in found[name] for called in i.calls]
-    return [i for name, body in found.items() if name in seen for i in body]
+    return [i for name in seen for i in found[name]]
 
 
-def moved(text: str, sizes, opcodes=("copy",)) -> list[Instruction]:
-    """The ``opcodes`` inside loops whose result has as many elements as one of ``sizes``: reshaped or not, it is a whole
-    cache leaf or weight that moves. Prefetches to a TPU's faster memory (``copy-start``) are not meant."""
-    sizes = set(sizes)
-    return [i for i in in_loops(text) if i.opcode in opcodes and i.size in sizes]
+def moved(text: str, sizes: Collection[int], opcodes: Collection[str] = ("copy",), everywhere: bool = False) -> list[Instruction]:
+    """The instructions in loops that move a whole cache leaf or weight.
+
+    Args:
+      sizes: elements of the leaves. Shapes are not compared, since XLA merges and permutes axes before it copies.
+      opcodes: "copy", "transpose", "convert". Prefetches into a TPU's fast memory ("copy-start") are none of them.
+      everywhere: look outside loops too. A loop's constants are converted before it, and what it then reads is the wider copy.
+    """
+    instructions = sum(computations(text).values(), []) if everywhere else in_loops(text)
+    return [i for i in instructions if i.opcode in opcodes and i.size in sizes]
+
+
+def host_calls(text: str) -> list[Instruction]:
+    """The instructions in loops that exchange data with the host: callbacks, infeeds, outfeeds."""
+    return [i for i in in_loops(text) if i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text]

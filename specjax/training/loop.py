@@ -60,6 +60,7 @@ def fit(
       report: text to print at each checkpoint.
     """
     graph, params = nnx.split(model)
+    params = jax.tree.map(jnp.copy, params)  # updates take over their buffers, and the model is the caller's
 
     @jax.jit(donate_argnums=(0, 1))
     def update(params, state, batch, extra):
@@ -72,7 +73,7 @@ def fit(
         start = 0
         if checkpoints.latest is not None:
             start = checkpoints.latest.step
-            params, state = checkpoints.load_pytree(start, (params, state))
+            params, state = checkpoints.load(start, (params, state))
         task = bar.add_task("training", total=steps, completed=start)
         losses, began = [], time.perf_counter()
         for step in range(start, steps):
@@ -82,7 +83,7 @@ def fit(
                 raise FloatingPointError(f"loss is {losses[-1]} at step {step}; the last checkpoint in {directory} is good")
             bar.update(task, advance=1, description=f"loss {losses[-1]:.3f}")
             if (step + 1) % every == 0 or step + 1 == steps:
-                checkpoints.save_pytree(step + 1, (params, state))
+                checkpoints.save(step + 1, (params, state))
                 seconds = (time.perf_counter() - began) / len(losses)
                 print(
                     f"step {step + 1}/{steps} loss {np.mean(losses):.4f} {seconds:.2f} s/step {report(step + 1, nnx.merge(graph, params))}",

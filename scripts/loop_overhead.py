@@ -1,0 +1,184 @@
+"""Time per round of the loop against the sum of its parts, or against the capacity of the cache. Alternating runs in one process.
+
+    python scripts/loop_overhead.py                                   goal: at most 1.05 times one draft phase and one verify forward
+    python scripts/loop_overhead.py --capacity 256 4096               goal: time per token within 5 % at equal content
+
+The parts run in loops of their own, each turn beginning with a token that the turn before computed, so that XLA can neither hoist
+nor overlap them and no program start is counted.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gpu_report import alternate  # beside this file
+from jax import lax
+
+from specjax import Decoder, DecodeState, decode, load, sampling_params
+from specjax.drafters import make_drafter
+from specjax.tree import chain
+from specjax.verify import resolve
+
+
+def main():
+    args = parse_arguments()
+    target, draft, prompt = models(args)
+    drafter = make_drafter(args.method, num_speculative_tokens=args.num_speculative_tokens)
+    if args.capacity:
+        compare_capacities(target, draft, drafter, prompt, args)
+    else:
+        compare_parts(target, draft, drafter, prompt, args)
+
+
+def compare_parts(target: Decoder, draft: Decoder, drafter, prompt: list[int], args) -> None:
+    """Prints milliseconds of a round, of its draft phase and of its forward, and their ratio."""
+    state = prefilled(target, draft, drafter, prompt, room(prompt, drafter, args.rounds))
+    loop = looped(target, draft, drafter, args.rounds)
+    end = loop(state)[1]
+    # The parts see the text that the loop wrote, and their rows grow as fast as its did.
+    growth = (end.cache.length - state.cache.length) / args.rounds
+    text = end.replace(cache=end.cache.replace(length=state.cache.length), drafter=rewound(end.drafter, state.drafter))
+    drafting, scoring = (timed(part, target, draft, text, args.rounds, growth, drafter=drafter) for part in (draft_phases, forwards))
+    samples = alternate({"round": lambda: loop(state)[0], "draft": drafting, "verify": scoring}, args.repeats)
+    for name, seconds in samples.items():
+        print(f"{name:7}{spread(seconds / args.rounds * 1e3)} ms")
+    print(f"round / (draft + verify){spread(samples['round'] / (samples['draft'] + samples['verify']))}, goal at most 1.05")
+    print(f"tokens per round {float(growth.mean()):.2f}, {args.rounds} rounds, {args.repeats} repeats")
+
+
+def compare_capacities(target: Decoder, draft: Decoder, drafter, prompt: list[int], args) -> None:
+    """Prints milliseconds per token for each capacity, and their ratio."""
+    least = len(prompt) + args.rounds * (drafter.depth + 1) + drafter.depth + 1
+    if min(args.capacity) < least:
+        raise SystemExit(
+            f"--capacity {min(args.capacity)} is too small: prompt and rounds need {least}; shorten --prompt-tokens or --rounds"
+        )
+    loop = looped(target, draft, drafter, args.rounds)
+    states = {capacity: prefilled(target, draft, drafter, prompt, capacity) for capacity in args.capacity}
+    tokens = {capacity: int(loop(state)[1].cache.length.sum()) - len(prompt) + 1 for capacity, state in states.items()}
+    samples = alternate({capacity: lambda state=state: loop(state)[0] for capacity, state in states.items()}, args.repeats)
+    per_token = {capacity: samples[capacity] / tokens[capacity] * 1e3 for capacity in args.capacity}
+    for capacity, ms in per_token.items():
+        print(f"capacity {capacity:6}: {tokens[capacity]} tokens{spread(ms)} ms per token")
+    print(f"{args.capacity[1]} / {args.capacity[0]}{spread(per_token[args.capacity[1]] / per_token[args.capacity[0]])}, goal 0.95 to 1.05")
+
+
+def looped(target, draft, drafter, rounds: int) -> Callable[[DecodeState], tuple[float, DecodeState]]:
+    """``decode.run`` for so many rounds from a copy of a state: seconds, and the state after them."""
+    program = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.sampled)), donate_argnums=2)
+
+    def loop(state):
+        state = jax.block_until_ready(jax.tree.map(lambda x: x.copy(), state))
+        began = time.perf_counter()
+        state = jax.block_until_ready(program(target, draft, state, jnp.int32(rounds)))
+        seconds = time.perf_counter() - began
+        assert int(state.step) == rounds, "the loop ended early"
+        return seconds, state
+
+    return loop
+
+
+def draft_phases(target, draft, state: DecodeState, rounds, growth, *, drafter) -> DecodeState:
+    def phase(i, state):
+        at = grown(state, i * growth)
+        tree, _ = drafter.draft(target, draft, at, jax.vmap(jax.random.fold_in, (0, None))(at.key, i))
+        return with_root(state, (i + 1) * growth, tree.tokens[:, -1])
+
+    return lax.fori_loop(0, rounds, phase, state)
+
+
+def forwards(target, draft, state: DecodeState, rounds, growth, *, drafter) -> DecodeState:
+    def phase(i, state):
+        at = grown(state, i * growth)
+        tree = jax.vmap(chain)(at.root[:, None] + jnp.arange(drafter.depth + 1))
+        logits = target.logits(decode.forward(target, tree, at.cache, drafter.taps).hidden)
+        return with_root(state, (i + 1) * growth, jnp.argmax(logits, -1).max(-1) // 2)
+
+    return lax.fori_loop(0, rounds, phase, state)
+
+
+def grown(state: DecodeState, by) -> DecodeState:
+    """The state with ``by`` more tokens, which the caches already hold."""
+    longer = lambda cache: cache.replace(length=cache.length + by.astype(jnp.int32))
+    kept = state.drafter.replace(cache=longer(state.drafter.cache)) if hasattr(state.drafter, "cache") else state.drafter
+    return state.replace(cache=longer(state.cache), drafter=kept)
+
+
+def with_root(state: DecodeState, by, tokens) -> DecodeState:
+    """The state whose root, ``by`` tokens on, is the given one: what makes a turn depend on the turn before."""
+    at = (state.cache.length + by.astype(jnp.int32))[:, None]
+    return state.replace(tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, tokens[:, None].astype(jnp.int32), at))
+
+
+def rewound(drafter, start):
+    """A drafter's state with the length of an earlier one."""
+    return drafter.replace(cache=drafter.cache.replace(length=start.cache.length)) if hasattr(drafter, "cache") else drafter
+
+
+def timed(part, target, draft, state, rounds: int, growth, **setting) -> Callable[[], float]:
+    """A function that runs a part and returns seconds."""
+    program = jax.jit(partial(part, **setting))
+
+    def run() -> float:
+        began = time.perf_counter()
+        jax.block_until_ready(program(target, draft, state, jnp.int32(rounds), growth).tokens)
+        return time.perf_counter() - began
+
+    return run
+
+
+def spread(samples: np.ndarray) -> str:
+    low, median, high = np.percentile(samples, [25, 50, 75])
+    return f" {median:.3f} (quartiles {low:.3f} to {high:.3f}, least {samples.min():.3f})"
+
+
+def prefilled(target, draft, drafter, prompt: list[int], capacity: int) -> DecodeState:
+    """A greedy row of batch 1 that ends nowhere near."""
+    tokens = np.zeros((1, capacity), np.int32)
+    tokens[0, : len(prompt)] = prompt
+    dtype = jnp.float32 if jax.default_backend() == "cpu" else target.embed[...].dtype
+    program = jax.jit(partial(decode.prefill, drafter=drafter, chunk=32, dtype=dtype))
+    rows = lambda n: jnp.full(1, n, jnp.int32)
+    keys, stops = jax.random.split(jax.random.key(0), 1), jnp.full((1, 1), -1, jnp.int32)
+    return program(target, draft, jnp.asarray(tokens), rows(len(prompt)), sampling_params(1), keys, rows(capacity), stops)
+
+
+def room(prompt: list[int], drafter, rounds: int) -> int:
+    """The power of two that holds the prompt and all rounds, everything accepted."""
+    return 1 << (len(prompt) + (rounds + 1) * (drafter.depth + 1)).bit_length()
+
+
+def models(args) -> tuple[Decoder, Decoder | None, list[int]]:
+    """Target, draft and a prompt of real text, or of anything for random weights."""
+    if args.random:
+        from train_zoo import DRAFT, TARGET  # beside this file
+
+        make = lambda config, seed: jax.jit(lambda key: Decoder(config, key, "bfloat16"))(jax.random.key(seed))
+        prompt = np.random.default_rng(0).integers(1, TARGET.vocab_size, args.prompt_tokens).tolist()
+        return make(TARGET, 0), make(DRAFT, 1) if args.method == "draft_model" else None, prompt
+    target = load(args.target)
+    prompt = target.tokenizer.encode(Path(argparse.__file__).read_text())[: args.prompt_tokens]
+    return target.model, load(args.draft).model if args.method == "draft_model" else None, prompt
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="tiny-python")
+    parser.add_argument("--draft", default="tiny-python-draft")
+    parser.add_argument("--random", action="store_true", help="random weights of the embedded pair's shapes")
+    parser.add_argument("--method", default="draft_model", choices=("draft_model", "ngram", "none"))
+    parser.add_argument("--num-speculative-tokens", type=int, default=5)
+    parser.add_argument("--capacity", type=int, nargs=2, metavar=("A", "B"), help="compare two capacities instead")
+    parser.add_argument("--prompt-tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=24, help="of a timed run")
+    parser.add_argument("--repeats", type=int, default=20, help="timed runs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
