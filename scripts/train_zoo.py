@@ -139,7 +139,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--target-steps", type=int, default=400)
     parser.add_argument("--target-rate", type=float, default=3e-3)
     parser.add_argument("--draft-steps", type=int, default=250)
-    parser.add_argument("--distill-steps", type=int, default=250)
+    parser.add_argument("--distill-steps", type=int, default=300)
     parser.add_argument("--draft-rate", type=float, default=5e-3)
     return parser.parse_args()
 
