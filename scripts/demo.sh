@@ -3,5 +3,5 @@
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 pair=(--model tiny-python --draft tiny-python-draft)
-specjax generate "${pair[@]}" --prompt "def quicksort(" --max-new-tokens 128 --ignore-eos --stream
+specjax generate "${pair[@]}" --prompt "def quicksort(" --max-new-tokens 128 --temperature 0.7 --top-p 0.9 --seed 1 --ignore-eos --stream
 specjax compare "${pair[@]}" --methods none,ngram,draft_model --max-new-tokens 128 "$@"

@@ -2,9 +2,9 @@
 
     python scripts/make_golden.py            a few seconds
 
-Each file holds one tiny random model: its tensors under their Hugging Face names, ``tokens`` int32 [B, S], ``logits`` float32
-[B, S, V], and as metadata ``config`` (the text of config.json) and ``prompt``, how many of the tokens were given in one call. Those
-after it came one at a time against the key/value cache.
+Each file holds one tiny random model: its tensors under their Hugging Face names and the text of config.json as metadata ``config``.
+With it ``tokens`` int32 [B, S], ``logits`` float32 [B, S, V] and ``prompt`` int32 [], how many of the tokens were given in one call;
+those after it came one at a time against the key/value cache. The same versions write the same bytes.
 """
 
 import json
@@ -71,8 +71,9 @@ def main():
         prompt = PROMPTS.get(name, LENGTH)
         logits = score(model, tokens, prompt)
         weights, text = save(model)
-        metadata = {"config": json.dumps(raw) if name in OLD else text, "prompt": str(prompt)}
-        save_file(weights | {"tokens": tokens.int(), "logits": logits.float()}, GOLDEN / f"{name}.safetensors", metadata)
+        recorded = {"tokens": tokens.int(), "logits": logits.float(), "prompt": torch.tensor(prompt, dtype=torch.int32)}
+        # one entry only: safetensors writes several in any order
+        save_file(weights | recorded, GOLDEN / f"{name}.safetensors", {"config": json.dumps(raw) if name in OLD else text})
         print(f"{name:28} logits std {logits.std():.2f}, {(GOLDEN / f'{name}.safetensors').stat().st_size} bytes")
 
 

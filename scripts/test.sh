@@ -3,4 +3,4 @@
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 ruff check --quiet .
-python -m pytest -n 2 "$@"
+python -m pytest -n 2 --dist loadfile "$@"

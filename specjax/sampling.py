@@ -50,7 +50,8 @@ def probabilities(logits: jax.Array, params: SamplingParams) -> jax.Array:
     greedy = params.temperature == 0
 
     def sampled(logits):
-        scaled = logits / jnp.where(greedy, 1.0, params.temperature)[:, None, None]
+        scaled = logits - logits.max(-1, keepdims=True)  # so that no temperature makes the largest infinite
+        scaled /= jnp.where(greedy, 1.0, params.temperature)[:, None, None]
         cut = jnp.any((params.top_k > 0) | (params.top_p < 1) | (params.min_p > 0))
         p = jax.nn.softmax(jax.lax.cond(cut, _truncated, lambda x, _: x, scaled, params))
         return jnp.where(greedy[:, None, None], _one_hot_argmax(logits), p)
@@ -81,8 +82,8 @@ def _truncated(logits: jax.Array, params: SamplingParams) -> jax.Array:
     V = logits.shape[-1]
     option = lambda x: x[:, None, None]
     ranked = -jnp.sort(-logits, axis=-1)
-    rank = jnp.arange(V)
-    ranked = jnp.where((rank < option(params.top_k)) | (option(params.top_k) == 0), ranked, -jnp.inf)
+    last = jnp.where(option(params.top_k) == 0, V, jnp.minimum(option(params.top_k), V)) - 1
+    ranked = jnp.where(ranked >= jnp.take_along_axis(ranked, last, -1), ranked, -jnp.inf)
     p = jax.nn.softmax(ranked)
     before = jnp.cumsum(p, -1) - p  # mass of the likelier ones: a token is in the nucleus while that is below top_p
     kept = ((before < option(params.top_p)) | (option(params.top_p) >= 1)) & jnp.isfinite(ranked)

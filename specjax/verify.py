@@ -38,8 +38,8 @@ def argmax_walk(p: jax.Array, tree: Tree, key: jax.Array | None = None) -> Verdi
 def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Samples the target after every node, then follows the children that match.
 
-    Lossless for candidates chosen by any deterministic means, whatever the tree: the emitted tokens *are* the target's samples.
-    Accepts with probability sum of p over a node's children.
+    Lossless for candidates chosen by any deterministic means, in any tree whose siblings differ: the emitted tokens *are* the
+    target's samples. Accepts with probability sum of p over a node's children.
     """
     return _walk(random.categorical(key, jnp.log(p)), tree)
 
@@ -54,7 +54,7 @@ def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
     accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted  # strict: zero p is never accepted
     last = jnp.cumprod(accepted & tree.valid[1:]).sum()
-    return _chain_verdict(last, p[last], tree.q[last], tree, bonus_key)
+    return _chain_verdict(last, p[last], tree, bonus_key)
 
 
 def block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -67,20 +67,20 @@ def block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
     def extend(w, drafted):
         p, q = drafted
-        w = jnp.where(w * p < q, w * p / q, 1.0)  # min(1, w p / q), without overflow; q > 0: the token was drawn from it
+        w = jnp.where(w * p >= q, 1.0, w * p / q)  # min(1, w p / q), without overflow; q > 0: the token was drawn from it
         return w, w
 
     _, w = jax.lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(tree.q, tree)))
     w = jnp.concatenate([jnp.ones(1), w])  # [N]
 
-    node, end = jnp.arange(w.size), tree.valid.sum() - 1
+    node, end = jnp.arange(w.size), _end(tree)
     surplus = jnp.maximum(w[:, None] * p - tree.q, 0).sum(-1)
     loss = surplus + 1 - w  # zero only where w = 1 and p = q: then a longer prefix is kept for certain
     keep = jnp.where(node == end, w, surplus / jnp.where(loss > 0, loss, 1))
     passed = (random.uniform(accept_key, keep.shape) < keep) & (node <= end)
     last = jnp.max(jnp.where(passed.at[0].set(True), node, 0))
     scale = jnp.where(last == end, 1.0, w[last])
-    return _chain_verdict(last, scale * p[last], tree.q[last], tree, bonus_key)
+    return _chain_verdict(last, scale * p[last], tree, bonus_key)
 
 
 RULES = {"argmax_walk": argmax_walk, "sample_and_walk": sample_and_walk, "rejection": rejection, "block": block}
@@ -116,9 +116,14 @@ def _prob_of_next(dist: jax.Array, tree: Tree) -> jax.Array:
     return jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], axis=-1)[:, 0]
 
 
-def _chain_verdict(last: jax.Array, p: jax.Array, q: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Accepts nodes 0..last of a chain and draws the bonus from norm(max(p - q, 0)), or from p where they are equal."""
-    residual = jnp.maximum(p - q, 0)
+def _end(tree: Tree) -> jax.Array:
+    """The last node of a chain that may be accepted."""
+    return jnp.cumprod(tree.valid[1:]).sum()
+
+
+def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Accepts nodes 0..last of a chain and draws the bonus from norm(max(p - q, 0)); from p after the end, or where they are equal."""
+    residual = jnp.maximum(p - jnp.where(last == _end(tree), 0, tree.q[last]), 0)
     residual = jnp.where(residual.sum() > 0, residual, p)
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
     return Verdict(path, last + 1, random.categorical(key, jnp.log(residual)))

@@ -82,7 +82,8 @@ def warped(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray
 
 def p_value(counts, law) -> float:
     """Of the chi-square test that ``counts`` come from ``law``; outcomes expected less than five times share a cell."""
-    counts, expected = np.ravel(counts), np.ravel(law) / np.sum(law) * np.sum(counts)
+    counts, law = np.ravel(counts), np.ravel(law).astype(np.float64)
+    expected = law / law.sum() * counts.sum()
     if counts[expected == 0].any():
         return 0.0
     order = np.argsort(expected)

@@ -19,17 +19,18 @@ CONFIG = "config.json"
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory, target, draft):
-    """Directories: a pair, a draft of another vocabulary, one of another tokenizer, and one of weights that give NaN."""
+def models(tmp_path_factory):
+    """Directories of models of one layer, so that there is little to compile: a pair, a draft of another vocabulary, one of another tokenizer, and one of weights that give NaN."""
     root = tmp_path_factory.mktemp("models")
     other = byte_tokenizer()
     other.add_tokens(["swapped"])
+    small = tiny_model(num_layers=1)
     saved = {
-        "target": target,
-        "draft": draft,
-        "vocabulary": language_model(tiny_model(vocab_size=60)),
-        "tokenizer": LanguageModel(draft.model, draft.config, other, "tokenizer"),
-        "nan": language_model(tiny_model(sharpness=float("nan"))),
+        "target": language_model(small),
+        "draft": language_model(tiny_model(1, num_layers=1)),
+        "vocabulary": language_model(tiny_model(num_layers=1, vocab_size=60)),
+        "tokenizer": LanguageModel(small, small.config, other, "tokenizer"),
+        "nan": language_model(tiny_model(num_layers=1, sharpness=float("nan"))),
     }
     for name, model in saved.items():
         specjax.save(model, root / name)
@@ -135,12 +136,12 @@ def test_several_prompts_and_stdin_are_one_batch(specjax_main, models, monkeypat
 def test_compare_prints_a_table_or_json(specjax_main, models, tmp_path, monkeypatch):
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "out.json"
     prompts.write_text('{"prompt": "def f("}\n{"turns": ["class A:", "more"]}\n{"prompt": "left out"}\n')
-    argv = ("compare", "--model", models["target"], "--methods", "ngram", "--prompts", prompts, "--num-prompts", "2", *OPTIONS)
+    argv = ("compare", "--model", models["target"], "--methods", "none", "--prompts", prompts, "--num-prompts", "2", *OPTIONS)
     code, out, err = specjax_main(*argv, "--json", "--output", output)
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found == json.loads(output.read_text())
-    assert [method["method"] for method in found["methods"]] == ["none", "ngram"]
+    assert [method["method"] for method in found["methods"]] == ["none"]
     assert found["settings"]["prompts"] == 2
     assert all(method["equal_to_plain"] for method in found["methods"])
 
@@ -148,7 +149,7 @@ def test_compare_prints_a_table_or_json(specjax_main, models, tmp_path, monkeypa
     code, out, _ = specjax_main(*argv)
     assert code == 0
     assert "speed-up" in out
-    assert "ngram" in out
+    assert "none" in out
 
 
 def bad_cases(models, tmp_path) -> dict:

@@ -36,19 +36,20 @@ def case(request, tmp_path_factory) -> Case:
     directory = tmp_path_factory.mktemp("model")
     with safe_open(request.param, framework="numpy") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
-        metadata = file.metadata()
-    tokens, logits = tensors.pop("tokens"), tensors.pop("logits")
-    (directory / "config.json").write_text(metadata["config"])
+        (directory / "config.json").write_text(file.metadata()["config"])
+    tokens, logits, prompt = (tensors.pop(name) for name in ("tokens", "logits", "prompt"))
     save_file(tensors, directory / "model.safetensors")
-    return Case(load_model(directory), jnp.asarray(tokens), logits, int(metadata["prompt"]))
+    return Case(load_model(directory), jnp.asarray(tokens), logits, int(prompt))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_programs():
-    """Blocks of the past so short that there are several, the last overlapping; and only attention compiled, once for all models."""
+    """Blocks of the past so short that there are several, the last overlapping. And not whole models compiled but their parts,
+    which most of them share: several times faster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "BLOCK", 10)
-        patch.setattr(decoder, "attend", jax.jit(attention.attend, static_argnames="window"))
+        patch.setattr(attention, "BLOCK", 8)
+        for name, static in {"attend": "window", "rms_norm": "eps", "linear": (), "rotate": ()}.items():
+            patch.setattr(decoder, name, jax.jit(getattr(decoder, name), static_argnames=static))
         yield
 
 
@@ -117,7 +118,6 @@ def rest_at_once(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: in
 
 def token_by_token(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:
     """Logits [B, N, V] of what follows a cached prefix, scored and committed one by one."""
-
     cache, logits = prefilled(model, tokens, start, prompt), []
     for _ in range(tokens.shape[1] // 2):
         step, rows = score(model, tokens, cache.length[:, None], prompt, cache)

@@ -25,16 +25,16 @@ def test_toy_report(script, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["copy_gb_s"]["median"] > 0
     (figures,) = report["columns"].values()
-    without_cudnn = {key for key, _, _ in script.rows() if not key.endswith(("/cudnn", "/8", "/64"))}
-    assert {key for key, value in figures.items() if "error" not in value} == without_cudnn
+    toys = {key for key, _, _ in script.rows() if not key.endswith(("/8", "/64")) and not key.startswith("attention1/")}
+    assert figures.keys() == toys
+    assert [key for key, value in figures.items() if "error" in value] == ["attention16/cudnn"]
     assert all(value["low"] <= value["median"] <= value["high"] for value in figures.values() if "error" not in value)
     assert figures["copies"]["median"] == 0
-    assert "error" in figures["attention1/cudnn"]
 
     lines = (tmp_path / "report.md").read_text().splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == len(script.rows()) + 2
-    assert sum("not measured" in line for line in table) == 4
+    assert sum("not measured" in line for line in table) == len(script.rows()) - len(figures)
 
 
 def test_failures_stay_in_their_cells(script):
