@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (?:(\w+)\[([\d,]*)\]\S*)?.*? ([a-z][a-z0-9\-]*)\(")
-_CALLED = re.compile(r"(?:body|condition|calls|to_apply|\w+_computations?)=(\{[^}]*\}|%?[\w.\-]+)")
+_CALLED = re.compile(r"(?:body|condition|calls|to_apply|(?:branch|true|false|called)_computations?)=(\{[^}]*\}|%?[\w.\-]+)")
 _HOST = ("infeed", "outfeed", "send", "recv")
 
 
