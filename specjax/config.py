@@ -60,14 +60,22 @@ class ModelConfig:
     @property
     def context(self) -> int:
         """The longest sequence, prompt and output together, in tokens."""
-        stretch = self.rope.factor if self.rope.rope_type == "dynamic" else 1
-        return int(self.max_position_embeddings * stretch)
+        trained = {"dynamic": self.max_position_embeddings, "yarn": self.rope.original_max_position_embeddings}
+        return max(self.max_position_embeddings, int(trained.get(self.rope.rope_type, 0) * self.rope.factor))
 
     def replace(self, **changes) -> "ModelConfig":
         return dataclasses.replace(self, **changes)
 
 
 FAMILIES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+_DEFAULTS = {
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "attention_bias": True},
+    "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
+}
+"""What transformers takes where a config.json does not say."""
 
 _READ = {
     "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -113,6 +121,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise ConfigError(f"{where}: model_type {family!r} is not supported; use one of {', '.join(FAMILIES)}")
+    raw = _DEFAULTS[family] | raw
     for key, value in raw.items():
         if key not in _READ | _HARMLESS and value not in (None, False, [], {}):
             raise ConfigError(f"{where}: option {key!r} = {value!r} is not supported; remove it if it does not change the model")
@@ -125,7 +134,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
         raise ConfigError(f"{where}: dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)}")
     try:
         heads, width, layers = raw["num_attention_heads"], raw["hidden_size"], raw["num_hidden_layers"]
-        attention_bias = bool(raw.get("attention_bias", family == "qwen2"))
+        attention_bias = bool(raw.get("attention_bias", False))
         config = ModelConfig(
             family=family,
             vocab_size=raw["vocab_size"],
@@ -134,8 +143,8 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
             num_layers=layers,
             num_heads=heads,
             num_kv_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or (128 if family == "qwen3" else width // heads),
-            max_position_embeddings=raw.get("max_position_embeddings", 2048),
+            head_dim=raw.get("head_dim") or width // heads,
+            max_position_embeddings=raw["max_position_embeddings"],
             norm_eps=raw.get("rms_norm_eps", 1e-6),
             rope=_rope(raw, where),
             windows=_windows(raw, family, layers, where),
@@ -194,9 +203,10 @@ def to_hf(config: ModelConfig) -> dict:
 
 
 def _rope(raw: dict, where: str) -> Rope:
-    options = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    options = {"rope_type" if k == "type" else k: v for k, v in options.items() if v is not None}
-    kind = options.get("rope_type", "default")
+    options = raw.get("rope_scaling") or raw.get("rope_parameters") or {}  # where both are given, transformers reads the older
+    options = {k: v for k, v in options.items() if v is not None}
+    kind = options.get("rope_type") or options.get("type") or "default"
+    options.pop("type", None)
     if kind not in _ROPE_OPTIONS:
         raise ConfigError(f"{where}: rope scaling {kind!r} is not supported; use one of {', '.join(_ROPE_OPTIONS)}")
     theta = float(options.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0)
@@ -206,7 +216,7 @@ def _rope(raw: dict, where: str) -> Rope:
     missing = [name for name in _ROPE_OPTIONS[kind] if name not in options and name in ("factor", "low_freq_factor", "high_freq_factor")]
     if missing:
         raise ConfigError(f"{where}: rope scaling {kind!r} needs {missing[0]}")
-    options.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings", 2048))
+    options.setdefault("original_max_position_embeddings", raw["max_position_embeddings"])
     return Rope(theta, kind, **{name: options[name] for name in _ROPE_OPTIONS[kind] if name in options})
 
 
@@ -214,18 +224,18 @@ def _windows(raw: dict, family: str, layers: int, where: str) -> tuple[int | Non
     """The attention window of each layer in tokens, None where it sees all."""
     window = raw.get("sliding_window")
     kinds = raw.get("layer_types")
+    if kinds is not None and (len(kinds) != layers or set(kinds) - {"full_attention", "sliding_attention"}):
+        raise ConfigError(f"{where}: layer_types must hold 'full_attention' or 'sliding_attention' for each of the {layers} layers")
+    if family in ("llama", "mistral"):
+        if "sliding_attention" in (kinds or ()) or family == "llama" and window:
+            raise ConfigError(f"{where}: option {'layer_types' if kinds else 'sliding_window'!r} is not part of the {family} architecture")
+        return (window,) * layers
     if kinds is not None:
-        if len(kinds) != layers or set(kinds) - {"full_attention", "sliding_attention"}:
-            raise ConfigError(f"{where}: layer_types must hold 'full_attention' or 'sliding_attention' for each of the {layers} layers")
         if "sliding_attention" in kinds and not window:
             raise ConfigError(f"{where}: layer_types names sliding_attention but sliding_window is not set")
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    if family == "llama" and window:
-        raise ConfigError(f"{where}: option 'sliding_window' is not part of the llama architecture")
-    if family in ("qwen2", "qwen3"):
-        first = raw.get("max_window_layers", 28)
-        return tuple(window if raw.get("use_sliding_window") and i >= first else None for i in range(layers))
-    return (window,) * layers
+    first = raw.get("max_window_layers", 28)
+    return tuple(window if raw.get("use_sliding_window") and i >= first else None for i in range(layers))
 
 
 def _ids(value) -> tuple[int, ...]:

@@ -8,7 +8,14 @@ from specjax.config import Rope, from_hf, read_config, to_hf
 from specjax.errors import CheckpointError, ConfigError
 
 LLAMA = dict(
-    model_type="llama", vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4, rms_norm_eps=1e-5
+    model_type="llama",
+    vocab_size=32,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    rms_norm_eps=1e-5,
 )
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 
@@ -25,7 +32,7 @@ def test_type_is_the_old_name_of_rope_type():
 
 
 def test_defaults_of_the_families():
-    assert from_hf(LLAMA).num_kv_heads == 4 and from_hf(LLAMA).head_dim == 4
+    assert from_hf(LLAMA | dict(num_key_value_heads=None)).num_kv_heads == 4 and from_hf(LLAMA).head_dim == 4
     qwen2 = from_hf(LLAMA | dict(model_type="qwen2"))
     assert qwen2.qkv_bias and not qwen2.out_bias
     qwen3 = from_hf(LLAMA | dict(model_type="qwen3", head_dim=8))
@@ -34,7 +41,37 @@ def test_defaults_of_the_families():
     assert biased.qkv_bias and biased.out_bias and biased.mlp_bias
 
 
+def test_what_a_config_leaves_out_is_what_transformers_takes():
+    """Written down from the configuration classes of transformers 5.23."""
+    few = (
+        {k: v for k, v in LLAMA.items() if not k.startswith("num_")}
+        | dict(num_hidden_layers=3)
+        | dict(num_attention_heads=32, hidden_size=128)
+    )
+    mistral = from_hf(few | dict(model_type="mistral"))
+    assert (mistral.num_kv_heads, mistral.windows, mistral.context) == (8, (4096,) * 3, 131072)
+    for family in ("qwen2", "qwen3"):
+        qwen = from_hf(few | dict(model_type=family, use_sliding_window=True, max_window_layers=2))
+        assert (qwen.num_kv_heads, qwen.windows, qwen.context) == (32, (None, None, 4096), 32768)
+    assert from_hf(few).context == 2048
+
+
+def test_the_context_grows_with_the_stretch():
+    yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+    assert from_hf(LLAMA | dict(rope_scaling=yarn, max_position_embeddings=64)).context == 256
+    assert from_hf(LLAMA | dict(rope_scaling=yarn, max_position_embeddings=256)).context == 256
+    assert from_hf(LLAMA | dict(rope_scaling=dict(rope_type="dynamic", factor=2.0), max_position_embeddings=64)).context == 128
+
+
+def test_of_two_ways_to_say_rope_the_older_counts_as_in_transformers():
+    both = dict(rope_scaling=dict(type="linear", factor=2.0), rope_parameters=dict(rope_type="default", rope_theta=5e5))
+    assert from_hf(LLAMA | both).rope.rope_type == "linear"
+    assert from_hf(LLAMA | dict(rope_scaling=dict(type="linear", rope_type="dynamic", factor=2.0))).rope.rope_type == "dynamic"
+
+
 def test_windows():
+    with pytest.raises(ConfigError, match="layer_types"):
+        from_hf(LLAMA | dict(layer_types=["full_attention", "sliding_attention", "full_attention"]))
     assert from_hf(LLAMA | dict(model_type="mistral", sliding_window=7)).windows == (7, 7, 7)
     assert from_hf(LLAMA | dict(model_type="mistral", sliding_window=None)).windows == (None,) * 3
     qwen = LLAMA | dict(model_type="qwen2", sliding_window=7, max_window_layers=1)

@@ -97,7 +97,7 @@ def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    ramp = jnp.clip((jnp.arange(dim // 2, dtype=jnp.float32) - low) / max(high - low, 0.001), 0, 1)
+    ramp = jnp.clip((jnp.arange(dim // 2, dtype=jnp.float32) - low) / ((high - low) or 0.001), 0, 1)
     return base / rope.factor * ramp + base * (1 - ramp)
 
 
