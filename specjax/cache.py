@@ -37,19 +37,19 @@ def empty(config: ModelConfig, batch: int, capacity: int, dtype) -> KVCache:
     return KVCache(layers, jnp.zeros(batch, jnp.int32))
 
 
-def commit(cache: KVCache, rows: tuple, path: jax.Array, start: jax.Array, length: jax.Array) -> KVCache:
+def commit(cache: KVCache, rows: tuple, path: jax.Array | None, start: jax.Array, length: jax.Array) -> KVCache:
     """Writes the rows of a path and sets the new length.
 
     Args:
       rows: for each layer keys and values [B, K, N, D], as a forward returns them.
-      path: int32 [B, P], the nodes whose rows are kept, in order. Entries beyond the accepted part are written too, and lie
-        beyond ``length``.
+      path: int32 [B, P], the nodes whose rows are kept, in order; None for all as they stand (a chain). Entries beyond the accepted
+        part are written too, and lie beyond ``length``.
       start: int32 [B], position of the first.
       length: int32 [B], the new lengths. ``start + P`` must not exceed the capacity.
     """
 
     def kept(leaf):
-        return jnp.take_along_axis(leaf, path[:, None, :, None], axis=2)
+        return leaf if path is None else jnp.take_along_axis(leaf, path[:, None, :, None], axis=2)
 
     layers = tuple((_write(k, kept(new_k), start), _write(v, kept(new_v), start)) for (k, v), (new_k, new_v) in zip(cache.layers, rows))
     return KVCache(layers, length)
@@ -61,4 +61,4 @@ def _write(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
     def row(b, leaf):
         return lax.dynamic_update_slice(leaf, lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype), (b, 0, start[b], 0))
 
-    return lax.fori_loop(0, leaf.shape[0], row, leaf)
+    return row(0, leaf) if leaf.shape[0] == 1 else lax.fori_loop(0, leaf.shape[0], row, leaf)

@@ -110,8 +110,7 @@ def fill(model: Decoder, tokens, lengths, chunk: int, dtype, taps: tuple[int, ..
         finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
         kept = tuple(lax.dynamic_update_slice_in_dim(whole, part, i * chunk, 1) for whole, part in zip(kept, out.taps))
         # A write that did not depend on what was read would make XLA:CPU copy the cache.
-        path = jnp.where(finite[:, None], node, 0)
-        return kv.commit(cache, out.rows, path, start, lengths), kept, finite
+        return kv.commit(cache, out.rows, None, jnp.where(finite, start, 0), lengths), kept, finite
 
     kept = tuple(jnp.zeros((B, T, model.config.hidden_size)) for _ in taps)
     nothing = (kv.empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
@@ -135,7 +134,8 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
         # A failed row is void and may be written anywhere; this makes the write depend on the reads, without which
         # XLA:CPU would copy the cache.
         start = jnp.where(failed, 0, state.cache.length)
-        cache = kv.commit(state.cache, out.rows, verdict.path, start, state.cache.length + verdict.length)
+        path = None if tree.is_chain else verdict.path
+        cache = kv.commit(state.cache, out.rows, path, start, state.cache.length + verdict.length)
         drafting = drafter.commit(target, draft, state.replace(drafter=drafting), tree, out, verdict)
     return state.replace(
         tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, emitted, (state.cache.length + 1)[:, None]),

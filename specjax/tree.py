@@ -33,6 +33,11 @@ class Tree:
     q: jax.Array | None = None
     max_depth: int = struct.field(pytree_node=False, default=1)
 
+    @property
+    def is_chain(self) -> bool:
+        """A tree as deep as it has nodes has no branches: a path is then the nodes in order."""
+        return self.max_depth + 1 == self.tokens.shape[-1]
+
 
 def chain(tokens: jax.Array, q: jax.Array | None = None, valid: jax.Array | None = None) -> Tree:
     """The tree without branches: node i follows node i - 1."""
