@@ -21,11 +21,26 @@ from jax import lax
 
 from . import cache as kv
 from .cache import KVCache
+from .context import Context, advance_along, advance_tree
 from .models.decoder import Decoder, Output
 from .sampling import SamplingParams, probabilities
 from .stats import Counters
 from .tree import Tree, ancestors
 from .verify import Verdict, argmax_walk
+
+
+@struct.dataclass
+class Logprobs:
+    """Log-probabilities of the emitted tokens under the target alone, before any option (vLLM's raw_logprobs).
+
+    Attributes:
+      chosen: float32 [B, T], that of ``DecodeState.tokens``; of the prompt's tokens 0.
+      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens at each place and their log-probabilities.
+    """
+
+    chosen: jax.Array
+    top_ids: jax.Array
+    top: jax.Array
 
 
 @struct.dataclass
@@ -37,6 +52,11 @@ class DecodeState:
       cache: the target's keys and values of all tokens before the root.
       drafter: whatever the drafter keeps.
       sampling: options of each row.
+      prompt: int32 [B], tokens of the prompt.
+      states: int32 [B], the state of the row's constraint after the root.
+      stops: ``stops.StopAutomaton`` of all rows' stop strings, or None.
+      stopping: int32 [B], its state after the root.
+      logprobs: Logprobs, or None if nobody asked.
       key: typed keys [B].
       limit: int32 [B], tokens at which a row ends, prompt included. ``T`` leaves room for one path beyond it.
       stop_ids: int32 [B, n], tokens that end a row; -1 matches none.
@@ -50,6 +70,11 @@ class DecodeState:
     cache: KVCache
     drafter: Any
     sampling: SamplingParams
+    prompt: jax.Array
+    states: jax.Array
+    stops: Any
+    stopping: jax.Array
+    logprobs: Logprobs | None
     key: jax.Array
     limit: jax.Array
     stop_ids: jax.Array
@@ -63,8 +88,28 @@ class DecodeState:
         """Int32 [B], the newest token of each row."""
         return jnp.take_along_axis(self.tokens, self.cache.length[:, None], 1)[:, 0]
 
+    def context(self, nodes: jax.Array, path: jax.Array, states: jax.Array) -> Context:
+        """What precedes nodes below the root, see ``Context``."""
+        return Context(self.tokens, self.prompt, self.cache.length + 1, self.limit, self.stop_ids, nodes, path, states)
 
-def prefill(target: Decoder, draft, tokens, lengths, sampling, key, limit, stop_ids, *, drafter, chunk: int, dtype) -> DecodeState:
+
+def prefill(
+    target: Decoder,
+    draft,
+    tokens,
+    lengths,
+    sampling,
+    key,
+    limit,
+    stop_ids,
+    stops=None,
+    stopping=None,
+    *,
+    drafter,
+    chunk: int,
+    dtype,
+    logprobs: int | None = None,
+) -> DecodeState:
     """Reads the prompts: all but the last token of each go into the cache, the last becomes the root.
 
     Args:
@@ -73,7 +118,9 @@ def prefill(target: Decoder, draft, tokens, lengths, sampling, key, limit, stop_
         ``max(limit) + drafter.depth + 1``.
       lengths: int32 [B], tokens in each prompt, at least 1.
       sampling, key, limit, stop_ids: see ``DecodeState``.
-      chunk: tokens that one forward reads. Static, as are ``drafter`` and ``dtype``, the cache's.
+      stops, stopping: automaton of the stop strings and each row's first state in it, or None.
+      chunk: tokens that one forward reads. Static, as are ``drafter``, ``dtype``, the cache's, and ``logprobs``.
+      logprobs: how many of the likeliest tokens to record at each place, 0 for the emitted one alone, None for nothing.
     """
     B, T = tokens.shape
     cache, taps, finite = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
@@ -82,6 +129,11 @@ def prefill(target: Decoder, draft, tokens, lengths, sampling, key, limit, stop_
         cache=cache,
         drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype),
         sampling=sampling,
+        prompt=lengths,
+        states=sampling.start,
+        stops=stops,
+        stopping=jnp.zeros(B, jnp.int32) if stopping is None else stopping,
+        logprobs=None if logprobs is None else _no_logprobs(B, T, logprobs),
         key=key,
         limit=limit,
         stop_ids=stop_ids,
@@ -127,9 +179,10 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
         out = forward(target, tree, state.cache, drafter.taps)
         logits = target.logits(out.hidden)
     with jax.named_scope("verify"):
-        verdict = verify(probabilities(logits, state.sampling), tree, state.sampling, rule, verify_key)
-    failed = state.failed | jnp.isnan(logits).any((1, 2))
-    emitted, verdict, done, accepted = _stop(state, tree, verdict, failed)
+        p = probabilities(logits, state.sampling, tree_context(state, tree))
+        verdict = verify(p, tree, state.sampling, rule, verify_key)
+    failed = state.failed | jnp.isnan(logits).any((1, 2)) | _impossible(p, verdict)
+    emitted, verdict, done, accepted, stopping = _stop(state, tree, verdict, failed)
     with jax.named_scope("commit"):
         # A failed row is void and may be written anywhere; this makes the write depend on the reads, without which
         # XLA:CPU would copy the cache.
@@ -141,6 +194,9 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
         tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, emitted, (state.cache.length + 1)[:, None]),
         cache=cache,
         drafter=drafting,
+        states=_constraint_state(state, emitted, verdict),
+        stopping=stopping,
+        logprobs=state.logprobs and _recorded(state, logits, emitted, verdict),
         done=done,
         failed=failed,
         step=state.step + 1,
@@ -164,6 +220,14 @@ def forward(target: Decoder, tree: Tree, cache: KVCache, taps: tuple[int, ...] =
     return target(tree.tokens, positions, mask, cache, taps=taps)
 
 
+def tree_context(state: DecodeState, tree: Tree) -> Context:
+    """What precedes each node of a batched tree."""
+    path = jax.vmap(ancestors)(tree).at[:, :, 0].set(False)
+    automaton = state.sampling.constraint
+    states = jnp.zeros_like(tree.tokens) if automaton is None else advance_tree(automaton, state.states, tree)
+    return state.context(tree.tokens, path, states)
+
+
 def verify(p, tree: Tree, sampling: SamplingParams, rule: Callable, key) -> Verdict:
     """The rule for every row, with p float32 [B, N, V] and keys [B]. All greedy, the walk alone is computed."""
     return lax.cond(
@@ -179,22 +243,59 @@ def _round_keys(state: DecodeState) -> tuple[jax.Array, jax.Array]:
     return keys[:, 0], keys[:, 1]
 
 
-def _stop(state: DecodeState, tree: Tree, verdict: Verdict, failed) -> tuple[jax.Array, Verdict, jax.Array, jax.Array]:
-    """Cuts a verdict after the first stop token and at the row's limit; finished rows keep nothing.
+def _stop(state: DecodeState, tree: Tree, verdict: Verdict, failed) -> tuple:
+    """Cuts a verdict after the first token that ends the row, by itself or by completing a stop string, and at the row's limit;
+    finished rows keep nothing.
 
     Returns the emitted tokens int32 [B, P], of which ``verdict.length`` count; the verdict, whose bonus is the last of them; the
-    new ``done``; and how many drafted tokens were emitted, int32 [B].
+    new ``done``; how many drafted tokens were emitted, int32 [B]; and the new state of the stop strings.
     """
     place = jnp.arange(verdict.path.shape[1])
     drafted = jnp.take_along_axis(tree.tokens, jnp.roll(verdict.path, -1, 1), 1)
     emitted = jnp.where(place == verdict.length[:, None] - 1, verdict.bonus[:, None], drafted)
 
-    stops = (emitted[:, :, None] == state.stop_ids[:, None, :]).any(-1)
+    ends = (emitted[:, :, None] == state.stop_ids[:, None, :]).any(-1)
+    if state.stops is not None:
+        matched = advance_along(state.stops, state.stopping, emitted)
+        ends |= state.stops.accept[matched]
     room = state.limit - state.cache.length - 1
-    length = jnp.minimum(verdict.length, jnp.minimum(jnp.where(stops, place + 1, place.size).min(-1), room))
+    length = jnp.minimum(verdict.length, jnp.minimum(jnp.where(ends, place + 1, place.size).min(-1), room))
     length = jnp.where(state.done | failed, 0, length)
-    done = state.done | failed | (length == room) | (stops & (place < length[:, None])).any(-1)
+    done = state.done | failed | (length == room) | (ends & (place < length[:, None])).any(-1)
 
-    last = jnp.take_along_axis(emitted, jnp.maximum(length - 1, 0)[:, None], 1)[:, 0]
-    bonus = jnp.where(length > 0, last, state.root)
-    return emitted, verdict.replace(length=length, bonus=bonus), done, jnp.minimum(length, verdict.length - 1)
+    bonus = _last(emitted, length, state.root)
+    stopping = state.stopping if state.stops is None else _last(matched, length, state.stopping)
+    return emitted, verdict.replace(length=length, bonus=bonus), done, jnp.minimum(length, verdict.length - 1), stopping
+
+
+def _last(values: jax.Array, length: jax.Array, otherwise: jax.Array) -> jax.Array:
+    """[B], of ``values`` [B, P] the one at ``length - 1``; ``otherwise`` [B] where the length is 0."""
+    return jnp.where(length > 0, jnp.take_along_axis(values, jnp.maximum(length - 1, 0)[:, None], 1)[:, 0], otherwise)
+
+
+def _constraint_state(state: DecodeState, emitted, verdict: Verdict) -> jax.Array:
+    """The state after the newest emitted token."""
+    if state.sampling.constraint is None:
+        return state.states
+    return _last(advance_along(state.sampling.constraint, state.states, emitted), verdict.length, state.states)
+
+
+def _impossible(p, verdict: Verdict) -> jax.Array:
+    """Bool [B]: at the root, or where the bonus was drawn, the options leave no token."""
+    nodes = jnp.stack([jnp.zeros_like(verdict.length), verdict.path[:, -1]], 1)
+    return jnp.isnan(jnp.take_along_axis(p, nodes[..., None], 1)).any((1, 2))
+
+
+def _no_logprobs(B: int, T: int, n: int) -> Logprobs:
+    return Logprobs(jnp.zeros((B, T)), jnp.zeros((B, T, n), jnp.int32), jnp.zeros((B, T, n)))
+
+
+def _recorded(state: DecodeState, logits, emitted, verdict: Verdict) -> Logprobs:
+    """Log-probabilities written beside the emitted tokens, in the same places; what lies after them is void, as in ``tokens``."""
+    old = state.logprobs
+    after = jax.nn.log_softmax(jnp.take_along_axis(logits.astype(jnp.float32), verdict.path[..., None], 1))
+    chosen = jnp.take_along_axis(after, emitted[..., None], 2)[..., 0]
+    top, top_ids = lax.top_k(after, old.top.shape[-1])
+    start = state.cache.length + 1
+    write = jax.vmap(lambda buffer, new, at: lax.dynamic_update_slice_in_dim(buffer, new, at, 0))
+    return Logprobs(write(old.chosen, chosen, start), write(old.top_ids, top_ids, start), write(old.top, top, start))

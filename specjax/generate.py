@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import jax
@@ -13,10 +13,11 @@ from . import decode
 from .drafters import make_drafter
 from .errors import NumericsError, RequestError
 from .models.hub import LanguageModel, load
-from .request import LARGEST, per_row, translated
-from .sampling import sampling_params
+from .options import MOST_LOGPROBS, Batch, Options, batched
+from .request import LARGEST, translated
+from .sampling import checked_processors
 from .stats import Stats, stats_of
-from .verify import resolve
+from .verify import LOSSY, resolve
 
 Prompt = str | Sequence[int]
 
@@ -28,11 +29,14 @@ class Result:
     """One prompt's continuation.
 
     Attributes:
-      text: the new text, special tokens left out.
-      token_ids: the new tokens, a final stop token included.
+      text: the new text, special tokens left out; it ends before a stop string.
+      token_ids: the new tokens, a final stop token included, up to the one that completes a stop string.
       prompt_token_ids: the prompt as the model saw it.
-      finish_reason: "stop" at an end-of-text token, "length" at ``max_new_tokens`` or the end of the context.
+      finish_reason: "stop" at an end-of-text or stop token or a stop string, "length" at ``max_new_tokens`` or the end of the context.
       stats: what it cost.
+      stop_reason: the stop string or the id among ``stop_token_ids`` that ended it, else None (as in vLLM).
+      logprobs: of each new token under the model alone, before any option; None if not asked for.
+      top_logprobs: for each new token {token id: log-probability} of the likeliest.
     """
 
     text: str
@@ -40,6 +44,9 @@ class Result:
     prompt_token_ids: list[int]
     finish_reason: str
     stats: Stats
+    stop_reason: str | int | None = None
+    logprobs: list[float] | None = None
+    top_logprobs: list[dict[int, float]] | None = None
 
 
 class Generator:
@@ -53,6 +60,8 @@ class Generator:
       prompt_lookup_max, prompt_lookup_min: for "ngram", the longest and shortest run of tokens to look up.
       rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
+      processors: pure functions ``(logits [B, N, V], Context) -> logits`` compiled into the pipeline, after all built-in options
+        but before temperature; see ``context.Context`` for what they may look back at.
     """
 
     def __init__(
@@ -66,9 +75,10 @@ class Generator:
         prompt_lookup_min: int = 1,
         rule: str = "auto",
         capacity: int | None = None,
+        processors: Sequence[Callable] = (),
     ):
         method = method or ("none" if draft is None else "draft_model")
-        self.target = target
+        self.method, self.target = method, target
         self.draft = None
         if method == "draft_model":
             if draft is None:
@@ -85,50 +95,38 @@ class Generator:
         )
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
         self.capacity = capacity
+        self.processors = checked_processors(tuple(processors), target.config.vocab_size)
         self._compiled: dict = {}
 
-    def __call__(self, prompts, *, max_new_tokens=128, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, ignore_eos: bool = False):
+    def __call__(self, prompts, **options):
         """Continues a prompt (a string, or token ids) or a list of prompts as one ragged batch.
 
-        Args:
-          max_new_tokens, temperature, top_k, top_p, min_p, seed: one value for all prompts, or a list with one for each. See
-            ``sampling.SamplingParams``. A prompt's output depends on its own options and seed alone.
-          ignore_eos: go on past end-of-text tokens.
-
-        Returns a Result for one prompt, a list of them for a list. Raises RequestError for bad input, before any compilation, and
-        NumericsError where the model produces NaN.
+        ``options`` are those of ``options.Options``: max_new_tokens, temperature, seed, stop, regex and others. Returns a Result for one
+        prompt, a list of them for a list. Raises RequestError for bad input, before any compilation, and NumericsError where the
+        model produces NaN.
         """
         single = _is_one(prompts)
         ids = self._encode([prompts] if single else prompts)
-        state, times = self._start(ids, max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
+        state, batch, times = self._start(ids, Options.of(options))
         state = self._run(state, LARGEST, times)
-        results = self._results(state, ids, times, ignore_eos)
+        results = self._results(state, ids, batch, times)
         return results[0] if single else results
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        rounds: int = 4,
-        max_new_tokens=128,
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        seed=0,
-        ignore_eos: bool = False,
-    ) -> Iterator[str]:
-        """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result."""
+    def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
+        """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result.
+
+        What is shown stays: half a character waits for its other bytes, and what may be the beginning of a stop string for the rest.
+        """
         if not _is_one(prompt):
             raise RequestError("stream takes one prompt; call the generator for a batch")
         ids = self._encode([prompt])
-        state, times = self._start(ids, max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
+        state, batch, times = self._start(ids, Options.of(options))
         shown = ""
         while True:
             state = self._run(state, int(state.step) + rounds, times)
-            (result,) = self._results(state, ids, times, ignore_eos)
+            (result,) = self._results(state, ids, batch, times)
             finished = bool(state.done[0])
-            text = result.text if finished else result.text.rstrip("\ufffd")  # half a character waits for its other bytes
+            text = result.text if finished else _settled(result.text, batch.stop_strings[0])
             if text.startswith(shown) and len(text) > len(shown):
                 yield text[len(shown) :]
                 shown = text
@@ -150,42 +148,32 @@ class Generator:
             rows.append(ids)
         return rows
 
-    def _start(self, ids, max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos):
-        """The state after the prefill, and the times so far: prefill, decode, compile."""
-        B = len(ids)
-        sampling = sampling_params(B, temperature, top_k, top_p, min_p)
-        if self.rule_name == "argmax_walk" and bool(jnp.any(sampling.temperature > 0)):
-            raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        wanted = per_row("max_new_tokens", max_new_tokens, B, np.int32, least=1)
-        keys = jax.vmap(jax.random.key)(jnp.asarray(per_row("seed", seed, B, np.uint32, most=2**32 - 1)))
+    def _start(self, ids, options: Options):
+        """The state after the prefill, the batch, and the times so far: prefill, decode, compile."""
         lengths = np.array([len(row) for row in ids])
-        limit = np.minimum(lengths + wanted, self.target.config.context)
-
-        capacity, chunk = self._sizes(int(lengths.max()), int(limit.max()))
-        tokens = np.zeros((B, capacity), np.int32)
+        batch = batched(options, lengths, self.target, self.processors)
+        if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
+            raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
+        capacity, chunk = self._sizes(int(lengths.max()), int(batch.limit.max()))
+        tokens = np.zeros((len(ids), capacity), np.int32)
         for row, prompt in zip(tokens, ids):
             row[: len(prompt)] = prompt
-        stops = () if ignore_eos else self.target.config.eos_token_ids
-        stop_ids = np.broadcast_to(np.array(stops or (-1,), np.int32), (B, max(len(stops), 1)))
-
-        arrays = (
-            jnp.asarray(tokens),
-            jnp.asarray(lengths, jnp.int32),
-            sampling,
-            keys,
-            jnp.asarray(limit, jnp.int32),
-            jnp.asarray(stop_ids),
+        arrays = jax.tree.map(
+            jnp.asarray,
+            (tokens, np.int32(lengths), batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping),
         )
-        function = partial(decode.prefill, drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target))
-        compiled, compiling = self._compile(("prefill", B, capacity, chunk, stop_ids.shape[1]), function, arrays)
+        asked = [n for n in batch.logprobs if n is not None]
+        width = None if not asked else MOST_LOGPROBS if max(asked) else 0
+        function = partial(decode.prefill, drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
+        compiled, compiling = self._compile(("prefill", chunk, width), function, arrays)
         began = time.perf_counter()
         state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *arrays))
-        return state, [time.perf_counter() - began, 0.0, compiling]
+        return state, batch, [time.perf_counter() - began, 0.0, compiling]
 
     def _run(self, state, until: int, times: list):
         args = (state, jnp.int32(until))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
-        compiled, compiling = self._compile(("run", *state.tokens.shape, state.stop_ids.shape[1]), function, args, donate_argnums=2)
+        compiled, compiling = self._compile(("run",), function, args, donate_argnums=2)
         began = time.perf_counter()
         state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *args))
         times[1] += time.perf_counter() - began
@@ -193,8 +181,10 @@ class Generator:
         return state
 
     def _compile(self, key: tuple, function, args: tuple, **options):
-        """The executable for ``key``, and the seconds its compilation took now: 0 if it was there."""
+        """The executable for ``key`` and the shapes of ``args``, and the seconds its compilation took now: 0 if it was there."""
         began = time.perf_counter()
+        leaves, structure = jax.tree.flatten(args)
+        key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
             self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self._draft_model, *args).compile()
@@ -212,19 +202,34 @@ class Generator:
         capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
         return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
 
-    def _results(self, state, ids, times, ignore_eos) -> list[Result]:
-        host = jax.device_get((state.tokens, state.cache.length, state.failed, state.counters))
-        tokens, lengths, failed, counters = host
+    def _results(self, state, ids, batch: Batch, times) -> list[Result]:
+        host = jax.device_get((state.tokens, state.cache.length, state.failed, state.counters, state.logprobs))
+        tokens, lengths, failed, counters, logprobs = host
         if failed.any():
             raise NumericsError(
-                f"the logits of prompt {int(failed.argmax())} became NaN; check the weights, or load the model with dtype='float32'"
+                f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out every token; "
+                "check the weights, load the model with dtype='float32', or ease the options"
             )
+        sampled = np.asarray(batch.sampling.temperature) > 0
         results = []
         for b, prompt in enumerate(ids):
-            new = tokens[b, len(prompt) : lengths[b] + 1].tolist()
-            stopped = not ignore_eos and bool(new) and new[-1] in self.target.config.eos_token_ids
-            text = self.target.tokenizer.decode(new, skip_special_tokens=True)
-            results.append(Result(text, new, list(prompt), "stop" if stopped else "length", stats_of(counters, b, len(new), *times)))
+            place = slice(len(prompt), lengths[b] + 1)
+            new = tokens[b, place].tolist()
+            text, stop_string = _cut(self.target.tokenizer.decode(new, skip_special_tokens=True), batch.stop_strings[b])
+            stopped = stop_string is not None or bool(new) and new[-1] in batch.stop_ids[b]
+            by_id = stopped and stop_string is None and new[-1] in batch.extra_stops[b]
+            lossy = self.rule_name in LOSSY and bool(sampled[b])
+            results.append(
+                Result(
+                    text,
+                    new,
+                    list(prompt),
+                    "stop" if stopped else "length",
+                    stats_of(counters, b, len(new), *times, lossy=lossy),
+                    new[-1] if by_id else stop_string,
+                    *_logprobs(logprobs, b, place, batch.logprobs[b]),
+                )
+            )
         return results
 
 
@@ -242,9 +247,10 @@ def generate(
     prompt_lookup_min: int = 1,
     rule: str = "auto",
     capacity: int | None = None,
+    processors: Sequence[Callable] = (),
     **options,
 ):
-    """Continues ``prompts`` in one call; see ``Generator`` for the arguments and ``Generator.__call__`` for ``options``.
+    """Continues ``prompts`` in one call; see ``Generator`` for the arguments and ``options.Options`` for ``options``.
 
     Also understands ``assistant_model`` and ``prompt_lookup_num_tokens`` of transformers, and the ``speculative_config`` of vLLM with
     ``method``, ``model``, ``num_speculative_tokens``, ``prompt_lookup_max`` and ``prompt_lookup_min``.
@@ -258,6 +264,7 @@ def generate(
         prompt_lookup_min=prompt_lookup_min,
         rule=rule,
         capacity=capacity,
+        processors=tuple(processors),
     )
     setting = translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     key = tuple(setting.items())
@@ -269,6 +276,27 @@ def generate(
 def cache_dtype(target: LanguageModel):
     """What keys and values are stored in: the weights' dtype, but float32 on CPU, which has no fast product of halves here."""
     return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else target.model.embed[...].dtype
+
+
+def _cut(text: str, stop_strings: list[str]) -> tuple[str, str | None]:
+    """The text before the stop string that is complete first, and that string; of several, the one that begins first."""
+    found = [(text.find(stop) + len(stop), text.find(stop), stop) for stop in stop_strings if stop in text]
+    return (text[: min(found)[1]], min(found)[2]) if found else (text, None)
+
+
+def _settled(text: str, stop_strings: list[str]) -> str:
+    """The part of a growing text that no later token can change or cut."""
+    text = text.rstrip("\ufffd")
+    held = max((n for stop in stop_strings for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
+    return text[: len(text) - held]
+
+
+def _logprobs(recorded, b: int, place: slice, wanted: int | None) -> tuple[list | None, list | None]:
+    """Log-probabilities of the tokens in ``place``, and the ``wanted`` likeliest of each."""
+    if wanted is None:
+        return None, None
+    pairs = zip(recorded.top_ids[b, place, :wanted].tolist(), recorded.top[b, place, :wanted].tolist())
+    return recorded.chosen[b, place].tolist(), [dict(zip(ids, values)) for ids, values in pairs]
 
 
 def _check_pair(target: LanguageModel, draft: LanguageModel) -> None:

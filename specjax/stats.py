@@ -45,6 +45,7 @@ class Stats:
     prefill_seconds: float
     decode_seconds: float
     compile_seconds: float
+    lossy: bool = False
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -73,13 +74,15 @@ class Stats:
         return {name: getattr(self, name) for name in names}
 
 
-def stats_of(counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float) -> Stats:
-    """The figures of one row from counters on the host."""
+def stats_of(counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float, lossy: bool = False) -> Stats:
+    """The figures of one row from counters on the host. ``lossy`` says that its rule was not the target's law."""
     accepted_at = tuple(int(n) for n in np.asarray(counters.accepted_at[row]))
-    return Stats(int(counters.calls[row]), int(counters.drafted[row]), sum(accepted_at), accepted_at, generated, prefill, decode, compiling)
+    return Stats(
+        int(counters.calls[row]), int(counters.drafted[row]), sum(accepted_at), accepted_at, generated, prefill, decode, compiling, lossy
+    )
 
 
 def total(stats: list[Stats]) -> Stats:
     """The sums over requests that were decoded one after another."""
-    added = {f.name: sum(getattr(s, f.name) for s in stats) for f in dataclasses.fields(Stats) if f.name != "accepted_at"}
-    return Stats(accepted_at=tuple(map(sum, zip(*(s.accepted_at for s in stats)))), **added)
+    added = {f.name: sum(getattr(s, f.name) for s in stats) for f in dataclasses.fields(Stats) if f.name not in ("accepted_at", "lossy")}
+    return Stats(lossy=any(s.lossy for s in stats), accepted_at=tuple(map(sum, zip(*(s.accepted_at for s in stats)))), **added)

@@ -23,7 +23,8 @@ class Tree:
       valid: bool [N]. Nodes that may be accepted; the root always may. A node under an invalid one is never reached.
       q: float32 [N, V] or None. The distribution from which the children of node i were *sampled*, zero at leaves. None when
         the candidates were chosen by any other means (top-k, n-gram, argmax): rules that divide by q must then not be used,
-        and cannot be.
+        and cannot be. With several drafts [M, N, V], one for each.
+      source: int32 [N] or None. Which of several drafts node i was drawn from.
       max_depth: the longest path from the root, in edges. Static.
     """
 
@@ -31,6 +32,7 @@ class Tree:
     parent: jax.Array
     valid: jax.Array
     q: jax.Array | None = None
+    source: jax.Array | None = None
     max_depth: int = struct.field(pytree_node=False, default=1)
 
     @property

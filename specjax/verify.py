@@ -2,9 +2,14 @@
 
 A rule is a pure function ``(p, tree, key) -> Verdict`` for one row. ``p[i]`` is the target's distribution after node i and
 ``tree.q[i]`` the one its children were drawn from, both already warped by the sampling options (temperature, top-k, ...), in
-float32. Each rule here is lossless: accepted tokens plus bonus are distributed as the target's own samples. At temperature 0
-both are one-hot and every rule is the greedy walk.
+float32. Every rule but ``typical`` is lossless: accepted tokens plus bonus are distributed as the target's own samples. At
+temperature 0 both are one-hot and every rule is the greedy walk.
+
+Rules that divide by q hold for candidates drawn in one particular way, which ``resolve`` checks: a chain, siblings drawn without
+replacement, or siblings drawn independently. Siblings are tested in the order of their nodes, which must be that of the draws.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -83,32 +88,198 @@ def block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     return _chain_verdict(last, scale * p[last], tree, bonus_key)
 
 
-RULES = {"argmax_walk": argmax_walk, "sample_and_walk": sample_and_walk, "rejection": rejection, "block": block}
+def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Recursive rejection of siblings drawn without replacement (Sequoia, Chen et al. 2024, Algorithm 1; EAGLE).
+
+    A refused sibling leaves the target norm(max(p - q, 0)), and the next one was drawn from q without it.
+    """
+
+    def proposal(i, parent, tried):
+        return _normalised(jnp.where(tried, 0, tree.q[parent]))
+
+    return _descend(p, tree, key, proposal, _residual)
+
+
+def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Multi-step speculative sampling of siblings drawn independently, from one draft or several (SpecInfer, Algorithm 2).
+
+    Every sibling is tested against the q it was drawn from, equal tokens again; a refused one leaves norm(max(p - q, 0)).
+    """
+
+    def proposal(i, parent, tried):
+        return tree.q[parent] if tree.source is None else tree.q[tree.source[i], parent]
+
+    return _descend(p, tree, key, proposal, _residual)
+
+
+def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """SpecTr's K-SEQ for k siblings drawn independently from one q (Sun et al. 2023, Algorithm 3).
+
+    Keeps x with probability min(1, p(x) / (rho q(x))). ``beta`` is the chance of one sibling at this rho, and rho the smallest
+    at which what all k leave uncovered is a distribution: 1 - (1 - beta)^k <= rho beta.
+    """
+    nodes = jnp.arange(tree.parent.size)
+    k = jnp.zeros(nodes.size).at[tree.parent].add(jnp.float32(tree.valid & (nodes > 0)))
+    overlap = lambda rho: jnp.minimum(p / rho[:, None], tree.q)
+    some = lambda beta: 1 - (1 - beta) ** k
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low + high) / 2
+        beta = overlap(middle).sum(-1)
+        enough = some(beta) <= middle * beta
+        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+    _, rho = jax.lax.fori_loop(0, 30, halve, (jnp.ones(nodes.size), jnp.maximum(k, 1.0)))
+    beta = overlap(rho).sum(-1)
+    covered = overlap(rho) * (some(beta) / jnp.where(beta > 0, beta, 1))[:, None]
+    left = _residual(p, jnp.where(k[:, None] > 0, covered, 0))
+    return _descend(p, tree, key, lambda i, parent, tried: rho[parent] * tree.q[parent], lambda p, q: p, left)
+
+
+def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Traversal verification of siblings drawn without replacement (Weng et al. 2025): from the leaves up.
+
+    Generalises ``block`` to trees. ``w[i]`` is the mass with which node i may be kept. Nodes are left in depth-first post-order:
+    one that is refused takes its share from its parent's w, p and q before the next sibling is entered. The root has w = 1.
+    """
+    accept_key, bonus_key = random.split(key)
+    nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
+
+    def enter(state, child):
+        node, seen, w, p, q, _ = state
+        x = tree.tokens[child]
+        ratio = jnp.where(w[node] * p[node, x] >= q[node, x], 1.0, w[node] * p[node, x] / q[node, x])
+        return child, seen.at[node].set(child), w.at[child].set(ratio), p, q, False
+
+    def leave(state, _):
+        node, seen, w, p, q, _ = state
+        above, x = tree.parent[node], tree.tokens[node]
+        left = jnp.maximum(w[above] * p[above] - q[above], 0)
+        surplus, loss = left.sum(), left.sum() + (1 - w[above])
+        shrunk = (
+            above,
+            seen,
+            w.at[above].set(jnp.where(loss > 0, surplus / jnp.where(loss > 0, loss, 1), 1.0)),
+            p.at[above].set(jnp.where(surplus > 0, left / jnp.where(surplus > 0, surplus, 1), p[above])),
+            q.at[above].set(_normalised(q[above].at[x].set(0))),
+            False,
+        )
+        kept = (luck[node] < w[node]) | (node == 0)
+        return jax.tree.map(lambda a, b: jnp.where(kept, a, b), (node, seen, w, p, q, True), shrunk)
+
+    def turn(state):
+        node, seen = state[:2]
+        waiting = (tree.parent == node) & (nodes > seen[node]) & tree.valid
+        child = jnp.argmax(waiting)
+        return jax.lax.cond(waiting.any(), enter, leave, state, child)
+
+    start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)  # a node's children come after itself
+    node, _, _, p, _, _ = jax.lax.while_loop(lambda state: ~state[-1], turn, start)
+    return _verdict_at(node, random.categorical(bonus_key, jnp.log(p[node])), tree, ancestors(tree))
+
+
+def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
+    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**: the output is not the target's law.
+
+    Keeps candidates with p(x) > min(epsilon, delta exp(-H(p))), H the entropy; the longest path wins. Only by name.
+    """
+    entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
+    threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
+    last, lineage = _deepest(p[tree.parent, tree.tokens] > threshold[tree.parent], tree)
+    return _verdict_at(last, random.categorical(key, jnp.log(p[last])), tree, lineage)
+
+
+RULES = {
+    "argmax_walk": argmax_walk, "sample_and_walk": sample_and_walk, "rejection": rejection, "block": block,
+    "recursive_rejection": recursive_rejection, "multi_step": multi_step, "k_seq": k_seq, "traversal": traversal, "typical": typical,
+}  # fmt: skip
 """The rules by the names users give them."""
 
+LOSSY = ("typical",)
 
-def resolve(name: str, sampled: bool):
-    """The rule called ``name``; "auto" is the lossless one with the highest acceptance for drafts that were sampled or chosen.
+_DRAWN = {
+    "rejection": ("chain",),
+    "block": ("chain",),
+    "recursive_rejection": ("chain", "without_replacement"),
+    "traversal": ("chain", "without_replacement"),
+    "multi_step": ("chain", "independent"),
+    "k_seq": ("chain", "independent"),
+}
+"""How candidates must have been drawn for a rule that divides by their q."""
 
-    Raises RequestError for an unknown name, or a rule that divides by the q of a draft that has none.
+_AUTO = {"": "sample_and_walk", "chain": "block", "without_replacement": "recursive_rejection", "independent": "multi_step"}
+
+
+def resolve(name: str, sampled: str):
+    """The rule called ``name``; "auto" is the lossless one with the highest acceptance for ``sampled`` (see ``Drafter``).
+
+    Raises RequestError for an unknown name, or a rule that does not hold for candidates drawn in that way.
     """
     if name == "auto":
-        return block if sampled else sample_and_walk
+        name = _AUTO[sampled]
     if name not in RULES:
         raise RequestError(f"rule {name!r} is unknown; use auto or one of {', '.join(RULES)}")
-    if name in ("rejection", "block") and not sampled:
-        raise RequestError(f"rule {name!r} needs drafts sampled from a distribution, and this method chooses them; use rule='auto'")
+    if name in _DRAWN and sampled not in _DRAWN[name]:
+        drawn = f"draws {sampled.replace('_', ' ')}" if sampled else "chooses them"
+        raise RequestError(f"rule {name!r} needs drafts sampled as {' or '.join(_DRAWN[name])}, and this method {drawn}; use rule='auto'")
     return RULES[name]
 
 
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
     """The deepest node all of whose ancestors are the tokens wanted after their parents; ``wanted``: int32 [N]."""
+    last, lineage = _deepest(tree.tokens == wanted[tree.parent], tree)
+    return _verdict_at(last, wanted[last], tree, lineage)
+
+
+def _deepest(kept: jax.Array, tree: Tree) -> tuple[jax.Array, jax.Array]:
+    """The deepest valid node that is kept, bool [N], with all its ancestors; and the ancestor matrix."""
     lineage = ancestors(tree)
-    matches = ((tree.tokens == wanted[tree.parent]) & tree.valid).at[0].set(True)
-    reachable = (matches | ~lineage).all(-1)
-    last = jnp.argmax(jnp.where(reachable, lineage.sum(-1), 0))
+    reachable = ((kept & tree.valid).at[0].set(True) | ~lineage).all(-1)
+    return jnp.argmax(jnp.where(reachable, lineage.sum(-1), 0)), lineage
+
+
+def _verdict_at(last: jax.Array, bonus: jax.Array, tree: Tree, lineage: jax.Array) -> Verdict:
+    """Accepts the path from the root to node ``last``."""
     path = jnp.flatnonzero(lineage[last], size=tree.max_depth + 1, fill_value=last)  # topological order: from the root down
-    return Verdict(path, lineage[last].sum(), wanted[last])
+    return Verdict(path, lineage[last].sum(), bonus)
+
+
+def _descend(p, tree: Tree, key, proposal: Callable, refused: Callable, left: jax.Array | None = None) -> Verdict:
+    """Tests siblings one after another and goes down to the first that passes, in one pass over the nodes.
+
+    Args:
+      proposal: ``(i, parent, tried) -> [V]``, what node i was drawn from, given which of its siblings' tokens were refused.
+      refused: ``(r, q) -> [V]``, what a refusal leaves of the target's distribution r.
+      left: float32 [N, V], from which the bonus of the last node is drawn; by default what the refusals left.
+    """
+    accept_key, bonus_key = random.split(key)
+    luck = random.uniform(accept_key, tree.parent.shape)
+
+    def test(carry, i):
+        node, r, tried = carry
+        x, q = tree.tokens[i], proposal(i, node, tried)
+        tested = (tree.parent[i] == node) & tree.valid[i]
+        kept = tested & (luck[i] * q[x] < r[x])
+        r = jnp.where(kept, p[i], jnp.where(tested, refused(r, q), r))
+        tried = ~kept & tried.at[x].set(tried[x] | tested)
+        return (jnp.where(kept, i, node), r, tried), None
+
+    start = (jnp.int32(0), p[0], jnp.zeros(p.shape[-1], bool))
+    (last, r, _), _ = jax.lax.scan(test, start, jnp.arange(1, tree.parent.size))
+    bonus = random.categorical(bonus_key, jnp.log(r if left is None else left[last]))
+    return _verdict_at(last, bonus, tree, ancestors(tree))
+
+
+def _normalised(weights: jax.Array) -> jax.Array:
+    total = weights.sum(-1, keepdims=True)
+    return weights / jnp.where(total > 0, total, 1)
+
+
+def _residual(p: jax.Array, q: jax.Array) -> jax.Array:
+    """norm(max(p - q, 0)) [..., V]; p where that is empty, since then nothing is ever refused."""
+    left = jnp.maximum(p - q, 0)
+    return jnp.where(left.sum(-1, keepdims=True) > 0, _normalised(left), p)
 
 
 def _prob_of_next(dist: jax.Array, tree: Tree) -> jax.Array:
@@ -123,7 +294,6 @@ def _end(tree: Tree) -> jax.Array:
 
 def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Accepts nodes 0..last of a chain and draws the bonus from norm(max(p - q, 0)); from p after the end, or where they are equal."""
-    residual = jnp.maximum(p - jnp.where(last == _end(tree), 0, tree.q[last]), 0)
-    residual = jnp.where(residual.sum() > 0, residual, p)
+    residual = _residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
     return Verdict(path, last + 1, random.categorical(key, jnp.log(residual)))

@@ -115,7 +115,7 @@ def result(ids, seconds=1.0) -> Result:
 
 
 def test_a_difference_is_reported_with_its_place_and_logit_margin(target):
-    logits = runner._logits_after(target, [5, 6, 7, 9], 3)
+    logits = runner.logits_after(target, [5, 6, 7, 9], 3)
     best, other = int(logits.argmax()), int(logits.argmin())
     summary = runner._summary("ngram", [[result([9, other, 1])]], [[result([9, best, 1])]], target)
     assert not summary["equal_to_plain"]
@@ -129,7 +129,7 @@ def test_a_difference_is_reported_with_its_place_and_logit_margin(target):
 def test_equal_logits_are_a_tie(target):
     graph, params = nnx.split(tiny_model(num_layers=1))
     flat = nnx.merge(graph, jax.tree.map(lambda x: x * 0 + 1, params))
-    difference = runner._difference(0, result([4]), result([8]), language_model(flat))
+    difference = runner.difference(0, result([4]), result([8]), language_model(flat))
     assert difference == {"prompt": 0, "token": 0, "margin": 0.0, "tie": True}
 
 
@@ -138,7 +138,7 @@ def test_margin_comes_from_the_same_logits_as_decoding(target, measured, generat
     plain = generators[0]([5, 6, 7, 8], max_new_tokens=4, ignore_eos=True)
     ids = plain.prompt_token_ids
     for token in plain.token_ids:
-        assert int(runner._logits_after(target, ids, 4).argmax()) == token
+        assert int(runner.logits_after(target, ids, 4).argmax()) == token
         ids = [*ids, token]
 
 

@@ -378,10 +378,13 @@ def test_a_draft_of_nan_is_refused(rule):
 
 
 def test_auto_takes_the_rule_that_fits_the_draft():
-    assert resolve("auto", sampled=True) is block and resolve("auto", sampled=False) is sample_and_walk
-    assert all(resolve(name, sampled=True) is rule for name, rule in RULES.items())
-    for name in ("rejection", "block"):
-        with pytest.raises(RequestError, match=name):
-            resolve(name, sampled=False)
+    wanted = {"": "sample_and_walk", "chain": "block", "without_replacement": "recursive_rejection", "independent": "multi_step"}
+    assert {drawn: resolve("auto", drawn).__name__ for drawn in wanted} == wanted
+    assert all(resolve(name, "chain") is rule for name, rule in RULES.items())
+    for name, drawn in [
+        ("rejection", ""), ("block", "independent"), ("traversal", "independent"), ("k_seq", "without_replacement"), ("multi_step", ""),
+    ]:  # fmt: skip
+        with pytest.raises(RequestError, match=f"'{name}' needs"):
+            resolve(name, drawn)
     with pytest.raises(RequestError, match="argmax_walk"):
-        resolve("typical", sampled=True)
+        resolve("no_such_rule", "chain")

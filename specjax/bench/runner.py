@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import flax
@@ -125,7 +126,7 @@ def _summary(method: str, runs: list[list[Result]], plain: list[list[Result]], t
     tokens = np.array([r[0].stats.generated for r in runs])
     seconds, plain_seconds = _seconds(runs), _seconds(plain)
     spec_bench, plain_spec_bench = (float(np.mean(tokens / _seconds(r, prefill=True))) for r in (runs, plain))
-    differences = [d for i in range(len(runs)) if (d := _difference(i, runs[i][0], plain[i][0], target))]
+    differences = [d for i in range(len(runs)) if (d := difference(i, runs[i][0], plain[i][0], target))]
     stats = total([results[0].stats for results in runs])
     speedup = float(rate(plain_seconds, seconds))
     return {
@@ -162,23 +163,27 @@ def _note(method: str, speedup: float, differences: list[dict]) -> str | None:
     return "; ".join(notes) or None
 
 
-def _difference(prompt: int, result: Result, plain: Result, target: LanguageModel) -> dict | None:
+def difference(prompt: int, result: Result, plain: Result, target: LanguageModel, logits_of: Callable | None = None) -> dict | None:
     """Where two outputs part, None if they do not.
 
     ``margin`` is how far the two tokens lie below the likeliest one, the larger of the two: plain's token being that one, the
     logit it is ahead of the method's. ``tie`` says that rounding explains it: it is within a few units in the last place.
+    ``logits_of``: the logits [V] that were compared, of the tokens so far and the prompt's length; by default the target's own.
     """
     pairs = zip(result.token_ids, plain.token_ids)
     k = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if k is None:
-        return None
-    logits = _logits_after(target, [*plain.prompt_token_ids, *plain.token_ids[:k]], len(plain.prompt_token_ids))
+        shorter = min(len(result.token_ids), len(plain.token_ids))
+        same = len(result.token_ids) == len(plain.token_ids)
+        return None if same else {"prompt": prompt, "token": shorter, "margin": None, "tie": False}  # one ended, the other went on
+    logits_of = logits_of or partial(logits_after, target)
+    logits = logits_of([*plain.prompt_token_ids, *plain.token_ids[:k]], len(plain.prompt_token_ids))
     margin = float(logits.max() - min(logits[result.token_ids[k]], logits[plain.token_ids[k]]))
-    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0 ** np.floor(np.log2(np.abs(logits).max()))
+    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0 ** np.floor(np.log2(np.abs(logits[np.isfinite(logits)]).max()))
     return {"prompt": prompt, "token": k, "margin": margin, "tie": bool(margin <= _TIE_ULPS * unit)}
 
 
-def _logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarray:
+def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarray:
     """Float32 [V] that follow ``ids``, from one forward without a cache, padded so that few lengths are compiled."""
     size = 1 << (len(ids) - 1).bit_length()
     tokens = np.zeros((1, size), np.int32)

@@ -15,12 +15,13 @@ class Drafter(Protocol):
 
     Attributes:
       depth: the longest path it proposes, in edges.
-      sampled: whether its trees carry the q their tokens were drawn from.
+      sampled: how its tokens were drawn from the q that its trees carry: "chain", "without_replacement" or "independent" siblings;
+        empty where they are chosen by other means.
       taps: layers of the target whose inputs it wants to see, in ``out.taps``.
     """
 
     depth: int
-    sampled: bool
+    sampled: str
     taps: tuple[int, ...]
 
     def init(self, target: Decoder, draft, tokens: jax.Array, lengths: jax.Array, taps: tuple, *, chunk: int, dtype) -> Any:

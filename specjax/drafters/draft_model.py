@@ -10,6 +10,7 @@ from jax import lax
 
 from .. import cache as kv
 from ..cache import KVCache
+from ..context import advance
 from ..decode import fill
 from ..request import whole
 from ..sampling import probabilities, sample
@@ -33,7 +34,7 @@ class DraftModel:
     """
 
     num_speculative_tokens: int = 5
-    sampled: ClassVar[bool] = True
+    sampled: ClassVar[str] = "chain"
     taps: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self):
@@ -54,27 +55,31 @@ class DraftModel:
         exists = (place > 0) | (n > 0)[:, None]
         at = jnp.maximum(n[:, None] - 1 + place, 0)
 
-        def draw(out, i):
-            q = probabilities(draft.logits(out.hidden[:, -1:]), state.sampling)[:, 0]
-            return sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, state.sampling), q
+        def draw(out, drafted, states, i):
+            """The token after node i, given the nodes so far and the state of the constraint after them."""
+            path = jnp.broadcast_to((place > 0) & (place <= i), (n.size, 1, place.size))
+            q = probabilities(draft.logits(out.hidden[:, -1:]), state.sampling, state.context(drafted, path, states[:, None]))[:, 0]
+            token = sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, state.sampling)
+            states = states if state.sampling.constraint is None else advance(state.sampling.constraint, states, token)
+            return token, q, lax.dynamic_update_slice_in_dim(drafted, token[:, None], i + 1, 1), states
 
         def extend(carry, i):
-            token, rows = carry
+            token, rows, drafted, states = carry
             seen = jnp.concatenate([exists & (place <= i), jnp.ones_like(exists[:, :1])], 1)[:, None]
             position = (n + i)[:, None]
             out = draft(token[:, None], position, seen, cache, rows=rows, row_positions=jnp.concatenate([at, position], 1))
             rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], i + 1, 2), rows, out.rows)
-            token, q = draw(out, i)
-            return (token, rows), (token, q)
+            token, q, drafted, states = draw(out, drafted, states, i)
+            return (token, rows, drafted, states), q
 
         mask = jnp.tril(jnp.ones((2, 2), bool)) & exists[:, None, :2] | jnp.eye(2, dtype=bool)
         out = draft(jnp.concatenate([before, state.root[:, None]], 1), at[:, :2], mask, cache)
-        token, q = draw(out, 0)
+        drafted = jnp.where(place == 0, state.root[:, None], 0)
+        token, q, drafted, states = draw(out, drafted, state.states, 0)
         rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.depth - 1), (0, 0))), out.rows)
-        (_, rows), (tokens, qs) = lax.scan(extend, (token, rows), jnp.arange(1, self.depth))
-        drafted = jnp.concatenate([state.root[None], token[None], tokens])
+        (_, rows, drafted, _), qs = lax.scan(extend, (token, rows, drafted, states), jnp.arange(1, self.depth))
         qs = jnp.concatenate([q[None], qs, jnp.zeros_like(q)[None]])
-        return jax.vmap(chain, (1, 1))(drafted, qs), State(cache, rows)
+        return jax.vmap(chain, (0, 1))(drafted, qs), State(cache, rows)
 
     def commit(self, target, draft, state, tree, out, verdict):
         n, pending = state.cache.length, state.drafter

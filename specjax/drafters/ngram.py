@@ -22,7 +22,7 @@ class Ngram:
     num_speculative_tokens: int = 5
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
-    sampled: ClassVar[bool] = False
+    sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self):

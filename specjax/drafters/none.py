@@ -13,7 +13,7 @@ class Plain:
     """Proposes nothing; every round emits the one token that the target draws."""
 
     depth: ClassVar[int] = 0
-    sampled: ClassVar[bool] = False
+    sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):

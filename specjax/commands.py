@@ -1,0 +1,230 @@
+"""What the commands do: from parsed arguments to printed text, tables and JSON. Results go to stdout, figures to stderr."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from .errors import RequestError
+
+_WIDTH, _HELD_OUT_PROMPTS, _HELD_OUT_TOKENS = 160, 16, 128
+_VERIFIED_PROMPTS, _VERIFIED_GREEDY = 4, 64
+
+SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_new_tokens", "logit_bias",
+    "allowed_tokens", "suppressed_tokens", "stop", "stop_token_ids", "logprobs", "regex", "choices", "json_schema", "ignore_eos",
+)  # fmt: skip
+"""Options of ``options.Options`` that the command line passes on under the same names."""
+
+
+def run_generate(args: argparse.Namespace) -> None:
+    """Continues the prompts and prints text, or JSON."""
+    prompts = [_checked(_stdin() if prompt == "-" else prompt) for prompt in args.prompt]
+    if args.stream and len(prompts) > 1:
+        raise RequestError("--stream takes one prompt; leave it out for several")
+    sampling = _sampling(args)
+    _check_options(args, [args.method or ("draft_model" if args.draft else "none")], sampling)
+    from .generate import Generator
+
+    with _status("loading"):
+        setting = dict(_drafting(args), rule=args.rule, capacity=args.capacity)
+        generator = Generator(_load(args), args.method, args.draft, **setting)
+    options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed)
+    if args.stream:
+        results = [_streamed(generator.stream(prompts[0], **options), prompts[0], sys.stderr if args.json else sys.stdout)]
+    else:
+        with _status("compiling and decoding"):
+            results = generator(prompts, **options)
+        if not args.json:
+            for prompt, result in zip(prompts, results):
+                _print_prompt(prompt)
+                print(result.text)
+    if args.json:
+        records = [{**dataclasses.asdict(result), "stats": result.stats.as_dict()} for result in results]
+        print(json.dumps(records[0] if len(records) == 1 else records))
+    else:
+        _print_stats([result.stats for result in results])
+
+
+def run_compare(args: argparse.Namespace) -> None:
+    """Measures the methods and prints a table, or JSON."""
+    from .bench import compare, held_out_prompts, read_prompts, report
+
+    default = ["none", "ngram"] + ["draft_model"] * bool(args.draft)
+    methods = default if args.methods is None else [m.strip() for m in args.methods.split(",") if m.strip()]
+    _check_options(args, methods, {})
+    if args.output and not (args.output.parent.is_dir() and os.access(args.output.parent, os.W_OK)):
+        raise RequestError(f"--output {args.output}: its directory cannot be written; name one that can")
+    prompts = args.prompts and read_prompts(args.prompts)
+    with _status("loading"):
+        target = _load(args)
+        size = min(_HELD_OUT_TOKENS, target.config.context // 4)
+        prompts = prompts or held_out_prompts(target.tokenizer, args.num_prompts or _HELD_OUT_PROMPTS, size)
+    with _bar("comparing") as bar:
+        draft = args.draft if "draft_model" in methods else None
+        options = dict(_drafting(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats)
+        measured = compare(target, methods, prompts[: args.num_prompts], draft=draft, progress=bar, **options)
+    if args.output:
+        args.output.write_text(json.dumps(measured, indent=2) + "\n")
+    if args.json:
+        print(json.dumps(measured))
+    else:
+        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+        console.print(report.table(measured))
+        for note in report.notes(measured):
+            console.print(Text(f"note: {note}"))
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Checks a method against plain decoding; 1 where they disagree."""
+    from .bench import held_out_prompts, lossless, read_prompts
+    from .generate import Generator
+    from .request import whole
+
+    sampling, method = _sampling(args), args.method or ("draft_model" if args.draft else "none")
+    _check_options(args, [method], sampling)
+    for name in ("samples", "tokens"):
+        whole(f"--{name}", getattr(args, name))
+    prompts = args.prompts and read_prompts(args.prompts)
+    with _status("loading"):
+        target = _load(args)
+        size = min(_HELD_OUT_TOKENS, target.config.context // 4)
+        prompts = prompts or held_out_prompts(target.tokenizer, args.num_prompts or _VERIFIED_PROMPTS, size)
+        generators = Generator(target, "none"), Generator(target, method, args.draft, **_drafting(args), rule=args.rule)
+    with _bar("verifying") as bar:
+        report = lossless.verify(
+            *generators, prompts[: args.num_prompts or _VERIFIED_PROMPTS], samples=args.samples, tokens=args.tokens,
+            max_new_tokens=args.max_new_tokens, seed=args.seed, inject=args.inject, progress=bar, **sampling,
+        )  # fmt: skip
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(*lossless.lines(report), sep="\n")
+    return 0 if report["agree"] else 1
+
+
+def _drafting(args: argparse.Namespace) -> dict:
+    return {name: getattr(args, name) for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")}
+
+
+def _check_options(args: argparse.Namespace, methods: list[str], sampling: dict) -> None:
+    """Raises what would be raised later anyway, before a model is loaded."""
+    from .drafters import make_drafter
+    from .options import Options, checked_numbers
+    from .request import whole
+    from .verify import resolve
+
+    if not methods:
+        raise RequestError("--methods is empty; name some of none, ngram, draft_model")
+    for method in methods:
+        resolve(getattr(args, "rule", "auto"), make_drafter(method, **_drafting(args)).sampled)
+    if "draft_model" in methods and not args.draft:
+        raise RequestError("method 'draft_model' needs a draft; name one with --draft")
+    checked_numbers(Options.of(sampling), 1)
+    for name in ("max_new_tokens", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "num_prompts", "repeats"):
+        if getattr(args, name, None) is not None:
+            whole(name, getattr(args, name))
+
+
+def _sampling(args: argparse.Namespace) -> dict:
+    """The options that were given, as ``Generator`` takes them."""
+    given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
+    for name in ("logit_bias", "json_schema"):
+        if name in given:
+            given[name] = _json(name, given[name])
+    return given
+
+
+def _json(name: str, text: str):
+    """JSON from an argument, or from the file it names behind an @."""
+    flag = f"--{name.replace('_', '-')}"
+    try:
+        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except OSError as error:
+        raise RequestError(f"{flag}: {text[1:]} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RequestError(f"{flag} is not JSON ({error}); give an object, or @FILE") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"{flag} must be a JSON object")
+    return value
+
+
+@contextmanager
+def _bar(title: str):
+    """A progress bar on a terminal; yields what to tell ``done`` and ``of``."""
+    columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("")
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _load(args: argparse.Namespace):
+    from .models.hub import load
+
+    target = load(args.model, dtype=args.dtype)
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # an overlong prompt is refused anyway, in one line
+    return target
+
+
+def _checked(prompt: str) -> str:
+    if not prompt:
+        raise RequestError("the prompt is empty; give at least one character")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise RequestError("the prompt is not UTF-8; convert it") from None
+    return prompt
+
+
+def _stdin() -> str:
+    """All of it, less one line end, which the shell's tools add."""
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
+
+
+def _status(message: str):
+    """A spinner on a terminal."""
+    return Console(stderr=True).status(message) if sys.stderr.isatty() else nullcontext()
+
+
+def _streamed(pieces, prompt: str, out):
+    """Prints pieces as they come and returns the result at their end."""
+    if out is sys.stdout:
+        _print_prompt(prompt)
+    while True:
+        try:
+            print(next(pieces), end="", file=out, flush=True)
+        except StopIteration as end:
+            print(file=out)
+            return end.value
+
+
+def _print_prompt(prompt: str) -> None:
+    if sys.stdout.isatty():
+        Console().print(Text(prompt, "dim"), end="", soft_wrap=True)
+
+
+def _print_stats(stats: list) -> None:
+    """The figures on stderr, under the names of vLLM's log. Seconds are those of the whole batch."""
+    from .stats import total
+
+    whole, first = total(stats), stats[0]
+    rates = ", ".join(f"{rate:.3f}" for rate in whole.acceptance_rate_per_position)
+    lines = [
+        f"Mean acceptance length: {whole.mean_acceptance_length:.2f}, Accepted: {whole.accepted} tokens, Drafted: {whole.drafted} tokens",
+        f"Per-position acceptance rate: {rates}, Avg Draft acceptance rate: {100 * whole.draft_acceptance_rate:.1f}%",
+    ]
+    speed = whole.generated / first.decode_seconds if first.decode_seconds else 0.0
+    lines = lines * bool(whole.accepted_at) + [
+        f"{whole.generated} tokens, {speed:.1f} tokens/s; "
+        f"prefill {first.prefill_seconds:.3f} s, decode {first.decode_seconds:.3f} s, compile {first.compile_seconds:.1f} s"
+    ]
+    print(*lines, sep="\n", file=sys.stderr)
