@@ -187,6 +187,7 @@ class Bench:
         B = 1
         return DecodeState(
             tokens=jnp.zeros((B, self.context), jnp.int32), cache=self.cache, drafter=(), sampling=sampling_params(B),
+            prompt=jnp.ones(B, jnp.int32), states=jnp.zeros(B, jnp.int32), stops=None, stopping=jnp.zeros(B, jnp.int32), logprobs=None,
             key=jax.random.split(jax.random.key(0), B), limit=jnp.full(B, self.context, jnp.int32), stop_ids=jnp.full((B, 1), -1, jnp.int32),
             done=jnp.zeros(B, bool), failed=jnp.zeros(B, bool), step=jnp.int32(0), counters=Counters.zeros(B, nodes - 1),
         )  # fmt: skip

@@ -15,7 +15,7 @@ from rich.text import Text
 from .errors import RequestError
 
 _WIDTH, _HELD_OUT_PROMPTS, _HELD_OUT_TOKENS = 160, 16, 128
-_VERIFIED_PROMPTS, _VERIFIED_GREEDY = 4, 64
+_VERIFIED_PROMPTS, _VERIFIED_TOKENS = 4, 32  # short: every draw reads its prompt anew
 
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_new_tokens", "logit_bias",
@@ -47,10 +47,15 @@ def run_generate(args: argparse.Namespace) -> None:
                 _print_prompt(prompt)
                 print(result.text)
     if args.json:
-        records = [{**dataclasses.asdict(result), "stats": result.stats.as_dict()} for result in results]
+        records = [{**_given(result), "stats": result.stats.as_dict()} for result in results]
         print(json.dumps(records[0] if len(records) == 1 else records))
     else:
         _print_stats([result.stats for result in results])
+
+
+def _given(result) -> dict:
+    """The fields of a result that have a value: of the optional ones those that were asked for."""
+    return {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
 
 
 def run_compare(args: argparse.Namespace) -> None:
@@ -95,7 +100,7 @@ def run_verify(args: argparse.Namespace) -> int:
     prompts = args.prompts and read_prompts(args.prompts)
     with _status("loading"):
         target = _load(args)
-        size = min(_HELD_OUT_TOKENS, target.config.context // 4)
+        size = min(_VERIFIED_TOKENS, target.config.context // 4)
         prompts = prompts or held_out_prompts(target.tokenizer, args.num_prompts or _VERIFIED_PROMPTS, size)
         generators = Generator(target, "none"), Generator(target, method, args.draft, **_drafting(args), rule=args.rule)
     with _bar("verifying") as bar:

@@ -6,7 +6,8 @@ float32. Every rule but ``typical`` is lossless: accepted tokens plus bonus are 
 temperature 0 both are one-hot and every rule is the greedy walk.
 
 Rules that divide by q hold for candidates drawn in one particular way, which ``resolve`` checks: a chain, siblings drawn without
-replacement, or siblings drawn independently. Siblings are tested in the order of their nodes, which must be that of the draws.
+replacement, or siblings drawn independently. Siblings are tested in the order of their nodes, which must be that of the draws; of
+siblings drawn without replacement only the last may be invalid, since each was drawn given those before it.
 """
 
 from collections.abc import Callable
@@ -149,7 +150,8 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     def enter(state, child):
         node, seen, w, p, q, _ = state
         x = tree.tokens[child]
-        ratio = jnp.where(w[node] * p[node, x] >= q[node, x], 1.0, w[node] * p[node, x] / q[node, x])
+        kept, proposed = w[node] * p[node, x], q[node, x]
+        ratio = jnp.where(kept > 0, kept / jnp.maximum(proposed, kept), 0)
         return child, seen.at[node].set(child), w.at[child].set(ratio), p, q, False
 
     def leave(state, _):

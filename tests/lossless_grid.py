@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from conftest import TINY, p_value, tiny_model, warped
-from specjax.constraint import Automaton
-from specjax.stops import StopAutomaton
 
 from specjax import DraftModel, Ngram, Plain, decode
+from specjax.constraint import Automaton
 from specjax.sampling import sampling_params
+from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
 from specjax.verify import RULES
 
