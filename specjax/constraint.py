@@ -159,22 +159,35 @@ def _compiled(tokenizer, eos_ids: tuple[int, ...], vocab_size: int, regex: str, 
 
 
 def _index(tokenizer, vocab_size: int, regex: str, what: str) -> tuple[dict, int, set]:
-    """outlines_core's automaton over the tokens: {state: {token: state}} without end tokens, the first state, the final ones."""
+    """outlines_core's automaton over the tokens: {state: {token: state}} without end tokens, the first state, the final ones.
+
+    The library loses ways that lead on from a full match, as in "a(bc)?". So the expression is closed with a byte that nothing else
+    matches: full matches are then the states in which that byte would end it, and none of them is a match of the longer expression.
+    """
     from outlines_core import Index, Vocabulary
 
     by_bytes = defaultdict(list)
     for token, text in enumerate(token_bytes(tokenizer, vocab_size)):
-        if text:
+        if text and b"\0" not in text:
             by_bytes[text].append(token)
-    end = vocab_size  # an id of its own: end tokens are added afterwards
-    try:
-        index = Index(regex, Vocabulary(end, dict(by_bytes)))
-    except (ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        cannot = "incompatible" in reason or "no transitions" in reason
-        raise RequestError(f"{what} cannot match over this vocabulary" if cannot else f"{what} cannot be used: {reason}") from None
-    transitions = {a: {t: b for t, b in after.items() if t != end} for a, after in index.get_transitions().items()}
-    return transitions, index.get_initial_state(), set(index.get_final_states())
+    close, end = vocab_size, vocab_size + 1  # ids of their own; end tokens are added afterwards
+    alone = Vocabulary(end, {b"\0": [close]})
+    closed_by = Vocabulary(end, {**by_bytes, b"\0": [close]})
+    for expression, vocabulary in (
+        (regex, alone),
+        (f"({regex})\\x00", closed_by),
+    ):  # alone first: our parentheses could mend one of its own
+        try:
+            index = Index(expression, vocabulary)
+        except ValueError as error:
+            if "incompatible" not in str(error):
+                raise RequestError(f"{what} cannot be read; mend its syntax, and do without look-around and back references") from None
+            if vocabulary is closed_by:
+                raise RequestError(f"{what} cannot match over this vocabulary") from None
+    closed, transitions = set(index.get_final_states()), index.get_transitions()
+    final = {state for state, after in transitions.items() if after.get(close) in closed}
+    ways = {state: {t: b for t, b in after.items() if t < close} for state, after in transitions.items()}
+    return ways, index.get_initial_state(), final
 
 
 def _shortest(edges: list, final: set) -> dict[int, int]:
