@@ -1,7 +1,10 @@
-"""Time per round of the loop against the sum of its parts, or against the capacity of the cache. Alternating runs in one process.
+"""Time per round of the loop against the sum of its parts, without sampling options, or by the capacity of the cache.
+
+Alternating runs in one process.
 
     python scripts/loop_overhead.py                                   goal: at most 1.05 times one draft phase and one verify forward
     python scripts/loop_overhead.py --capacity 256 4096               goal: time per token within 5 % at equal content
+    python scripts/loop_overhead.py --options [--temperature 1]       goal: options at their defaults add at most 3 %
 
 The parts run in loops of their own, each turn beginning with a token that the turn before computed, so that XLA can neither hoist
 nor overlap them and no program start is counted.
@@ -12,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +24,7 @@ from gpu_report import alternate  # beside this file
 from jax import lax
 
 from specjax import Decoder, DecodeState, decode, load, sampling_params
-from specjax.drafters import make_drafter
+from specjax.drafters import draft_model, make_drafter
 from specjax.tree import chain
 from specjax.verify import resolve
 
@@ -29,7 +33,9 @@ def main():
     args = parse_arguments()
     target, draft, prompt = models(args)
     drafter = make_drafter(args.method, num_speculative_tokens=args.num_speculative_tokens)
-    if args.capacity:
+    if args.options:
+        compare_options(target, draft, drafter, prompt, args)
+    elif args.capacity:
         compare_capacities(target, draft, drafter, prompt, args)
     else:
         compare_parts(target, draft, drafter, prompt, args)
@@ -66,6 +72,25 @@ def compare_capacities(target: Decoder, draft: Decoder, drafter, prompt: list[in
     for capacity, ms in per_token.items():
         print(f"capacity {capacity:6}: {tokens[capacity]} tokens{spread(ms)} ms per token")
     print(f"{args.capacity[1]} / {args.capacity[0]}{spread(per_token[args.capacity[1]] / per_token[args.capacity[0]])}, goal 0.95 to 1.05")
+
+
+def compare_options(target: Decoder, draft: Decoder, drafter, prompt: list[int], args) -> None:
+    """Prints milliseconds of a round with every option at its default and of one that knows temperature alone, and their ratio."""
+    state = prefilled(target, draft, drafter, prompt, room(prompt, drafter, args.rounds), args.temperature)
+    whole, least = (looped(target, draft, drafter, args.rounds) for _ in range(2))
+    with mock.patch.object(decode, "probabilities", bare), mock.patch.object(draft_model, "probabilities", bare):
+        least(state)  # compiles it
+    samples = alternate({"all options": lambda: whole(state)[0], "temperature": lambda: least(state)[0]}, args.repeats)
+    for name, seconds in samples.items():
+        print(f"{name:12}{spread(seconds / args.rounds * 1e3)} ms")
+    print(f"all options / temperature{spread(samples['all options'] / samples['temperature'])}, goal at most 1.03")
+
+
+def bare(logits: jax.Array, params, context=None) -> jax.Array:
+    """``sampling.probabilities`` without any option but temperature."""
+    greedy = lambda logits: jax.nn.one_hot(jnp.argmax(logits, -1), logits.shape[-1])
+    sampled = lambda logits: jax.nn.softmax(logits / params.temperature[:, None, None])
+    return lax.cond(jnp.all(params.temperature == 0), greedy, sampled, logits.astype(jnp.float32))
 
 
 def looped(target, draft, drafter, rounds: int) -> Callable[[DecodeState], tuple[float, DecodeState]]:
@@ -137,15 +162,16 @@ def spread(samples: np.ndarray) -> str:
     return f" {median:.3f} (quartiles {low:.3f} to {high:.3f}, least {samples.min():.3f})"
 
 
-def prefilled(target, draft, drafter, prompt: list[int], capacity: int) -> DecodeState:
-    """A greedy row of batch 1 that ends nowhere near."""
+def prefilled(target, draft, drafter, prompt: list[int], capacity: int, temperature: float = 0.0) -> DecodeState:
+    """A row of batch 1 that ends nowhere near."""
     tokens = np.zeros((1, capacity), np.int32)
     tokens[0, : len(prompt)] = prompt
     dtype = jnp.float32 if jax.default_backend() == "cpu" else target.embed[...].dtype
     program = jax.jit(partial(decode.prefill, drafter=drafter, chunk=32, dtype=dtype))
     rows = lambda n: jnp.full(1, n, jnp.int32)
     keys, stops = jax.random.split(jax.random.key(0), 1), jnp.full((1, 1), -1, jnp.int32)
-    return program(target, draft, jnp.asarray(tokens), rows(len(prompt)), sampling_params(1), keys, rows(capacity), stops)
+    options = sampling_params(1, temperature, bias=np.zeros((1, target.config.vocab_size), np.float32))
+    return program(target, draft, jnp.asarray(tokens), rows(len(prompt)), options, keys, rows(capacity), stops)
 
 
 def room(prompt: list[int], drafter, rounds: int) -> int:
@@ -174,6 +200,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--method", default="draft_model", choices=("draft_model", "ngram", "none"))
     parser.add_argument("--num-speculative-tokens", type=int, default=5)
     parser.add_argument("--capacity", type=int, nargs=2, metavar=("A", "B"), help="compare two capacities instead")
+    parser.add_argument("--options", action="store_true", help="compare with a loop that knows no option but temperature instead")
+    parser.add_argument("--temperature", type=float, default=0.0, help="for --options")
     parser.add_argument("--prompt-tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=24, help="of a timed run")
     parser.add_argument("--repeats", type=int, default=20, help="timed runs")

@@ -4,10 +4,11 @@ from .config import ModelConfig
 from .decode import DecodeState, prefill, run, step
 from .drafters import METHODS, Drafter, DraftModel, Ngram, Plain
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
-from .generate import Generator, Result, generate
+from .generate import Generator, generate
 from .models.decoder import Decoder
 from .models.hub import LanguageModel, embedded, load, save
 from .parallel import make_mesh
+from .result import Result
 from .sampling import SamplingParams, sampling_params
 from .stats import Stats
 from .tree import Tree

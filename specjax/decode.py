@@ -22,25 +22,12 @@ from jax import lax
 from . import cache as kv
 from .cache import KVCache
 from .context import Context, advance_along, advance_tree
+from .logprobs import Logprobs, empty_logprobs, recorded
 from .models.decoder import Decoder, Output
 from .sampling import SamplingParams, probabilities
 from .stats import Counters
 from .tree import Tree, ancestors
 from .verify import Verdict, argmax_walk
-
-
-@struct.dataclass
-class Logprobs:
-    """Log-probabilities of the emitted tokens under the target alone, before any option (vLLM's raw_logprobs).
-
-    Attributes:
-      chosen: float32 [B, T], that of ``DecodeState.tokens``; of the prompt's tokens 0.
-      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens at each place and their log-probabilities.
-    """
-
-    chosen: jax.Array
-    top_ids: jax.Array
-    top: jax.Array
 
 
 @struct.dataclass
@@ -133,7 +120,7 @@ def prefill(
         states=sampling.start,
         stops=stops,
         stopping=jnp.zeros(B, jnp.int32) if stopping is None else stopping,
-        logprobs=None if logprobs is None else _no_logprobs(B, T, logprobs),
+        logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
         key=key,
         limit=limit,
         stop_ids=stop_ids,
@@ -196,7 +183,7 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
         drafter=drafting,
         states=_constraint_state(state, emitted, verdict),
         stopping=stopping,
-        logprobs=state.logprobs and _recorded(state, logits, emitted, verdict),
+        logprobs=state.logprobs and recorded(state.logprobs, logits, verdict.path, emitted, state.cache.length + 1),
         done=done,
         failed=failed,
         step=state.step + 1,
@@ -284,18 +271,3 @@ def _impossible(p, verdict: Verdict) -> jax.Array:
     """Bool [B]: at the root, or where the bonus was drawn, the options leave no token."""
     nodes = jnp.stack([jnp.zeros_like(verdict.length), verdict.path[:, -1]], 1)
     return jnp.isnan(jnp.take_along_axis(p, nodes[..., None], 1)).any((1, 2))
-
-
-def _no_logprobs(B: int, T: int, n: int) -> Logprobs:
-    return Logprobs(jnp.zeros((B, T)), jnp.zeros((B, T, n), jnp.int32), jnp.zeros((B, T, n)))
-
-
-def _recorded(state: DecodeState, logits, emitted, verdict: Verdict) -> Logprobs:
-    """Log-probabilities written beside the emitted tokens, in the same places; what lies after them is void, as in ``tokens``."""
-    old = state.logprobs
-    after = jax.nn.log_softmax(jnp.take_along_axis(logits.astype(jnp.float32), verdict.path[..., None], 1))
-    chosen = jnp.take_along_axis(after, emitted[..., None], 2)[..., 0]
-    top, top_ids = lax.top_k(after, old.top.shape[-1])
-    start = state.cache.length + 1
-    write = jax.vmap(lambda buffer, new, at: lax.dynamic_update_slice_in_dim(buffer, new, at, 0))
-    return Logprobs(write(old.chosen, chosen, start), write(old.top_ids, top_ids, start), write(old.top, top, start))

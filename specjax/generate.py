@@ -1,6 +1,5 @@
 """Text in, text and statistics out: what most users call. Holds compiled functions and nothing else between calls."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,42 +10,17 @@ import numpy as np
 
 from . import decode
 from .drafters import make_drafter
-from .errors import NumericsError, RequestError
+from .errors import RequestError
 from .models.hub import LanguageModel, load
-from .options import MOST_LOGPROBS, Batch, Options, batched
+from .options import MOST_LOGPROBS, Options, batched
 from .request import LARGEST, translated
+from .result import results_of, settled
 from .sampling import checked_processors
-from .stats import Stats, stats_of
-from .verify import LOSSY, resolve
+from .verify import resolve
 
 Prompt = str | Sequence[int]
 
 _LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One prompt's continuation.
-
-    Attributes:
-      text: the new text, special tokens left out; it ends before a stop string.
-      token_ids: the new tokens, a final stop token included, up to the one that completes a stop string.
-      prompt_token_ids: the prompt as the model saw it.
-      finish_reason: "stop" at an end-of-text or stop token or a stop string, "length" at ``max_new_tokens`` or the end of the context.
-      stats: what it cost.
-      stop_reason: the stop string or the id among ``stop_token_ids`` that ended it, else None (as in vLLM).
-      logprobs: of each new token under the model alone, before any option; None if not asked for.
-      top_logprobs: for each new token {token id: log-probability} of the likeliest.
-    """
-
-    text: str
-    token_ids: list[int]
-    prompt_token_ids: list[int]
-    finish_reason: str
-    stats: Stats
-    stop_reason: str | int | None = None
-    logprobs: list[float] | None = None
-    top_logprobs: list[dict[int, float]] | None = None
 
 
 class Generator:
@@ -109,7 +83,7 @@ class Generator:
         ids = self._encode([prompts] if single else prompts)
         state, batch, times = self._start(ids, Options.of(options))
         state = self._run(state, LARGEST, times)
-        results = self._results(state, ids, batch, times)
+        results = results_of(state, batch, ids, self.target.tokenizer, self.rule_name, times)
         return results[0] if single else results
 
     def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
@@ -124,9 +98,9 @@ class Generator:
         shown = ""
         while True:
             state = self._run(state, int(state.step) + rounds, times)
-            (result,) = self._results(state, ids, batch, times)
+            (result,) = results_of(state, batch, ids, self.target.tokenizer, self.rule_name, times)
             finished = bool(state.done[0])
-            text = result.text if finished else _settled(result.text, batch.stop_strings[0])
+            text = result.text if finished else settled(result.text, batch.stop_strings[0])
             if text.startswith(shown) and len(text) > len(shown):
                 yield text[len(shown) :]
                 shown = text
@@ -202,36 +176,6 @@ class Generator:
         capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
         return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
 
-    def _results(self, state, ids, batch: Batch, times) -> list[Result]:
-        host = jax.device_get((state.tokens, state.cache.length, state.failed, state.counters, state.logprobs))
-        tokens, lengths, failed, counters, logprobs = host
-        if failed.any():
-            raise NumericsError(
-                f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out every token; "
-                "check the weights, load the model with dtype='float32', or ease the options"
-            )
-        sampled = np.asarray(batch.sampling.temperature) > 0
-        results = []
-        for b, prompt in enumerate(ids):
-            place = slice(len(prompt), lengths[b] + 1)
-            new = tokens[b, place].tolist()
-            text, stop_string = _cut(self.target.tokenizer.decode(new, skip_special_tokens=True), batch.stop_strings[b])
-            stopped = stop_string is not None or bool(new) and new[-1] in batch.stop_ids[b]
-            by_id = stopped and stop_string is None and new[-1] in batch.extra_stops[b]
-            lossy = self.rule_name in LOSSY and bool(sampled[b])
-            results.append(
-                Result(
-                    text,
-                    new,
-                    list(prompt),
-                    "stop" if stopped else "length",
-                    stats_of(counters, b, len(new), *times, lossy=lossy),
-                    new[-1] if by_id else stop_string,
-                    *_logprobs(logprobs, b, place, batch.logprobs[b]),
-                )
-            )
-        return results
-
 
 def generate(
     target: LanguageModel | str,
@@ -276,27 +220,6 @@ def generate(
 def cache_dtype(target: LanguageModel):
     """What keys and values are stored in: the weights' dtype, but float32 on CPU, which has no fast product of halves here."""
     return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else target.model.embed[...].dtype
-
-
-def _cut(text: str, stop_strings: list[str]) -> tuple[str, str | None]:
-    """The text before the stop string that is complete first, and that string; of several, the one that begins first."""
-    found = [(text.find(stop) + len(stop), text.find(stop), stop) for stop in stop_strings if stop in text]
-    return (text[: min(found)[1]], min(found)[2]) if found else (text, None)
-
-
-def _settled(text: str, stop_strings: list[str]) -> str:
-    """The part of a growing text that no later token can change or cut."""
-    text = text.rstrip("\ufffd")
-    held = max((n for stop in stop_strings for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
-    return text[: len(text) - held]
-
-
-def _logprobs(recorded, b: int, place: slice, wanted: int | None) -> tuple[list | None, list | None]:
-    """Log-probabilities of the tokens in ``place``, and the ``wanted`` likeliest of each."""
-    if wanted is None:
-        return None, None
-    pairs = zip(recorded.top_ids[b, place, :wanted].tolist(), recorded.top[b, place, :wanted].tolist())
-    return recorded.chosen[b, place].tolist(), [dict(zip(ids, values)) for ids, values in pairs]
 
 
 def _check_pair(target: LanguageModel, draft: LanguageModel) -> None:

@@ -46,6 +46,7 @@ NEVER = -np.inf
 CASES = {
     "default": Case(),
     "temperature": Case(temperature=0.7),
+    "temperature 0": Case(temperature=0.0),
     "top_k": Case(top_k=2),
     "top_p": Case(top_p=0.7),
     "min_p": Case(min_p=0.3),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from specjax import Generator, RequestError
 from specjax.bench import compare, datasets, held_out_prompts, read_prompts, report, runner
-from specjax.generate import Result
+from specjax.result import Result
 from specjax.stats import Stats
 
 METHODS = ["none", "draft_model"]

@@ -13,6 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from specjax import Generator, LanguageModel, RequestError
 from specjax.bench.runner import logits_after
 from specjax.errors import NumericsError
+from specjax.options import Options
+from specjax.result import results_of
 
 METHODS = ["none", "ngram", "draft_model"]
 V = TINY.vocab_size
@@ -170,11 +172,9 @@ def test_logprobs_are_those_of_the_model_alone(method, generators):
 def test_cache_and_text_agree_after_a_stop(generators):
     generator = generators["draft_model"]
     ids = [PROMPTS[0]]
-    from specjax.options import Options
-
     state, batch, times = generator._start(ids, Options.of(dict(max_new_tokens=40, temperature=1.0, seed=2, stop=["a", "e", "i"])))
     state = generator._run(state, 10_000, times)
-    (result,) = generator._results(state, ids, batch, times)
+    (result,) = results_of(state, batch, ids, generator.target.tokenizer, "auto", times)
     assert result.finish_reason == "stop"
     assert int(state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
     again = generator._run(state, 20_000, times)

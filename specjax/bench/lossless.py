@@ -9,8 +9,9 @@ from scipy import stats
 
 from ..context import Context, advance_along
 from ..errors import RequestError
-from ..generate import Generator, Result
+from ..generate import Generator
 from ..options import Options, batched
+from ..result import Result
 from ..sampling import adjusted
 from .faults import planted
 from .runner import difference, logits_after

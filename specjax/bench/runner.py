@@ -13,8 +13,9 @@ import numpy as np
 from scipy.stats import bootstrap
 
 from ..errors import RequestError
-from ..generate import Generator, Result
+from ..generate import Generator
 from ..models.hub import LanguageModel
+from ..result import Result
 from ..stats import total
 
 _TIE_ULPS = 8

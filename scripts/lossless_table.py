@@ -1,0 +1,135 @@
+"""Draws whole sequences for every option, method and rule, compares them with their law, and writes docs/lossless.md.
+
+The cases and the laws are those of tests/lossless_grid.py, which tests/test_lossless.py runs with fewer draws.
+
+python scripts/lossless_table.py [--draws 100000]
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+from rich.progress import track
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from lossless_grid import CASES, DRAFTS, LENGTH, METHODS, V, draws, halved_after_repeat, p_values  # noqa: E402
+
+from specjax import DraftModel, RequestError  # noqa: E402
+from specjax.bench.faults import FAULTS, planted  # noqa: E402
+from specjax.verify import LOSSY, RULES, resolve  # noqa: E402
+
+ROWS = 12_500
+TEXT = """# Lossless, option by option
+
+Written by `scripts/lossless_table.py`; `tests/test_lossless.py` runs the same cases with fewer draws each time.
+
+Each cell is the p-value of a chi-square test: {draws:,} sequences out of the whole loop (prefill, drafts, verification, stops), all cases mixed in one
+batch, against the probability of every sequence by enumeration in numpy, {length} tokens over a vocabulary of {vocabulary}. Under an exact method
+p-values are spread evenly over 0 to 1: of the {cells} below {low} lie under 0.05 and the least is {least:.2g}, where chance alone gives about {chance:.0f} and {expected:.2g}.
+An output impossible under the law would give 0. Nothing here is refused: every option works with every method and rule.
+
+{options}
+
+*min_new_tokens* and *stop_token_ids* cover end-of-text tokens, which are stop tokens unless `ignore_eos`; *regex* covers choices and JSON schemas, which become
+the same automaton; *processor* is a user's own function that looks at the two newest tokens. `max_new_tokens` ends the sequences of all cases. What
+`seed`, `logprobs`, streams and the place in a batch must leave alone is compared for equality in `tests/test_options.py`.
+
+## Rules and methods
+
+At temperature 0 every rule is the greedy walk. Above it:
+
+{rules}
+
+## Options that refuse each other
+
+| options | why |
+|---|---|
+| `min_new_tokens` above `max_new_tokens`, or above the longest match of a constraint | nothing could be said |
+| `max_new_tokens` below the shortest match of a constraint | the text would break it |
+| two of `regex`, `choices`, `json_schema` | write one expression |
+| a constraint with `ignore_eos`, or with the end token ruled out | only the end token can end a full match |
+| `allowed_tokens`, `suppressed_tokens` and `logit_bias` that together rule out every token | nothing could be said |
+
+## Wrong rules, planted
+
+A test that cannot fail shows nothing. The same draws, default options, with a known wrong rule in place (`specjax verify --inject`):
+
+{faults}
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=100_000, help=f"for each cell, in calls of {ROWS:,}")
+    args = parser.parse_args()
+    calls, began = -(-args.draws // ROWS), time.perf_counter()
+
+    grid = [(method, rule) for method, (_, rules) in METHODS.items() for rule in rules]
+    measured = {}
+    for method, rule in track(grid, "methods and rules"):
+        drafter = METHODS[method][0]
+        values = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
+        processed = draws(drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halved_after_repeat,))[0]
+        measured[f"{method}, {rule}"] = values | {"processor": p_values(processed, processed=True)["pooled"]}
+        print(method, rule, values, flush=True)
+    faults = {}
+    for fault in track(FAULTS, "planted faults"):
+        drafter, rule = planted(fault, DraftModel(DRAFTS), "block")
+        faults[fault] = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
+
+    results = {
+        "draws": calls * ROWS,
+        "p_values": measured,
+        "faults": faults,
+        "seconds": time.perf_counter() - began,
+        "jax": jax.__version__,
+    }
+    (ROOT / "docs/results/lossless.json").write_text(json.dumps(results, indent=1) + "\n")
+    (ROOT / "docs/lossless.md").write_text(page(results))
+
+
+def page(results: dict) -> str:
+    """docs/lossless.md."""
+    measured = results["p_values"]
+    cells = [value for values in measured.values() for name, value in values.items() if name not in ("temperature 0", "pooled")]
+    return TEXT.format(
+        draws=results["draws"], length=LENGTH, vocabulary=V, cells=len(cells), low=sum(c < 0.05 for c in cells), least=min(cells),
+        chance=0.05 * len(cells), expected=1 / len(cells), options=options_table(measured), rules=rules_table(),
+        faults=table(["rule", "p-value, default options", "all options"], [[f"`{name}`", f"{v['default']:.1e}", f"{v['pooled']:.1e}"] for name, v in results["faults"].items()]),
+    )  # fmt: skip
+
+
+def options_table(measured: dict) -> str:
+    shown = lambda case, value: "always the same" if case == "temperature 0" and value == 1 else f"{value:.2g}"
+    rows = [[case, *(shown(case, values[case]) for values in measured.values())] for case in (*CASES, "processor", "pooled")]
+    return table(["option", *(name.replace(", ", "<br>") for name in measured)], rows)
+
+
+def rules_table() -> str:
+    """What ``resolve`` says of each rule and method."""
+
+    def said(rule: str, method: str) -> str:
+        sampled = METHODS[method][0].sampled
+        try:
+            resolve(rule, sampled)
+        except RequestError as error:
+            return "refused: " + str(error).split(", and ")[0].split(" needs ")[1]
+        if rule == "argmax_walk":
+            return "refused above temperature 0"
+        default = " (default)" if resolve("auto", sampled) is RULES[rule] else ""
+        return "lossy, and `stats.lossy` says so; never by default" if rule in LOSSY else "lossless" + default
+
+    return table(["rule", *METHODS], [[f"`{rule}`", *(said(rule, method) for method in METHODS)] for rule in RULES])
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+if __name__ == "__main__":
+    main()

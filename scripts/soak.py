@@ -1,0 +1,145 @@
+"""Decodes thousands of prompts with random options and stop strings, and watches that nothing drifts.
+
+Every batch mixes greedy and sampled rows, penalties, biases, constraints and stop strings that end rows at random. Greedy rows must
+equal plain decoding, memory must not grow, and after the first tenth nothing may be compiled.
+
+    python scripts/soak.py [--prompts 10000]                          writes docs/results/soak_<platform>.md
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.progress import track
+
+from specjax import Generator, LanguageModel, load
+from specjax.bench import held_out_prompts
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORTEST, LONGEST, NEW = 8, 48, 32
+STOPS = ["\n\n", "self", " = ", "return", "):", "None", "import", "if ", "in", "the", "['", "0", "def "]
+REGEXES = [None, None, None, r"[a-z_ ]{4,60}", r"( |\n|[a-z]|[0-9]|[_.(),:=])+"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="tiny-python")
+    parser.add_argument("--draft", default="tiny-python-draft")
+    parser.add_argument("--prompts", type=int, default=10_000)
+    parser.add_argument("--rows", type=int, default=16, help="prompts in a batch")
+    parser.add_argument("--method", default="draft_model", choices=("draft_model", "ngram"))
+    args = parser.parse_args()
+    target = load(args.target, dtype="float32")
+    draft = load(args.draft, dtype="float32") if args.method == "draft_model" else None
+    texts = held_out_prompts(target.tokenizer, 200, 64)
+    report = soak(target, args.method, draft, [target.tokenizer.encode(text) for text in texts], args.prompts, args.rows)
+    (ROOT / f"docs/results/soak_{jax.default_backend()}.md").write_text(page(report, args))
+    print(json.dumps(report, indent=1))
+    raise SystemExit(not report["passed"])
+
+
+def soak(target: LanguageModel, method: str, draft, texts: Sequence[list[int]], prompts: int, rows: int, watch=track) -> dict:
+    """Decodes so many prompts, ``rows`` at a time, each a random piece of one of ``texts``. Returns counts for the report."""
+    setting = dict(capacity=256, num_speculative_tokens=4)
+    plain, drafting = Generator(target, "none", **setting), Generator(target, method, draft, **setting)
+    batches = -(-prompts // rows)
+    warm = -(-batches // 10)
+    counts = dict.fromkeys(("rounds", "tokens", "greedy", "different", "stop_string", "stop_token", "length", "broken"), 0)
+    programs, arrays, resident = [], [], []
+    began = time.perf_counter()
+    for i in watch(range(batches), "soaking"):
+        rng = np.random.default_rng(i)
+        ids, options = random_prompts(rng, texts, rows), random_options(rng, rows, target.config.vocab_size, i)
+        results = drafting(ids, **options)
+        wanted = plain(ids, **options)
+        for result, other, temperature, stop in zip(results, wanted, options["temperature"], options["stop"]):
+            counts["rounds"] += result.stats.target_calls
+            counts["tokens"] += len(result.token_ids)
+            counts["greedy"] += temperature == 0
+            counts["different"] += temperature == 0 and (result.token_ids, result.text) != (other.token_ids, other.text)
+            counts["broken"] += any(s in result.text for s in stop)
+            by_string = isinstance(result.stop_reason, str)
+            counts["stop_string" if by_string else "stop_token" if result.finish_reason == "stop" else "length"] += 1
+        programs.append(len(plain._compiled) + len(drafting._compiled))
+        arrays.append(sum(array.nbytes for array in jax.live_arrays()))
+        resident.append(memory())
+    report = {name: int(n) for name, n in counts.items()}
+    report |= {"prompts": batches * rows, "compiled_after_warm_up": programs[-1] - programs[warm - 1], "programs": programs[-1]}
+    report |= {
+        "array_growth": arrays[-1] - arrays[warm - 1],
+        "resident_mb": [resident[warm - 1] // 2**20, max(resident[warm:], default=0) // 2**20],
+    }
+    report |= {"seconds": round(time.perf_counter() - began)}
+    report["passed"] = not (report["different"] or report["broken"] or report["compiled_after_warm_up"] or report["array_growth"] > 0)
+    return report
+
+
+def random_prompts(rng: np.random.Generator, texts: Sequence[list[int]], rows: int) -> list[list[int]]:
+    prompts = []
+    for text in (texts[j] for j in rng.integers(0, len(texts), rows)):
+        length = min(len(text), int(rng.integers(SHORTEST, LONGEST + 1)))
+        prompts.append(text[len(text) - length :])
+    return prompts
+
+
+def random_options(rng: np.random.Generator, rows: int, vocab_size: int, seed: int) -> dict:
+    """Options of each row, about half of the rows greedy, each option off in most rows. Every batch has a constraint and stop strings."""
+    some = lambda values, off: [values[j] if on else off for j, on in zip(rng.integers(0, len(values), rows), rng.random(rows) < 0.3)]
+    tokens = lambda: rng.integers(1, vocab_size, 4).tolist()
+    regex = [REGEXES[-1], *(REGEXES[j] for j in rng.integers(0, len(REGEXES), rows - 1))]
+    return dict(
+        max_new_tokens=rng.integers(NEW // 4, NEW + 1, rows).tolist(),
+        temperature=rng.choice([0.0, 0.0, 0.0, 0.5, 1.0, 1.5], rows).tolist(),
+        top_k=some([1, 5, 50], 0),
+        top_p=some([0.5, 0.9, 0.99], 1.0),
+        min_p=some([0.02, 0.2], 0.0),
+        repetition_penalty=some([0.9, 1.1, 1.5], 1.0),
+        presence_penalty=some([-0.5, 0.5], 0.0),
+        frequency_penalty=some([-0.2, 0.4], 0.0),
+        min_new_tokens=some([1, 4, 8], 0),
+        logit_bias=some([{t: 2.0 for t in tokens()}, {t: -5.0 for t in tokens()}], None),
+        suppressed_tokens=some([tokens()], None),
+        stop_token_ids=some([tokens()], None),
+        stop=[STOPS[:3], *([STOPS[j] for j in rng.choice(len(STOPS), rng.integers(0, 4), False)] for _ in range(rows - 1))],
+        logprobs=some([0, 3], None)[:-1] + [1],
+        seed=(seed * rows + np.arange(rows)).tolist(),
+        regex=regex,
+    )
+
+
+def memory() -> int:
+    """Bytes of main memory that the process holds; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except OSError:
+        return 0
+
+
+def page(report: dict, args) -> str:
+    """The report as Markdown."""
+    lines = [
+        f"# Soak: {report['prompts']:,} prompts of random options",
+        "",
+        f"Written by `scripts/soak.py`; {args.target}, {args.method}, float32, {args.rows} rows a batch, on {jax.default_backend()} ({platform.machine()}), "
+        f"jax {jax.__version__}, {report['seconds']} s.",
+        "",
+        "| what | figure |",
+        "| --- | --- |",
+        f"| rounds, tokens | {report['rounds']:,}, {report['tokens']:,} |",
+        f"| rows ended by a stop string, a stop token, their limit | {report['stop_string']:,}, {report['stop_token']:,}, {report['length']:,} |",
+        f"| greedy rows, of them different from plain decoding | {report['greedy']:,}, {report['different']} |",
+        f"| texts that show a stop string | {report['broken']} |",
+        f"| programs compiled, of them after the first tenth | {report['programs']}, {report['compiled_after_warm_up']} |",
+        f"| growth of device arrays after the first tenth | {report['array_growth']} bytes |",
+        f"| resident memory after the first tenth, and the most since | {report['resident_mb'][0]:,} MB, {report['resident_mb'][1]:,} MB |",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Log-probabilities of the emitted tokens, written as they are emitted."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+
+@struct.dataclass
+class Logprobs:
+    """Log-probabilities of the emitted tokens under the target alone, before any option (vLLM's raw_logprobs).
+
+    Attributes:
+      chosen: float32 [B, T], that of the token in the same place of ``DecodeState.tokens``; of the prompt's tokens 0.
+      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens at each place and their log-probabilities.
+    """
+
+    chosen: jax.Array
+    top_ids: jax.Array
+    top: jax.Array
+
+
+def empty_logprobs(B: int, T: int, n: int) -> Logprobs:
+    """Room for T places of B rows and the n likeliest tokens of each."""
+    return Logprobs(jnp.zeros((B, T)), jnp.zeros((B, T, n), jnp.int32), jnp.zeros((B, T, n)))
+
+
+def recorded(old: Logprobs, logits: jax.Array, path: jax.Array, emitted: jax.Array, start: jax.Array) -> Logprobs:
+    """``old`` with one round written from place ``start`` [B] on; what lies after the last emitted token is void.
+
+    Args:
+      logits: [B, N, V], the target's after each node, before any option.
+      path, emitted: int32 [B, P], nodes and the token emitted after each.
+    """
+    after = jax.nn.log_softmax(jnp.take_along_axis(logits.astype(jnp.float32), path[..., None], 1))
+    chosen = jnp.take_along_axis(after, emitted[..., None], 2)[..., 0]
+    top, top_ids = lax.top_k(after, old.top.shape[-1])
+    write = jax.vmap(lambda buffer, new, at: lax.dynamic_update_slice_in_dim(buffer, new, at, 0))
+    return Logprobs(write(old.chosen, chosen, start), write(old.top_ids, top_ids, start), write(old.top, top, start))
