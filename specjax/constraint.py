@@ -22,7 +22,8 @@ from .vocabulary import token_bytes
 ENDLESS = 2**30
 """``longest`` where a match can go on for ever."""
 
-_SMALLEST = 64
+_SMALLEST, _STEP = (1024, 256), 4
+"""Sizes of tables, states and classes: the smallest, and from one to the next. Coarse, since each costs a compilation."""
 
 
 @struct.dataclass
@@ -109,7 +110,7 @@ def combine(constraints: Sequence[Compiled | None], vocab_size: int) -> tuple[Au
 def stacked(tables: list[np.ndarray], classes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Tables [S, C] with their classes [V] as one, behind a state 0 that stays; and the offset of each table's states.
 
-    Both sizes are rounded up to powers of two, so that few programs are compiled.
+    Both sizes are rounded up, so that few programs are compiled.
     """
     joint, inverse = np.unique(np.stack(classes), axis=1, return_inverse=True)
     rows, offsets = [np.zeros((1, joint.shape[1]), np.int64)], []
@@ -118,8 +119,14 @@ def stacked(tables: list[np.ndarray], classes: list[np.ndarray]) -> tuple[np.nda
         wide = table[:, columns]
         rows.append(np.where(wide < 0, -1, wide + offsets[-1]))
     whole = np.concatenate(rows)
-    whole = np.pad(whole, [(0, max(_SMALLEST, 1 << (n - 1).bit_length()) - n) for n in whole.shape])
+    whole = np.pad(whole, [(0, _rounded(n, least) - n) for n, least in zip(whole.shape, _SMALLEST)])
     return whole, inverse.reshape(-1), offsets
+
+
+def _rounded(n: int, size: int) -> int:
+    while size < n:
+        size *= _STEP
+    return size
 
 
 def padded(values: np.ndarray, size: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from .stops import StopAutomaton, combine_stops, compile_stops
 
 MOST_LOGPROBS = 20
 
-_FEWEST_STOP_IDS = 4
+_FEWEST_STOP_IDS = 8
 
 
 @dataclasses.dataclass(frozen=True)

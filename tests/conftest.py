@@ -1,9 +1,13 @@
-"""Shared by all tests: eight CPU devices, strict dtype promotion, and tiny models that compile in a second."""
+"""Shared by all tests: eight CPU devices, strict dtype promotion, one compilation cache, and tiny models."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling is most of what tests do; processes and commands that they start share what they compiled.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax
 import numpy as np

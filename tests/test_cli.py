@@ -11,6 +11,7 @@ from conftest import TINY, byte_tokenizer, language_model, tiny_model
 
 import specjax
 from specjax import LanguageModel, bench
+from specjax.bench.faults import FAULTS
 from specjax.cli import main
 
 OPTIONS = ("--max-new-tokens", "10", "--num-speculative-tokens", "3")
@@ -152,10 +153,59 @@ def test_compare_prints_a_table_or_json(specjax_main, models, tmp_path, monkeypa
     assert "none" in out
 
 
+SOME_OPTIONS = (
+    "--temperature", "0.8", "--top-k", "40", "--min-p", "0.01", "--repetition-penalty", "1.2", "--presence-penalty", "0.1",
+    "--frequency-penalty", "0.1", "--min-new-tokens", "2", "--logit-bias", '{"5": 1.5}', "--suppress-token", "7", "--suppress-token", "8",
+    "--stop-token-id", "9", "--regex", "[!-Z]+", "--logprobs", "2", "--seed", "3",
+)  # fmt: skip
+
+
+def test_options_reach_the_generator(specjax_main, models):
+    argv = ("generate", "--model", models["target"], "--prompt", "def f(", *OPTIONS, "--capacity", "300")
+    code, out, err = specjax_main(*argv, *SOME_OPTIONS, "--stop", "!", "--stop", "#", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    options = dict(
+        temperature=0.8, top_k=40, min_p=0.01, repetition_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.1, min_new_tokens=2,
+        logit_bias={5: 1.5}, suppressed_tokens=[7, 8], stop_token_ids=[9], regex="[!-Z]+", logprobs=2, seed=3, stop=["!", "#"],
+    )  # fmt: skip
+    wanted = specjax.Generator(specjax.load(models["target"]), capacity=300)("def f(", max_new_tokens=10, **options)
+    assert (found["token_ids"], found["text"]) == (wanted.token_ids, wanted.text)
+    assert found["logprobs"] == pytest.approx(wanted.logprobs) and [len(top) for top in found["top_logprobs"]] == [2] * len(
+        wanted.token_ids
+    )
+    plain = specjax_main(*argv, "--json")[1]
+    assert json.loads(plain)["token_ids"] != found["token_ids"]
+
+
+@pytest.fixture(scope="module")
+def verified(models, tmp_path_factory):
+    prompts = tmp_path_factory.mktemp("verify") / "prompts.jsonl"
+    prompts.write_text('{"prompt": "def f("}\n')
+    pair = ("--model", models["target"], "--draft", models["draft"], "--num-speculative-tokens", "2")
+    return ("verify", *pair, "--prompts", prompts, "--max-new-tokens", "16", "--samples", "512", "--tokens", "3", "--top-p", "0.8")
+
+
+def test_verify_agrees(specjax_main, verified):
+    code, out, err = specjax_main(*verified)
+    assert (code, err) == (0, "")
+    assert "agrees with plain decoding" in out and "greedy: 1 of 1 texts equal" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_verify_finds_a_planted_fault(specjax_main, verified, fault):
+    code, out, err = specjax_main(*verified, "--inject", fault, "--json")
+    report = json.loads(out)
+    assert (code, err, report["agree"]) == (1, "", False)
+    assert report["sampled"]["p_value"] < 1e-3 and report["greedy"]["agree"]
+
+
 def bad_cases(models, tmp_path) -> dict:
     """Arguments, and words of the one line that they get."""
     good = ("generate", "--model", models["target"], "--prompt", "x")
     draft = (*good, "--method", "draft_model", "--draft")
+    verify = ("verify", "--model", models["target"], "--draft", models["draft"])
     lines = tmp_path / "prompts.jsonl"
     lines.write_text('{"prompt": "a"}\nnot json\n')
     return {
@@ -194,6 +244,28 @@ def bad_cases(models, tmp_path) -> dict:
         "negative seed": ((*good, "--seed", "-1"), "seed"),
         "no new tokens": ((*good, "--max-new-tokens", "0"), "max_new_tokens"),
         "too little capacity": ((*good, "--capacity", "4"), "capacity"),
+        "seed above 32 bits": ((*good, "--seed", "4294967296"), "seed"),
+        "repetition penalty of 0": ((*good, "--repetition-penalty", "0"), "repetition_penalty"),
+        "too many logprobs": ((*good, "--logprobs", "21"), "logprobs"),
+        "more least than most tokens": ((*good, "--min-new-tokens", "9", "--max-new-tokens", "8"), "min_new_tokens 9"),
+        "token outside the vocabulary": ((*good, "--suppress-token", "61"), "suppressed_tokens"),
+        "no token left": ((*good, "--allow-token", "3", "--suppress-token", "3"), "every token"),
+        "bias is not JSON": ((*good, "--logit-bias", "{"), "--logit-bias"),
+        "bias of a word": ((*good, "--logit-bias", '{"a": 1}'), "logit_bias"),
+        "bias in no file": ((*good, "--logit-bias", f"@{tmp_path}/absent"), "absent"),
+        "broken expression": ((*good, "--regex", "(["), "regex"),
+        "expression without a match": ((*good, "--regex", "\u00e9"), "cannot match"),
+        "two constraints": ((*good, "--regex", "a", "--choice", "b"), "regex and choices"),
+        "choice shorter than the least": ((*good, "--choice", "A", "--min-new-tokens", "2"), "min_new_tokens 2 conflicts"),
+        "unknown keyword of a schema": ((*good, "--json-schema", '{"type": "integer", "minimum": 1}'), "minimum"),
+        "constraint past end tokens": ((*good, "--regex", "A", "--ignore-eos"), "ignore_eos"),
+        "empty stop string": ((*good, "--stop", ""), "stop string"),
+        "rule that needs a q": ((*good, "--method", "ngram", "--rule", "block"), "needs drafts sampled"),
+        "unknown fault": ((*verify, "--inject", "magic"), "magic"),
+        "fault without a draft": (("verify", "--model", models["target"], "--method", "ngram", "--inject", "ratio-epsilon"), "draft_model"),
+        "fault that cannot show": ((*verify, "--inject", "q-before-top-p"), "top_p"),
+        "nothing to sample": ((*verify, "--temperature", "0"), "temperature"),
+        "no samples": ((*verify, "--samples", "0"), "--samples"),
         "stream of several": ((*good, "--prompt", "y", "--stream"), "--stream"),
         "bad prompts file": (("compare", "--model", models["target"], "--prompts", lines), "line 2"),
         "missing prompts file": (("compare", "--model", models["target"], "--prompts", tmp_path / "absent"), "absent"),

@@ -1,5 +1,6 @@
 """Options as users give them: texts, stops, log-probabilities and streams of generators against plain decoding and plain Python."""
 
+import dataclasses
 import re
 import string
 
@@ -66,7 +67,8 @@ def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, genera
     order = [3, 0, 7, 1, 5, 2, 6, 4]
     shuffled = generator([PROMPTS[i] for i in order], **{name: [values[i] for i in order] for name, values in MIXED.items()})
     assert all(same(shuffled[place], together[i]) for place, i in enumerate(order))
-    for i in (1, 2, 3):  # a stop string and a bias; a constraint and log-probabilities; penalties and a least length
+    assert not any(result.stats.lossy for result in together)
+    for i in (1, 2):  # a stop string and a bias; a constraint, log-probabilities and penalties
         prompt = PROMPTS[i]
         alone = {name: values[i] for name, values in MIXED.items()}
         assert same(generator(prompt, **alone), together[i]), i
@@ -84,6 +86,7 @@ def streamed(generator, prompt, **options):
 
 
 GREEDY_OPTIONS = [
+    dict(),
     dict(repetition_penalty=1.4),
     dict(presence_penalty=1.0, frequency_penalty=0.5),
     dict(logit_bias={5: 2.0, 6: -np.inf}, suppressed_tokens=[10, 11]),
@@ -92,32 +95,38 @@ GREEDY_OPTIONS = [
     dict(stop=["b", "7"], stop_token_ids=[20]),
     dict(regex=r"([a-m]{2}[0-9])+✓"),
     dict(choices=["abcabc", "xyz", "hello"]),
-    dict(json_schema={"type": "array", "items": {"type": "integer"}, "maxItems": 2}),
     dict(repetition_penalty=1.2, frequency_penalty=0.2, logit_bias={7: 1.0}, min_new_tokens=4, stop=["ab"], regex=r"[a-z0-9]{4,40}"),
 ]
 
 
-@pytest.mark.parametrize("options", GREEDY_OPTIONS, ids=lambda o: "+".join(o))
-def test_greedy_texts_are_plain_ones_under_every_option(options, generators):
-    prompts = random_prompts(12, 20, V, seed=5)
-    if "json_schema" in options:
-        with pytest.raises(RequestError, match="cannot match over this vocabulary"):  # it has no brackets
-            generators["none"](prompts, **options)
-        return
+def mixed(rows: list[dict], each: int) -> dict:
+    """Options for a batch with ``each`` rows of every one of ``rows``; what a row does not name is at its default."""
+    fields = {field.name: field.default for field in dataclasses.fields(Options)}
+    names = {name for row in rows for name in row}
+    return {name: [row.get(name, fields[name]) for row in rows for _ in range(each)] for name in names}
+
+
+def test_greedy_texts_are_plain_ones_under_every_option(generators):
+    each = 6
+    prompts = random_prompts(each, 20, V, seed=5) * len(GREEDY_OPTIONS)
+    options = mixed(GREEDY_OPTIONS, each)
     plain = generators["none"](prompts, max_new_tokens=40, **options)
     for method in METHODS[1:]:
-        assert all(same(a, b) for a, b in zip(generators[method](prompts, max_new_tokens=40, **options), plain)), method
-    default = generators["none"](prompts, max_new_tokens=40)
-    assert any(a.token_ids != b.token_ids for a, b in zip(default, plain)), "the option did nothing"
+        results = generators[method](prompts, max_new_tokens=40, **options)
+        assert [i for i, pair in enumerate(zip(results, plain)) if not same(*pair)] == [], method
+    for row in range(1, len(GREEDY_OPTIONS)):
+        part = plain[row * each : (row + 1) * each]
+        assert any(a.token_ids != b.token_ids for a, b in zip(plain[:each], part)), f"{GREEDY_OPTIONS[row]} did nothing"
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("regex", [r"[a-m]{2,9}", r"(ab|c[0-9])+✓", r"x*y{3}"])
-def test_output_matches_the_expression_even_where_the_limit_cuts(method, regex, generators):
-    results = generators[method](
-        random_prompts(16, 20, V, seed=6), regex=regex, temperature=1.5, seed=list(range(16)), max_new_tokens=[5 + i for i in range(16)]
-    )
-    for result in results:
+def test_output_matches_the_expression_even_where_the_limit_cuts(method, generators):
+    each, regexes = 16, [r"[a-m]{2,9}", r"(ab|c[0-9])+✓", r"x*y{3}"]
+    options = mixed([dict(regex=regex) for regex in regexes], each)
+    limits = [5 + i for i in range(each)] * len(regexes)
+    prompts = random_prompts(each * len(regexes), 20, V, seed=6)
+    results = generators[method](prompts, temperature=1.5, seed=list(range(len(prompts))), max_new_tokens=limits, **options)
+    for result, regex in zip(results, options["regex"]):
         assert re.fullmatch(regex, result.text), result.text
 
 
@@ -125,10 +134,10 @@ def test_output_matches_the_expression_even_where_the_limit_cuts(method, regex, 
 def test_stop_strings_cut_texts_and_tokens_where_they_are_complete(method, generators):
     """Against the same texts without stop strings, cut afterwards."""
     generator, stops = generators[method], ["ab", "ca", "q7", "m"]
-    setting = dict(temperature=1.0, seed=list(range(24)), max_new_tokens=40)
-    prompts = random_prompts(24, 20, V, seed=7)
+    seeds, prompts = list(range(24)), random_prompts(24, 20, V, seed=7)
+    results = generator(prompts * 2, temperature=1.0, seed=seeds * 2, max_new_tokens=40, stop=[None] * 24 + [stops] * 24)
     tokenizer, cut = generator.target.tokenizer, 0
-    for free, stopped in zip(generator(prompts, **setting), generator(prompts, stop=stops, **setting)):
+    for free, stopped in zip(results[:24], results[24:]):
         texts = [tokenizer.decode(free.token_ids[: k + 1], skip_special_tokens=True) for k in range(len(free.token_ids))]
         end = next((k for k, text in enumerate(texts) if any(s in text for s in stops)), None)
         if end is None:
@@ -198,6 +207,10 @@ def test_cache_and_text_agree_after_a_stop(generators):
         (dict(regex="é+"), "cannot match"),
         (dict(regex="a", choices=["a"]), "regex and choices"),
         (dict(json_schema={"type": "integer", "minimum": 1}), "minimum"),
+        (
+            dict(json_schema={"type": "array", "items": {"type": "integer"}, "maxItems": 2}),
+            "cannot match over this vocabulary",
+        ),  # no brackets
         (dict(allowed_tokens=[]), "allowed_tokens is empty"),
         (dict(allowed_tokens=[3], suppressed_tokens=[3]), "rule out every token"),
         (dict(suppressed_tokens=[V]), "suppressed_tokens holds a token outside"),
@@ -242,4 +255,3 @@ def test_typical_acceptance_says_that_it_is_lossy(generators):
     lossy = Generator(draft.target, "draft_model", draft.draft, rule="typical", capacity=256)
     results = lossy(PROMPTS[:2], temperature=[1.0, 0.0], max_new_tokens=5)
     assert [r.stats.lossy for r in results] == [True, False]
-    assert not draft(PROMPTS[0], temperature=1.0, max_new_tokens=5).stats.lossy

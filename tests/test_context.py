@@ -1,0 +1,73 @@
+"""What each node of a tree sees of the past, against lists in plain Python, and the look-back options against transformers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.context import Context
+from specjax.sampling import adjusted, sampling_params
+from specjax.tree import Tree, ancestors
+
+V, T, NODES, END = 11, 24, 7, 4
+
+
+def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
+    """A context of three rows with random trees; and for each row and node its tokens so far and how many are of the prompt."""
+    rng = np.random.default_rng(seed)
+    prompt, length = np.array([1, 6, 9]), np.array([1, 6, 15])
+    text, nodes = rng.integers(0, V, (3, T)), rng.integers(0, V, (3, NODES))
+    parent = np.array([[rng.integers(0, max(i, 1)) for i in range(NODES)] for _ in range(3)])
+    nodes[:, 0] = text[range(3), length - 1]
+    tree = Tree(*map(jnp.asarray, (nodes, parent, np.ones((3, NODES), bool))), max_depth=NODES - 1)
+    path = jax.vmap(ancestors)(tree).at[:, :, 0].set(False)
+    arrays = (text, prompt, length, np.full(3, T), np.array([[END, -1]] * 3), nodes)
+    context = Context(*(jnp.asarray(a, jnp.int32) for a in arrays), path, jnp.zeros((3, NODES), jnp.int32))
+
+    def lineage(b: int, i: int) -> list[int]:
+        return [] if i == 0 else [*lineage(b, parent[b, i]), int(nodes[b, i])]
+
+    return context, [[(text[b, : length[b]].tolist() + lineage(b, i), prompt[b]) for i in range(NODES)] for b in range(3)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nodes_see_their_own_past(seed):
+    context, wanted = histories(seed)
+    generated, counts, seen, last = context.generated, context.counts(V), context.seen(V), context.last(4)
+    for b, row in enumerate(wanted):
+        for i, (tokens, prompt) in enumerate(row):
+            new = tokens[prompt:]
+            assert generated[b, i] == len(new)
+            assert counts[b, i].tolist() == [new.count(v) for v in range(V)]
+            assert seen[b, i].tolist() == [v in tokens for v in range(V)]
+            assert last[b, i].tolist() == ([-1] * 4 + tokens)[-4:]
+
+
+def test_lookback_options_and_their_order_are_those_of_transformers():
+    torch = pytest.importorskip("torch", reason="the processors of transformers work on torch tensors")
+    from transformers.generation import logits_process as hf
+
+    context, wanted = histories(9)
+    logits = np.random.default_rng(1).normal(0, 2, (3, NODES, V)).astype(np.float32)
+    bias, suppressed = {2: 1.5, 5: -2.0}, [7]
+    row = np.zeros(V, np.float32)
+    row[list(bias)] = list(bias.values())
+    row[suppressed] = -np.inf
+    least = 4
+    params = sampling_params(3, repetition_penalty=1.4, min_new_tokens=least, bias=jnp.tile(row, (3, 1)))
+    ours = np.asarray(adjusted(jnp.asarray(logits), params, context))
+    early = 0
+    for b, nodes in enumerate(wanted):
+        for i, (tokens, prompt) in enumerate(nodes):
+            processors = hf.LogitsProcessorList(
+                [
+                    hf.SequenceBiasLogitsProcessor([[[token], value] for token, value in bias.items()]),
+                    hf.RepetitionPenaltyLogitsProcessor(1.4),
+                    hf.MinNewTokensLengthLogitsProcessor(int(prompt), least, [END], device="cpu"),
+                    hf.SuppressTokensLogitsProcessor(suppressed),
+                ]
+            )
+            theirs = processors(torch.tensor([tokens]), torch.tensor(logits[b, i])[None]).numpy()[0]
+            np.testing.assert_allclose(ours[b, i], theirs, rtol=1e-6)
+            early += np.isneginf(theirs[END])
+    assert 0 < early < 3 * NODES
