@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import TINY, byte_tokenizer, language_model, tiny_model
+from conftest import TINY, byte_tokenizer, disturbed, language_model, tiny_model
 
 import specjax
 from specjax import LanguageModel, bench
@@ -28,7 +28,7 @@ def models(tmp_path_factory):
     small = tiny_model(num_layers=1)
     saved = {
         "target": language_model(small),
-        "draft": language_model(tiny_model(1, num_layers=1)),
+        "draft": language_model(disturbed(small, 0.3)),
         "vocabulary": language_model(tiny_model(num_layers=1, vocab_size=60)),
         "tokenizer": LanguageModel(small, small.config, other, "tokenizer"),
         "nan": language_model(tiny_model(num_layers=1, sharpness=float("nan"))),
@@ -69,7 +69,7 @@ def _reuse(monkeypatch, kept):
             kept[key] = real_load(name, **options)
         return kept[key]
 
-    def generator(target, method, draft, **options):
+    def generator(target, method=None, draft=None, **options):
         key = (id(target), method, str(draft), *options.items())
         if key not in kept:
             kept[key] = real_generator(target, method, draft, **options)
@@ -183,7 +183,7 @@ def verified(models, tmp_path_factory):
     prompts = tmp_path_factory.mktemp("verify") / "prompts.jsonl"
     prompts.write_text('{"prompt": "def f("}\n')
     pair = ("--model", models["target"], "--draft", models["draft"], "--num-speculative-tokens", "2")
-    return ("verify", *pair, "--prompts", prompts, "--max-new-tokens", "16", "--samples", "512", "--tokens", "3", "--top-p", "0.8")
+    return ("verify", *pair, "--prompts", prompts, "--max-new-tokens", "16", "--samples", "512", "--tokens", "3", "--top-k", "3")
 
 
 def test_verify_agrees(specjax_main, verified):

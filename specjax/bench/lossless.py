@@ -1,5 +1,6 @@
 """A user's own check that a method leaves a model's output as it is: greedy texts against plain ones, samples against plain samples."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -110,8 +111,8 @@ def lines(report: dict) -> list[str]:
 
 def faulty(generator: Generator, fault: str) -> Generator:
     """The same generator with a fault planted."""
-    wrong = Generator.__new__(Generator)
-    wrong.__dict__.update(generator.__dict__, _compiled={})
+    wrong = copy.copy(generator)
+    wrong._compiled = {}
     wrong.drafter, wrong.rule = planted(fault, generator.drafter, generator.rule)
     return wrong
 
