@@ -83,7 +83,7 @@ class Generator:
         ids = self._encode([prompts] if single else prompts)
         state, batch, times = self._start(ids, Options.of(options))
         state = self._run(state, LARGEST, times)
-        results = results_of(state, batch, ids, self.target.tokenizer, self.rule_name, times)
+        results = results_of(state, batch, ids, self.target, self.rule_name, times)
         return results[0] if single else results
 
     def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
@@ -98,9 +98,9 @@ class Generator:
         shown = ""
         while True:
             state = self._run(state, int(state.step) + rounds, times)
-            (result,) = results_of(state, batch, ids, self.target.tokenizer, self.rule_name, times)
+            (result,) = results_of(state, batch, ids, self.target, self.rule_name, times)
             finished = bool(state.done[0])
-            text = result.text if finished else settled(result.text, batch.stop_strings[0])
+            text = result.text if finished else settled(result, self.target, batch.stop_strings[0])
             if text.startswith(shown) and len(text) > len(shown):
                 yield text[len(shown) :]
                 shown = text

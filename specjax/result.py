@@ -7,9 +7,14 @@ import numpy as np
 
 from .decode import DecodeState
 from .errors import NumericsError
+from .models.hub import LanguageModel
 from .options import Batch
 from .stats import Stats, stats_of
 from .verify import LOSSY
+from .vocabulary import token_bytes
+
+HALF = "\ufffd"
+"""What decoding gives for a character of which some bytes are missing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +42,13 @@ class Result:
     top_logprobs: list[dict[int, float]] | None = None
 
 
-def results_of(state: DecodeState, batch: Batch, prompts: list[list[int]], tokenizer, rule: str, times: list[float]) -> list[Result]:
+def results_of(
+    state: DecodeState, batch: Batch, prompts: list[list[int]], target: LanguageModel, rule: str, times: list[float]
+) -> list[Result]:
     """One Result for each row. Raises NumericsError where a row failed.
 
     Args:
-      prompts: token ids.
+      prompts: their token ids.
       rule: name of the acceptance rule.
       times: seconds of prefill, decoding and compilation.
     """
@@ -57,7 +64,8 @@ def results_of(state: DecodeState, batch: Batch, prompts: list[list[int]], token
     for b, prompt in enumerate(prompts):
         place = slice(len(prompt), lengths[b] + 1)
         new = tokens[b, place].tolist()
-        text, stop_string = _cut(tokenizer.decode(new, skip_special_tokens=True), batch.stop_strings[b])
+        text = target.tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text, stop_string = _cut(text, new, target, batch.stop_strings[b])
         stopped = stop_string is not None or bool(new) and new[-1] in batch.stop_ids[b]
         by_id = stopped and stop_string is None and new[-1] in batch.extra_stops[b]
         stats = stats_of(counters, b, len(new), *times, lossy=rule in LOSSY and bool(sampled[b]))
@@ -66,17 +74,28 @@ def results_of(state: DecodeState, batch: Batch, prompts: list[list[int]], token
     return results
 
 
-def _cut(text: str, stop_strings: list[str]) -> tuple[str, str | None]:
-    """The text before the stop string that is complete first, and that string; of several, the one that begins first."""
-    found = [(text.find(stop) + len(stop), text.find(stop), stop) for stop in stop_strings if stop in text]
-    return (text[: min(found)[1]], min(found)[2]) if found else (text, None)
-
-
-def settled(text: str, stop_strings: list[str]) -> str:
+def settled(result: Result, target: LanguageModel, stop_strings: list[str]) -> str:
     """The part of a growing text that no later token can change or cut."""
-    text = text.rstrip("\ufffd")
-    held = max((n for stop in stop_strings for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
-    return text[: len(text) - held]
+    text = result.text.rstrip(HALF)
+    said = _said(result.token_ids, target).rstrip(HALF) if stop_strings else ""
+    held = max((n for stop in stop_strings for n in range(1, len(stop)) if said.endswith(stop[:n])), default=0)
+    return text[: max(len(text) - held, 0)]
+
+
+def _cut(text: str, ids: list[int], target: LanguageModel, stop_strings: list[str]) -> tuple[str, str | None]:
+    """The text before the stop string that is complete first, and that string; of several, the one that begins first."""
+    said = _said(ids, target) if stop_strings else ""
+    found = [(said.find(stop) + len(stop), said.find(stop), stop) for stop in stop_strings if stop in said]
+    if not found:
+        return text, None
+    _, start, stop = min(found)
+    return text[: max(len(text) - len(said[start:]), 0)], stop
+
+
+def _said(ids: list[int], target: LanguageModel) -> str:
+    """The text in which the device looks for stop strings. Decoders may strip spaces from its beginning; its end is that of the text."""
+    table = token_bytes(target.tokenizer, target.config.vocab_size)
+    return b"".join(table[token] or b"" for token in ids).decode(errors="replace")
 
 
 def _logprobs(recorded, b: int, place: slice, wanted: int | None) -> tuple[list | None, list | None]:

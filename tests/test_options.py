@@ -183,7 +183,7 @@ def test_cache_and_text_agree_after_a_stop(generators):
     ids = [PROMPTS[0]]
     state, batch, times = generator._start(ids, Options.of(dict(max_new_tokens=40, temperature=1.0, seed=2, stop=["a", "e", "i"])))
     state = generator._run(state, 10_000, times)
-    (result,) = results_of(state, batch, ids, generator.target.tokenizer, "auto", times)
+    (result,) = results_of(state, batch, ids, generator.target, "auto", times)
     assert result.finish_reason == "stop"
     assert int(state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
     again = generator._run(state, 20_000, times)
