@@ -1,8 +1,10 @@
 """A user's own check that a method leaves a model's output as it is: greedy texts against plain ones, samples against plain samples."""
 
 import copy
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,32 +57,21 @@ def verify(
     if inject:
         method = faulty(method, inject)
     batches = -(-samples // _ROWS)
-    done, of = 0, 2 * len(prompts) * (1 + batches)
+    done, of = itertools.count(1), 2 * len(prompts) * (1 + batches)
 
     def run(generator: Generator, *args, **kwargs):
-        nonlocal done
         results = generator(*args, **kwargs)
-        done += 1
-        progress(done, of)
+        progress(next(done), of)
         return results
 
-    differences = []
-    for i, prompt in enumerate(prompts):
-        greedy = dict(options, temperature=0.0, max_new_tokens=max_new_tokens)
-        pair = [run(generator, prompt, **greedy) for generator in (method, plain)]
-        differences += filter(None, [_difference(i, *pair, plain, greedy)])
+    greedy = dict(options, temperature=0.0, max_new_tokens=max_new_tokens)
+    pairs = [[run(generator, prompt, **greedy) for generator in (method, plain)] for prompt in prompts]
+    differences = [d for i, pair in enumerate(pairs) if (d := _difference(i, *pair, plain, greedy))]
 
-    drawn = {plain: [], method: []}
-    for i, prompt in enumerate(prompts):
-        for generator, texts in drawn.items():
-            first = seed + (generator is method) * len(prompts) * batches * _ROWS + i * batches * _ROWS  # no seed is used twice
-            for b in range(batches):
-                seeds = list(range(first + b * _ROWS, first + (b + 1) * _ROWS))
-                results = run(generator, [prompt] * _ROWS, **options, temperature=temperature, max_new_tokens=tokens, seed=seeds)
-                texts += [(i, *result.token_ids) for result in results]
-    by_length = [
-        _p_value(*(Counter(text[: k + 1] for text in texts) for texts in drawn.values()), len(prompts)) for k in range(1, tokens + 1)
-    ]
+    sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
+    seeds = itertools.count(seed, _ROWS)  # no seed is used twice
+    drawn = [_draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)]
+    by_length = [_p_value(*(Counter(text[: k + 1] for text in texts) for texts in drawn), len(prompts)) for k in range(1, tokens + 1)]
     p_value = min(1.0, tokens * min(by_length))
     return {
         "method": method.method,
@@ -115,6 +106,16 @@ def faulty(generator: Generator, fault: str) -> Generator:
     wrong._compiled = {}
     wrong.drafter, wrong.rule = planted(fault, generator.drafter, generator.rule)
     return wrong
+
+
+def _draws(run: Callable, prompts: Sequence[str], batches: int, seeds: Iterator[int], options: dict) -> list[tuple[int, ...]]:
+    """The first tokens of many samples, each behind the number of its prompt."""
+    texts = []
+    for i, prompt in enumerate(prompts):
+        for first in itertools.islice(seeds, batches):
+            results = run([prompt] * _ROWS, **options, seed=list(range(first, first + _ROWS)))
+            texts += [(i, *result.token_ids) for result in results]
+    return texts
 
 
 def _p_value(a: Counter, b: Counter, prompts: int) -> float:
