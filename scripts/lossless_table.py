@@ -2,7 +2,7 @@
 
 The cases and the laws are those of tests/lossless_grid.py, which tests/test_lossless.py runs with fewer draws.
 
-python scripts/lossless_table.py [--draws 100000]
+python scripts/lossless_table.py [--draws 100000] [--methods tree]         of other methods the figures of an earlier run are kept
 """
 
 import argparse
@@ -23,6 +23,7 @@ from specjax import DraftModel, RequestError  # noqa: E402
 from specjax.bench.faults import FAULTS, planted  # noqa: E402
 from specjax.verify import LOSSY, RULES, resolve  # noqa: E402
 
+RESULTS = ROOT / "docs" / "results" / "lossless.json"
 ROWS = 12_500
 TEXT = """# Lossless, option by option
 
@@ -66,16 +67,17 @@ A test that cannot fail shows nothing. The same draws, default options, with a k
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=100_000, help=f"for each cell, in calls of {ROWS:,}")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS, help="only these, in addition to earlier ones")
     args = parser.parse_args()
     calls, began = -(-args.draws // ROWS), time.perf_counter()
 
-    grid = [(method, rule) for method, (_, rules) in METHODS.items() for rule in rules]
-    measured = {}
+    grid = [(method, rule) for method in args.methods for rule in METHODS[method][1]]
+    measured = json.loads(RESULTS.read_text())["p_values"] if RESULTS.exists() else {}
     for method, rule in track(grid, "methods and rules"):
         drafter = METHODS[method][0]
         values = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
         processed = draws(drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halved_after_repeat,))[0]
-        measured[f"{method}, {rule}"] = values | {"processor": p_values(processed, processed=True)["pooled"]}
+        measured[f"{method}: {rule}"] = values | {"processor": p_values(processed, processed=True)["pooled"]}
         print(method, rule, values, flush=True)
     faults = {}
     for fault in track(FAULTS, "planted faults"):
@@ -89,7 +91,7 @@ def main():
         "seconds": time.perf_counter() - began,
         "jax": jax.__version__,
     }
-    (ROOT / "docs/results/lossless.json").write_text(json.dumps(results, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     (ROOT / "docs/lossless.md").write_text(page(results))
 
 
@@ -107,7 +109,7 @@ def page(results: dict) -> str:
 def options_table(measured: dict) -> str:
     shown = lambda case, value: "always the same" if case == "temperature 0" and value == 1 else f"{value:.2g}"
     rows = [[case, *(shown(case, values[case]) for values in measured.values())] for case in (*CASES, "processor", "pooled")]
-    return table(["option", *(name.replace(", ", "<br>") for name in measured)], rows)
+    return table(["option", *(name.replace(": ", "<br>") for name in measured)], rows)
 
 
 def rules_table() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from . import __version__
 from .bench.faults import FAULTS
 from .commands import run_compare, run_generate, run_verify
+from .drafters import METHODS
 from .errors import SpecjaxError
 
 
@@ -76,15 +77,20 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument("--draft", help="a smaller model of the same tokenizer")
     command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
     command.add_argument("--max-new-tokens", type=int, default=128, help="(default 128)")
-    command.add_argument("--num-speculative-tokens", type=int, default=5, help="tokens drafted in a round (default 5)")
-    command.add_argument("--prompt-lookup-max", type=int, default=4, help="for ngram, the longest run to look up (default 4)")
-    command.add_argument("--prompt-lookup-min", type=int, default=1, help="for ngram, the shortest (default 1)")
+    command.add_argument("--num-speculative-tokens", type=int, help="for ngram and draft_model, tokens drafted in a round (default 5)")
+    command.add_argument("--prompt-lookup-max", type=int, help="for ngram, the longest run to look up (default 4)")
+    command.add_argument("--prompt-lookup-min", type=int, help="for ngram, the shortest (default 1)")
+    command.add_argument("--tree", metavar="WIDTHS|FILE", help="for tree, children at each level, or a TOML file (default 1,1,3,1,1,1,1,1)")
+    command.add_argument("--siblings", help="for tree, without_replacement (default), independent or top_k")
+    command.add_argument("--tree-nodes", type=int, help="for dynamic_tree, drafted nodes (default 16)")
+    command.add_argument("--tree-depth", type=int, help="for dynamic_tree, levels (default 5)")
+    command.add_argument("--tree-top-k", type=int, help="for dynamic_tree, nodes expanded in a level (default 4)")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     return command
 
 
 def _method_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--method", help="none, ngram or draft_model; by default draft_model if there is a draft, else none")
+    command.add_argument("--method", help=f"one of {', '.join(METHODS)}; by default draft_model if there is a draft, else none")
     command.add_argument("--rule", default="auto", help="acceptance rule; auto is the best lossless one (default)")
 
 

@@ -30,7 +30,7 @@ def run_generate(args: argparse.Namespace) -> None:
     if args.stream and len(prompts) > 1:
         raise RequestError("--stream takes one prompt; leave it out for several")
     sampling = _sampling(args)
-    _check_options(args, [args.method or ("draft_model" if args.draft else "none")], sampling)
+    _check_options(args, [_method(args)], sampling)
     from .generate import Generator
 
     with _status("loading"):
@@ -61,8 +61,9 @@ def _given(result) -> dict:
 def run_compare(args: argparse.Namespace) -> None:
     """Measures the methods and prints a table, or JSON."""
     from .bench import compare, held_out_prompts, read_prompts, report
+    from .drafters import METHODS
 
-    default = ["none", "ngram"] + ["draft_model"] * bool(args.draft)
+    default = [name for name, drafter in METHODS.items() if args.draft or not drafter.needs_draft]
     methods = default if args.methods is None else [m.strip() for m in args.methods.split(",") if m.strip()]
     _check_options(args, methods, {})
     if args.output and not (args.output.parent.is_dir() and os.access(args.output.parent, os.W_OK)):
@@ -73,9 +74,8 @@ def run_compare(args: argparse.Namespace) -> None:
         size = min(_HELD_OUT_TOKENS, target.config.context // 4)
         prompts = prompts or held_out_prompts(target.tokenizer, args.num_prompts or _HELD_OUT_PROMPTS, size)
     with _bar("comparing") as bar:
-        draft = args.draft if "draft_model" in methods else None
         options = dict(_drafting(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats)
-        measured = compare(target, methods, prompts[: args.num_prompts], draft=draft, progress=bar, **options)
+        measured = compare(target, methods, prompts[: args.num_prompts], draft=args.draft, progress=bar, **options)
     if args.output:
         args.output.write_text(json.dumps(measured, indent=2) + "\n")
     if args.json:
@@ -93,7 +93,7 @@ def run_verify(args: argparse.Namespace) -> int:
     from .generate import Generator
     from .request import whole
 
-    sampling, method = _sampling(args), args.method or ("draft_model" if args.draft else "none")
+    sampling, method = _sampling(args), _method(args)
     _check_options(args, [method], sampling)
     for name in ("samples", "tokens"):
         whole(f"--{name}", getattr(args, name))
@@ -115,27 +115,37 @@ def run_verify(args: argparse.Namespace) -> int:
     return 0 if report["agree"] else 1
 
 
+def _method(args: argparse.Namespace) -> str:
+    return args.method or ("draft_model" if args.draft else "none")
+
+
 def _drafting(args: argparse.Namespace) -> dict:
-    return {name: getattr(args, name) for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")}
+    """The options of drafting methods that were given."""
+    from .drafters import OPTIONS
+    from .tree import topology
+
+    given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name, None) is not None}
+    return given | ({"tree": topology(given["tree"])} if "tree" in given else {})
 
 
 def _check_options(args: argparse.Namespace, methods: list[str], sampling: dict) -> None:
     """Raises what would be raised later anyway, before a model is loaded."""
-    from .drafters import make_drafter
+    from .drafters import METHODS, make_drafter
     from .options import Options, checked_numbers
     from .request import whole
     from .verify import resolve
 
     if not methods:
-        raise RequestError("--methods is empty; name some of none, ngram, draft_model")
+        raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
     for method in methods:
         resolve(getattr(args, "rule", "auto"), make_drafter(method, **_drafting(args)).sampled)
-    if "draft_model" in methods and not args.draft:
-        raise RequestError("method 'draft_model' needs a draft; name one with --draft")
+        if METHODS[method].needs_draft and not args.draft:
+            raise RequestError(f"method {method!r} needs a draft; name one with --draft")
     checked_numbers(Options.of(sampling), 1)
-    for name in ("max_new_tokens", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "num_prompts", "repeats"):
-        if getattr(args, name, None) is not None:
-            whole(name, getattr(args, name))
+    numbers = {name: getattr(args, name, None) for name in ("max_new_tokens", "num_prompts", "repeats")} | _drafting(args)
+    for name, value in numbers.items():
+        if isinstance(value, int):
+            whole(name, value)
 
 
 def _sampling(args: argparse.Namespace) -> dict:

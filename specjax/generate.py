@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .drafters import make_drafter
+from .drafters import OPTIONS, make_drafter
 from .errors import RequestError
 from .models.hub import LanguageModel, load
 from .options import MOST_LOGPROBS, Options, batched
@@ -28,14 +28,13 @@ class Generator:
 
     Args:
       target: the model whose output is wanted.
-      method: "none", "ngram" or "draft_model"; by default "draft_model" if a draft is given, else "none".
-      draft: for "draft_model": a name, directory, hub id or loaded model.
-      num_speculative_tokens: tokens drafted in a round.
-      prompt_lookup_max, prompt_lookup_min: for "ngram", the longest and shortest run of tokens to look up.
+      method: one of ``drafters.METHODS``; by default "draft_model" if a draft is given, else "none".
+      draft: for methods that draft with a second model: a name, directory, hub id or loaded model.
       rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
       processors: pure functions ``(logits [B, N, V], Context) -> logits`` compiled into the pipeline, after all built-in options
         but before temperature; see ``context.Context`` for what they may look back at.
+      drafting: options of the method: num_speculative_tokens, prompt_lookup_max, tree and others, see its class in ``drafters``.
     """
 
     def __init__(
@@ -44,29 +43,21 @@ class Generator:
         method: str | None = None,
         draft=None,
         *,
-        num_speculative_tokens: int = 5,
-        prompt_lookup_max: int = 4,
-        prompt_lookup_min: int = 1,
         rule: str = "auto",
         capacity: int | None = None,
         processors: Sequence[Callable] = (),
+        **drafting,
     ):
         method = method or ("none" if draft is None else "draft_model")
         self.method, self.target = method, target
-        self.draft = None
-        if method == "draft_model":
+        self.draft, self.drafter = None, make_drafter(method, **drafting)
+        if self.drafter.needs_draft:
             if draft is None:
-                raise RequestError("method 'draft_model' needs a draft; name a smaller model of the same tokenizer")
+                raise RequestError(f"method {method!r} needs a draft; name a smaller model of the same tokenizer")
             self.draft = draft if isinstance(draft, LanguageModel) else load(draft, dtype=str(target.model.embed[...].dtype))
             _check_pair(target, self.draft)
         elif draft is not None:
             raise RequestError(f"method {method!r} takes no draft; leave it out or use method 'draft_model'")
-        self.drafter = make_drafter(
-            method,
-            num_speculative_tokens=num_speculative_tokens,
-            prompt_lookup_max=prompt_lookup_max,
-            prompt_lookup_min=prompt_lookup_min,
-        )
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
         self.capacity = capacity
         self.processors = checked_processors(tuple(processors), target.config.vocab_size)
@@ -186,30 +177,19 @@ def generate(
     assistant_model=None,
     prompt_lookup_num_tokens: int | None = None,
     speculative_config: dict | None = None,
-    num_speculative_tokens: int = 5,
-    prompt_lookup_max: int = 4,
-    prompt_lookup_min: int = 1,
     rule: str = "auto",
     capacity: int | None = None,
     processors: Sequence[Callable] = (),
     **options,
 ):
-    """Continues ``prompts`` in one call; see ``Generator`` for the arguments and ``options.Options`` for ``options``.
+    """Continues ``prompts`` in one call; see ``Generator`` for the arguments; ``options`` are its ``drafting`` and ``options.Options``.
 
     Also understands ``assistant_model`` and ``prompt_lookup_num_tokens`` of transformers, and the ``speculative_config`` of vLLM with
     ``method``, ``model``, ``num_speculative_tokens``, ``prompt_lookup_max`` and ``prompt_lookup_min``.
     """
     target = target if isinstance(target, LanguageModel) else load(target)
-    setting = dict(
-        method=method,
-        draft=draft,
-        num_speculative_tokens=num_speculative_tokens,
-        prompt_lookup_max=prompt_lookup_max,
-        prompt_lookup_min=prompt_lookup_min,
-        rule=rule,
-        capacity=capacity,
-        processors=tuple(processors),
-    )
+    drafting = {name: options.pop(name) for name in OPTIONS if name in options}
+    setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
     setting = translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     key = tuple(setting.items())
     if key not in target.generators:

@@ -109,8 +109,11 @@ def probabilities(logits: jax.Array, params: SamplingParams, context: Context | 
     ``context`` only the options that do not look back apply. Where the options rule out every token the distribution is NaN.
     """
     logits = logits.astype(jnp.float32)
-    if context is not None:
-        logits = adjusted(logits, params, context)
+    return warped(logits if context is None else adjusted(logits, params, context), params)
+
+
+def warped(logits: jax.Array, params: SamplingParams) -> jax.Array:
+    """The second half of ``probabilities``: temperature and truncation of adjusted logits."""
     greedy = params.temperature == 0
 
     def sampled(logits):
@@ -131,6 +134,36 @@ def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
         lambda keys, p: jax.vmap(jax.random.categorical)(keys, jnp.log(p)).astype(jnp.int32),
         keys, p,
     )  # fmt: skip
+
+
+def siblings(keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingParams, k: int, how: str) -> tuple[jax.Array, jax.Array]:
+    """k children for each node: int32 [B, N, k] in the order of choice, and bool [B, N, k], whether there was such a token.
+
+    Args:
+      keys: [B].
+      logits, q: float32 [B, N, V], adjusted logits and what ``warped`` made of them.
+      how: "without_replacement" and "independent" draw from q, the former by Gumbel's trick: the k largest of log q plus noise are
+        k draws, each given that those before it were something else (Kool et al. 2019). "top_k" takes the k likeliest, as greedy
+        rows always do.
+    """
+
+    def drawn(keys, logits, q):
+        if how == "independent":
+            of_row = lambda key, q: jax.random.categorical(key, jnp.log(q), shape=(k, q.shape[0])).T
+            tokens, exists = jax.vmap(of_row)(keys, q), jnp.ones((*q.shape[:2], k), bool)
+        else:
+            noise = jax.vmap(lambda key: jax.random.gumbel(key, q.shape[1:]))(keys)
+            tokens, exists = best(jnp.log(q) + noise)
+        greedy = (params.temperature == 0)[:, None, None]
+        return jax.tree.map(lambda a, b: jnp.where(greedy, a, b), best(logits), (tokens.astype(jnp.int32), exists))
+
+    def best(scores):
+        values, tokens = jax.lax.top_k(scores, k)
+        return tokens.astype(jnp.int32), values > -jnp.inf
+
+    if how == "top_k":
+        return best(logits)
+    return jax.lax.cond(jnp.all(params.temperature == 0), lambda keys, logits, q: best(logits), drawn, keys, logits, q)
 
 
 def adjusted(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:

@@ -6,11 +6,18 @@ emitted, not yet in the cache. Plain decoding is a tree of one node; a chain is 
 Functions here take one row, without a batch axis; callers ``jax.vmap`` them.
 """
 
+import dataclasses
+import itertools
 import math
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+
+from .errors import RequestError
 
 
 @struct.dataclass
@@ -39,6 +46,77 @@ class Tree:
     def is_chain(self) -> bool:
         """A tree as deep as it has nodes has no branches: a path is then the nodes in order."""
         return self.max_depth + 1 == self.tokens.shape[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """The shape of a tree that is known before anything runs: hashable, static under ``jit``. Nodes lie level by level.
+
+    Attributes:
+      parent: the parent of each node, as in ``Tree``.
+      rank: which choice after its parent each node is, from 0; 0 for the root.
+    """
+
+    parent: tuple[int, ...]
+    rank: tuple[int, ...]
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Edges between the root and each node."""
+        depths = [0]
+        for parent in self.parent[1:]:
+            depths.append(depths[parent] + 1)
+        return tuple(depths)
+
+    @property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks from the root down to each node, as ``from_paths`` takes them; empty for the root."""
+        paths = [()]
+        for parent, rank in zip(self.parent[1:], self.rank[1:]):
+            paths.append((*paths[parent], rank))
+        return tuple(paths)
+
+
+def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
+    """The tree of published lists (Medusa choices): each node is the ranks on the way to it; the root is not listed.
+
+    Raises RequestError where it is empty, names a node twice, or leaves out a node's parent.
+    """
+    paths = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
+    if not paths or not all(paths):
+        raise RequestError("the tree has no node besides its root; list the ranks on the way to each, such as (0,), (0, 0), (1,)")
+    if not all(isinstance(rank, int) and rank >= 0 for path in paths for rank in path):
+        raise RequestError("the tree has a rank that is no whole number from 0; ranks count the choices after a node")
+    number = {(): 0}
+    for path in paths:
+        if path in number:
+            raise RequestError(f"the tree names node {path} twice; leave one out")
+        if path[:-1] not in number:
+            raise RequestError(f"the tree has a gap: node {path} is there and its parent {path[:-1]} is not")
+        number[path] = len(number)
+    return Topology((0, *(number[path[:-1]] for path in paths)), (0, *(path[-1] for path in paths)))
+
+
+def expansion(widths: Sequence[int]) -> Topology:
+    """The tree ``<k1, k2, ..., km>`` in which every node at depth i - 1 has k_i children (SpecInfer, section 3)."""
+    if not widths or not all(isinstance(k, int) and k >= 1 for k in widths):
+        raise RequestError(f"tree widths must be whole numbers from 1, one for each level, not {tuple(widths)}")
+    return from_paths(path for m in range(1, len(widths) + 1) for path in itertools.product(*map(range, widths[:m])))
+
+
+def topology(text: str) -> Topology:
+    """The topology that a user names: widths such as "1,1,3,1", or a TOML file with ``paths``, see ``from_paths``."""
+    if all(width.strip().isdecimal() for width in text.split(",")):
+        return expansion([int(width) for width in text.split(",")])
+    try:
+        paths = tomllib.loads(Path(text).read_text()).get("paths")
+    except OSError as error:
+        raise RequestError(f"tree {text!r} is neither widths such as 1,1,3,1 nor a file that can be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{text}: not TOML ({error})") from None
+    if not isinstance(paths, list) or not all(isinstance(path, list) for path in paths):
+        raise RequestError(f"{text}: no tree; give paths = [[0], [0, 0], [1]], the ranks on the way to each node")
+    return from_paths(paths)
 
 
 def chain(tokens: jax.Array, q: jax.Array | None = None, valid: jax.Array | None = None) -> Tree:

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import TINY, p_value, tiny_model, warped
 
-from specjax import DraftModel, Ngram, Plain, decode
+from specjax import DraftModel, DraftTree, DynamicTree, Ngram, Plain, decode
 from specjax.constraint import Automaton
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
+from specjax.tree import expansion
 from specjax.verify import RULES
 
 V, LENGTH, DRAFTS, CAPACITY, END = 5, 3, 2, 12, 3
@@ -74,6 +75,10 @@ METHODS = {
         DraftModel(DRAFTS),
         ("block", "rejection", "recursive_rejection", "multi_step", "k_seq", "traversal", "sample_and_walk"),
     ),
+    "tree": (DraftTree(expansion((2, 1))), ("recursive_rejection", "traversal")),
+    "tree, independent siblings": (DraftTree(expansion((2, 1)), "independent"), ("multi_step", "k_seq")),
+    "tree, likeliest siblings": (DraftTree(expansion((2, 1)), "top_k"), ("sample_and_walk",)),
+    "dynamic_tree": (DynamicTree(tree_nodes=4, tree_depth=2, tree_top_k=2), ("sample_and_walk",)),
 }
 
 CONFIG = TINY.replace(

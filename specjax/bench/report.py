@@ -8,6 +8,7 @@ _COLUMNS = (
     "tokens/s (95 %)",
     "speed-up (95 %)",
     "mean acceptance length",
+    "drafted a call",
     "accepted by position, %",
     "target calls",
     "equal to plain",
@@ -38,9 +39,8 @@ def caption(report: dict) -> str:
     machine, settings = report["machine"], report["settings"]
     models = " with ".join(settings[key] for key in ("model", "draft") if key in settings)
     return (
-        f"{models}, {machine['dtype']}; {settings['prompts']} prompts, {settings['max_new_tokens']} new tokens each, batch 1, greedy, "
-        f"{settings['num_speculative_tokens']} drafted a round; {machine['devices']} x {machine['device']}, {machine['cpu']}, "
-        f"{machine['cores']} cores; jax {machine['jax']}"
+        f"{models}, {machine['dtype']}; {settings['prompts']} prompts, {settings['max_new_tokens']} new tokens each, batch 1, greedy; "
+        f"{machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     )
 
 
@@ -54,6 +54,7 @@ def _row(method: dict) -> list[str]:
         _with_interval(method["tokens_per_second"], method["tokens_per_second_interval"], ".1f"),
         _with_interval(method["speedup"], method["speedup_interval"], ".2f"),
         f"{method['mean_acceptance_length']:.2f}",
+        f"{method['drafted_per_call']:.1f}",
         " ".join(f"{100 * x:.0f}" for x in method["acceptance_rate_per_position"]) or "-",
         str(method["target_calls"]),
         _equality(method),

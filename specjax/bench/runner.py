@@ -1,5 +1,6 @@
 """Methods against each other on the same prompts, in one process and taking turns, so that a machine's moods hit all alike."""
 
+import dataclasses
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import bootstrap
 
+from ..drafters import make_drafter
 from ..errors import RequestError
 from ..generate import Generator
 from ..models.hub import LanguageModel
@@ -28,11 +30,9 @@ def compare(
     *,
     draft=None,
     max_new_tokens: int = 128,
-    num_speculative_tokens: int = 5,
-    prompt_lookup_max: int = 4,
-    prompt_lookup_min: int = 1,
     repeats: int = 1,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    **drafting,
 ) -> dict:
     """Runs every method, and "none" as the baseline, on every prompt: greedily, one prompt at a time, past end-of-text tokens.
 
@@ -40,22 +40,24 @@ def compare(
     ``repeats`` runs a prompt's median time counts.
 
     Args:
-      draft: for "draft_model", see ``Generator``.
+      draft, drafting: see ``Generator``.
       progress: told how many of how many runs are done.
 
     Returns an object for JSON: "machine", "settings" and "methods", see ``_summary``. Raises RequestError for bad input.
     """
     ids = _encoded(target, prompts)
-    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + num_speculative_tokens + 1
-    setting = dict(num_speculative_tokens=num_speculative_tokens, prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min)
+    drafters = {method: make_drafter(method, **drafting) for method in dict.fromkeys(["none", *methods])}
+    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(d.depth for d in drafters.values()) + 1
     generators = {
-        method: Generator(target, method, draft if method == "draft_model" else None, capacity=room, **setting)
-        for method in dict.fromkeys(["none", *methods])
+        method: Generator(target, method, draft if drafter.needs_draft else None, capacity=room, **drafting)
+        for method, drafter in drafters.items()
     }
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
-    setting |= dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
-    if "draft_model" in generators:
-        setting["draft"] = generators["draft_model"].draft.name
+    setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
+    setting["drafters"] = {method: dataclasses.asdict(d) for method, d in drafters.items()}
+    drafts = [generator.draft.name for generator in generators.values() if generator.draft]
+    if drafts:
+        setting["draft"] = drafts[0]
     summaries = [_summary(method, runs[method], runs["none"], target) for method in generators]
     return {"machine": machine(target), "settings": setting, "methods": summaries}
 
@@ -139,6 +141,7 @@ def _summary(method: str, runs: list[list[Result]], plain: list[list[Result]], t
         "mean_acceptance_length": stats.mean_acceptance_length,
         "draft_acceptance_rate": stats.draft_acceptance_rate,
         "acceptance_rate_per_position": stats.acceptance_rate_per_position,
+        "drafted_per_call": stats.drafted / max(stats.target_calls, 1),
         "target_calls": stats.target_calls,
         "generated": stats.generated,
         "decode_seconds": float(seconds.sum()),

@@ -18,11 +18,13 @@ class Drafter(Protocol):
       sampled: how its tokens were drawn from the q that its trees carry: "chain", "without_replacement" or "independent" siblings;
         empty where they are chosen by other means.
       taps: layers of the target whose inputs it wants to see, in ``out.taps``.
+      needs_draft: whether it drafts with a second model.
     """
 
     depth: int
     sampled: str
     taps: tuple[int, ...]
+    needs_draft: bool
 
     def init(self, target: Decoder, draft, tokens: jax.Array, lengths: jax.Array, taps: tuple, *, chunk: int, dtype) -> Any:
         """The state after the prompt. ``tokens`` int32 [B, T] holds it, ``taps`` are those of all its tokens but the last."""

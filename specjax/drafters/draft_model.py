@@ -36,6 +36,7 @@ class DraftModel:
     num_speculative_tokens: int = 5
     sampled: ClassVar[str] = "chain"
     taps: ClassVar[tuple[int, ...]] = ()
+    needs_draft: ClassVar[bool] = True
 
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)

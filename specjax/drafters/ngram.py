@@ -24,6 +24,7 @@ class Ngram:
     prompt_lookup_min: int = 1
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
+    needs_draft: ClassVar[bool] = False
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):

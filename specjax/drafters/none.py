@@ -15,6 +15,7 @@ class Plain:
     depth: ClassVar[int] = 0
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
+    needs_draft: ClassVar[bool] = False
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return ()

@@ -1,0 +1,172 @@
+"""Trees from draft models against plain Python that reads every text from its beginning: no cache, no levels, no arrays of nodes."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import disturbed, p_value, random_prompts, tiny_model
+from test_decode import start
+
+from specjax import DraftTree, DynamicTree, RequestError, decode
+from specjax.sampling import sampling_params, siblings
+from specjax.training.losses import scores
+from specjax.tree import expansion, from_paths, topology
+from specjax.verify import resolve
+
+TARGET = tiny_model(0, 8.0)
+DRAFT = disturbed(TARGET)
+PROMPTS = [[7], *random_prompts(3, 30, seed=4)]
+WINDOWED = dict(family="mistral", windows=(4, 9))
+score = jax.jit(scores)
+
+
+def logits_after(model, tokens: list[int]) -> np.ndarray:
+    """Logits [V] after a text, by a forward without a cache."""
+    padded = np.zeros((1, 96), np.int32)
+    padded[0, : len(tokens)] = tokens
+    return np.asarray(score(model, jnp.asarray(padded)), np.float64)[0, len(tokens) - 1]
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    return x - x.max() - np.log(np.exp(x - x.max()).sum())
+
+
+def expanded(model, text: list[int], shape) -> dict[tuple[int, ...], tuple]:
+    """SpecInfer, section 3: every node's i-th child is the i-th likeliest token after it. Tokens on the way to each node."""
+    found = {(): ()}
+    for path in shape.paths[1:]:
+        above = found[path[:-1]]
+        best = np.argsort(-logits_after(model, text + list(above)), kind="stable")
+        found[path] = (*above, int(best[path[-1]]))
+    return found
+
+
+def best_first(model, text: list[int], nodes: int, depth: int, top_k: int) -> set[tuple[int, ...]]:
+    """EAGLE-2, section 4: expand the top_k likeliest nodes of each level, then keep the likeliest of all candidates."""
+    frontier, candidates = [((), 0.0)], {}
+    for _ in range(depth):
+        children = []
+        for path, value in frontier:
+            logs = log_softmax(logits_after(model, text + list(path)))
+            for token in np.argsort(-logs, kind="stable")[:top_k]:
+                children.append(((*path, int(token)), value + logs[token]))
+        candidates |= dict(children)
+        frontier = sorted(children, key=lambda child: -child[1])[:top_k]
+    return set(sorted(candidates, key=lambda path: -candidates[path])[:nodes])
+
+
+def rounds(target, draft, drafter, count: int, **options):
+    """For each round the state before it and its tree."""
+    state = start(target, draft, drafter, PROMPTS, **options)
+    draw = jax.jit(partial(drafter.draft, target, draft))
+    step = jax.jit(partial(decode.step, drafter=drafter, rule=resolve("auto", drafter.sampled)))
+    for _ in range(count):
+        yield state, draw(state, decode._round_keys(state)[0])[0]
+        state = step(target, draft, state)
+
+
+def spelled(tree, b: int) -> list[tuple[int, ...]]:
+    """The tokens from below the root down to each node of row b that may be accepted."""
+    paths, valid = [()], [True]
+    for token, parent, ok in zip(*(np.asarray(x[b]).tolist()[1:] for x in (tree.tokens, tree.parent, tree.valid))):
+        paths.append((*paths[parent], token))
+        valid.append(ok and valid[parent])
+    return [path for path, ok in zip(paths, valid) if ok]
+
+
+def texts(state) -> list[list[int]]:
+    return [state.tokens[b, : state.cache.length[b] + 1].tolist() for b in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("shape", [expansion((1, 1, 3, 1)), from_paths([(0,), (2,), (0, 0), (0, 3), (2, 0), (0, 0, 0)]), expansion((4,))])
+def test_likeliest_children_are_those_of_plain_python(shape):
+    for state, tree in rounds(TARGET, DRAFT, DraftTree(shape, "top_k"), 4):
+        for b, text in enumerate(texts(state)):
+            assert spelled(tree, b) == list(expanded(DRAFT, text, shape).values())
+    assert np.asarray(state.cache.length).tolist() != [len(prompt) - 1 for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("sizes", [(8, 4, 3), (20, 5, 4), (3, 2, 5)])
+def test_dynamic_trees_are_those_of_plain_python(sizes):
+    for state, tree in rounds(TARGET, DRAFT, DynamicTree(*sizes), 4):
+        for b, text in enumerate(texts(state)):
+            assert set(spelled(tree, b)[1:]) == best_first(DRAFT, text, *sizes)
+
+
+@pytest.mark.parametrize("how", ["without_replacement", "independent"])
+def test_q_is_what_the_draft_says_after_each_node(how):
+    """With attention windows too, in which positions of uncommitted rows count."""
+    target = tiny_model(0, 8.0, **WINDOWED)
+    shape = expansion((2, 1, 2))
+    for state, tree in rounds(target, target, DraftTree(shape, how), 3, temperature=1.3):
+        for b, text in enumerate(texts(state)):
+            for node, path in enumerate(spelled(tree, b)):
+                if node in shape.parent:
+                    wanted = np.exp(log_softmax(logits_after(target, text + list(path)) / 1.3))
+                    np.testing.assert_allclose(tree.q[b, node], wanted, rtol=1e-3, atol=1e-6)
+                else:
+                    assert not np.any(tree.q[b, node])
+
+
+@pytest.mark.parametrize("how", ["without_replacement", "independent"])
+def test_siblings_have_the_law_of_draws(how):
+    q, draws = np.array([0.5, 0.3, 0.15, 0.05, 0.0]), 20_000
+    wanted = np.outer(q, q)
+    if how == "without_replacement":
+        wanted = np.outer(q, q) / (1 - q)[:, None]
+        np.fill_diagonal(wanted, 0)
+    arrays = (jnp.asarray(np.tile(x, (draws, 1, 1)), jnp.float32) for x in (np.log(np.maximum(q, 1e-30)), q))
+    tokens, exists = siblings(jax.random.split(jax.random.key(0), draws), *arrays, sampling_params(draws, 1.0), 2, how)
+    assert np.all(exists)
+    pairs = np.bincount(np.asarray(tokens[:, 0, 0] * 5 + tokens[:, 0, 1]), minlength=25)
+    assert p_value(pairs, wanted) > 1e-3
+
+
+def test_draws_without_replacement_end_where_there_is_nothing_left():
+    q = jnp.array([[[0.0, 0.6, 0.0, 0.4]]])
+    tokens, exists = siblings(jax.random.split(jax.random.key(0), 1), jnp.log(q), q, sampling_params(1, 1.0), 3, "without_replacement")
+    assert exists[0, 0].tolist() == [True, True, False] and set(tokens[0, 0, :2].tolist()) == {1, 3}
+
+
+def test_topologies_of_published_lists():
+    medusa = [[0], [0, 0], [1], [0, 1], [2], [0, 0, 0]]
+    shape = from_paths(medusa)
+    assert shape.parent == (0, 0, 0, 0, 1, 1, 4) and shape.rank == (0, 0, 1, 2, 0, 1, 0)
+    assert shape.depths == (0, 1, 1, 1, 2, 2, 3) and set(shape.paths[1:]) == set(map(tuple, medusa))
+    assert topology("1, 2,1") == expansion((1, 2, 1)) and len(expansion((1, 1, 3, 1, 1, 1, 1, 1)).parent) == 1 + 2 + 6 * 3
+
+
+def test_trees_are_read_from_files(tmp_path):
+    file = tmp_path / "tree.toml"
+    file.write_text("paths = [[0], [1], [0, 0]]\n")
+    assert topology(str(file)) == from_paths([(0,), (1,), (0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: from_paths([]), "no node"),
+        (lambda: from_paths([(0,), (0,)]), "twice"),
+        (lambda: from_paths([(0,), (1, 0)]), "gap: node (1, 0)"),
+        (lambda: from_paths([(-1,)]), "rank"),
+        (lambda: expansion((2, 0)), "widths"),
+        (lambda: topology("2,x"), "neither widths"),
+        (lambda: DraftTree(from_paths([(0,), (2,)])), "leaves out a rank"),
+        (lambda: DraftTree(siblings="beam"), "siblings 'beam'"),
+        (lambda: DynamicTree(tree_nodes=3, tree_depth=4), "tree_nodes must be 4 to"),
+        (lambda: DynamicTree(tree_depth=1), "tree_depth"),
+    ],
+)
+def test_what_is_no_tree_is_refused_in_one_line(make, named):
+    with pytest.raises(RequestError) as error:
+        make()
+    assert named in str(error.value) and "\n" not in str(error.value)
+
+
+def test_files_that_hold_no_tree_are_named(tmp_path):
+    for content, named in ((b"paths = 3", "no tree"), (b"paths = [", "not TOML"), (b"\xff", "not TOML")):
+        (tmp_path / "t.toml").write_bytes(content)
+        with pytest.raises(RequestError, match=named):
+            topology(str(tmp_path / "t.toml"))
