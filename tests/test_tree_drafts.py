@@ -80,7 +80,7 @@ def texts(state) -> list[list[int]]:
     return [state.tokens[b, : state.cache.length[b] + 1].tolist() for b in range(len(PROMPTS))]
 
 
-@pytest.mark.parametrize("shape", [expansion((1, 1, 3, 1)), from_paths([(0,), (2,), (0, 0), (0, 3), (2, 0), (0, 0, 0)]), expansion((4,))])
+@pytest.mark.parametrize("shape", [from_paths([(0,), (2,), (0, 0), (0, 3), (2, 0), (0, 0, 0)]), expansion((4,))])
 def test_likeliest_children_are_those_of_plain_python(shape):
     for state, tree in rounds(TARGET, DRAFT, DraftTree(shape, "top_k"), 4):
         for b, text in enumerate(texts(state)):
@@ -88,7 +88,7 @@ def test_likeliest_children_are_those_of_plain_python(shape):
     assert np.asarray(state.cache.length).tolist() != [len(prompt) - 1 for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("sizes", [(8, 4, 3), (20, 5, 4), (3, 2, 5)])
+@pytest.mark.parametrize("sizes", [(20, 5, 4), (3, 2, 5)])
 def test_dynamic_trees_are_those_of_plain_python(sizes):
     for state, tree in rounds(TARGET, DRAFT, DynamicTree(*sizes), 4):
         for b, text in enumerate(texts(state)):
