@@ -331,7 +331,7 @@ def line(root: jax.Array, nodes: int) -> Tree:
 
 
 def score(model: Decoder, cache: KVCache, tree: Tree) -> jax.Array:
-    return jnp.argmax(model.logits(decode.forward(model, tree, cache).hidden), -1)
+    return jnp.argmax(decode.forward(model, tree, cache).logits, -1)
 
 
 def our_attention(q, layers, length):

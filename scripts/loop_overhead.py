@@ -121,7 +121,7 @@ def forwards(target, draft, state: DecodeState, rounds, growth, *, drafter) -> D
     def phase(i, state):
         at = grown(state, i * growth)
         tree = jax.vmap(chain)(at.root[:, None] + jnp.arange(drafter.depth + 1))
-        logits = target.logits(decode.forward(target, tree, at.cache, drafter.taps).hidden)
+        logits = decode.forward(target, tree, at.cache, drafter.taps).logits
         return with_root(state, (i + 1) * growth, jnp.argmax(logits, -1).max(-1) // 2)
 
     return lax.fori_loop(0, rounds, phase, state)

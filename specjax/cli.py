@@ -77,10 +77,17 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument("--draft", help="a smaller model of the same tokenizer")
     command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
     command.add_argument("--max-new-tokens", type=int, default=128, help="(default 128)")
-    command.add_argument("--num-speculative-tokens", type=int, help="for ngram and draft_model, tokens drafted in a round (default 5)")
+    command.add_argument("--num-speculative-tokens", type=int, help="for chains, tokens drafted in a round (default 5; suffix 8)")
     command.add_argument("--prompt-lookup-max", type=int, help="for ngram, the longest run to look up (default 4)")
     command.add_argument("--prompt-lookup-min", type=int, help="for ngram, the shortest (default 1)")
-    command.add_argument("--tree", metavar="WIDTHS|FILE", help="for tree, children at each level, or a TOML file (default 1,1,3,1,1,1,1,1)")
+    command.add_argument("--max-match", type=int, help="for suffix, the longest run to look up (default 16)")
+    command.add_argument("--min-token-prob", type=float, help="for suffix, where a continuation ends (default 0.1)")
+    command.add_argument("--candidates", type=int, help="for token_recycling, successors kept for each token (default 8)")
+    command.add_argument(
+        "--tree",
+        metavar="WIDTHS|FILE",
+        help="for tree (default 1,1,3,1,1,1,1,1) and token_recycling: children at each level, or a TOML file",
+    )
     command.add_argument("--siblings", help="for tree, without_replacement (default), independent or top_k")
     command.add_argument("--tree-nodes", type=int, help="for dynamic_tree, drafted nodes (default 16)")
     command.add_argument("--tree-depth", type=int, help="for dynamic_tree, levels (default 5)")

@@ -164,11 +164,10 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
         tree, drafting = drafter.draft(target, draft, state, draft_key)
     with jax.named_scope("forward"):
         out = forward(target, tree, state.cache, drafter.taps)
-        logits = target.logits(out.hidden)
     with jax.named_scope("verify"):
-        p = probabilities(logits, state.sampling, tree_context(state, tree))
+        p = probabilities(out.logits, state.sampling, tree_context(state, tree))
         verdict = verify(p, tree, state.sampling, rule, verify_key)
-    failed = state.failed | jnp.isnan(logits).any((1, 2)) | _impossible(p, verdict)
+    failed = state.failed | jnp.isnan(out.logits).any((1, 2)) | _impossible(p, verdict)
     emitted, verdict, done, accepted, stopping = _stop(state, tree, verdict, failed)
     with jax.named_scope("commit"):
         # A failed row is void and may be written anywhere; this makes the write depend on the reads, without which
@@ -183,7 +182,7 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
         drafter=drafting,
         states=_constraint_state(state, emitted, verdict),
         stopping=stopping,
-        logprobs=state.logprobs and recorded(state.logprobs, logits, verdict.path, emitted, state.cache.length + 1),
+        logprobs=state.logprobs and recorded(state.logprobs, out.logits, verdict.path, emitted, state.cache.length + 1),
         done=done,
         failed=failed,
         step=state.step + 1,
@@ -201,10 +200,11 @@ def run(target: Decoder, draft, state: DecodeState, until, *, drafter, rule: Cal
 
 
 def forward(target: Decoder, tree: Tree, cache: KVCache, taps: tuple[int, ...] = ()) -> Output:
-    """The target's view of every node: ``tree`` is batched, its leaves [B, N, ...]."""
+    """The target's view of every node, with logits: ``tree`` is batched, its leaves [B, N, ...]."""
     mask = jax.vmap(ancestors)(tree)
     positions = cache.length[:, None] + mask.sum(-1) - 1
-    return target(tree.tokens, positions, mask, cache, taps=taps)
+    out = target(tree.tokens, positions, mask, cache, taps=taps)
+    return out.replace(logits=target.logits(out.hidden))
 
 
 def tree_context(state: DecodeState, tree: Tree) -> Context:

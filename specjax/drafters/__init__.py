@@ -9,14 +9,31 @@ from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
 from .ngram import Ngram
 from .none import Plain
+from .suffix import Suffix
+from .token_recycling import TokenRecycling
 from .tree import DraftTree
 
-METHODS = {"none": Plain, "ngram": Ngram, "draft_model": DraftModel, "tree": DraftTree, "dynamic_tree": DynamicTree}
+METHODS = {
+    "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "draft_model": DraftModel, "tree": DraftTree,
+    "dynamic_tree": DynamicTree,
+}  # fmt: skip
 
 OPTIONS = tuple(dict.fromkeys(field.name for method in METHODS.values() for field in dataclasses.fields(method)))
 """The options of all methods."""
 
-__all__ = ["METHODS", "OPTIONS", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "Ngram", "Plain", "make_drafter"]
+__all__ = [
+    "METHODS",
+    "OPTIONS",
+    "DraftModel",
+    "DraftTree",
+    "Drafter",
+    "DynamicTree",
+    "Ngram",
+    "Plain",
+    "Suffix",
+    "TokenRecycling",
+    "make_drafter",
+]
 
 
 def make_drafter(method: str, **options) -> Drafter:

@@ -22,11 +22,13 @@ class Output:
       hidden: float32 [B, N, E], after the final norm; ``Decoder.logits`` maps it to the vocabulary.
       rows: for each layer keys and values [B, K, M, D]: the uncommitted rows passed in, then those of the nodes.
       taps: float32 [B, N, E] for each layer asked for: the residual stream entering that layer.
+      logits: float32 [B, N, V] after each node, where they were computed (``decode.forward``).
     """
 
     hidden: jax.Array
     rows: tuple
     taps: tuple = ()
+    logits: jax.Array | None = None
 
 
 class Layer(nnx.Module):
