@@ -1,7 +1,7 @@
 """Decodes thousands of prompts with random options and stop strings, and watches that nothing drifts.
 
 Every batch mixes greedy and sampled rows, penalties, biases, constraints and stop strings that end rows at random. Greedy rows must
-equal plain decoding, memory must not grow, and after the first tenth nothing may be compiled.
+equal plain decoding, memory must not grow, and after the first tenth (of a short run: twelve batches) nothing may be compiled.
 
     python scripts/soak.py [--prompts 10000]                          writes docs/results/soak_<platform>.md
 """
@@ -21,7 +21,7 @@ from specjax import Generator, LanguageModel, load
 from specjax.bench import held_out_prompts
 
 ROOT = Path(__file__).resolve().parent.parent
-SHORTEST, LONGEST, NEW = 8, 48, 32
+SHORTEST, LONGEST, NEW = 8, 48, 16
 STOPS = ["\n\n", "self", " = ", "return", "):", "None", "import", "if ", "in", "the", "['", "0", "def "]
 REGEXES = [None, None, None, r"[a-z_ ]{4,60}", r"( |\n|[a-z]|[0-9]|[_.(),:=])+"]
 
@@ -48,7 +48,7 @@ def soak(target: LanguageModel, method: str, draft, texts: Sequence[list[int]], 
     setting = dict(capacity=256, num_speculative_tokens=4)
     plain, drafting = Generator(target, "none", **setting), Generator(target, method, draft, **setting)
     batches = -(-prompts // rows)
-    warm = -(-batches // 10)
+    warm = max(-(-batches // 10), min(12, batches // 2))
     counts = dict.fromkeys(("rounds", "tokens", "greedy", "different", "stop_string", "stop_token", "length", "broken"), 0)
     compilations, programs, arrays, resident = [], [], [], []
     listener = lambda event, seconds, **_: compilations.append(event) if event.endswith("backend_compile_duration") else None

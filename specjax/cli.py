@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--prompts", type=Path, help="JSON lines with prompt or turns; by default held-out standard-library code")
     command.add_argument("--num-prompts", type=int, help="how many prompts to use; by default all of the file, or 16")
     command.add_argument("--repeats", type=int, default=1, help="runs of each prompt, of which the median counts (default 1)")
+    command.add_argument("--shares", action="store_true", help="also measure what part of a round is drafting")
     command.add_argument("--output", type=Path, help="also write the JSON to this file")
 
     command = _command(commands, "verify", run_verify, "check that a method leaves the output as it is; exit code 1 if not")
@@ -82,6 +83,7 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument("--prompt-lookup-min", type=int, help="for ngram, the shortest (default 1)")
     command.add_argument("--max-match", type=int, help="for suffix, the longest run to look up (default 16)")
     command.add_argument("--min-token-prob", type=float, help="for suffix, where a continuation ends (default 0.1)")
+    command.add_argument("--store-tokens", type=int, help="for suffix, tokens of earlier texts to look up as well (default 0)")
     command.add_argument("--candidates", type=int, help="for token_recycling, successors kept for each token (default 8)")
     command.add_argument(
         "--tree",

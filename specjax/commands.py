@@ -74,7 +74,7 @@ def run_compare(args: argparse.Namespace) -> None:
         size = min(_HELD_OUT_TOKENS, target.config.context // 4)
         prompts = prompts or held_out_prompts(target.tokenizer, args.num_prompts or _HELD_OUT_PROMPTS, size)
     with _bar("comparing") as bar:
-        options = dict(_drafting(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats)
+        options = dict(_drafting(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats, shares=args.shares)
         measured = compare(target, methods, prompts[: args.num_prompts], draft=args.draft, progress=bar, **options)
     if args.output:
         args.output.write_text(json.dumps(measured, indent=2) + "\n")

@@ -5,7 +5,7 @@ Invariants:
   ``cache.length`` is the number of committed tokens, and each was computed by the target on the committed tokens before it.
   A finished row commits nothing.
   What a row emits depends neither on its neighbours in the batch nor on how steps are chunked: its key is its own, folded with
-  the step.
+  places of its text.
 
 All functions are pure. ``drafter`` and ``rule`` are static; ``target`` and ``draft`` are modules, passed as arguments so that
 their weights are not compiled in.
@@ -159,7 +159,7 @@ def fill(model: Decoder, tokens, lengths, chunk: int, dtype, taps: tuple[int, ..
 
 def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable) -> DecodeState:
     """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens."""
-    draft_key, verify_key = _round_keys(state)
+    draft_key, verify_key = round_keys(state, drafter.depth + 1)
     with jax.named_scope("draft"):
         tree, drafting = drafter.draft(target, draft, state, draft_key)
     with jax.named_scope("forward"):
@@ -216,7 +216,7 @@ def tree_context(state: DecodeState, tree: Tree) -> Context:
 
 
 def verify(p, tree: Tree, sampling: SamplingParams, rule: Callable, key) -> Verdict:
-    """The rule for every row, with p float32 [B, N, V] and keys [B]. All greedy, the walk alone is computed."""
+    """The rule for every row, with p float32 [B, N, V] and keys [B, P]. All greedy, the walk alone is computed."""
     return lax.cond(
         jnp.all(sampling.temperature == 0),
         lambda p, tree, key: jax.vmap(argmax_walk)(p, tree),
@@ -225,9 +225,14 @@ def verify(p, tree: Tree, sampling: SamplingParams, rule: Callable, key) -> Verd
     )  # fmt: skip
 
 
-def _round_keys(state: DecodeState) -> tuple[jax.Array, jax.Array]:
-    keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, state.step)))(state.key)
-    return keys[:, 0], keys[:, 1]
+def round_keys(state: DecodeState, places: int) -> tuple[jax.Array, jax.Array]:
+    """Keys for this round's draft [B] and for its verification [B, places], by the places of the text that they decide."""
+
+    def of_row(key, n):
+        drafting, verifying = jax.random.split(key)
+        return jax.random.fold_in(drafting, n), jax.vmap(jax.random.fold_in, (None, 0))(verifying, n + jnp.arange(places))
+
+    return jax.vmap(of_row)(state.key, state.cache.length)
 
 
 def _stop(state: DecodeState, tree: Tree, verdict: Verdict, failed) -> tuple:

@@ -1,4 +1,4 @@
-"""Text in, text and statistics out: what most users call. Holds compiled functions and nothing else between calls."""
+"""Text in, text and statistics out: what most users call. Holds compiled functions, and texts for a drafter that wants them, between calls."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +59,7 @@ class Generator:
         elif draft is not None:
             raise RequestError(f"method {method!r} takes no draft; leave it out or use method 'draft_model'")
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
+        self.memory = getattr(self.drafter, "memory", None)
         self.capacity = capacity
         self.processors = checked_processors(tuple(processors), target.config.vocab_size)
         self._compiled: dict = {}
@@ -75,6 +76,7 @@ class Generator:
         state, batch, times = self._start(ids, Options.of(options))
         state = self._run(state, LARGEST, times)
         results = results_of(state, batch, ids, self.target, self.rule_name, times)
+        self._remember(results)
         return results[0] if single else results
 
     def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
@@ -96,7 +98,12 @@ class Generator:
                 yield text[len(shown) :]
                 shown = text
             if finished:
+                self._remember([result])
                 return result
+
+    def _remember(self, results: list) -> None:
+        if self.memory is not None:
+            self.memory = self.drafter.remember(self.memory, [[*r.prompt_token_ids, *r.token_ids] for r in results])
 
     def _encode(self, prompts) -> list[list[int]]:
         if not prompts:
@@ -157,7 +164,7 @@ class Generator:
 
     @property
     def _draft_model(self):
-        return None if self.draft is None else self.draft.model
+        return self.memory if self.draft is None else self.draft.model
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
         """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a program."""

@@ -2,7 +2,8 @@
 
 A rule is a pure function ``(p, tree, key) -> Verdict`` for one row. ``p[i]`` is the target's distribution after node i and
 ``tree.q[i]`` the one its children were drawn from, both already warped by the sampling options (temperature, top-k, ...), in
-float32. Every rule but ``typical`` is lossless: accepted tokens plus bonus are distributed as the target's own samples. At
+float32. ``key`` holds typed keys [P], of the root's place in the text and those after it; rules that draw otherwise than place by
+place use the first. Every rule but ``typical`` is lossless: accepted tokens plus bonus are distributed as the target's own samples. At
 temperature 0 both are one-hot and every rule is the greedy walk.
 
 Rules that divide by q hold for candidates drawn in one particular way, which ``resolve`` checks: a chain, siblings drawn without
@@ -45,9 +46,12 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Samples the target after every node, then follows the children that match.
 
     Lossless for candidates chosen by any deterministic means, in any tree whose siblings differ: the emitted tokens *are* the
-    target's samples. Accepts with probability sum of p over a node's children.
+    target's samples. Accepts with probability sum of p over a node's children. What is drawn at a place of the text depends on
+    its key alone, so that a seed gives the text that plain decoding gives, whatever was drafted.
     """
-    return _walk(random.categorical(key, jnp.log(p)), tree)
+    lineage = ancestors(tree)
+    noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)  # one place, one noise: only one node of a depth is ever reached
+    return _walk(jnp.argmax(jnp.log(p) + noise[lineage.sum(-1) - 1], -1), tree)
 
 
 def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -56,7 +60,7 @@ def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     Keeps x with probability min(1, p(x) / q(x)) and replaces the first refused one by a draw from norm(max(p - q, 0)). After the
     last node q is zero, so the same line draws the bonus token from p.
     """
-    accept_key, bonus_key = random.split(key)
+    accept_key, bonus_key = random.split(key[0])
     p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
     accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted  # strict: zero p is never accepted
     last = jnp.cumprod(accepted & tree.valid[1:]).sum()
@@ -69,7 +73,7 @@ def block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     Never accepts fewer tokens in expectation than ``rejection``. ``w[i]`` is the mass with which the first i tokens may be kept;
     the longest prefix that passes its own test wins, even if a shorter one failed.
     """
-    accept_key, bonus_key = random.split(key)
+    accept_key, bonus_key = random.split(key[0])
 
     def extend(w, drafted):
         p, q = drafted
@@ -144,7 +148,7 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     Generalises ``block`` to trees. ``w[i]`` is the mass with which node i may be kept. Nodes are left in depth-first post-order:
     one that is refused takes its share from its parent's w, p and q before the next sibling is entered. The root has w = 1.
     """
-    accept_key, bonus_key = random.split(key)
+    accept_key, bonus_key = random.split(key[0])
     nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
 
     def enter(state, child):
@@ -189,7 +193,7 @@ def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, 
     entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
     last, lineage = _deepest(p[tree.parent, tree.tokens] > threshold[tree.parent], tree)
-    return _verdict_at(last, random.categorical(key, jnp.log(p[last])), tree, lineage)
+    return _verdict_at(last, random.categorical(key[0], jnp.log(p[last])), tree, lineage)
 
 
 RULES = {
@@ -255,7 +259,7 @@ def _descend(p, tree: Tree, key, proposal: Callable, refused: Callable, left: ja
       refused: ``(r, q) -> [V]``, what a refusal leaves of the target's distribution r.
       left: float32 [N, V], from which the bonus of the last node is drawn; by default what the refusals left.
     """
-    accept_key, bonus_key = random.split(key)
+    accept_key, bonus_key = random.split(key[0])
     luck = random.uniform(accept_key, tree.parent.shape)
 
     def test(carry, i):

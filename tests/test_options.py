@@ -60,6 +60,12 @@ def same(a, b) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in plain) and close
 
 
+def test_a_seed_gives_plain_texts_where_drafts_are_chosen(generators):
+    plain, drafted = (generators[method](PROMPTS, **MIXED) for method in ("none", "ngram"))
+    assert all(map(same, plain, drafted))
+    assert sum(result.stats.accepted for result in drafted) > 0
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, generators):
     generator = generators[method]

@@ -63,7 +63,7 @@ def rounds(target, draft, drafter, count: int, **options):
     draw = jax.jit(partial(drafter.draft, target, draft))
     step = jax.jit(partial(decode.step, drafter=drafter, rule=resolve("auto", drafter.sampled)))
     for _ in range(count):
-        yield state, draw(state, decode._round_keys(state)[0])[0]
+        yield state, draw(state, decode.round_keys(state, 1)[0])[0]
         state = step(target, draft, state)
 
 

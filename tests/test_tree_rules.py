@@ -73,7 +73,9 @@ def play(rule, scheme: str, p, q, valid, keys):
         tree = draw_tree(q, scheme, valid, tree_key)
         place = jnp.where(jnp.arange(len(PARENT)) == 0, 0, tree.tokens + 1)
         leaf = ~jnp.isin(jnp.arange(len(PARENT)), PARENT) | (jnp.arange(len(PARENT)) == 0)
-        verdict = rule(jnp.where((leaf & (jnp.arange(len(PARENT)) > 0))[:, None], 1 / V, p[place]), tree, rule_key)
+        verdict = rule(
+            jnp.where((leaf & (jnp.arange(len(PARENT)) > 0))[:, None], 1 / V, p[place]), tree, random.split(rule_key, tree.max_depth + 1)
+        )
         emitted = jnp.append(tree.tokens[verdict.path[1:]], 0).at[verdict.length - 1].set(verdict.bonus)
         second = random.categorical(fill_key, jnp.log(p[emitted[0] + 1]))
         return emitted[0], jnp.where(verdict.length > 1, emitted[1], second), verdict.length
@@ -209,7 +211,7 @@ def test_on_a_chain_it_is_the_chain_rule(tree_rule, chain_rule):
         draw_key, rule_key = random.split(key)
         drafted = random.categorical(draw_key, jnp.log(jnp.float32(q[:3])))
         tree = Tree(jnp.append(0, drafted), jnp.array([0, 0, 1, 2]), jnp.ones(4, bool), jnp.float32(q), max_depth=3)
-        return rule(jnp.float32(p), tree, rule_key).length
+        return rule(jnp.float32(p), tree, random.split(rule_key, 4)).length
 
     many = lambda rule, seed: jax.jit(jax.vmap(partial(once, rule)))(random.split(random.key(seed), DRAWS))
     lengths = [np.bincount(many(r, i), minlength=5)[1:] for i, r in enumerate(
@@ -222,10 +224,10 @@ def test_typical_keeps_what_is_likely_enough_and_says_it_is_lossy():
     """Two drafts of 0.5 and 0.06 under a target of 0.5, 0.44, 0.06: min(0.09, 0.3 exp(-0.88)) = 0.09 keeps the first only."""
     p = jnp.tile(jnp.array([0.5, 0.44, 0.06]), (3, 1))
     tree = lambda a, b: Tree(jnp.array([0, a, b]), jnp.array([0, 0, 1]), jnp.ones(3, bool), max_depth=2)
-    assert RULES["typical"](p, tree(0, 2), random.key(0)).length == 2
-    assert RULES["typical"](p, tree(2, 0), random.key(0)).length == 1
+    assert RULES["typical"](p, tree(0, 2), random.split(random.key(0), 3)).length == 2
+    assert RULES["typical"](p, tree(2, 0), random.split(random.key(0), 3)).length == 1
     flat = jnp.full((3, 100), 0.01)  # exp(-H) = 0.01, so 0.003 is enough
-    assert RULES["typical"](flat, tree(5, 6), random.key(0)).length == 3
+    assert RULES["typical"](flat, tree(5, 6), random.split(random.key(0), 3)).length == 3
 
 
 N, WIDE = 7, 5
@@ -258,7 +260,7 @@ def test_verdicts_are_paths_to_possible_tokens(name, seed, p_kind, q_kind, same)
     valid[0] = True
     tokens = np.array([0] + [rng.choice(WIDE, p=q[parent[i]]) for i in range(1, N)])
     tree = Tree(jnp.asarray(tokens), jnp.asarray(parent), jnp.asarray(valid), jnp.float32(q), max_depth=N - 1)
-    verdict = jax.tree.map(np.asarray, judge[name](jnp.float32(p), tree, random.key(seed)))
+    verdict = jax.tree.map(np.asarray, judge[name](jnp.float32(p), tree, random.split(random.key(seed), N)))
     path, length = verdict.path, int(verdict.length)
     assert 1 <= length <= N and path[0] == 0 and np.all(path[length:] == path[length - 1])
     assert np.array_equal(parent[path[1:length]], path[: length - 1]) and valid[path[:length]].all()

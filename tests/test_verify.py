@@ -87,9 +87,10 @@ def draw(rule, draft, world: World, kept, keys):
     """Four tokens [DRAWS, 4], those after the verdict's drawn from the target, and accepted drafts [DRAWS]."""
 
     def once(key):
-        draft_key, rule_key, *rest = random.split(key, 2 + LENGTH)
+        draft_key, *rest = random.split(key, 1 + LENGTH)
+        rule_keys, rest = random.split(rest[0], LENGTH), random.split(rest[1], LENGTH)
         tree, p = draft(world, kept, draft_key)
-        verdict = rule(p, tree, rule_key)
+        verdict = rule(p, tree, rule_keys)
         tokens = jnp.append(tree.tokens[verdict.path[1:]], 0).at[verdict.length - 1].set(verdict.bonus)
         emitted = []
         for i, k in enumerate(rest):
@@ -136,8 +137,8 @@ def test_law_is_the_targets_where_drafts_are_cut_off(rule, draft, kept):
 
 def equality_then_residual(p, tree, key):
     """Keeps a draft that equals a draw from p, and still corrects by max(p - q, 0) as if by rejection."""
-    walk_key, bonus_key = random.split(key)
-    verdict = sample_and_walk(p, tree, walk_key)
+    bonus_key = random.fold_in(key[0], 0)
+    verdict = sample_and_walk(p, tree, key)
     last = verdict.path[-1]
     residual = jnp.maximum(p[last] - tree.q[last], 0)
     return verdict.replace(bonus=random.categorical(bonus_key, jnp.log(residual)))
@@ -151,14 +152,14 @@ def q_before_warping(p, tree, key):
 
 def bonus_from_p(p, tree, key):
     """Corrects a refused draft by a draw from p itself."""
-    judge_key, bonus_key = random.split(key)
-    verdict = rejection(p, tree, judge_key)
+    bonus_key = random.fold_in(key[0], 0)
+    verdict = rejection(p, tree, key)
     return verdict.replace(bonus=random.categorical(bonus_key, jnp.log(p[verdict.path[-1]])))
 
 
 def rejection_but_longest(p, tree, key):
     """Takes the longest prefix whose last draft passes, as block verification does, by the test of rejection."""
-    accept_key, bonus_key = random.split(key)
+    accept_key, bonus_key = random.split(key[0])
     ratio = [p[i, tree.tokens[i + 1]] / tree.q[i, tree.tokens[i + 1]] for i in range(DRAFTS)]
     passed = random.uniform(accept_key, (DRAFTS,)) < jnp.stack(ratio)
     last = jnp.max(jnp.where(passed, jnp.arange(1, LENGTH), 0))
@@ -246,7 +247,7 @@ def test_a_walk_goes_on_with_the_mass_of_the_children():
 @partial(jax.jit, static_argnums=0)
 def judge(rule, p, tree: Tree) -> Verdict:
     """The verdicts on a batch of trees."""
-    return jax.vmap(rule)(jnp.asarray(p), tree, random.split(random.key(3), len(p)))
+    return jax.vmap(rule)(jnp.asarray(p), tree, random.split(random.key(3), (len(p), tree.max_depth + 1)))
 
 
 def repeated(row, count: int):
@@ -365,7 +366,7 @@ def test_a_draft_that_the_target_rules_out_is_refused_whatever_is_drawn(rule, mo
     monkeypatch.setattr(random, "uniform", lambda key, shape: jnp.zeros(shape))  # the draw that passes every other test
     q = jnp.array([[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]])
     p = jnp.array([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]])
-    verdict = rule(p, chain(jnp.array([0, 1, 1]), q), random.key(0))
+    verdict = rule(p, chain(jnp.array([0, 1, 1]), q), random.split(random.key(0), 3))
     assert verdict.length == 2 and verdict.bonus == 0
 
 

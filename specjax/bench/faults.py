@@ -62,14 +62,14 @@ class _Argmax(DraftModel):
 
 def _equality_residual(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Keeps a draft only if it equals a draw from p, and draws from the residual otherwise."""
-    wanted_key, bonus_key = random.split(key)
+    wanted_key, bonus_key = random.split(key[0])
     wanted = random.categorical(wanted_key, jnp.log(p))
     return _chain(tree.tokens[1:] == wanted[:-1], p, tree, bonus_key)
 
 
 def _ratio_epsilon(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Adds an epsilon to the denominator, lest it be zero."""
-    accept_key, bonus_key = random.split(key)
+    accept_key, bonus_key = random.split(key[0])
     of_next = lambda dist: jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], -1)[:, 0]
     kept = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(tree.q) + _EPSILON)
     return _chain(kept, p, tree, bonus_key)

@@ -19,6 +19,7 @@ from ..generate import Generator
 from ..models.hub import LanguageModel
 from ..result import Result
 from ..stats import total
+from .shares import drafting_share
 
 _TIE_ULPS = 8
 
@@ -31,6 +32,7 @@ def compare(
     draft=None,
     max_new_tokens: int = 128,
     repeats: int = 1,
+    shares: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
     **drafting,
 ) -> dict:
@@ -41,6 +43,7 @@ def compare(
 
     Args:
       draft, drafting: see ``Generator``.
+      shares: also measure what part of a round is drafting, on the first prompt; compiles two more programs for each method.
       progress: told how many of how many runs are done.
 
     Returns an object for JSON: "machine", "settings" and "methods", see ``_summary``. Raises RequestError for bad input.
@@ -59,6 +62,8 @@ def compare(
     if drafts:
         setting["draft"] = drafts[0]
     summaries = [_summary(method, runs[method], runs["none"], target) for method in generators]
+    for summary in summaries:
+        summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
 
 

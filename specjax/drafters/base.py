@@ -19,6 +19,9 @@ class Drafter(Protocol):
         empty where they are chosen by other means.
       taps: layers of the target whose inputs it wants to see, in ``out.taps``.
       needs_draft: whether it drafts with a second model.
+
+    One that learns from what was answered before also has ``memory``, a pytree of fixed shapes or None, which a ``Generator`` passes as
+    ``draft``, and ``remember(memory, texts) -> memory``, called on the host between calls.
     """
 
     depth: int

@@ -1,7 +1,8 @@
 """Suffix decoding (Oliaro et al. 2024): what most often followed the newest tokens, by the counts of a suffix tree.
 
 The tree itself is never built. Its node for a run of tokens is the set of places where that run ends; going down to a child keeps
-the places whose next token is the child's. So a set is a mask over the text, and the counts are those of the tree at any size.
+the places whose next token is the child's. In the row itself a set is a mask over the text, in the texts of earlier requests a
+range of their suffix array.
 """
 
 import dataclasses
@@ -13,26 +14,34 @@ from jax import lax
 
 from ..request import per_row, whole
 from ..tree import Tree, chain
+from . import store as texts
+
+_LOOKED_AT = 32  # places of a range in the store, evenly spaced where it has more
 
 
 @dataclasses.dataclass(frozen=True)
 class Suffix:
-    """Looks up the last 1, 2, ... ``max_match`` tokens of a row in the row itself, follows the most frequent continuation of each,
-    and proposes the one of the highest score.
+    """Looks up the last 1, 2, ... ``max_match`` tokens of a row in the row itself and in the store, follows the most frequent
+    continuation of each, and proposes the one of the highest score.
 
     A token's probability is the product of count(child) / count(node) on the way to it. A continuation ends below
     ``min_token_prob`` and after as many tokens as its match is long; its score is the sum of its tokens' probabilities. Of equal
-    scores the longer match wins, of equal counts the more recent token.
+    scores the row's own wins, then the longer match; of equal counts the more recent token.
+
+    The store holds what a ``Generator`` was asked and answered before, and is passed as the ``draft`` of the pure functions. Output
+    does not depend on it, sampled or not: it only proposes.
 
     Attributes:
       num_speculative_tokens: the longest continuation.
       max_match: the longest run looked up.
       min_token_prob: see above.
+      store_tokens: size of the store; 0 looks up in the row alone.
     """
 
     num_speculative_tokens: int = 8
     max_match: int = 16
     min_token_prob: float = 0.1
+    store_tokens: int = 0
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = False
@@ -40,31 +49,49 @@ class Suffix:
     def __post_init__(self):
         for name in ("num_speculative_tokens", "max_match"):
             whole(name, getattr(self, name))
+        whole("store_tokens", self.store_tokens, 0)
         per_row("min_token_prob", self.min_token_prob, 1, float, most=1)
 
     @property
     def depth(self) -> int:
         return self.num_speculative_tokens
 
+    @property
+    def memory(self) -> texts.Store | None:
+        """What a ``Generator`` begins with and passes as ``draft``."""
+        return texts.empty(self.store_tokens) if self.store_tokens else None
+
+    def remember(self, memory: texts.Store, answered: list[list[int]]) -> texts.Store:
+        """The memory after these texts."""
+        return texts.remembered(memory, answered)
+
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return ()
 
     def draft(self, target, draft, state, key):
-        propose = lambda tokens, last: self._propose(tokens, last, target.config.vocab_size)
+        propose = lambda tokens, last: self._propose(tokens, last, target.config.vocab_size, draft)
         return jax.vmap(propose)(state.tokens, state.cache.length), ()
 
     def commit(self, target, draft, state, tree, out, verdict):
         return ()
 
-    def _propose(self, tokens: jax.Array, last: jax.Array, vocab_size: int) -> Tree:
+    def _propose(self, tokens: jax.Array, last: jax.Array, vocab_size: int, store: texts.Store | None) -> Tree:
         """The chain of one row: ``tokens`` int32 [T], of which those up to index ``last`` are text."""
+        drafted, p = self._in_row(tokens, last, vocab_size)
+        if store is not None:
+            recalled, its_p = self._in_store(tokens, last, store)
+            better = its_p.sum() > p.sum()
+            drafted, p = jnp.where(better, recalled, drafted), jnp.where(better, its_p, p)
+        return chain(jnp.concatenate([tokens[last][None], drafted]), valid=jnp.concatenate([jnp.ones(1, bool), p > 0]))
+
+    def _in_row(self, tokens, last, vocab_size: int) -> tuple[jax.Array, jax.Array]:
+        """The best continuation int32 [K] and its tokens' probabilities, 0 from its end on."""
         place, T = jnp.arange(tokens.size), tokens.size
         at = [(tokens == tokens[last]) & (place <= last)]
         for back in range(1, self.max_match):
             earlier = jnp.roll(tokens, back) == tokens[jnp.maximum(last - back, 0)]
             at.append(at[-1] & earlier & (place >= back) & (last >= back))
         at = jnp.stack(at)  # bool [L, T], where the newest 1, 2, ... tokens end, the newest place included
-        length = 1 + jnp.arange(self.max_match)
 
         def follow(carry, depth):
             ends, p = carry  # ends [L, T]: where the run and its continuation so far end
@@ -72,16 +99,47 @@ class Suffix:
             successor = jnp.roll(tokens, -1)
             counts = jnp.zeros((self.max_match, vocab_size), jnp.int32).at[:, successor].add(jnp.int32(following))
             often = jnp.where(following, counts[:, successor] * T + place, -1)
-            best = jnp.argmax(often, 1)
-            token = successor[best]
-            share = jnp.take_along_axis(counts, token[:, None], 1)[:, 0] / jnp.maximum(ends.sum(1), 1)
-            p = p * jnp.where(following.any(1), share, 0.0)
-            p = jnp.where((p >= self.min_token_prob) & (depth < length), p, 0.0)
+            token = successor[jnp.argmax(often, 1)]
+            p = self._share(p, jnp.take_along_axis(counts, token[:, None], 1)[:, 0], ends.sum(1), depth)
             ends = jnp.roll(following & (successor == token[:, None]), 1, axis=1)
             return (ends, p), (token, p)
 
-        _, (drafted, p) = lax.scan(follow, (at, jnp.ones(self.max_match)), jnp.arange(self.depth))  # [K, L] each
-        score = p.sum(0)
-        best = self.max_match - 1 - jnp.argmax(score[::-1])
-        valid = jnp.concatenate([jnp.ones(1, bool), p[:, best] > 0])
-        return chain(jnp.concatenate([tokens[last][None], drafted[:, best]]), valid=valid)
+        _, found = lax.scan(follow, (at, jnp.ones(self.max_match)), jnp.arange(self.depth))
+        return self._best(*found)
+
+    def _in_store(self, tokens, last, store: texts.Store) -> tuple[jax.Array, jax.Array]:
+        """The same from the store, by at most ``_LOOKED_AT`` of the places where a run stands."""
+        length, place = 1 + jnp.arange(self.max_match), jnp.arange(self.max_match)
+        runs = tokens[jnp.maximum(last - length[:, None] + 1 + place, 0)]  # [L, M], those of the newest 1, 2, ... tokens
+        low, high = texts.find(store, runs, length)
+        count = jnp.where(length <= last + 1, high - low, 0)[:, None]
+        nth = jnp.arange(_LOOKED_AT)
+        spread = jnp.where(count > _LOOKED_AT, nth * count // _LOOKED_AT, nth)
+        start = store.order[jnp.minimum(low[:, None] + spread, store.order.size - 1)]  # [L, R]
+        after = start[:, :, None] + length[:, None, None] + jnp.arange(self.depth)
+        after = store.tokens[jnp.minimum(after, store.tokens.size - 1)]  # [L, R, K]
+
+        def follow(carry, depth):
+            there, p = carry  # bool [L, R]: which of the places still agree
+            token = after[:, :, depth]
+            following = there & (token >= 0)
+            alike = (token[:, :, None] == token[:, None, :]) & following[:, None, :]
+            often = jnp.where(following, alike.sum(2) * store.tokens.size + start, -1)
+            best = jnp.argmax(often, 1)[:, None]
+            chosen = jnp.take_along_axis(token, best, 1)
+            onward = following & (token == chosen)
+            p = self._share(p, onward.sum(1), there.sum(1), depth)
+            return (onward, p), (jnp.maximum(chosen[:, 0], 0), p)
+
+        _, found = lax.scan(follow, (nth < count, jnp.ones(self.max_match)), jnp.arange(self.depth))
+        return self._best(*found)
+
+    def _share(self, p, child, node, depth) -> jax.Array:
+        """The probability [L] one token on; 0 where the continuation of a match ends."""
+        p = p * (child / jnp.maximum(node, 1))
+        return jnp.where((p >= self.min_token_prob) & (p > 0) & (depth < 1 + jnp.arange(self.max_match)), p, 0.0)
+
+    def _best(self, drafted, p) -> tuple[jax.Array, jax.Array]:
+        """Of continuations [K, L] that of the highest score, the longest match among equals."""
+        best = self.max_match - 1 - jnp.argmax(p.sum(0)[::-1])
+        return drafted[:, best], p[:, best]

@@ -1,0 +1,80 @@
+"""Continues 200 held-out prompts greedily with every method, one by one and in ragged batches of eight, and compares with plain decoding.
+
+    python scripts/greedy_equality.py [--methods ngram,tree] [--prompts 200]      writes docs/results/greedy_<platform>.md
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+from rich.progress import track
+
+from specjax import Generator, load
+from specjax.bench import held_out_prompts
+from specjax.bench.runner import difference
+from specjax.drafters import METHODS
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST, NEW = 96, 32
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--dtype", default="float32")
+    args = parser.parse_args()
+    target, draft = (load(name, dtype=args.dtype) for name in ("tiny-python", "tiny-python-draft"))
+    texts = [target.tokenizer.encode(text) for text in held_out_prompts(target.tokenizer, args.prompts, LONGEST)]
+    prompts = [text[: 1 + (37 * i) % len(text)] for i, text in enumerate(texts)]  # of all lengths
+    plain = continued(Generator(target, capacity=256), prompts, 1, "none")
+    file = ROOT / f"docs/results/greedy_{jax.default_backend()}.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    for method in args.methods.split(","):
+        generator = Generator(target, method, draft if METHODS[method].needs_draft else None, capacity=256)
+        found[method] = {size: figures(continued(generator, prompts, int(size), method), plain, target) for size in ("1", "8")}
+        file.write_text(json.dumps(found, indent=1) + "\n")
+        file.with_suffix(".md").write_text(page(found, args))
+    print(page(found, args))
+    raise SystemExit(any(row["no_ties"] for sizes in found.values() for row in sizes.values()))
+
+
+def continued(generator: Generator, prompts: list[list[int]], size: int, name: str) -> list:
+    results = []
+    for start in track(range(0, len(prompts), size), f"{name}, batch {size}"):
+        results += generator(prompts[start : start + size], max_new_tokens=NEW, ignore_eos=True)
+    return results
+
+
+def figures(results: list, plain: list, target) -> dict:
+    """How many texts are equal, how many part at a tie of the logits and how many do not, and tokens a target call."""
+    parted = [d for i, pair in enumerate(zip(results, plain)) if (d := difference(i, *pair, target))]
+    ties = sum(d["tie"] for d in parted)
+    calls = sum(r.stats.target_calls for r in results)
+    return {
+        "prompts": len(plain), "equal": len(plain) - len(parted), "ties": ties, "no_ties": len(parted) - ties,
+        "tokens_per_call": sum(r.stats.generated for r in results) / calls,
+    }  # fmt: skip
+
+
+def page(found: dict, args) -> str:
+    lines = [
+        "# Greedy texts of every method against plain decoding",
+        "",
+        f"Written by `scripts/greedy_equality.py`: tiny-python with tiny-python-draft, {args.dtype}, prompts of 1 to {LONGEST} tokens, {NEW} new tokens each, on "
+        f"{jax.default_backend()}, jax {jax.__version__}. Rows of a batch of eight have different lengths.",
+        "",
+        "| method | equal at batch 1 | equal at batch 8 | others part at a tie | tokens a call |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for method, sizes in found.items():
+        one, eight = sizes["1"], sizes["8"]
+        equal = [f"{row['equal']} of {row['prompts']}" for row in (one, eight)]
+        ties = f"{one['ties'] + eight['ties']} of {one['ties'] + eight['ties'] + one['no_ties'] + eight['no_ties']}"
+        lines.append(f"| `{method}` | {equal[0]} | {equal[1]} | {ties} | {one['tokens_per_call']:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
