@@ -95,7 +95,7 @@ def random_options(rng: np.random.Generator, rows: int, vocab_size: int, seed: i
     tokens = lambda: rng.integers(1, vocab_size, 4).tolist()
     regex = [REGEXES[-1], *(REGEXES[j] for j in rng.integers(0, len(REGEXES), rows - 1))]
     return dict(
-        max_new_tokens=rng.integers(NEW // 4, NEW + 1, rows).tolist(),
+        max_new_tokens=rng.integers(NEW // 2, NEW + 1, rows).tolist(),
         temperature=rng.choice([0.0, 0.0, 0.0, 0.5, 1.0, 1.5], rows).tolist(),
         top_k=some([1, 5, 50], 0),
         top_p=some([0.5, 0.9, 0.99], 1.0),
