@@ -92,8 +92,25 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument("--tree-nodes", type=int, help="for dynamic_tree, drafted nodes (default 16)")
     command.add_argument("--tree-depth", type=int, help="for dynamic_tree, levels (default 5)")
     command.add_argument("--tree-top-k", type=int, help="for dynamic_tree, nodes expanded in a level (default 4)")
+    command.add_argument("--exit-layer", type=int, help="for early_exit, how many layers draft (default half of them)")
+    layers = dict(type=_numbers, metavar="LAYERS")
+    command.add_argument("--skip-attention", **layers, help="for layer_skip, layers that draft without attention, such as 1,3")
+    command.add_argument("--skip-mlp", **layers, help="for layer_skip, layers that draft without MLP (default for both: every other one)")
+    command.add_argument(
+        "--draft-confidence",
+        type=float,
+        help="for early_exit (default 0, never) and layer_skip (default 0.8): stop drafting where the likeliest token is less probable",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object")
     return command
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas; none at all for an empty text."""
+    try:
+        return tuple(int(number) for number in text.split(",") if text.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,3") from None
 
 
 def _method_options(command: argparse.ArgumentParser) -> None:
