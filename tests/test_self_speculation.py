@@ -6,11 +6,11 @@ from functools import cache, partial
 import jax
 import numpy as np
 import pytest
-from conftest import random_prompts, tiny_model
+from conftest import language_model, random_prompts, tiny_model
 from test_decode import NEW, PLAIN, finish, new_tokens, start
 
-from specjax import EarlyExit, LayerSkip, decode
-from specjax.models.decoder import Layer
+from specjax import EarlyExit, Generator, LayerSkip, RequestError, decode
+from specjax.models.decoder import Layer, Skip
 from specjax.stats import Counters
 from specjax.verify import resolve
 
@@ -211,3 +211,30 @@ def test_greedy_text_of_one_row_is_that_of_plain_python(drafter):
         row.verify([])
     assert new_tokens(state, PROMPTS[1:2]) == [row.text[len(PROMPTS[1]) :]]
     assert state.counters.accepted_at.sum() > 2 and state.counters.calls[0] < NEW
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "named"),
+    [
+        ("early_exit", dict(exit_layer=0), "exit_layer"),
+        ("early_exit", dict(exit_layer=L), f"exit_layer must be 1 to {L - 1}"),
+        ("early_exit", dict(draft_confidence=1.5), "draft_confidence"),
+        ("early_exit", dict(num_speculative_tokens=0), "num_speculative_tokens"),
+        ("layer_skip", dict(skip_attention=(L,)), f"skip_attention names layer {L}"),
+        ("layer_skip", dict(skip_mlp=(-1,)), "skip_mlp"),
+        ("layer_skip", dict(skip_mlp=()), "nothing out"),
+        ("layer_skip", dict(skip_attention=(0, 1, 2), skip_mlp=(2, 1, 0)), "every sub-layer"),
+    ],
+)
+def test_parts_that_are_none_are_refused_in_one_line(method, options, named):
+    with pytest.raises(RequestError) as error:
+        Generator(language_model(TARGET), method, **options)
+    assert named in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_drafts_where_nothing_is_said():
+    config = TARGET.config.replace(num_layers=8)
+    assert EarlyExit().skip(config) == Skip((4, 5, 6, 7), (4, 5, 6, 7))
+    assert LayerSkip().skip(config) == Skip((1, 3, 5), (1, 3, 5))
+    assert LayerSkip().skip(config.replace(num_layers=2)) == Skip((1,), (1,))
+    assert LayerSkip(skip_mlp=(2,)).skip(config) == Skip((), (2,))

@@ -196,7 +196,7 @@ def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) 
         p, q = (warped(model.logits(hidden).astype(jnp.float32), sampling) for hidden in (out.hidden, drafts.hidden))
         return jnp.where(place < length, jnp.minimum(p, q).sum(-1)[0], 0).sum()
 
-    return lax.map(agreed, (tokens, lengths)).sum() / lengths.sum()
+    return lax.map(agreed, (tokens, lengths)).sum() / lengths.sum().astype(jnp.float32)
 
 
 def _without(model: Decoder, keep: jax.Array) -> Decoder:
@@ -221,13 +221,13 @@ def _flags(method: str, setting: Setting) -> str:
         flags += [f"--exit-layer {skip.mlp[0]}"]
     else:
         flags += [f"--skip-{name} {layers(numbers)}" for name, numbers in (("attention", skip.attention), ("mlp", skip.mlp)) if numbers]
-    return " ".join([*flags, f"--num-speculative-tokens {setting.drafted}"])
+    return " ".join([*flags, f"--num-speculative-tokens {setting.drafted} --draft-confidence 0"])  # full chains are what was judged
 
 
 def _record(method: str, setting: Setting) -> dict:
     flags = _flags(method, setting)
     return {
-        "setting": " ".join(flags.split()[2:-2]),
+        "setting": " ".join(flags.split()[2:-4]),
         "alpha": setting.alpha,
         "cost": setting.cost,
         "num_speculative_tokens": setting.drafted,
