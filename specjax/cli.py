@@ -1,4 +1,4 @@
-"""The command line: ``specjax generate``, ``compare`` and ``verify``. What they do is in ``commands.py``."""
+"""The command line: ``specjax generate``, ``compare``, ``verify`` and ``tune``. What they do is in ``commands.py``."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import __version__
 from .bench.faults import FAULTS
-from .commands import run_compare, run_generate, run_verify
+from .commands import run_compare, run_generate, run_tune, run_verify
 from .drafters import METHODS
 from .errors import SpecjaxError
 
@@ -67,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--samples", type=int, default=512, help="draws for each prompt and method (default 512)")
     command.add_argument("--tokens", type=int, default=3, help="how many first tokens the draws are compared by (default 3)")
     command.add_argument("--inject", metavar="FAULT", help=f"plant a known wrong rule, which must be found: {', '.join(FAULTS)}")
+
+    command = _command(commands, "tune", run_tune, "measure a model on this device and say which options to draft with")
+    command.add_argument("--layers", action="store_true", help="which layers should draft, for early_exit and layer_skip")
+    command.add_argument("--budget", type=int, help="with --layers, how many sets of sub-layers to try (default 8 for each layer)")
+    command.add_argument("--temperature", type=float, default=0.0, help="of the requests to come (default %(default)s)")
+    command.add_argument("--prompts", type=Path, help="JSON lines with prompt or turns; by default held-out standard-library code")
+    command.add_argument("--num-prompts", type=int, help="how many prompts to use; by default all of the file, or 16")
     return parser
 
 
@@ -78,7 +85,11 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument("--draft", help="a smaller model of the same tokenizer")
     command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
     command.add_argument("--max-new-tokens", type=int, default=128, help="(default 128)")
-    command.add_argument("--num-speculative-tokens", type=int, help="for chains, tokens drafted in a round (default 5; suffix 8)")
+    command.add_argument(
+        "--num-speculative-tokens",
+        type=int,
+        help="for chains, tokens drafted in a round (default 5; early_exit 6, suffix and layer_skip 8)",
+    )
     command.add_argument("--prompt-lookup-max", type=int, help="for ngram, the longest run to look up (default 4)")
     command.add_argument("--prompt-lookup-min", type=int, help="for ngram, the shortest (default 1)")
     command.add_argument("--max-match", type=int, help="for suffix, the longest run to look up (default 16)")
@@ -94,8 +105,25 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument("--tree-nodes", type=int, help="for dynamic_tree, drafted nodes (default 16)")
     command.add_argument("--tree-depth", type=int, help="for dynamic_tree, levels (default 5)")
     command.add_argument("--tree-top-k", type=int, help="for dynamic_tree, nodes expanded in a level (default 4)")
+    command.add_argument("--exit-layer", type=int, help="for early_exit, how many layers draft (default half of them)")
+    layers = dict(type=_numbers, metavar="LAYERS")
+    command.add_argument("--skip-attention", **layers, help="for layer_skip, layers that draft without attention, such as 1,3")
+    command.add_argument("--skip-mlp", **layers, help="for layer_skip, layers that draft without MLP (default for both: every other one)")
+    command.add_argument(
+        "--draft-confidence",
+        type=float,
+        help="for early_exit (default 0, never) and layer_skip (default 0.8): stop drafting where the likeliest token is less probable",
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object")
     return command
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas; none at all for an empty text."""
+    try:
+        return tuple(int(number) for number in text.split(",") if text.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,3") from None
 
 
 def _method_options(command: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from rich.text import Text
 from .errors import RequestError
 
 _WIDTH, _HELD_OUT_PROMPTS, _HELD_OUT_TOKENS = 160, 16, 128
+_LONGEST_DRAFT = 8
 _VERIFIED_PROMPTS, _VERIFIED_TOKENS = 4, 32  # short: every draw reads its prompt anew
 
 SAMPLING = (
@@ -113,6 +114,33 @@ def run_verify(args: argparse.Namespace) -> int:
     else:
         print(*lossless.lines(report), sep="\n")
     return 0 if report["agree"] else 1
+
+
+def run_tune(args: argparse.Namespace) -> None:
+    """Measures the target and prints which options to use, as a table or JSON."""
+    from .bench import held_out_prompts, read_prompts
+    from .planning import layers
+    from .request import whole
+
+    if not args.layers:
+        raise RequestError("say what to tune: --layers")
+    for name in ("num_prompts", "num_speculative_tokens", "budget"):
+        if getattr(args, name) is not None:
+            whole(name, getattr(args, name))
+    texts = args.prompts and read_prompts(args.prompts)
+    with _status("loading"):
+        target = _load(args)
+        size = min(_HELD_OUT_TOKENS, target.config.context // 4)
+        texts = texts or held_out_prompts(target.tokenizer, args.num_prompts or _HELD_OUT_PROMPTS, size)
+    with _bar("tuning") as bar:
+        options = dict(temperature=args.temperature, longest=args.num_speculative_tokens or _LONGEST_DRAFT, budget=args.budget)
+        report = layers.tune_layers(target, texts[: args.num_prompts], progress=bar, **options)
+    if args.json:
+        print(json.dumps(report))
+    else:
+        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+        console.print(layers.table(report))
+        print(*filter(None, (report["note"], report["flags"])), sep="\n")
 
 
 def _method(args: argparse.Namespace) -> str:

@@ -163,7 +163,7 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
     with jax.named_scope("draft"):
         tree, drafting = drafter.draft(target, draft, state, draft_key)
     with jax.named_scope("forward"):
-        out = forward(target, tree, state.cache, drafter.taps)
+        out = forward(target, tree, state.cache, drafter.taps, getattr(drafting, "begun", None))
     with jax.named_scope("verify"):
         p = probabilities(out.logits, state.sampling, tree_context(state, tree))
         verdict = verify(p, tree, state.sampling, rule, verify_key)
@@ -199,11 +199,11 @@ def run(target: Decoder, draft, state: DecodeState, until, *, drafter, rule: Cal
     return lax.while_loop(unfinished, lambda state: step(target, draft, state, drafter=drafter, rule=rule), state)
 
 
-def forward(target: Decoder, tree: Tree, cache: KVCache, taps: tuple[int, ...] = ()) -> Output:
-    """The target's view of every node, with logits: ``tree`` is batched, its leaves [B, N, ...]."""
+def forward(target: Decoder, tree: Tree, cache: KVCache, taps: tuple[int, ...] = (), begun: tuple | None = None) -> Output:
+    """The target's view of every node, with logits: ``tree`` is batched, its leaves [B, N, ...]. ``begun``: see ``Decoder``."""
     mask = jax.vmap(ancestors)(tree)
     positions = cache.length[:, None] + mask.sum(-1) - 1
-    out = target(tree.tokens, positions, mask, cache, taps=taps)
+    out = target(tree.tokens, positions, mask, cache, taps=taps, begun=begun)
     return out.replace(logits=target.logits(out.hidden))
 
 

@@ -51,6 +51,8 @@ class Generator:
         method = method or ("none" if draft is None else "draft_model")
         self.method, self.target = method, target
         self.draft, self.drafter = None, make_drafter(method, **drafting)
+        if hasattr(self.drafter, "check"):
+            self.drafter.check(target.config)
         if self.drafter.needs_draft:
             if draft is None:
                 raise RequestError(f"method {method!r} needs a draft; name a smaller model of the same tokenizer")

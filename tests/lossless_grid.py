@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import TINY, p_value, tiny_model, warped
 
-from specjax import DraftModel, DraftTree, DynamicTree, Ngram, Plain, decode
+from specjax import DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Ngram, Plain, decode
 from specjax.constraint import Automaton
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
@@ -79,6 +79,8 @@ METHODS = {
     "tree, independent siblings": (DraftTree(expansion((2, 1)), "independent"), ("multi_step", "k_seq")),
     "tree, likeliest siblings": (DraftTree(expansion((2, 1)), "top_k"), ("sample_and_walk",)),
     "dynamic_tree": (DynamicTree(tree_nodes=4, tree_depth=2, tree_top_k=2), ("sample_and_walk",)),
+    "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block", "rejection")),
+    "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
 }
 
 CONFIG = TINY.replace(
@@ -103,6 +105,18 @@ FIRST = {(): 0, (1, 2): 1, (2, 2): 3}
 @cache
 def model(seed: int):
     return tiny_model(seed, sharpness=15, config=CONFIG)
+
+
+@cache
+def target(drafter):
+    """What is decoded: ``model(0)``. For an early exit, above another that does nothing, so that the law is the same."""
+    if not isinstance(drafter, EarlyExit):
+        return model(0)
+    deeper = tiny_model(1, config=CONFIG, num_layers=2)
+    deeper.embed, deeper.layers[1], deeper.norm, deeper.head = model(0).embed, model(0).layers[0], model(0).norm, model(0).head
+    deeper.layers[0].out[...] *= 0
+    deeper.layers[0].down[...] *= 0
+    return deeper
 
 
 prefill = jax.jit(decode.prefill, static_argnames=("drafter", "chunk", "dtype"))
@@ -139,11 +153,11 @@ def start(draft, drafter, seed: int, rows: int, processors: tuple = ()) -> decod
         STOPS,
         jnp.asarray(each([FIRST[case.stop_string] for case in cases]), jnp.int32),
     )
-    return prefill(model(0), draft, *arrays, drafter=drafter, chunk=4, dtype=jnp.float32)
+    return prefill(target(drafter), draft, *arrays, drafter=drafter, chunk=4, dtype=jnp.float32)
 
 
 def finish(draft, state, drafter, rule, until: int = 99) -> decode.DecodeState:
-    return run(model(0), draft, state, jnp.int32(until), drafter=drafter, rule=RULES.get(rule, rule))
+    return run(target(drafter), draft, state, jnp.int32(until), drafter=drafter, rule=RULES.get(rule, rule))
 
 
 def observed(state: decode.DecodeState, rows: int) -> dict[str, np.ndarray]:

@@ -7,6 +7,8 @@ from ..errors import RequestError
 from .base import Drafter
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
+from .early_exit import EarlyExit
+from .layer_skip import LayerSkip
 from .ngram import Ngram
 from .none import Plain
 from .suffix import Suffix
@@ -15,7 +17,7 @@ from .tree import DraftTree
 
 METHODS = {
     "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "draft_model": DraftModel, "tree": DraftTree,
-    "dynamic_tree": DynamicTree,
+    "dynamic_tree": DynamicTree, "early_exit": EarlyExit, "layer_skip": LayerSkip,
 }  # fmt: skip
 
 OPTIONS = tuple(dict.fromkeys(field.name for method in METHODS.values() for field in dataclasses.fields(method)))
@@ -28,6 +30,8 @@ __all__ = [
     "DraftTree",
     "Drafter",
     "DynamicTree",
+    "EarlyExit",
+    "LayerSkip",
     "Ngram",
     "Plain",
     "Suffix",

@@ -13,6 +13,9 @@ from ..verify import Verdict
 class Drafter(Protocol):
     """Static options of a method, hashable, and three pure functions. States are pytrees of the drafter's choosing.
 
+    What ``draft`` returns may have an attribute ``begun``: the nodes' first layers as the target has them, which the verify pass then
+    does not run, see ``Decoder``. A method may have ``check(config)``, which raises RequestError where its options do not fit a target.
+
     Attributes:
       depth: the longest path it proposes, in edges.
       sampled: how its tokens were drawn from the q that its trees carry: "chain", "without_replacement" or "independent" siblings;

@@ -10,11 +10,9 @@ from jax import lax
 
 from .. import cache as kv
 from ..cache import KVCache
-from ..context import advance
 from ..decode import fill
 from ..request import whole
-from ..sampling import probabilities, sample
-from ..tree import chain
+from . import chains
 
 
 @struct.dataclass
@@ -56,31 +54,20 @@ class DraftModel:
         exists = (place > 0) | (n > 0)[:, None]
         at = jnp.maximum(n[:, None] - 1 + place, 0)
 
-        def draw(out, drafted, states, i):
-            """The token after node i, given the nodes so far and the state of the constraint after them."""
-            path = jnp.broadcast_to((place > 0) & (place <= i), (n.size, 1, place.size))
-            q = probabilities(draft.logits(out.hidden[:, -1:]), state.sampling, state.context(drafted, path, states[:, None]))[:, 0]
-            token = sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, state.sampling)
-            states = states if state.sampling.constraint is None else advance(state.sampling.constraint, states, token)
-            return token, q, lax.dynamic_update_slice_in_dim(drafted, token[:, None], i + 1, 1), states
-
-        def extend(carry, i):
-            token, rows, drafted, states = carry
+        def read(i, token, rows):
             seen = jnp.concatenate([exists & (place <= i), jnp.ones_like(exists[:, :1])], 1)[:, None]
             position = (n + i)[:, None]
-            out = draft(token[:, None], position, seen, cache, rows=rows, row_positions=jnp.concatenate([at, position], 1))
+            out = draft(token, position, seen, cache, rows=rows, row_positions=jnp.concatenate([at, position], 1))
             rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], i + 1, 2), rows, out.rows)
-            token, q, drafted, states = draw(out, drafted, states, i)
-            return (token, rows, drafted, states), q
+            return draft.logits(out.hidden), rows
 
         mask = jnp.tril(jnp.ones((2, 2), bool)) & exists[:, None, :2] | jnp.eye(2, dtype=bool)
         out = draft(jnp.concatenate([before, state.root[:, None]], 1), at[:, :2], mask, cache)
-        drafted = jnp.where(place == 0, state.root[:, None], 0)
-        token, q, drafted, states = draw(out, drafted, state.states, 0)
         rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.depth - 1), (0, 0))), out.rows)
-        (_, rows, drafted, _), qs = lax.scan(extend, (token, rows, drafted, states), jnp.arange(1, self.depth))
-        qs = jnp.concatenate([q[None], qs, jnp.zeros_like(q)[None]])
-        return jax.vmap(chain, (0, 1))(drafted, qs), State(cache, rows)
+        chain = chains.begin(state, self.depth, target.config.vocab_size)
+        chain = chains.draw(chain, draft.logits(out.hidden[:, -1:]), 0, state, key)
+        chain, rows, _ = chains.grow(chain, 1, read, rows, state, key)
+        return chain.tree, State(cache, rows)
 
     def commit(self, target, draft, state, tree, out, verdict):
         n, pending = state.cache.length, state.drafter

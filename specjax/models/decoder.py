@@ -4,6 +4,8 @@ Modules hold parameters and the names of their axes, nothing else. A call reads 
 key/value rows it computed, and ``cache.commit`` writes those that were accepted.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx, struct
@@ -20,7 +22,8 @@ class Output:
 
     Attributes:
       hidden: float32 [B, N, E], after the final norm; ``Decoder.logits`` maps it to the vocabulary.
-      rows: for each layer keys and values [B, K, M, D]: the uncommitted rows passed in, then those of the nodes.
+      rows: for each layer keys and values [B, K, M, D]: the uncommitted rows passed in, then those of the nodes. None for a layer
+        whose attention was left out.
       taps: float32 [B, N, E] for each layer asked for: the residual stream entering that layer.
       logits: float32 [B, N, V] after each node, where they were computed (``decode.forward``).
     """
@@ -29,6 +32,14 @@ class Output:
     rows: tuple
     taps: tuple = ()
     logits: jax.Array | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Skip:
+    """Sub-layers that a forward leaves out, by the numbers of their layers: the residual stream passes by them. Static."""
+
+    attention: tuple[int, ...] = ()
+    mlp: tuple[int, ...] = ()
 
 
 class Layer(nnx.Module):
@@ -49,24 +60,37 @@ class Layer(nnx.Module):
         self.q_norm = _param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
         self.k_norm = _param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
 
-    def __call__(self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
-        """x float32 [B, N, E] to the same; also the rows of ``Output``. ``past`` and ``rows`` are this layer's, or None."""
+    def __call__(self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype, attention=True, mlp=True):
+        """x float32 [B, N, E] to the same; also the rows of ``Output``. ``past`` and ``rows`` are this layer's, or None.
+
+        ``attention`` and ``mlp`` are false where a sub-layer is left out.
+        """
+        new_rows = None
+        if attention:
+            x, new_rows = self._attention(x, config, angles, positions, mask, past, length, rows, window, dtype)
+        if mlp:
+            x = self._mlp(x, config)
+        return x, new_rows
+
+    @jax.named_scope("attention")
+    def _attention(self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
         B, N, _ = x.shape
         K, G, D, eps = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim, config.norm_eps
-        with jax.named_scope("attention"):
-            qkv = linear(rms_norm(x, self.attention_norm[...], eps), self.qkv[...], _value(self.qkv_bias)).reshape(B, N, K, G + 2, D)
-            q, k, v = qkv[..., :G, :], qkv[..., G, :], qkv[..., G + 1, :]
-            if self.q_norm is not None:
-                q, k = rms_norm(q, self.q_norm[...], eps), rms_norm(k, self.k_norm[...], eps)
-            q, k = rotate(q, *angles), rotate(k, *angles)
-            k, v = (a.transpose(0, 2, 1, 3).astype(dtype) for a in (k, v))
-            if rows is not None:
-                k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
-            x = x + linear(attend(q, past, length, (k, v), mask, positions, window), self.out[...], _value(self.out_bias))
-        with jax.named_scope("mlp"):
-            gate, up = jnp.split(linear(rms_norm(x, self.mlp_norm[...], eps), self.gate_up[...], _value(self.gate_up_bias)), 2, -1)
-            x = x + linear(jax.nn.silu(gate) * up, self.down[...], _value(self.down_bias))
-        return x, (k, v)
+        qkv = linear(rms_norm(x, self.attention_norm[...], eps), self.qkv[...], _value(self.qkv_bias)).reshape(B, N, K, G + 2, D)
+        q, k, v = qkv[..., :G, :], qkv[..., G, :], qkv[..., G + 1, :]
+        if self.q_norm is not None:
+            q, k = rms_norm(q, self.q_norm[...], eps), rms_norm(k, self.k_norm[...], eps)
+        q, k = rotate(q, *angles), rotate(k, *angles)
+        k, v = (a.transpose(0, 2, 1, 3).astype(dtype) for a in (k, v))
+        if rows is not None:
+            k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
+        return x + linear(attend(q, past, length, (k, v), mask, positions, window), self.out[...], _value(self.out_bias)), (k, v)
+
+    @jax.named_scope("mlp")
+    def _mlp(self, x, config: ModelConfig):
+        normed = rms_norm(x, self.mlp_norm[...], config.norm_eps)
+        gate, up = jnp.split(linear(normed, self.gate_up[...], _value(self.gate_up_bias)), 2, -1)
+        return x + linear(jax.nn.silu(gate) * up, self.down[...], _value(self.down_bias))
 
 
 class Decoder(nnx.Module):
@@ -94,6 +118,8 @@ class Decoder(nnx.Module):
         taps: tuple[int, ...] = (),
         rope_lengths: jax.Array | None = None,
         row_positions: jax.Array | None = None,
+        skip: Skip = Skip(),
+        begun: tuple | None = None,
     ) -> Output:
         """Scores N nodes that follow the cache.
 
@@ -106,21 +132,27 @@ class Decoder(nnx.Module):
           taps: layers whose input is returned.
           rope_lengths: see ``layers.rotary``.
           row_positions: int32 [B, M], positions of all rows; needed only where ``rows`` is given and the model has attention windows.
+          skip: sub-layers left out.
+          begun: what an earlier call computed of the same nodes in the first layers, which are then not run: the residual stream
+            float32 [B, N, E] that enters the next one, and the nodes' rows of each. ``taps`` are of the layers from there on.
         """
         config = self.config
         angles = rotary(positions, config, rope_lengths)
         length = jnp.zeros(tokens.shape[0], jnp.int32) if cache is None else cache.length
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
-        x = self.embed[...][tokens].astype(jnp.float32)
+        x, done = (self.embed[...][tokens].astype(jnp.float32), ()) if begun is None else begun
         row_positions = positions if row_positions is None else row_positions
-        tapped, new_rows = {}, []
-        for i, layer in enumerate(self.layers):
+        tapped, new_rows = {}, list(done)
+        for i in range(len(done), config.num_layers):
             if i in taps:
                 tapped[i] = x
             window = config.windows[i] if config.windows else None
             seen = mask if window is None else mask & (row_positions[:, None, :] > positions[:, :, None] - window)
             past = None if cache is None else cache.layers[i]
-            x, layer_rows = layer(x, config, angles, positions, seen, past, length, None if rows is None else rows[i], window, dtype)
+            earlier = None if rows is None else rows[i]
+            x, layer_rows = self.layers[i](
+                x, config, angles, positions, seen, past, length, earlier, window, dtype, i not in skip.attention, i not in skip.mlp
+            )
             new_rows.append(layer_rows)
         if len(self.layers) in taps:
             tapped[len(self.layers)] = x

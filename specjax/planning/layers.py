@@ -1,0 +1,236 @@
+"""Which layers of a target should draft for it: the best early exit, and the best set of sub-layers to leave out.
+
+A setting is judged by the speed-up to expect of it: how often what it says would be accepted, on given texts, and what it and the
+whole target take on this device. See ``cost.speedup``.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+from rich.table import Table
+
+from ..bench.runner import machine
+from ..errors import RequestError
+from ..generate import cache_dtype
+from ..models.decoder import Decoder, Skip
+from ..models.hub import LanguageModel
+from ..request import per_row, whole
+from ..sampling import SamplingParams, sampling_params, warped
+from .cost import Costs, measured_costs, speedup
+
+_LONGEST_TEXT = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A part of the target that may draft, and what is expected of it.
+
+    Attributes:
+      skip: what it lacks.
+      alpha: expected share of its tokens that are accepted, the acceptance rate of Leviathan et al.
+      cost: seconds of its step in those of the target's, their c.
+      drafted: the draft length that pays best.
+      speedup: over plain decoding.
+    """
+
+    skip: Skip
+    alpha: float
+    cost: float
+    drafted: int
+    speedup: float
+
+
+Rate = Callable[[Skip], float]
+
+
+def tune_layers(
+    target: LanguageModel,
+    texts: Sequence[str],
+    *,
+    temperature: float = 0.0,
+    longest: int = 8,
+    budget: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict:
+    """Measures the target and looks for the best early exit and the best set of sub-layers to skip.
+
+    Args:
+      texts: on which agreement is measured, each cut at 512 tokens.
+      temperature: of the requests to come.
+      longest: the longest draft to consider.
+      budget: how many sets of sub-layers to try, at least 4 for each layer; by default 8.
+      progress: told how many of how many settings are judged.
+
+    Returns an object for JSON: "machine", "settings", "seconds", "early_exit" and "layer_skip", each the settings found, best first,
+    "flags", those of the best of all, None where plain decoding is not beaten, and "note". Raises RequestError for bad input.
+    """
+    L = target.config.num_layers
+    if L < 2:
+        raise RequestError("the target has one layer, and no part of it can draft; use another method")
+    per_row("temperature", temperature, 1, np.float32)
+    whole("longest", longest)
+    budget = 8 * L if budget is None else whole("budget", budget, 4 * L)
+    agreement, done = agreement_on(target, texts, temperature), iter(range(1, L + budget))
+
+    def rate(skip: Skip) -> float:
+        alpha = agreement(skip)
+        progress(next(done), L - 1 + budget)
+        return alpha
+
+    length = min(128, target.config.context - longest - 1)
+    costs = measured_costs(target.model, longest + 1, length, cache_dtype(target))
+    exits = find_exit(rate, costs, L, longest)
+    skips = find_skip_set(rate, costs, L, longest, budget)
+    return report(target, len(texts), temperature, costs, exits, skips)
+
+
+def find_exit(rate: Rate, costs: Costs, num_layers: int, longest: int) -> list[Setting]:
+    """Every early exit, the best first; of equals the earlier. ``rate`` is the alpha of a part."""
+    above = (tuple(range(exit_layer, num_layers)) for exit_layer in range(1, num_layers))
+    return sorted((_judged(Skip(layers, layers), rate, costs, num_layers, longest) for layers in above), key=lambda s: -s.speedup)
+
+
+def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budget: int, seed: int = 0) -> list[Setting]:
+    """The sets of sub-layers tried, the best first.
+
+    Each sub-layer is left out alone; then sets grow in the order of these results; then sub-layers of the best set so far change sides
+    at random, and a better set takes its place, until ``budget`` sets were tried.
+    """
+    parts = [(kind, layer) for layer in range(num_layers) for kind in ("attention", "mlp")]
+    found: dict[frozenset, Setting] = {}
+
+    def judge(chosen) -> None:
+        chosen = frozenset(chosen)
+        if 0 < len(chosen) < len(parts) and chosen not in found and len(found) < budget:
+            of = lambda kind: tuple(sorted(layer for k, layer in chosen if k == kind))
+            found[chosen] = _judged(Skip(of("attention"), of("mlp")), rate, costs, num_layers, longest)
+
+    for part in parts:
+        judge([part])
+    order = sorted(parts, key=lambda part: -found[frozenset([part])].speedup)
+    for size in range(2, len(parts)):
+        judge(order[:size])
+    rng = np.random.default_rng(seed)
+    for _ in range(4 * budget):  # some of the changes were tried before
+        best = max(found, key=lambda chosen: found[chosen].speedup)
+        changed = rng.choice(len(parts), size=rng.integers(1, 3), replace=False)
+        judge(best ^ {parts[i] for i in changed})
+    return sorted(found.values(), key=lambda s: -s.speedup)
+
+
+def agreement_on(target: LanguageModel, texts: Sequence[str], temperature: float) -> Rate:
+    """The alpha of a part, E of the sum of min(p, q) over the places of ``texts``: at temperature 0 how often the argmax is the same.
+
+    Every place is read as the first draft of a round is: its past is the whole target's.
+    """
+    ids = [target.tokenizer.encode(text)[: min(_LONGEST_TEXT, target.config.context)] for text in texts]
+    if not ids or not all(ids):
+        raise RequestError("a text is empty, or there is none; give some with at least one token each")
+    tokens = np.zeros((len(ids), max(map(len, ids))), np.int32)
+    for row, text in zip(tokens, ids):
+        row[: len(text)] = text
+    lengths, sampling = jnp.array([len(text) for text in ids]), sampling_params(1, temperature)
+    place = np.arange(target.config.num_layers)
+
+    def rate(skip: Skip) -> float:
+        keep = [~np.isin(place, layers) for layers in (skip.attention, skip.mlp)]
+        return float(_agreement(target.model, jnp.asarray(tokens), lengths, jnp.asarray(keep), sampling))
+
+    return rate
+
+
+def report(target: LanguageModel, texts: int, temperature: float, costs: Costs, exits: list[Setting], skips: list[Setting]) -> dict:
+    """What ``tune_layers`` returns."""
+    L = target.config.num_layers
+    kinds = {"early_exit": exits, "layer_skip": skips}
+    method, best = max(((kind, found[0]) for kind, found in kinds.items()), key=lambda pair: pair[1].speedup)
+    wins = best.speedup > 1
+    note = f"{method} is expected to be {best.speedup:.2f}x as fast as plain decoding"
+    if not wins:
+        note = f"no early exit and no set of skipped sub-layers beats plain decoding here; the best, {method}, is expected at {best.speedup:.2f}x"
+    return {
+        "machine": machine(target),
+        "settings": {"model": target.name, "layers": L, "texts": texts, "temperature": temperature},
+        "seconds": {"target": costs(1, L, L), "one_node": _named(costs, 0), "further_node": _named(costs, 1)},
+        **{kind: [_record(kind, setting) for setting in found] for kind, found in kinds.items()},
+        "flags": _flags(method, best) if wins else None,
+        "note": note,
+    }
+
+
+def table(report: dict, rows: int = 5) -> Table:
+    """The best few settings of each method."""
+    grid = Table("method", "setting", "acceptance rate", "cost of a draft step", "tokens drafted", "expected speed-up")
+    for kind in ("early_exit", "layer_skip"):
+        for record in report[kind][:rows]:
+            figures = f"{record['alpha']:.3f}", f"{record['cost']:.3f}", str(record["num_speculative_tokens"]), f"{record['speedup']:.2f}"
+            grid.add_row(kind, record["setting"], *figures)
+    return grid
+
+
+def _judged(skip: Skip, rate: Rate, costs: Costs, L: int, longest: int) -> Setting:
+    alpha = rate(skip)
+    gains = [speedup(alpha, drafted, skip, costs, L) for drafted in range(1, longest + 1)]
+    cost = costs(1, L - len(skip.attention), L - len(skip.mlp)) / costs(1, L, L)
+    return Setting(skip, alpha, cost, int(np.argmax(gains)) + 1, max(gains))
+
+
+@jax.jit
+def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) -> jax.Array:
+    """See ``agreement_on``. ``keep``: bool [2, L], attentions and MLPs that are not left out; an array, so that one program serves all."""
+    S = tokens.shape[1]
+    positions, place = jnp.arange(S)[None], jnp.arange(S)
+    causal, itself = jnp.tril(jnp.ones((S, S), bool)), jnp.eye(S, dtype=bool)
+    own = jnp.concatenate([causal & ~itself, itself], 1)  # of the target's rows those before, of the part's its own
+    part = _without(model, keep)
+
+    def agreed(text):
+        tokens, length = text
+        out = model(tokens[None], positions, causal)
+        drafts = part(tokens[None], positions, own, rows=out.rows, row_positions=jnp.tile(positions, 2))
+        p, q = (warped(model.logits(hidden).astype(jnp.float32), sampling) for hidden in (out.hidden, drafts.hidden))
+        return jnp.where(place < length, jnp.minimum(p, q).sum(-1)[0], 0).sum()
+
+    return lax.map(agreed, (tokens, lengths)).sum() / lengths.sum().astype(jnp.float32)
+
+
+def _without(model: Decoder, keep: jax.Array) -> Decoder:
+    """A copy of which the sub-layers that are not kept add nothing, which is as good as to leave them out."""
+    graph, params = nnx.split(model)
+    model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # variables of its own
+    for layer, attention, mlp in zip(model.layers, *keep):
+        for param, kept in ((layer.out, attention), (layer.out_bias, attention), (layer.down, mlp), (layer.down_bias, mlp)):
+            if param is not None:
+                param[...] = jnp.where(kept, param[...], 0)
+    return model
+
+
+def _named(costs: Costs, i: int) -> dict:
+    return {"base": costs.base[i], "attention": costs.attention[i], "mlp": costs.mlp[i]}
+
+
+def _flags(method: str, setting: Setting) -> str:
+    layers = lambda numbers: ",".join(map(str, numbers))
+    skip, flags = setting.skip, [f"--method {method}"]
+    if method == "early_exit":
+        flags += [f"--exit-layer {skip.mlp[0]}"]
+    else:
+        flags += [f"--skip-{name} {layers(numbers)}" for name, numbers in (("attention", skip.attention), ("mlp", skip.mlp)) if numbers]
+    return " ".join([*flags, f"--num-speculative-tokens {setting.drafted} --draft-confidence 0"])  # full chains are what was judged
+
+
+def _record(method: str, setting: Setting) -> dict:
+    flags = _flags(method, setting)
+    return {
+        "setting": " ".join(flags.split()[2:-4]),
+        "alpha": setting.alpha,
+        "cost": setting.cost,
+        "num_speculative_tokens": setting.drafted,
+        "speedup": setting.speedup,
+        "flags": flags,
+    }
