@@ -1,6 +1,6 @@
 """Continues 200 held-out prompts greedily with every method, one by one and in ragged batches of eight, and compares with plain decoding.
 
-    python scripts/greedy_equality.py [--methods ngram,tree] [--prompts 200]      writes docs/results/greedy_<platform>.md
+python scripts/greedy_equality.py [--methods ngram,tree] [--prompts 200]      writes docs/results/greedy_<platform>.md
 """
 
 import argparse

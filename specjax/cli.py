@@ -67,23 +67,36 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--samples", type=int, default=512, help="draws for each prompt and method (default 512)")
     command.add_argument("--tokens", type=int, default=3, help="how many first tokens the draws are compared by (default 3)")
     command.add_argument("--inject", metavar="FAULT", help=f"plant a known wrong rule, which must be found: {', '.join(FAULTS)}")
-
-    command = _command(commands, "tune", run_tune, "measure a model on this device and say which options to draft with")
-    command.add_argument("--layers", action="store_true", help="which layers should draft, for early_exit and layer_skip")
-    command.add_argument("--budget", type=int, help="with --layers, how many sets of sub-layers to try (default 8 for each layer)")
-    command.add_argument("--temperature", type=float, default=0.0, help="of the requests to come (default %(default)s)")
-    command.add_argument("--prompts", type=Path, help="JSON lines with prompt or turns; by default held-out standard-library code")
-    command.add_argument("--num-prompts", type=int, help="how many prompts to use; by default all of the file, or 16")
+    _tune_command(commands)
     return parser
+
+
+def _tune_command(commands) -> None:
+    command = commands.add_parser("tune", help=(about := "measure what drafts best here and write it to a file"), description=about)
+    command.set_defaults(handler=run_tune)
+    add = command.add_argument
+    _model_options(command)
+    add("--tree", action="store_true", help="the shape of a token tree, for methods tree and token_recycling")
+    add("--method", default="tree", help="whose tree: tree, which needs a draft (default), or token_recycling")
+    add("--layers", action="store_true", help="which layers of the target should draft, for early_exit and layer_skip")
+    add("--budget", type=int, help="with --layers, how many sets of sub-layers to try (default 8 for each layer)")
+    add("--num-speculative-tokens", type=int, help="with --layers, the longest draft to consider (default 8)")
+    add("--prompts", type=Path, help="JSON lines with prompt or turns; by default held-out standard-library code")
+    add("--num-prompts", type=int, help="how many prompts to use; by default all of the file, or 16")
+    add("--max-new-tokens", type=int, default=128, help="that the target writes after each prompt (default 128)")
+    add("--max-nodes", type=int, default=32, help="the largest tree, its root counted (default 32)")
+    add("--max-depth", type=int, default=8, help="the deepest tree (default 8)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (default 0)")
+    add("--batch", type=int, default=1, help="rows that will be decoded together (default 1)")
+    add("--output", type=Path, help="write the result to this TOML file")
+    add("--json", action="store_true", help="print one JSON object")
 
 
 def _command(commands, name: str, handler, description: str) -> argparse.ArgumentParser:
     """A subcommand with the options that all of them have."""
     command = commands.add_parser(name, help=description, description=description)
     command.set_defaults(handler=handler)
-    command.add_argument("--model", default="tiny-python", help="embedded name, directory or hub id (default tiny-python)")
-    command.add_argument("--draft", help="a smaller model of the same tokenizer")
-    command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
+    _model_options(command)
     command.add_argument("--max-new-tokens", type=int, default=128, help="(default 128)")
     command.add_argument(
         "--num-speculative-tokens",
@@ -124,6 +137,12 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(",") if text.strip())
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,3") from None
+
+
+def _model_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", default="tiny-python", help="embedded name, directory or hub id (default tiny-python)")
+    command.add_argument("--draft", help="a smaller model of the same tokenizer")
+    command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
 
 
 def _method_options(command: argparse.ArgumentParser) -> None:

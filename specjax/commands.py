@@ -67,8 +67,7 @@ def run_compare(args: argparse.Namespace) -> None:
     default = [name for name, drafter in METHODS.items() if args.draft or not drafter.needs_draft]
     methods = default if args.methods is None else [m.strip() for m in args.methods.split(",") if m.strip()]
     _check_options(args, methods, {})
-    if args.output and not (args.output.parent.is_dir() and os.access(args.output.parent, os.W_OK)):
-        raise RequestError(f"--output {args.output}: its directory cannot be written; name one that can")
+    _check_output(args.output)
     prompts = args.prompts and read_prompts(args.prompts)
     with _status("loading"):
         target = _load(args)
@@ -82,10 +81,7 @@ def run_compare(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(measured))
     else:
-        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-        console.print(report.table(measured))
-        for note in report.notes(measured):
-            console.print(Text(f"note: {note}"))
+        _print_table(report.table(measured), report.notes(measured))
 
 
 def run_verify(args: argparse.Namespace) -> int:
@@ -117,13 +113,17 @@ def run_verify(args: argparse.Namespace) -> int:
 
 
 def run_tune(args: argparse.Namespace) -> None:
-    """Measures the target and prints which options to use, as a table or JSON."""
+    """Measures the target, and prints which options to use; with --tree, writes the best tree to a file."""
+    if args.tree == args.layers:
+        raise RequestError("say what to tune: --tree or --layers")
+    _tune_tree(args) if args.tree else _tune_layers(args)
+
+
+def _tune_layers(args: argparse.Namespace) -> None:
     from .bench import held_out_prompts, read_prompts
     from .planning import layers
     from .request import whole
 
-    if not args.layers:
-        raise RequestError("say what to tune: --layers")
     for name in ("num_prompts", "num_speculative_tokens", "budget"):
         if getattr(args, name) is not None:
             whole(name, getattr(args, name))
@@ -138,9 +138,34 @@ def run_tune(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(report))
     else:
-        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-        console.print(layers.table(report))
-        print(*filter(None, (report["note"], report["flags"])), sep="\n")
+        _print_table(layers.table(report), filter(None, (report["note"], report["flags"])))
+
+
+def _tune_tree(args: argparse.Namespace) -> None:
+    from .bench import held_out_prompts, read_prompts
+    from .models.hub import load
+    from .planning import tune
+    from .request import whole
+
+    tune.check(args.method, args.draft, args.temperature, args.max_nodes, args.max_depth, args.batch, args.max_new_tokens)
+    args.num_prompts is None or whole("num_prompts", args.num_prompts)
+    _check_output(args.output)
+    prompts = args.prompts and read_prompts(args.prompts)
+    with _status("loading"):
+        target = _load(args)
+        draft = args.draft and load(args.draft, dtype=str(target.model.embed[...].dtype))
+        size = min(_HELD_OUT_TOKENS, target.config.context // 4)
+        prompts = prompts or held_out_prompts(target.tokenizer, args.num_prompts or _HELD_OUT_PROMPTS, size)
+    with _status("measuring acceptance and cost"):
+        names = ("temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
+        report = tune.tune_tree(target, draft, prompts[: args.num_prompts], **{name: getattr(args, name) for name in names})
+    if args.output:
+        args.output.write_text(tune.toml(report))
+    if args.json:
+        print(json.dumps(report))
+        return
+    _print_table(tune.table(report), tune.notes(report))
+    print(f"now: {tune.command(report, args.output)}" if args.output else "give --output TREE.toml to keep the best tree")
 
 
 def _method(args: argparse.Namespace) -> str:
@@ -231,6 +256,19 @@ def _checked(prompt: str) -> str:
 def _stdin() -> str:
     """All of it, less one line end, which the shell's tools add."""
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
+
+
+def _check_output(path: Path | None) -> None:
+    """Raises RequestError where a file could not be written in the end."""
+    if path and not (path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()):
+        raise RequestError(f"--output {path}: cannot be written; name a file in a directory that can")
+
+
+def _print_table(table, notes: list[str]) -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    console.print(table)
+    for note in notes:
+        console.print(Text(f"note: {note}"))
 
 
 def _status(message: str):

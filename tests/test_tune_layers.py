@@ -10,8 +10,8 @@ from test_self_speculation import TARGET, plainly, softmax
 from specjax import RequestError, save
 from specjax.cli import main
 from specjax.models.decoder import Skip
-from specjax.planning import cost, layers
-from specjax.planning.cost import Costs, solved, speedup
+from specjax.planning import layer_cost, layers
+from specjax.planning.layer_cost import Costs, solved, speedup
 
 L = 4
 TEXTS = ["def f(a, b):", "class A"]
@@ -94,8 +94,8 @@ def test_a_table_or_json_and_the_flags_to_use(target, tmp_path, monkeypatch, cap
 
 
 def test_measured_costs_are_seconds_of_this_device(monkeypatch):
-    monkeypatch.setattr(cost, "_REPEATS", 2)
-    costs = cost.measured_costs(tiny_model(num_layers=1), 4, 16, np.float32)
+    monkeypatch.setattr(layer_cost, "_REPEATS", 2)
+    costs = layer_cost.measured_costs(tiny_model(num_layers=1), 4, 16, np.float32)
     assert costs(1, 1, 1) > 0 and all(x >= 0 for pair in (costs.base, costs.attention, costs.mlp) for x in pair)
 
 

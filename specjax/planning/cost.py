@@ -1,91 +1,205 @@
-"""What a forward of the target takes on this device, with all or some of its sub-layers, and what a round of drafting is then worth."""
+"""What a round costs on this device: the target's part by the number of nodes it scores, the draft's by the width of a level.
+
+Both are measured in the real loop, ``decode.run``, with drafters that leave the other part out.
+"""
 
 import dataclasses
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from .. import cache as kv
-from ..models.decoder import Decoder, Skip
+from .. import decode
+from ..drafters import DraftTree, Plain, TokenRecycling
+from ..drafters.tree import plan
+from ..generate import cache_dtype
+from ..models.hub import LanguageModel
+from ..sampling import sampling_params
+from ..stats import Counters
+from ..tree import Topology, Tree, chain, from_paths
+from ..verify import resolve
 
-_TURNS, _REPEATS = 8, 7
+NODES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Sizes of trees at which the curve is measured, the root included."""
+
+WIDTHS = (1, 4, 16)
+"""Nodes of a draft level at which it is measured."""
+
+_LEVELS = 4  # of the drafts that are timed, to tell what one costs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """Seconds at some sizes, ``samples`` float64 [sizes, repeats]; between them the medians are joined by straight lines."""
+
+    sizes: tuple[int, ...]
+    samples: np.ndarray
+
+    def __call__(self, size: int) -> float:
+        return float(np.interp(size, self.sizes, np.median(self.samples, 1)))
+
+    @property
+    def quartiles(self) -> np.ndarray:
+        """First quartile, median and third: float64 [3, sizes]."""
+        return np.percentile(self.samples, [25, 50, 75], axis=1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cost:
+    """The cost of rounds.
+
+    Attributes:
+      verify: a round without its draft, by the nodes that the target scores.
+      level: one level of the draft, by its nodes; None where no model drafts.
+    """
+
+    verify: Curve
+    level: Curve | None = None
+
+    def of_round(self, tree: Topology) -> float:
+        """Expected seconds of a round: scoring all nodes, and a draft level of the widest frontier for every level."""
+        drafting = 0.0 if self.level is None else max(tree.depths) * self.level(plan(tree).slots.shape[1])
+        return self.verify(len(tree.parent)) + drafting
+
+
+def measure(
+    target: LanguageModel,
+    draft: LanguageModel | None = None,
+    *,
+    length: int = 256,
+    batch: int = 1,
+    temperature: float = 0.0,
+    nodes: Sequence[int] = NODES,
+    widths: Sequence[int] = WIDTHS,
+    rounds: int = 16,
+    repeats: int = 9,
+) -> Cost:
+    """Times rounds of trees from ``draft``, or of token recycling without one.
+
+    Everything is compiled before anything is timed, and the programs take turns in an order that rotates. Token recycling reads and
+    rewrites its table in every round, so there the rounds are its own; a draft's levels are what a drafted round takes longer.
+
+    Args:
+      length: tokens in the cache when the rounds begin.
+      nodes: sizes of trees, of which the first must be 1, plain decoding.
+      widths: sizes of draft levels.
+      rounds: of one timed run, whose time is divided by them.
+      repeats: timed runs of each program.
+    """
+    siblings = "top_k" if temperature == 0 else "without_replacement"
+    if draft is None:
+        drafters = {n: TokenRecycling(_bushy(n)) for n in nodes[1:]}
+    else:
+        drafters = {n: Blank(_bushy(n), "" if siblings == "top_k" else siblings) for n in nodes[1:]}
+        drafters |= {("level", width): Unscored(_broom(width), siblings) for width in widths}
+    timers = _timers(target, draft, {1: Plain()} | drafters, length, batch, temperature, rounds)
+    samples = alternate(timers, repeats)
+    verify = Curve(tuple(nodes), np.array([samples[n] for n in nodes]) / rounds)
+    if draft is None:
+        return Cost(verify)
+    levels = np.array([samples["level", width] - samples[1] for width in widths]) / rounds / _LEVELS
+    return Cost(verify, Curve(tuple(widths), np.maximum(levels, 0)))
+
+
+def alternate(timers: dict[object, Callable[[], float]], repeats: int) -> dict[object, np.ndarray]:
+    """Seconds [repeats] of each, in turns whose order rotates; one run of each goes before and does not count."""
+    names = list(timers)
+    samples: dict[object, list[float]] = {name: [] for name in names}
+    for turn in range(repeats + 1):
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            samples[name].append(timers[name]())
+    return {name: np.array(seconds[1:]) for name, seconds in samples.items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class Costs:
-    """Seconds of a forward, linear in what it runs: ``base + attentions * attention + MLPs * mlp``.
+class Blank:
+    """Proposes a tree of a shape that costs nothing to draft: what is left of a round is the target's part."""
 
-    Attributes:
-      base, attention, mlp: seconds at one node, and for each node more. ``base`` is embedding, final norm and head.
-    """
+    tree: Topology
+    sampled: str = ""
+    taps: ClassVar[tuple[int, ...]] = ()
+    needs_draft: ClassVar[bool] = False
 
-    base: tuple[float, float]
-    attention: tuple[float, float]
-    mlp: tuple[float, float]
+    @property
+    def depth(self) -> int:
+        return max(self.tree.depths)
 
-    def __call__(self, nodes: int, attentions: int, mlps: int) -> float:
-        one, more = (self.base[i] + attentions * self.attention[i] + mlps * self.mlp[i] for i in (0, 1))
-        return one + (nodes - 1) * more
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        return ()
+
+    def draft(self, target, draft, state, key):
+        B, N, V = state.root.size, len(self.tree.parent), target.config.vocab_size
+        tokens = (state.root[:, None] + jnp.arange(N)) % V
+        parent = jnp.broadcast_to(jnp.array(self.tree.parent, jnp.int32), (B, N))
+        q = jnp.full((B, N, V), 1 / V) if self.sampled else None
+        return Tree(tokens, parent, jnp.ones((B, N), bool), q, max_depth=self.depth), ()
+
+    def commit(self, target, draft, state, tree, out, verdict):
+        return ()
 
 
-def measured_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
-    """Times one node and ``nodes``, after ``length`` committed tokens, with all sub-layers, without attentions and without MLPs.
+@dataclasses.dataclass(frozen=True)
+class Unscored(DraftTree):
+    """Drafts a tree, of which the target scores the root alone: a round of plain decoding and a draft."""
 
-    The six programs take turns, each runs on the device several times for every time it is called, and the median counts.
-    """
-    L = model.config.num_layers
-    every = tuple(range(L))
-    skips = Skip(), Skip(attention=every), Skip(mlp=every)
-    cache = kv.empty(model.config, 1, length + nodes, dtype).replace(length=jnp.full(1, length))
-    programs = {
-        (n, skip): jax.jit(partial(_forwards, nodes=n, skip=skip)).lower(model, cache).compile() for n in (1, nodes) for skip in skips
+    sampled: ClassVar[str] = ""
+
+    def draft(self, target, draft, state, key):
+        tree, pending = super().draft(target, draft, state, key)
+        drawn = tree.tokens.max(1) < 0  # never; without a use of the tokens XLA would leave out what only they need
+        return jax.vmap(chain)(jnp.where(drawn, 0, state.root)[:, None]), pending
+
+
+def _bushy(nodes: int) -> Topology:
+    """A binary tree filled level by level."""
+    below = range(nodes - 1)
+    return Topology((0, *(i // 2 for i in below)), (0, *(i % 2 for i in below)))
+
+
+def _broom(width: int) -> Topology:
+    """As many chains as the level is wide."""
+    return from_paths((rank, *(0,) * below) for rank in range(width) for below in range(_LEVELS))
+
+
+def _timers(target, draft, drafters: dict, length: int, batch: int, temperature: float, rounds: int) -> dict:
+    """For each drafter a function that runs so many rounds, already compiled, and returns seconds."""
+    model, draft_model, dtype = target.model, draft and draft.model, cache_dtype(target)
+    deepest = max(drafter.depth for drafter in drafters.values())
+    capacity = 1 << (length + (rounds + 1) * (deepest + 1)).bit_length()
+    rows = lambda n: jnp.full(batch, n, jnp.int32)
+    text = np.random.default_rng(0).integers(0, target.config.vocab_size, (batch, capacity))
+    tokens, lengths = jnp.asarray(np.where(np.arange(capacity) < length, text, 0), jnp.int32), rows(length)
+    options = sampling_params(batch, temperature, bias=np.zeros((batch, target.config.vocab_size), np.float32))
+    keys, stop_ids = jax.random.split(jax.random.key(0), batch), jnp.full((batch, 1), -1, jnp.int32)
+    chunk = min(128, capacity)
+    prefill = jax.jit(partial(decode.prefill, drafter=Plain(), chunk=chunk, dtype=dtype))
+    start = prefill(model, None, tokens, lengths, options, keys, rows(capacity), stop_ids)
+    begun = {}  # of one class all begin alike
+    for drafter in drafters.values():
+        if type(drafter) not in begun:
+            init = jax.jit(partial(drafter.init, chunk=chunk, dtype=dtype))
+            begun[type(drafter)] = init(model, draft_model, tokens, lengths, ())
+    states = {
+        name: start.replace(drafter=begun[type(drafter)], counters=Counters.zeros(batch, drafter.depth))
+        for name, drafter in drafters.items()
     }
-    seconds = {key: [] for key in programs}
-    for repeat in range(_REPEATS + 1):
-        for key, program in programs.items():
-            began = time.perf_counter()
-            jax.block_until_ready(program(model, cache))
-            if repeat:  # the first warms up
-                seconds[key].append((time.perf_counter() - began) / _TURNS)
-    return solved({key: float(np.median(times)) for key, times in seconds.items()}, nodes, L)
+    return {name: _timer(model, draft_model, states[name], drafter, rounds) for name, drafter in drafters.items()}
 
 
-def solved(seconds: dict, nodes: int, L: int) -> Costs:
-    """The costs from seconds by (nodes, skip): of one node and of ``nodes``, with nothing, all attentions or all MLPs left out."""
-    parts = []
-    for n in (1, nodes):
-        whole, *without = (seconds[n, skip] for skip in (Skip(), Skip(attention=tuple(range(L))), Skip(mlp=tuple(range(L)))))
-        attention, mlp = (max(whole - less, 0) / L for less in without)
-        parts.append((max(whole - L * (attention + mlp), 0), attention, mlp))
-    return Costs(*((one, max(many - one, 0) / (nodes - 1)) for one, many in zip(*parts)))
+def _timer(target, draft, state, drafter, rounds: int) -> Callable[[], float]:
+    arguments = lambda: (target, draft, jax.tree.map(lambda x: x.copy(), state), jnp.int32(rounds))
+    run = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.sampled)), donate_argnums=2)
+    program = run.lower(*arguments()).compile()
 
+    def timed() -> float:
+        given = jax.block_until_ready(arguments())
+        began = time.perf_counter()
+        jax.block_until_ready(program(*given))
+        return time.perf_counter() - began
 
-def speedup(alpha: float, drafted: int, skip: Skip, costs: Costs, num_layers: int) -> float:
-    """What a round of ``drafted`` tokens is expected to gain over plain decoding (Leviathan et al. 2023, theorem 3.8).
-
-    The tokens of a round are the theorem's, (1 - alpha^(drafted + 1)) / (1 - alpha), for acceptances independent of one another. Its
-    time is measured instead of taken as ``drafted * c + 1``: the verify pass has more nodes than a plain step, and runs no layer again
-    in which the part that drafts has all that the target has.
-    """
-    L, first = num_layers, min(skip.attention + skip.mlp)
-    part = costs(1, L - len(skip.attention), L - len(skip.mlp))
-    newest = costs(1, first, first) - costs(1, 0, 0)  # the last drafted token needs its rows, and no head
-    verify = costs(drafted + 1, L - first, L - first)
-    tokens = sum(alpha**i for i in range(drafted + 1))
-    return tokens * costs(1, L, L) / (drafted * part + newest + verify)
-
-
-def _forwards(model: Decoder, cache: kv.KVCache, nodes: int, skip: Skip) -> jax.Array:
-    """Several forwards of ``nodes`` nodes, each of what the last one found likeliest."""
-    positions = cache.length[:, None] + jnp.arange(nodes)
-    mask = jnp.tril(jnp.ones((nodes, nodes), bool))
-
-    def turn(_, tokens):
-        out = model(tokens, positions, mask, cache, skip=skip)
-        return jnp.argmax(model.logits(out.hidden), -1).astype(jnp.int32)
-
-    return lax.fori_loop(0, _TURNS, turn, jnp.zeros((1, nodes), jnp.int32))
+    return timed

@@ -1,7 +1,7 @@
 """Which layers of a target should draft for it: the best early exit, and the best set of sub-layers to leave out.
 
 A setting is judged by the speed-up to expect of it: how often what it says would be accepted, on given texts, and what it and the
-whole target take on this device. See ``cost.speedup``.
+whole target take on this device. See ``layer_cost.speedup``.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from ..models.decoder import Decoder, Skip
 from ..models.hub import LanguageModel
 from ..request import per_row, whole
 from ..sampling import SamplingParams, sampling_params, warped
-from .cost import Costs, measured_costs, speedup
+from .layer_cost import Costs, measured_costs, speedup
 
 _LONGEST_TEXT = 512
 

@@ -1,0 +1,209 @@
+"""How often the child of each rank is accepted: all that the search for a tree has to know of a pair of models and a text."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+
+from ..drafters import TokenRecycling
+from ..generate import Generator
+from ..models.hub import LanguageModel
+from ..options import Options
+from ..result import Result
+from ..sampling import probabilities, sampling_params
+from ..verify import _normalised, _residual
+
+RANKS = 16
+"""Children of a node that are looked at."""
+
+_PLACES = 64  # of a text whose logits are held at once
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Acceptance:
+    """How often children were tried and accepted. A child of rank r is tried where those of the ranks below were refused.
+
+    Where a rule draws lots these are sums of probabilities, given p and q, and not of what a run happened to do.
+
+    Attributes:
+      tried, accepted: float64 [K], over all places of the text.
+      tried_at, accepted_at: float64 [D, K], the same of places that are reached by accepting d tokens, d = 0, ..., D - 1.
+    """
+
+    tried: np.ndarray
+    accepted: np.ndarray
+    tried_at: np.ndarray
+    accepted_at: np.ndarray
+
+    @property
+    def P(self) -> np.ndarray:
+        """[K]: the child of a rank is accepted, given that its earlier siblings were not (Sequoia's acceptance by position)."""
+        return _ratio(self.accepted, self.tried)
+
+    @property
+    def P_at(self) -> np.ndarray:
+        """[D, K]: the same by the depth of the parent."""
+        return _ratio(self.accepted_at, self.tried_at)
+
+    @property
+    def chance(self) -> np.ndarray:
+        """[K]: of all children of a node, that of a rank is the one accepted. What is multiplied along the paths of a tree."""
+        return _ratio(self.accepted, self.tried[:1])
+
+    @property
+    def chance_at(self) -> np.ndarray:
+        """[D, K]: the same by the depth of the parent."""
+        return _ratio(self.accepted_at, self.tried_at[:, :1])
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """[K]: one standard deviation of ``P``, as if the places of a text were independent; 1 where nothing was tried."""
+        variance = _ratio(self.P * (1 - self.P), self.tried)
+        return np.where(self.tried > 0, np.sqrt(variance), 1.0)
+
+
+def of_draft(
+    target: LanguageModel, draft: LanguageModel, texts: Sequence[Result], *, temperature: float = 0.0, depth: int = 8, ranks: int = RANKS
+) -> Acceptance:
+    """Acceptance of a draft's tokens on texts that the target wrote at ``temperature``: its likeliest ones at 0, else drawn without replacement.
+
+    Both models read each text once; what the draft would propose after a text does not depend on how it came about. Every place is
+    taken as the root of a round, and its text as the path: a place counts at depth d with the probability that the d tokens before
+    it were accepted, given that they are what was emitted.
+    """
+    ranks = min(ranks, target.config.vocab_size)
+    longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
+    size = -(-longest // _PLACES) * _PLACES
+    options = sampling_params(1, temperature)
+    tried, accepted, by_depth = np.zeros(ranks), np.zeros(ranks), np.zeros((2, depth, ranks))
+    for i, text in enumerate(texts):
+        ids = [*text.prompt_token_ids, *text.token_ids]
+        first, last = len(text.prompt_token_ids) - 1, len(ids) - 1
+        tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)
+        key = jax.random.fold_in(jax.random.key(0), i)
+        found = _read(target.model, draft.model, tokens, jnp.int32(first + 1), options, key, ranks=ranks, greedy=temperature == 0)
+        places = [np.asarray(x, np.float64)[first:last] for x in found]
+        tried, accepted = tried + places[0].sum(0), accepted + places[1].sum(0)
+        by_depth += _by_depth(*places, depth)
+    return Acceptance(tried, accepted, *by_depth)
+
+
+def of_recycling(
+    target: LanguageModel,
+    prompts: Sequence,
+    *,
+    temperature: float = 0.0,
+    max_new_tokens: int = 128,
+    drafter: TokenRecycling = TokenRecycling(),  # noqa: B008 (frozen)
+) -> Acceptance:
+    """Acceptance of the successors that token recycling keeps for each token, by their rank, in a run of the real loop.
+
+    The run is the drafter's own, tree included: how good the table is depends on the nodes that were scored.
+    """
+    generator = Generator(target, "token_recycling")
+    generator.drafter = Watched(drafter.tree, drafter.candidates)
+    given = Options.of(dict(temperature=temperature, max_new_tokens=max_new_tokens, ignore_eos=True))
+    state, _, times = generator._start(generator._encode(prompts), given)
+    counts = generator._run(state, np.iinfo(np.int32).max, times).drafter
+    tried_at, accepted_at = (np.asarray(x, np.float64).sum(0) for x in (counts.tried, counts.accepted))
+    return Acceptance(tried_at.sum(0), accepted_at.sum(0), tried_at, accepted_at)
+
+
+@struct.dataclass
+class _Counts:
+    """The table of token recycling, int32 [B, V, K], and what was tried and accepted: float32 [B, D, K]."""
+
+    table: jax.Array
+    tried: jax.Array
+    accepted: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched(TokenRecycling):
+    """Token recycling that counts, at every node the text went through, where in the table the next token was.
+
+    Every emitted token follows one such node, in the tree or not, so each place of the text counts once.
+    """
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        table = super().init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
+        nothing = jnp.zeros((tokens.shape[0], self.depth + 1, self.candidates))
+        return _Counts(table, nothing, nothing)
+
+    def draft(self, target, draft, state, key):
+        tree, table = super().draft(target, draft, state.replace(drafter=state.drafter.table), key)
+        return tree, state.drafter.replace(table=table)
+
+    def commit(self, target, draft, state, tree, out, verdict):
+        at = lambda leaf: jax.vmap(lambda row, path: row[path])(leaf, verdict.path)
+        p = probabilities(at(out.logits), state.sampling)
+        successors = jax.vmap(lambda table, tokens: table[tokens])(state.drafter.table, at(tree.tokens))
+        emitted = (jnp.arange(self.depth + 1) < verdict.length[:, None])[..., None]  # none in a row that was done
+        tried, accepted = (jnp.where(emitted, x, 0) for x in jax.vmap(jax.vmap(_chosen))(p, successors))
+        table = super().commit(target, draft, state.replace(drafter=state.drafter.table), tree, out, verdict)
+        return _Counts(table, state.drafter.tried + tried, state.drafter.accepted + accepted)
+
+
+@partial(jax.jit, static_argnames=("ranks", "greedy"))
+def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bool):
+    """For every place of a text [S]: tried and accepted float32 [S, K], and with what probability the text's own token was an accepted child, [S]."""
+    S = tokens.size
+    positions, mask = jnp.arange(S)[None], jnp.tril(jnp.ones((S, S), bool))
+    read = lambda model: model(tokens[None], positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt)).hidden[0]
+
+    def piece(given):
+        hidden, draft_hidden, emitted, keys = given
+        p, logits = probabilities(target.logits(hidden)[None], options)[0], draft.logits(draft_hidden)
+        if greedy:
+            children = lax.top_k(logits, ranks)[1]
+            return *jax.vmap(_chosen)(p, children), jnp.float32((children == emitted[:, None]).any(1))
+        q = probabilities(logits[None], options)[0]
+        tried, accepted, as_emitted = jax.vmap(_drawn, (0, 0, 0, 0, None))(p, q, emitted, keys, ranks)
+        return tried, accepted, as_emitted.sum(1) / jax.vmap(jnp.take)(p, emitted)
+
+    places = read(target), read(draft), jnp.roll(tokens, -1), jax.random.split(key, S)
+    pieces = jax.tree.map(lambda x: x.reshape(-1, _PLACES, *x.shape[1:]), places)
+    return jax.tree.map(lambda x: x.reshape(S, *x.shape[2:]), lax.map(piece, pieces))
+
+
+def _chosen(p: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Tried and accepted [K] of children [K] that were chosen, -1 for none: the target is sampled and goes where it is met."""
+    accepted = jnp.where(children < 0, 0, p[jnp.maximum(children, 0)])
+    return 1 - (jnp.cumsum(accepted) - accepted), accepted
+
+
+def _drawn(p: jax.Array, q: jax.Array, token: jax.Array, key: jax.Array, ranks: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Tried and accepted [K] of children drawn from q without replacement, and accepted as ``token``, by recursive rejection.
+
+    A child drawn from q is accepted with probability sum of min(r, q), where r is what the refusals left of p. Only the refused ones
+    are drawn, from norm(max(q - r, 0)), so the first rank is exact and the others are means over which tokens were refused.
+    """
+
+    def child(carry, key):
+        r, q, tried = carry
+        overlap = jnp.minimum(r, q)
+        chance = jnp.minimum(overlap.sum(), 1)
+        refused = jax.random.categorical(key, jnp.log(jnp.maximum(q - r, 0)))
+        onward = _residual(r, q), _normalised(q.at[refused].set(0)), tried * (1 - chance)
+        return onward, (tried, tried * chance, tried * overlap[token])
+
+    return lax.scan(child, (p, q, jnp.float32(1)), jax.random.split(key, ranks))[1]
+
+
+def _by_depth(tried: np.ndarray, accepted: np.ndarray, kept: np.ndarray, depth: int) -> np.ndarray:
+    """Tried and accepted [2, D, K] by depth, of the places of one text, [S, K] and [S]."""
+    reached, found = np.ones(len(kept)), np.zeros((2, depth, tried.shape[1]))
+    for d in range(min(depth, len(kept))):
+        roots = len(kept) - d  # of which the place d tokens on is still in the text
+        found[:, d] = reached[:roots] @ tried[d:], reached[:roots] @ accepted[d:]
+        reached = reached[:roots] * kept[d:]
+    return found
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.divide(a, b, out=np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b))), where=b > 0)

@@ -1,0 +1,118 @@
+"""The best tree of a fixed shape: a dynamic programme over nodes, depth and branches (Sequoia, Chen et al. 2024, section 4.1).
+
+It assumes that how often a child is accepted depends on its rank alone. Then a node is reached with the product of the chances on
+its path, and a call emits 1 + the sum of these over all nodes but the root. Sizes count the root.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from ..tree import Topology, from_paths
+from .cost import Cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A tree and what is expected of it.
+
+    Attributes:
+      tree: the shape.
+      tokens: expected tokens per target call, the target's own counted.
+      seconds: of a round by the measured cost.
+      speedup: tokens per second over those of plain decoding.
+    """
+
+    tree: Topology
+    tokens: float
+    seconds: float
+    speedup: float
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the target scores, the root included."""
+        return len(self.tree.parent)
+
+    @property
+    def depth(self) -> int:
+        return max(self.tree.depths)
+
+    @property
+    def is_chain(self) -> bool:
+        return self.depth + 1 == self.nodes
+
+
+def expected_tokens(tree: Topology, chance: np.ndarray) -> float:
+    """Tokens per target call: 1 + the sum over nodes of the product of chances on their path.
+
+    Args:
+      chance: [K] that the child of a rank is the one accepted, see ``Acceptance.chance``; or [D, K], by depth.
+    """
+    levels = np.broadcast_to(chance, (max(tree.depths), np.shape(chance)[-1])) if np.ndim(chance) == 1 else chance
+    return 1.0 + sum(float(np.prod([levels[d][rank] for d, rank in enumerate(path)])) for path in tree.paths[1:])
+
+
+def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """The table T and the choices that led to it.
+
+    ``T[d, m, b]`` is the most that a tree of m nodes, at most d levels and b branches at its root can expect, minus infinity where
+    there is none. Its last branch takes ``m - y`` of the nodes, and the others are the best tree of y nodes and b - 1 branches:
+
+        T[d, 1, 0] = 1
+        T[d, m, b] = max over y of T[d, y, b - 1] + chance[b - 1] * max over b' of T[d - 1, m - y, b']
+
+    Returns T float64 and y int64, both [max_depth + 1, max_nodes + 1, K + 1].
+    """
+    K = len(chance)
+    T = np.full((max_depth + 1, max_nodes + 1, K + 1), -np.inf)
+    split = np.zeros(T.shape, int)
+    T[:, 1, 0] = 1
+    for d in range(1, max_depth + 1):
+        below = T[d - 1].max(-1)
+        for b in range(1, K + 1):
+            # Zero times minus infinity is no number; a branch that cannot be is not made possible by a chance of zero.
+            branch = np.where(below > -np.inf, chance[b - 1] * np.maximum(below, 0), -np.inf)
+            for m in range(b + 1, max_nodes + 1):
+                y = np.arange(1, m)
+                total = T[d, y, b - 1] + branch[m - y]
+                split[d, m, b] = y[total.argmax()]
+                T[d, m, b] = total.max()
+    return T, split
+
+
+def best_tree(T: np.ndarray, split: np.ndarray, nodes: int, depth: int) -> Topology | None:
+    """The tree behind ``T[depth, nodes].max()``; None where there is none of so many nodes."""
+
+    def paths(d: int, m: int):
+        for b in range(int(T[d, m].argmax()), 0, -1):
+            y = split[d, m, b]
+            yield (b - 1,)
+            yield from ((b - 1, *path) for path in paths(d - 1, m - y))
+            m = y
+
+    return from_paths(paths(depth, nodes)) if T[depth, nodes].max() > -np.inf else None
+
+
+def search(chance: np.ndarray, cost: Cost, max_nodes: int, max_depth: int) -> list[Choice]:
+    """For every number of nodes from 2 the tree of the highest expected speed: its depth is what minimises seconds per token.
+
+    Args:
+      chance: [K], see ``Acceptance.chance``.
+      max_nodes: the root included.
+
+    Trees of a size that ``max_depth`` levels of K branches cannot hold are left out.
+    """
+    T, split = programme(chance, max_nodes, max_depth)
+    found = []
+    for m in range(2, max_nodes + 1):
+        trees = (best_tree(T, split, m, d) for d in range(1, max_depth + 1))
+        choices = [choice(tree, chance, cost) for tree in trees if tree]
+        if choices:
+            found.append(max(choices, key=lambda c: c.speedup))
+    return found
+
+
+def choice(tree: Topology, chance: np.ndarray, cost: Cost) -> Choice:
+    """A tree with what the chances and the cost make of it."""
+    tokens, seconds = expected_tokens(tree, chance), cost.of_round(tree)
+    return Choice(tree, tokens, seconds, tokens / seconds * cost.verify(1))

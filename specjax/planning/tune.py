@@ -1,0 +1,159 @@
+"""Finds the token tree that pays most for a pair of models on a text and a device: acceptance, cost, search, in one report."""
+
+import json
+import shlex
+from collections.abc import Sequence
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from ..bench.runner import machine
+from ..errors import RequestError
+from ..generate import Generator
+from ..models.hub import LanguageModel
+from ..request import per_row, whole
+from ..tree import expansion
+from . import acceptance, cost, tree_search
+
+METHODS = ("tree", "token_recycling")
+"""The methods whose trees have a fixed shape."""
+
+_COLUMNS = ("nodes", "depth", "expected tokens a call", "ms a round", "expected speed-up", "")
+
+
+def check(method: str, draft, temperature: float, max_nodes: int, max_depth: int, batch: int, max_new_tokens: int) -> None:
+    """Raises RequestError for what ``tune_tree`` cannot do."""
+    if method not in METHODS:
+        raise RequestError(f"method {method!r} has no tree to tune; use one of {', '.join(METHODS)}")
+    if method == "tree" and draft is None:
+        raise RequestError("tuning a tree needs a draft: name one with --draft, or tune the tree of --method token_recycling")
+    if method == "token_recycling" and draft is not None:
+        raise RequestError("method 'token_recycling' takes no draft; leave it out or use method 'tree'")
+    per_row("temperature", temperature, 1, np.float32)
+    for name, value, least in (("max_nodes", max_nodes, 2), ("max_depth", max_depth, 1), ("batch", batch, 1), ("max_new_tokens", max_new_tokens, 1)):  # fmt: skip
+        whole(name, value, least)
+
+
+def tune_tree(
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    prompts: Sequence,
+    *,
+    temperature: float = 0.0,
+    max_nodes: int = 32,
+    max_depth: int = 8,
+    max_new_tokens: int = 128,
+    batch: int = 1,
+    repeats: int = 9,
+    nodes: Sequence[int] = cost.NODES,
+    widths: Sequence[int] = cost.WIDTHS,
+) -> dict:
+    """Measures acceptance on what the target writes after ``prompts`` and cost at the length of these texts, and searches the tree.
+
+    Args:
+      draft: whose tree is wanted; without one it is that of token recycling.
+      max_nodes: the largest tree, its root counted.
+      max_new_tokens: of each text.
+      batch: rows of the rounds that are timed.
+      nodes, widths: see ``cost.measure``; what is larger than ``max_nodes`` is left out.
+
+    Returns an object for JSON: "machine", "settings", "acceptance", "cost", "trees" by nodes, "chain", the best one, and "best". Raises RequestError.
+    """
+    method = "token_recycling" if draft is None else "tree"
+    check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
+    Generator(target, method, draft)  # raises where the models are no pair
+    texts = Generator(target)(list(prompts), max_new_tokens=max_new_tokens, temperature=temperature, ignore_eos=True)
+    if draft is None:
+        found = acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
+    else:
+        found = acceptance.of_draft(target, draft, texts, temperature=temperature, depth=max_depth)
+    length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))
+    nodes = sorted({n for n in nodes if n < max_nodes} | {1, max_nodes})
+    widths = sorted({w for w in widths if w < max_nodes} | {1})
+    setting = dict(length=length, batch=batch, temperature=temperature)
+    spent = cost.measure(target, draft, **setting, nodes=nodes, widths=widths, repeats=repeats)
+    trees = tree_search.search(found.chance, spent, max_nodes, max_depth)
+    chains = [tree_search.choice(expansion((1,) * depth), found.chance, spent) for depth in range(1, min(max_depth, max_nodes - 1) + 1)]
+    models = dict(method=method, model=target.name, draft=draft and draft.name)
+    fastest = lambda choices: max(choices, key=lambda choice: choice.speedup)
+    return {
+        "machine": machine(target),
+        "settings": models | dict(prompts=len(texts), max_new_tokens=max_new_tokens) | setting,
+        "acceptance": {name: getattr(found, name).tolist() for name in ("tried", "accepted", "tried_at", "accepted_at", "P", "deviation")},
+        "cost": {"verify": _curve(spent.verify), "level": spent.level and _curve(spent.level)},
+        "trees": [_choice(tree) for tree in trees],
+        "chain": _choice(fastest(chains)),
+        "best": _choice(fastest(trees)),
+    }
+
+
+def table(report: dict) -> Table:
+    """Plain decoding, the best chain and the best tree of each measured size; the best of all is marked."""
+    grid = Table(*_COLUMNS, caption=_about(report), caption_justify="left")
+    shown = {*report["cost"]["verify"]["sizes"], report["best"]["nodes"]}
+    plain = dict(nodes=1, depth=0, tokens=1.0, seconds=report["cost"]["verify"]["median"][0], speedup=1.0)
+    chain, best = report["chain"], report["best"]
+    lines = [(plain, "plain decoding")] + [(tree, "best" * (tree == best)) for tree in report["trees"] if tree["nodes"] in shown]
+    if chain["paths"] != best["paths"]:
+        lines.append((chain, "best chain"))
+    for tree, mark in lines:
+        figures = f"{tree['tokens']:.2f}", f"{1e3 * tree['seconds']:.2f}", f"{tree['speedup']:.2f}"
+        grid.add_row(*map(Text, (str(tree["nodes"]), str(tree["depth"]), *figures, mark)), style="bold" if mark == "best" else None)
+    return grid
+
+
+def notes(report: dict) -> list[str]:
+    """What a reader has to be told: that nothing beats plain decoding, or the chain."""
+    best, chain = report["best"], report["chain"]
+    if best["speedup"] <= 1:
+        return [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
+    if best["paths"] == chain["paths"]:
+        return ["no tree beats the chain here: the best tree has no branches"]
+    return []
+
+
+def toml(report: dict) -> str:
+    """The best tree as a file for ``--tree``, with what it was measured on."""
+    best = report["best"]
+    lines = [
+        f"{best['nodes']} nodes, depth {best['depth']}: {best['tokens']:.2f} expected tokens a call, {best['speedup']:.2f} times plain decoding",
+        *_about(report).split("; "),
+        *notes(report),
+    ]
+    paths = json.dumps(best["paths"])
+    return "".join(f"# {line}\n" for line in lines) + f"paths = {paths}\n"
+
+
+def command(report: dict, file) -> str:
+    """The command line that decodes with the tree in ``file``."""
+    settings = report["settings"]
+    words = ["specjax", "generate", "--model", settings["model"], "--method", settings["method"], "--tree", str(file)]
+    if settings["draft"]:
+        words += ["--draft", settings["draft"]] + ["--siblings", "top_k"] * (settings["temperature"] == 0)
+    if settings["temperature"]:
+        words += ["--temperature", str(settings["temperature"])]
+    return shlex.join([*words, "--prompt", "..."])
+
+
+def _about(report: dict) -> str:
+    """One line: what was measured on which machine."""
+    machine, settings = report["machine"], report["settings"]
+    models = " with ".join(filter(None, (settings["model"], settings["draft"] or "token_recycling")))
+    return (
+        f"{models}, {machine['dtype']}, temperature {settings['temperature']}; acceptance on {settings['prompts']} texts of "
+        f"{settings['max_new_tokens']} new tokens; cost at batch {settings['batch']} after {settings['length']} tokens; "
+        f"{machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
+    )
+
+
+def _curve(curve: cost.Curve) -> dict:
+    low, median, high = curve.quartiles.tolist()
+    return {"sizes": list(curve.sizes), "low": low, "median": median, "high": high}
+
+
+def _choice(choice: tree_search.Choice) -> dict:
+    return {
+        "nodes": choice.nodes, "depth": choice.depth, "tokens": choice.tokens, "seconds": choice.seconds, "speedup": choice.speedup,
+        "paths": [list(path) for path in choice.tree.paths[1:]],
+    }  # fmt: skip
