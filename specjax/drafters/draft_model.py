@@ -19,7 +19,7 @@ from ..tree import chain
 
 @struct.dataclass
 class State:
-    """The draft's cache, which holds all tokens but the newest two, and between draft and commit the rows of this round."""
+    """The draft's cache, which holds all tokens but the newest, and between draft and commit the rows of this round."""
 
     cache: KVCache
     rows: tuple = ()
@@ -35,6 +35,7 @@ class DraftModel:
 
     num_speculative_tokens: int = 5
     sampled: ClassVar[str] = "chain"
+    unread: ClassVar[int] = 2  # the newest tokens, the root last, that are not in the cache at the beginning of a round, at most
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = True
 
@@ -50,15 +51,15 @@ class DraftModel:
         return State(cache.replace(length=jnp.maximum(lengths - 2, 0)))
 
     def draft(self, target, draft, state, key):
-        n, cache = state.cache.length, state.drafter.cache  # the root is at position n
-        before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
-        place = jnp.arange(self.depth + 1)  # rows of the round: the token before the root, the root, all drafts but the last
-        exists = (place > 0) | (n > 0)[:, None]
-        at = jnp.maximum(n[:, None] - 1 + place, 0)
+        n, cache, newest = state.cache.length, state.drafter.cache, self.unread  # the root is at position n
+        node = jnp.arange(self.depth + 1)  # the root and all drafts
+        row = jnp.arange(newest - 1 + self.depth)  # what this round reads: the newest tokens, the root last, and all drafts but the last
+        place = n[:, None] + row - (newest - 1)
+        exists, at = place >= cache.length[:, None], jnp.maximum(place, 0)
 
         def draw(out, drafted, states, i):
             """The token after node i, given the nodes so far and the state of the constraint after them."""
-            path = jnp.broadcast_to((place > 0) & (place <= i), (n.size, 1, place.size))
+            path = jnp.broadcast_to((node > 0) & (node <= i), (n.size, 1, node.size))
             q = probabilities(draft.logits(out.hidden[:, -1:]), state.sampling, state.context(drafted, path, states[:, None]))[:, 0]
             token = sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, state.sampling)
             states = states if state.sampling.constraint is None else advance(state.sampling.constraint, states, token)
@@ -66,16 +67,17 @@ class DraftModel:
 
         def extend(carry, i):
             token, rows, drafted, states = carry
-            seen = jnp.concatenate([exists & (place <= i), jnp.ones_like(exists[:, :1])], 1)[:, None]
+            own = newest - 1 + i
+            seen = jnp.concatenate([exists & (row < own), jnp.ones_like(exists[:, :1])], 1)[:, None]
             position = (n + i)[:, None]
             out = draft(token[:, None], position, seen, cache, rows=rows, row_positions=jnp.concatenate([at, position], 1))
-            rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], i + 1, 2), rows, out.rows)
+            rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], own, 2), rows, out.rows)
             token, q, drafted, states = draw(out, drafted, states, i)
             return (token, rows, drafted, states), q
 
-        mask = jnp.tril(jnp.ones((2, 2), bool)) & exists[:, None, :2] | jnp.eye(2, dtype=bool)
-        out = draft(jnp.concatenate([before, state.root[:, None]], 1), at[:, :2], mask, cache)
-        drafted = jnp.where(place == 0, state.root[:, None], 0)
+        mask = jnp.tril(jnp.ones((newest, newest), bool)) & exists[:, None, :newest] | jnp.eye(newest, dtype=bool)
+        out = draft(jnp.take_along_axis(state.tokens, at[:, :newest], 1), at[:, :newest], mask, cache)
+        drafted = jnp.where(node == 0, state.root[:, None], 0)
         token, q, drafted, states = draw(out, drafted, state.states, 0)
         rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.depth - 1), (0, 0))), out.rows)
         (_, rows, drafted, _), qs = lax.scan(extend, (token, rows, drafted, states), jnp.arange(1, self.depth))
