@@ -165,7 +165,7 @@ def observed(state: decode.DecodeState, rows: int) -> dict[str, np.ndarray]:
 def draws(drafter, rule, seed: int, rows: int, calls: int, processors: tuple = (), draft=None) -> tuple[dict[str, np.ndarray], float]:
     """Counts over so many calls, and the mean rate at which drafts were emitted."""
     counts, rates = [], []
-    draft = draft or ((model(seed), model(seed + 1)) if several(drafter) else model(seed))
+    draft = draft or (tuple(model(seed + i) for i in range(drafter.needs_draft)) if several(drafter) else model(seed))
     for call in range(calls):
         state = finish(draft, start(draft, drafter, call, rows, processors), drafter, rule)
         counts.append(observed(state, rows))
