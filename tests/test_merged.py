@@ -9,7 +9,9 @@ from jax import random
 from test_decode import NEW, score
 from test_tree_drafts import logits_after, rounds, texts
 
-from specjax import Generator, Merged, RequestError
+from specjax import Generator, Merged, RequestError, generate
+from specjax.cli import _parser
+from specjax.commands import _method
 from specjax.drafters.merged import merge
 from specjax.verify import RULES
 
@@ -193,8 +195,14 @@ def test_it_takes_two_drafts_or_more(target, draft):
     generator = Generator(target, draft=[draft, target, draft])
     assert generator.method == "merged" and generator.drafts == (draft, target, draft) and generator.draft is draft
     assert Generator(target, "tree", [draft, target]).drafts == (draft,)
+    for given in (draft, [draft], (draft, target), (draft, target)):
+        with pytest.raises(RequestError, match="prompt is empty"):
+            generate(target, "", draft=given, num_speculative_tokens=2)
+    assert [kept.method for kept in target.generators.values()][-2:] == ["draft_model", "merged"]
     with pytest.raises(RequestError, match="takes no draft"):
         Generator(target, "ngram", [draft, draft])
+    args = _parser().parse_args(["generate", "--prompt", "x", "--draft", "a", "--draft", "b"])
+    assert args.draft == ["a", "b"] and _method(args) == "merged"
     with pytest.raises(RequestError, match="num_speculative_tokens"):
         Merged(0)
     with pytest.raises(RequestError, match="chain or independent, and this method draws from several"):
