@@ -2,11 +2,14 @@
 
 from .config import ModelConfig
 from .decode import DecodeState, prefill, run, step
-from .drafters import METHODS, Drafter, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Ngram, Plain, Suffix, TokenRecycling
+from .drafters import (
+    METHODS, Cascade, Drafter, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Merged, Ngram, Plain, Suffix, TokenRecycling,
+)  # fmt: skip
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, generate
 from .models.decoder import Decoder
 from .models.hub import LanguageModel, embedded, load, save
+from .models.translated import Translated
 from .parallel import make_mesh
 from .result import Result
 from .sampling import SamplingParams, sampling_params
@@ -17,7 +20,8 @@ from .verify import Verdict
 __version__ = "0.1.0"
 
 __all__ = [
-    "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit",
-    "Generator", "LanguageModel", "LayerSkip", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result", "SamplingParams", "SpecjaxError", "Stats", "Suffix", "TokenRecycling", "Tree",
+    "METHODS", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit",
+    "Generator", "LanguageModel", "LayerSkip", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result", "SamplingParams",
+    "SpecjaxError", "Stats", "Suffix", "TokenRecycling", "Translated", "Tree",
     "Verdict", "embedded", "generate", "load", "make_mesh", "prefill", "run", "sampling_params", "save", "step",
 ]  # fmt: skip

@@ -103,8 +103,9 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
         type=int,
         help="for chains, tokens drafted in a round (default 5; early_exit 6, suffix and layer_skip 8)",
     )
-    command.add_argument("--prompt-lookup-max", type=int, help="for ngram, the longest run to look up (default 4)")
-    command.add_argument("--prompt-lookup-min", type=int, help="for ngram, the shortest (default 1)")
+    command.add_argument("--inner-speculative-tokens", type=int, help="for cascade, tokens that the draft judges in a call (default 3)")
+    command.add_argument("--prompt-lookup-max", type=int, help="for ngram and cascade, the longest run to look up (default 4)")
+    command.add_argument("--prompt-lookup-min", type=int, help="for ngram and cascade, the shortest (default 1)")
     command.add_argument("--max-match", type=int, help="for suffix, the longest run to look up (default 16)")
     command.add_argument("--min-token-prob", type=float, help="for suffix, where a continuation ends (default 0.1)")
     command.add_argument("--store-tokens", type=int, help="for suffix, tokens of earlier texts to look up as well (default 0)")
@@ -141,12 +142,16 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", default="tiny-python", help="embedded name, directory or hub id (default tiny-python)")
-    command.add_argument("--draft", help="a smaller model of the same tokenizer")
+    command.add_argument(
+        "--draft", action="append", default=[], help="a smaller model; several for merged and cascade, the first for others"
+    )
     command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
 
 
 def _method_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--method", help=f"one of {', '.join(METHODS)}; by default draft_model if there is a draft, else none")
+    command.add_argument(
+        "--method", help=f"one of {', '.join(METHODS)}; by default draft_model if there is a draft, merged if there are several, else none"
+    )
     command.add_argument("--rule", default="auto", help="acceptance rule; auto is the best lossless one (default)")
 
 

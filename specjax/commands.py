@@ -64,7 +64,7 @@ def run_compare(args: argparse.Namespace) -> None:
     from .bench import compare, held_out_prompts, read_prompts, report
     from .drafters import METHODS
 
-    default = [name for name, drafter in METHODS.items() if args.draft or not drafter.needs_draft]
+    default = [name for name, drafter in METHODS.items() if len(args.draft) >= drafter.needs_draft]
     methods = default if args.methods is None else [m.strip() for m in args.methods.split(",") if m.strip()]
     _check_options(args, methods, {})
     _check_output(args.output)
@@ -169,7 +169,9 @@ def _tune_tree(args: argparse.Namespace) -> None:
 
 
 def _method(args: argparse.Namespace) -> str:
-    return args.method or ("draft_model" if args.draft else "none")
+    from .drafters import default_method
+
+    return args.method or default_method(len(args.draft))
 
 
 def _drafting(args: argparse.Namespace) -> dict:
@@ -183,7 +185,7 @@ def _drafting(args: argparse.Namespace) -> dict:
 
 def _check_options(args: argparse.Namespace, methods: list[str], sampling: dict) -> None:
     """Raises what would be raised later anyway, before a model is loaded."""
-    from .drafters import METHODS, make_drafter
+    from .drafters import METHODS, check_drafts, make_drafter
     from .options import Options, checked_numbers
     from .request import whole
     from .verify import resolve
@@ -192,8 +194,7 @@ def _check_options(args: argparse.Namespace, methods: list[str], sampling: dict)
         raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
     for method in methods:
         resolve(getattr(args, "rule", "auto"), make_drafter(method, **_drafting(args)).sampled)
-        if METHODS[method].needs_draft and not args.draft:
-            raise RequestError(f"method {method!r} needs a draft; name one with --draft")
+        check_drafts(method, len(args.draft))
     checked_numbers(Options.of(sampling), 1)
     numbers = {name: getattr(args, name, None) for name in ("max_new_tokens", "num_prompts", "repeats")} | _drafting(args)
     for name, value in numbers.items():

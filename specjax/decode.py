@@ -157,8 +157,34 @@ def fill(model: Decoder, tokens, lengths, chunk: int, dtype, taps: tuple[int, ..
     return cache.replace(length=lengths), kept, finite
 
 
+@struct.dataclass
+class Round:
+    """What one round found out before anything is written.
+
+    Attributes:
+      tree: what was drafted.
+      drafting: what the drafter's ``commit`` will find as its state.
+      out: the target's view of the tree.
+      p: float32 [B, N, V], the target's distribution after each node.
+      verdict: what the rule made of it.
+      failed: bool [B], the target's logits were NaN, now or before.
+    """
+
+    tree: Tree
+    drafting: Any
+    out: Output
+    p: jax.Array
+    verdict: Verdict
+    failed: jax.Array
+
+
 def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable) -> DecodeState:
     """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens."""
+    return settle(target, draft, state, judge(target, draft, state, drafter=drafter, rule=rule), drafter=drafter)
+
+
+def judge(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable) -> Round:
+    """The first half of a round: drafts a tree, scores it and decides."""
     draft_key, verify_key = round_keys(state, drafter.depth + 1)
     with jax.named_scope("draft"):
         tree, drafting = drafter.draft(target, draft, state, draft_key)
@@ -168,14 +194,20 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
         p = probabilities(out.logits, state.sampling, tree_context(state, tree))
         verdict = verify(p, tree, state.sampling, rule, verify_key)
     failed = state.failed | jnp.isnan(out.logits).any((1, 2)) | _impossible(p, verdict)
-    emitted, verdict, done, accepted, stopping = _stop(state, tree, verdict, failed)
+    return Round(tree, drafting, out, p, verdict, failed)
+
+
+def settle(target: Decoder, draft, state: DecodeState, found: Round, *, drafter) -> DecodeState:
+    """The second half: cuts the verdict where a row ends, and commits what is left of it."""
+    tree, out, failed = found.tree, found.out, found.failed
+    emitted, verdict, done, accepted, stopping = _stop(state, tree, found.verdict, failed)
     with jax.named_scope("commit"):
         # A failed row is void and may be written anywhere; this makes the write depend on the reads, without which
         # XLA:CPU would copy the cache.
         start = jnp.where(failed, 0, state.cache.length)
         path = None if tree.is_chain else verdict.path
         cache = kv.commit(state.cache, out.rows, path, start, state.cache.length + verdict.length)
-        drafting = drafter.commit(target, draft, state.replace(drafter=drafting), tree, out, verdict)
+        drafting = drafter.commit(target, draft, state.replace(drafter=found.drafting), tree, out, verdict)
     return state.replace(
         tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, emitted, (state.cache.length + 1)[:, None]),
         cache=cache,

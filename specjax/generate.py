@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .drafters import OPTIONS, make_drafter
+from .drafters import OPTIONS, check_drafts, default_method, make_drafter, several
 from .errors import RequestError
 from .models.hub import LanguageModel, load
+from .models.translated import speaking
 from .options import MOST_LOGPROBS, Options, batched
 from .request import LARGEST, translated
 from .result import results_of, settled
@@ -28,8 +29,9 @@ class Generator:
 
     Args:
       target: the model whose output is wanted.
-      method: one of ``drafters.METHODS``; by default "draft_model" if a draft is given, else "none".
-      draft: for methods that draft with a second model: a name, directory, hub id or loaded model.
+      method: one of ``drafters.METHODS``; by default "draft_model" if a draft is given, "merged" if several are, else "none".
+      draft: for methods that draft with a second model: a name, directory, hub id or loaded model, or a list of them, of which a method
+        that takes one uses the first. Vocabularies may differ from the target's, see ``models.translated``.
       rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
       processors: pure functions ``(logits [B, N, V], Context) -> logits`` compiled into the pipeline, after all built-in options
@@ -48,20 +50,19 @@ class Generator:
         processors: Sequence[Callable] = (),
         **drafting,
     ):
-        method = method or ("none" if draft is None else "draft_model")
+        method = method or default_method(len(listed(draft)))
         self.method, self.target = method, target
-        self.draft, self.drafter = None, make_drafter(method, **drafting)
+        self.drafter = make_drafter(method, **drafting)
         if hasattr(self.drafter, "check"):
             self.drafter.check(target.config)
-        if self.drafter.needs_draft:
-            if draft is None:
-                raise RequestError(f"method {method!r} needs a draft; name a smaller model of the same tokenizer")
-            self.draft = draft if isinstance(draft, LanguageModel) else load(draft, dtype=str(target.model.embed[...].dtype))
-            _check_pair(target, self.draft)
-        elif draft is not None:
+        given = listed(draft)
+        if given and not self.drafter.needs_draft:
             raise RequestError(f"method {method!r} takes no draft; leave it out or use method 'draft_model'")
+        check_drafts(method, len(given))
+        self.drafts = loaded(target, given if several(self.drafter) else given[: self.drafter.needs_draft])
+        speakers = tuple(speaking(model, target) for model in self.drafts)
+        self._draft_model = speakers if several(self.drafter) else next(iter(speakers), None)
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
-        self.memory = getattr(self.drafter, "memory", None)
         self.capacity = capacity
         self.processors = checked_processors(tuple(processors), target.config.vocab_size)
         self._compiled: dict = {}
@@ -165,8 +166,9 @@ class Generator:
         return self._compiled[key], time.perf_counter() - began if new else 0.0
 
     @property
-    def _draft_model(self):
-        return self.memory if self.draft is None else self.draft.model
+    def draft(self) -> LanguageModel | None:
+        """The first of ``drafts``."""
+        return next(iter(self.drafts), None)
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
         """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a program."""
@@ -200,6 +202,7 @@ def generate(
     drafting = {name: options.pop(name) for name in OPTIONS if name in options}
     setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
     setting = translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
+    setting["draft"] = listed(setting["draft"])
     key = tuple(setting.items())
     if key not in target.generators:
         target.generators[key] = Generator(target, **setting)
@@ -211,13 +214,15 @@ def cache_dtype(target: LanguageModel):
     return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else target.model.embed[...].dtype
 
 
-def _check_pair(target: LanguageModel, draft: LanguageModel) -> None:
-    if draft.config.vocab_size != target.config.vocab_size:
-        raise RequestError(
-            f"draft {draft.name!r} has {draft.config.vocab_size} tokens and target {target.name!r} {target.config.vocab_size}; use a draft of the same vocabulary"
-        )
-    if draft.tokenizer.get_vocab() != target.tokenizer.get_vocab():
-        raise RequestError(f"draft {draft.name!r} and target {target.name!r} have different tokenizers; use a draft of the same one")
+def loaded(target: LanguageModel, draft) -> tuple[LanguageModel, ...]:
+    """The drafts that a user gave, see ``Generator``, those given by name in the target's dtype."""
+    dtype = str(target.model.embed[...].dtype)
+    return tuple(model if isinstance(model, LanguageModel) else load(model, dtype=dtype) for model in listed(draft))
+
+
+def listed(draft) -> tuple:
+    """The drafts that a user gave, none, one or a list, as a tuple."""
+    return () if draft is None else tuple(draft) if isinstance(draft, list | tuple) else (draft,)
 
 
 def _is_one(prompts) -> bool:

@@ -7,7 +7,7 @@ place use the first. Every rule but ``typical`` is lossless: accepted tokens plu
 temperature 0 both are one-hot and every rule is the greedy walk.
 
 Rules that divide by q hold for candidates drawn in one particular way, which ``resolve`` checks: a chain, siblings drawn without
-replacement, or siblings drawn independently. Siblings are tested in the order of their nodes, which must be that of the draws; of
+replacement, or siblings drawn independently, from one draft or several. Siblings are tested in the order of their nodes, which must be that of the draws; of
 siblings drawn without replacement only the last may be invalid, since each was drawn given those before it.
 """
 
@@ -108,7 +108,8 @@ def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Multi-step speculative sampling of siblings drawn independently, from one draft or several (SpecInfer, Algorithm 2).
 
-    Every sibling is tested against the q it was drawn from, equal tokens again; a refused one leaves norm(max(p - q, 0)).
+    Every sibling is tested against the q it was drawn from, equal tokens again; a refused one leaves norm(max(p - q, 0)). The paper
+    tests in random order; any that does not depend on what was drawn will do, and here it is that of the nodes.
     """
 
     def proposal(i, parent, tried):
@@ -209,12 +210,14 @@ _DRAWN = {
     "block": ("chain",),
     "recursive_rejection": ("chain", "without_replacement"),
     "traversal": ("chain", "without_replacement"),
-    "multi_step": ("chain", "independent"),
+    "multi_step": ("chain", "independent", "from_several"),
     "k_seq": ("chain", "independent"),
 }
 """How candidates must have been drawn for a rule that divides by their q."""
 
-_AUTO = {"": "sample_and_walk", "chain": "block", "without_replacement": "recursive_rejection", "independent": "multi_step"}
+_AUTO = {
+    "": "sample_and_walk", "chain": "block", "without_replacement": "recursive_rejection", "independent": "multi_step", "from_several": "multi_step",
+}  # fmt: skip
 
 
 def resolve(name: str, sampled: str):

@@ -20,7 +20,9 @@ def token_bytes(tokenizer, vocab_size: int) -> tuple[bytes | None, ...]:
     elif "ByteFallback" in kinds or "▁" in json.dumps(spec["decoder"], ensure_ascii=False):
         decode = _from_sentencepiece
     else:
-        raise RequestError("stop strings and constraints need a byte-level or SentencePiece tokenizer, and this is neither")
+        raise RequestError(
+            "stop strings, constraints and drafts of another vocabulary need byte-level or SentencePiece tokenizers, and this is neither"
+        )
     special = {token["id"] for token in spec["added_tokens"] if token["special"]} | set(tokenizer.all_special_ids)
     added = {token["id"]: token["content"] for token in spec["added_tokens"]}
     table = [None] * vocab_size

@@ -43,9 +43,9 @@ def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY
     return nnx.merge(graph, jax.tree.map(lambda x: x * sharpness if x.ndim == 2 else x, params))
 
 
-def byte_tokenizer(vocab_size: int = 61) -> PreTrainedTokenizerFast:
-    """A tokenizer without merges: token 0 ends the text, the others stand for bytes, of which most are unknown."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())[: vocab_size - 2]
+def byte_tokenizer(vocab_size: int = 61, first: int = 0) -> PreTrainedTokenizerFast:
+    """A tokenizer without merges: token 0 ends the text, the others stand for bytes from the ``first`` on, of which most are unknown."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())[first : first + vocab_size - 2]
     vocab = {"<end>": 0, "<unk>": 1} | {letter: i + 2 for i, letter in enumerate(letters)}
     tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

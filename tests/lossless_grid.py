@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import TINY, p_value, tiny_model, warped
 
-from specjax import DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Ngram, Plain, decode
+from specjax import Cascade, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Merged, Ngram, Plain, decode
 from specjax.constraint import Automaton
+from specjax.drafters import several
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
@@ -81,6 +82,8 @@ METHODS = {
     "dynamic_tree": (DynamicTree(tree_nodes=4, tree_depth=2, tree_top_k=2), ("sample_and_walk",)),
     "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block", "rejection")),
     "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
+    "merged": (Merged(DRAFTS), ("multi_step",)),
+    "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
 }
 
 CONFIG = TINY.replace(
@@ -173,11 +176,12 @@ def observed(state: decode.DecodeState, rows: int) -> dict[str, np.ndarray]:
     return counts
 
 
-def draws(drafter, rule, seed: int, rows: int, calls: int, processors: tuple = ()) -> tuple[dict[str, np.ndarray], float]:
+def draws(drafter, rule, seed: int, rows: int, calls: int, processors: tuple = (), draft=None) -> tuple[dict[str, np.ndarray], float]:
     """Counts over so many calls, and the mean rate at which drafts were emitted."""
     counts, rates = [], []
+    draft = draft or (tuple(model(seed + i) for i in range(drafter.needs_draft)) if several(drafter) else model(seed))
     for call in range(calls):
-        state = finish(model(seed), start(model(seed), drafter, call, rows, processors), drafter, rule)
+        state = finish(draft, start(draft, drafter, call, rows, processors), drafter, rule)
         counts.append(observed(state, rows))
         rates.append(float(state.counters.accepted_at.sum() / jnp.maximum(state.counters.drafted.sum(), 1)))
     return {name: sum(c[name] for c in counts) for name in CASES}, float(np.mean(rates))

@@ -21,16 +21,13 @@ CONFIG = "config.json"
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Directories of models of one layer, so that there is little to compile: a pair, a draft of another vocabulary, one of another tokenizer, and one of weights that give NaN."""
+    """Directories of models of one layer, so that there is little to compile: a pair, a draft that shares no letter with them, and one of weights that give NaN."""
     root = tmp_path_factory.mktemp("models")
-    other = byte_tokenizer()
-    other.add_tokens(["swapped"])
     small = tiny_model(num_layers=1)
     saved = {
         "target": language_model(small),
         "draft": language_model(disturbed(small, 0.3)),
-        "vocabulary": language_model(tiny_model(num_layers=1, vocab_size=60)),
-        "tokenizer": LanguageModel(small, small.config, other, "tokenizer"),
+        "foreign": LanguageModel(small, small.config, byte_tokenizer(first=100), "foreign"),
         "nan": language_model(tiny_model(num_layers=1, sharpness=float("nan"))),
     }
     for name, model in saved.items():
@@ -223,8 +220,8 @@ def bad_cases(models, tmp_path) -> dict:
         ),
         "unsupported option": (("generate", "--model", changed_config(tmp_path, models, hidden_act="relu"), "--prompt", "x"), "hidden_act"),
         "config is not JSON": (("generate", "--model", directory(tmp_path, models, CONFIG, b"{"), "--prompt", "x"), CONFIG),
-        "draft of another vocabulary": ((*draft, models["vocabulary"]), "vocabulary"),
-        "draft of another tokenizer": ((*draft, models["tokenizer"]), "tokenizer"),
+        "draft of another alphabet": ((*draft, models["foreign"]), "share 0 of 59 tokens"),
+        "merged of one draft": ((*good, "--method", "merged", "--draft", models["draft"]), "needs 2 drafts"),
         "unknown draft": ((*draft, "no-such-draft"), "no-such-draft"),
         "draft_model without a draft": ((*good, "--method", "draft_model"), "--draft"),
         "ngram with a draft": ((*good, "--method", "ngram", "--draft", models["draft"]), "takes no draft"),

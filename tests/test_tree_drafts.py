@@ -57,14 +57,20 @@ def best_first(model, text: list[int], nodes: int, depth: int, top_k: int) -> se
     return set(sorted(candidates, key=lambda path: -candidates[path])[:nodes])
 
 
-def rounds(target, draft, drafter, count: int, **options):
+@partial(jax.jit, static_argnames=("drafter", "rule"))
+def turn(target, draft, state, drafter, rule):
+    """The tree of a round, and the state after it."""
+    found = decode.judge(target, draft, state, drafter=drafter, rule=rule)
+    return found.tree, decode.settle(target, draft, state, found, drafter=drafter)
+
+
+def rounds(target, draft, drafter, count: int, prompts=PROMPTS, **options):
     """For each round the state before it and its tree."""
-    state = start(target, draft, drafter, PROMPTS, **options)
-    draw = jax.jit(partial(drafter.draft, target, draft))
-    step = jax.jit(partial(decode.step, drafter=drafter, rule=resolve("auto", drafter.sampled)))
+    state = start(target, draft, drafter, prompts, **options)
     for _ in range(count):
-        yield state, draw(state, decode.round_keys(state, 1)[0])[0]
-        state = step(target, draft, state)
+        tree, after = turn(target, draft, state, drafter, resolve("auto", drafter.sampled))
+        yield state, tree
+        state = after
 
 
 def spelled(tree, b: int) -> list[tuple[int, ...]]:
@@ -77,7 +83,8 @@ def spelled(tree, b: int) -> list[tuple[int, ...]]:
 
 
 def texts(state) -> list[list[int]]:
-    return [state.tokens[b, : state.cache.length[b] + 1].tolist() for b in range(len(PROMPTS))]
+    tokens, lengths = jax.device_get((state.tokens, state.cache.length))
+    return [row[: length + 1].tolist() for row, length in zip(tokens, lengths)]
 
 
 @pytest.mark.parametrize("shape", [from_paths([(0,), (2,), (0, 0), (0, 3), (2, 0), (0, 0, 0)]), expansion((4,))])

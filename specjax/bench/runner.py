@@ -15,7 +15,7 @@ from scipy.stats import bootstrap
 
 from ..drafters import make_drafter
 from ..errors import RequestError
-from ..generate import Generator
+from ..generate import Generator, loaded
 from ..models.hub import LanguageModel
 from ..result import Result
 from ..stats import total
@@ -51,16 +51,17 @@ def compare(
     ids = _encoded(target, prompts)
     drafters = {method: make_drafter(method, **drafting) for method in dict.fromkeys(["none", *methods])}
     room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(d.depth for d in drafters.values()) + 1
+    drafts = loaded(target, draft) if any(drafter.needs_draft for drafter in drafters.values()) else ()
     generators = {
-        method: Generator(target, method, draft if drafter.needs_draft else None, capacity=room, **drafting)
+        method: Generator(target, method, drafts if drafter.needs_draft else None, capacity=room, **drafting)
         for method, drafter in drafters.items()
     }
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
     setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
     setting["drafters"] = {method: dataclasses.asdict(d) for method, d in drafters.items()}
-    drafts = [generator.draft.name for generator in generators.values() if generator.draft]
-    if drafts:
-        setting["draft"] = drafts[0]
+    used = max((generator.drafts for generator in generators.values()), key=len)
+    if used:
+        setting["draft"] = ", ".join(model.name for model in used)
     summaries = [_summary(method, runs[method], runs["none"], target) for method in generators]
     for summary in summaries:
         summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None

@@ -18,10 +18,11 @@ class Drafter(Protocol):
 
     Attributes:
       depth: the longest path it proposes, in edges.
-      sampled: how its tokens were drawn from the q that its trees carry: "chain", "without_replacement" or "independent" siblings;
-        empty where they are chosen by other means.
+      sampled: how its tokens were drawn from the q that its trees carry: "chain", "without_replacement" or "independent" siblings,
+        or "from_several" drafts; empty where they are chosen by other means.
       taps: layers of the target whose inputs it wants to see, in ``out.taps``.
-      needs_draft: whether it drafts with a second model.
+      needs_draft: whether it drafts with a second model, or how many it needs at least. A method that can use several also has
+        ``several = True``; its ``draft`` is the tuple of all that are given, where others get the first.
 
     One that learns from what was answered before also has ``memory``, a pytree of fixed shapes or None, which a ``Generator`` passes as
     ``draft``, and ``remember(memory, texts) -> memory``, called on the host between calls.
@@ -30,7 +31,7 @@ class Drafter(Protocol):
     depth: int
     sampled: str
     taps: tuple[int, ...]
-    needs_draft: bool
+    needs_draft: bool | int
 
     def init(self, target: Decoder, draft, tokens: jax.Array, lengths: jax.Array, taps: tuple, *, chunk: int, dtype) -> Any:
         """The state after the prompt. ``tokens`` int32 [B, T] holds it, ``taps`` are those of all its tokens but the last."""
