@@ -61,9 +61,9 @@ def _given(result) -> dict:
 def run_compare(args: argparse.Namespace) -> None:
     """Measures the methods and prints a table, or JSON."""
     from .bench import compare, held_out_prompts, read_prompts, report
-    from .drafters import METHODS
+    from .drafters import METHODS, make_drafter
 
-    default = [name for name, drafter in METHODS.items() if args.draft or not drafter.needs_draft]
+    default = [name for name in METHODS if args.draft or not make_drafter(name).needs_draft]
     methods = default if args.methods is None else [m.strip() for m in args.methods.split(",") if m.strip()]
     _check_options(args, methods, {})
     if args.output and not (args.output.parent.is_dir() and os.access(args.output.parent, os.W_OK)):
@@ -115,8 +115,29 @@ def run_verify(args: argparse.Namespace) -> int:
     return 0 if report["agree"] else 1
 
 
+def run_ngrams(args: argparse.Namespace) -> None:
+    """Counts the n-grams of text files and writes them to a file."""
+    from .drafters import statistics
+    from .models.hub import load_tokenizer
+    from .request import whole
+    from .training.data import read_texts
+
+    whole("--contexts", args.contexts)
+    try:
+        texts = read_texts(args.data)
+    except OSError as error:
+        raise RequestError(f"--data {error.filename}: cannot be read ({error.strerror}); name text files") from None
+    with _status("counting"):
+        tokenizer, config = load_tokenizer(args.model)
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        counted = statistics.counted(ids, config.vocab_size, args.contexts)
+        statistics.save(counted, config.vocab_size, args.output)
+    known = " and ".join(f"{leaf.shape[0]} of {leaf.shape[1]}" for leaf in counted.contexts)
+    print(f"{sum(map(len, ids))} tokens; contexts {known} tokens", file=sys.stderr)
+
+
 def _method(args: argparse.Namespace) -> str:
-    return args.method or ("draft_model" if args.draft else "none")
+    return ("draft_model" if args.draft else "none") if args.method is None else args.method
 
 
 def _drafting(args: argparse.Namespace) -> dict:
@@ -138,8 +159,9 @@ def _check_options(args: argparse.Namespace, methods: list[str], sampling: dict)
     if not methods:
         raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
     for method in methods:
-        resolve(getattr(args, "rule", "auto"), make_drafter(method, **_drafting(args)).sampled)
-        if METHODS[method].needs_draft and not args.draft:
+        drafter = make_drafter(method, **_drafting(args))
+        resolve(getattr(args, "rule", "auto"), drafter.sampled)
+        if drafter.needs_draft and not args.draft:
             raise RequestError(f"method {method!r} needs a draft; name one with --draft")
     checked_numbers(Options.of(sampling), 1)
     numbers = {name: getattr(args, name, None) for name in ("max_new_tokens", "num_prompts", "repeats")} | _drafting(args)

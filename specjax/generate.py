@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .drafters import OPTIONS, make_drafter
+from .drafters import OPTIONS, make_drafter, parameters
 from .errors import RequestError
 from .models.hub import LanguageModel, load
 from .options import MOST_LOGPROBS, Options, batched
@@ -28,7 +28,8 @@ class Generator:
 
     Args:
       target: the model whose output is wanted.
-      method: one of ``drafters.METHODS``; by default "draft_model" if a draft is given, else "none".
+      method: one of ``drafters.METHODS``, or a list of those that draft chains, between which each row switches; by default
+        "draft_model" if a draft is given, else "none".
       draft: for methods that draft with a second model: a name, directory, hub id or loaded model.
       rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
@@ -40,7 +41,7 @@ class Generator:
     def __init__(
         self,
         target: LanguageModel,
-        method: str | None = None,
+        method: str | Sequence[str] | None = None,
         draft=None,
         *,
         rule: str = "auto",
@@ -48,8 +49,9 @@ class Generator:
         processors: Sequence[Callable] = (),
         **drafting,
     ):
-        method = method or ("none" if draft is None else "draft_model")
-        self.method, self.target = method, target
+        if method is None:
+            method = "none" if draft is None else "draft_model"
+        self.method, self.target = method if isinstance(method, str) else ",".join(method), target
         self.draft, self.drafter = None, make_drafter(method, **drafting)
         if self.drafter.needs_draft:
             if draft is None:
@@ -58,6 +60,7 @@ class Generator:
             _check_pair(target, self.draft)
         elif draft is not None:
             raise RequestError(f"method {method!r} takes no draft; leave it out or use method 'draft_model'")
+        self._parameters = parameters(self.drafter, self.draft and self.draft.model, target.config.vocab_size)
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
         self.capacity = capacity
         self.processors = checked_processors(tuple(processors), target.config.vocab_size)
@@ -132,7 +135,7 @@ class Generator:
         function = partial(decode.prefill, drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
         compiled, compiling = self._compile(("prefill", chunk, width), function, arrays)
         began = time.perf_counter()
-        state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *arrays))
+        state = jax.block_until_ready(compiled(self.target.model, self._parameters, *arrays))
         return state, batch, [time.perf_counter() - began, 0.0, compiling]
 
     def _run(self, state, until: int, times: list):
@@ -140,7 +143,7 @@ class Generator:
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
         compiled, compiling = self._compile(("run",), function, args, donate_argnums=2)
         began = time.perf_counter()
-        state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *args))
+        state = jax.block_until_ready(compiled(self.target.model, self._parameters, *args))
         times[1] += time.perf_counter() - began
         times[2] += compiling
         return state
@@ -152,12 +155,8 @@ class Generator:
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
-            self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self._draft_model, *args).compile()
+            self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self._parameters, *args).compile()
         return self._compiled[key], time.perf_counter() - began if new else 0.0
-
-    @property
-    def _draft_model(self):
-        return None if self.draft is None else self.draft.model
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
         """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a program."""
@@ -171,7 +170,7 @@ class Generator:
 def generate(
     target: LanguageModel | str,
     prompts,
-    method: str | None = None,
+    method: str | Sequence[str] | None = None,
     draft=None,
     *,
     assistant_model=None,
@@ -189,6 +188,7 @@ def generate(
     """
     target = target if isinstance(target, LanguageModel) else load(target)
     drafting = {name: options.pop(name) for name in OPTIONS if name in options}
+    method = tuple(method) if isinstance(method, list) else method
     setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
     setting = translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     key = tuple(setting.items())
