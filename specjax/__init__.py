@@ -3,7 +3,7 @@
 from .config import ModelConfig
 from .decode import DecodeState, prefill, run, step
 from .drafters import (
-    METHODS, Cascade, Drafter, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Merged, Ngram, Plain, Suffix, TokenRecycling,
+    METHODS, Adaptive, Cascade, Drafter, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Merged, Ngram, Plain, Suffix, Switch, TokenRecycling,
 )  # fmt: skip
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, generate
@@ -20,8 +20,8 @@ from .verify import Verdict
 __version__ = "0.1.0"
 
 __all__ = [
-    "METHODS", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit",
-    "Generator", "LanguageModel", "LayerSkip", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result", "SamplingParams",
-    "SpecjaxError", "Stats", "Suffix", "TokenRecycling", "Translated", "Tree",
+    "METHODS", "Adaptive", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
+    "EarlyExit", "Generator", "LanguageModel", "LayerSkip", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
+    "SamplingParams", "SpecjaxError", "Stats", "Suffix", "Switch", "TokenRecycling", "Translated", "Tree",
     "Verdict", "embedded", "generate", "load", "make_mesh", "prefill", "run", "sampling_params", "save", "step",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command line: ``specjax generate``, ``compare``, ``verify`` and ``tune``. What they do is in ``commands.py``."""
+"""The command line: ``specjax generate``, ``compare``, ``verify``, ``tune`` and ``ngrams``. What they do is in ``commands.py``."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import __version__
 from .bench.faults import FAULTS
-from .commands import run_compare, run_generate, run_tune, run_verify
+from .commands import run_compare, run_generate, run_ngrams, run_tune, run_verify
 from .drafters import METHODS
 from .errors import SpecjaxError
 
@@ -68,6 +68,16 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--tokens", type=int, default=3, help="how many first tokens the draws are compared by (default 3)")
     command.add_argument("--inject", metavar="FAULT", help=f"plant a known wrong rule, which must be found: {', '.join(FAULTS)}")
     _tune_command(commands)
+
+    text = "count what follows what in text files, for --ngram-statistics"
+    command = commands.add_parser("ngrams", help=text, description=text)
+    command.set_defaults(handler=run_ngrams)
+    command.add_argument(
+        "--model", default="tiny-python", help="whose tokens to count: embedded name, directory or hub id (default tiny-python)"
+    )
+    command.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="text files")
+    command.add_argument("--output", type=Path, required=True, help="the file to write, such as text.npz")
+    command.add_argument("--contexts", type=int, default=1 << 17, help="contexts kept of each length, the most frequent (default 131072)")
     return parser
 
 
@@ -101,11 +111,17 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--num-speculative-tokens",
         type=int,
-        help="for chains, tokens drafted in a round (default 5; early_exit 6, suffix and layer_skip 8)",
+        help="for chains, most tokens drafted in a round (default 5; early_exit 6, suffix and layer_skip 8)",
     )
     command.add_argument("--inner-speculative-tokens", type=int, help="for cascade, tokens that the draft judges in a call (default 3)")
     command.add_argument("--prompt-lookup-max", type=int, help="for ngram and cascade, the longest run to look up (default 4)")
     command.add_argument("--prompt-lookup-min", type=int, help="for ngram and cascade, the shortest (default 1)")
+    command.add_argument("--ngram-statistics", metavar="FILE", help="for ngram, where the text has no match; see specjax ngrams")
+    command.add_argument("--draft-length", help="for chains: fixed (default), confidence, heuristic or ema")
+    command.add_argument("--draft-cost", type=float, help="for ema and switch, a drafted token's cost in plain target calls (default 0.1)")
+    command.add_argument(
+        "--verify-cost", type=float, help="for ema, what one more token adds to a target call, in plain ones (default 0.02)"
+    )
     command.add_argument("--max-match", type=int, help="for suffix, the longest run to look up (default 16)")
     command.add_argument("--min-token-prob", type=float, help="for suffix, where a continuation ends (default 0.1)")
     command.add_argument("--store-tokens", type=int, help="for suffix, tokens of earlier texts to look up as well (default 0)")
@@ -150,7 +166,8 @@ def _model_options(command: argparse.ArgumentParser) -> None:
 
 def _method_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--method", help=f"one of {', '.join(METHODS)}; by default draft_model if there is a draft, merged if there are several, else none"
+        "--method",
+        help=f"one of {', '.join(METHODS)}, or several as ngram,draft_model; by default draft_model if there is a draft, merged if there are several, else none",
     )
     command.add_argument("--rule", default="auto", help="acceptance rule; auto is the best lossless one (default)")
 

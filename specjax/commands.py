@@ -62,9 +62,9 @@ def _given(result) -> dict:
 def run_compare(args: argparse.Namespace) -> None:
     """Measures the methods and prints a table, or JSON."""
     from .bench import compare, held_out_prompts, read_prompts, report
-    from .drafters import METHODS
+    from .drafters import METHODS, make_drafter
 
-    default = [name for name, drafter in METHODS.items() if len(args.draft) >= drafter.needs_draft]
+    default = [name for name in METHODS if len(args.draft) >= make_drafter(name).needs_draft]
     methods = default if args.methods is None else [m.strip() for m in args.methods.split(",") if m.strip()]
     _check_options(args, methods, {})
     _check_output(args.output)
@@ -171,7 +171,28 @@ def _tune_tree(args: argparse.Namespace) -> None:
 def _method(args: argparse.Namespace) -> str:
     from .drafters import default_method
 
-    return args.method or default_method(len(args.draft))
+    return default_method(len(args.draft)) if args.method is None else args.method
+
+
+def run_ngrams(args: argparse.Namespace) -> None:
+    """Counts the n-grams of text files and writes them to a file."""
+    from .drafters import statistics
+    from .models.hub import load_tokenizer
+    from .request import whole
+    from .training.data import read_texts
+
+    whole("--contexts", args.contexts)
+    try:
+        texts = read_texts(args.data)
+    except OSError as error:
+        raise RequestError(f"--data {error.filename}: cannot be read ({error.strerror}); name text files") from None
+    with _status("counting"):
+        tokenizer, config = load_tokenizer(args.model)
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        counted = statistics.counted(ids, config.vocab_size, args.contexts)
+        statistics.save(counted, config.vocab_size, args.output)
+    known = " and ".join(f"{leaf.shape[0]} of {leaf.shape[1]}" for leaf in counted.contexts)
+    print(f"{sum(map(len, ids))} tokens; contexts {known} tokens", file=sys.stderr)
 
 
 def _drafting(args: argparse.Namespace) -> dict:
@@ -193,8 +214,9 @@ def _check_options(args: argparse.Namespace, methods: list[str], sampling: dict)
     if not methods:
         raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
     for method in methods:
-        resolve(getattr(args, "rule", "auto"), make_drafter(method, **_drafting(args)).sampled)
-        check_drafts(method, len(args.draft))
+        drafter = make_drafter(method, **_drafting(args))
+        resolve(getattr(args, "rule", "auto"), drafter.sampled)
+        check_drafts(method, drafter, len(args.draft))
     checked_numbers(Options.of(sampling), 1)
     numbers = {name: getattr(args, name, None) for name in ("max_new_tokens", "num_prompts", "repeats")} | _drafting(args)
     for name, value in numbers.items():

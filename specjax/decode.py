@@ -12,6 +12,7 @@ their weights are not compiled in.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +29,9 @@ from .sampling import SamplingParams, probabilities
 from .stats import Counters
 from .tree import Tree, ancestors
 from .verify import Verdict, argmax_walk
+
+_MISSED = 4
+"""Tokens that ``catch_up`` reads at a time. A row that is behind has as much room: it ends at its limit, and then comes one path."""
 
 
 @struct.dataclass
@@ -178,16 +182,60 @@ class Round:
     failed: jax.Array
 
 
+def catch_up(model: Decoder, cache: KVCache, tokens, length) -> KVCache:
+    """The cache with ``tokens[b, :length[b]]`` committed, of which a draft may have missed the newest while others drafted.
+
+    Reads a few tokens of all rows at a time until none is behind: not once where the draft drafted in the last round.
+
+    Args:
+      tokens: int32 [B, T].
+      length: int32 [B], at least ``cache.length``. T leaves room for ``_MISSED`` tokens after those of a row that is behind.
+    """
+    node = jnp.arange(_MISSED)
+    mask = jnp.tril(jnp.ones((_MISSED, _MISSED), bool))
+
+    def read(cache):
+        positions = cache.length[:, None] + node
+        out = model(jnp.take_along_axis(tokens, positions, 1, mode="clip"), positions, mask, cache)
+        # As in ``fill``: what is written must depend on what was read. A row of which the draft makes NaN is void to it anyway.
+        finite = (jnp.isfinite(out.hidden).all(-1) | (positions >= length[:, None])).all(-1)
+        start = jnp.where(finite, cache.length, 0)
+        return kv.commit(cache, out.rows, None, start, jnp.minimum(cache.length + _MISSED, length))
+
+    return lax.while_loop(lambda cache: jnp.any(cache.length < length), read, cache)
+
+
 def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable) -> DecodeState:
-    """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens."""
-    return settle(target, draft, state, judge(target, draft, state, drafter=drafter, rule=rule), drafter=drafter)
+    """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens.
+
+    A drafter with ``lengths`` has a round compiled for each of them, and ``drafter.choose(state)`` says which is run.
+    """
+
+    def turn(state, **length):
+        return settle(target, draft, state, judge(target, draft, state, drafter=drafter, rule=rule, **length), drafter=drafter)
+
+    lengths = getattr(drafter, "lengths", ())
+    if len(lengths) < 2:
+        return turn(state)
+    chosen = drafter.choose(state)
+    for i, k in enumerate(lengths):
+        state = once(chosen == i, partial(turn, length=k), state)
+    return state
 
 
-def judge(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable) -> Round:
-    """The first half of a round: drafts a tree, scores it and decides."""
+def once(wanted: jax.Array, turn: Callable, carry):
+    """``turn(carry)`` if ``wanted``, a scalar bool, else ``carry``: a loop of at most one turn.
+
+    ``lax.cond`` would mean the same, and XLA:CPU copies every cache that goes through its branches.
+    """
+    return lax.while_loop(lambda loop: loop[0], lambda loop: (jnp.bool(False), turn(loop[1])), (wanted, carry))[1]
+
+
+def judge(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable, **length) -> Round:
+    """The first half of a round: drafts a tree, scores it and decides. ``length``: one of the drafter's ``lengths``, if it has any."""
     draft_key, verify_key = round_keys(state, drafter.depth + 1)
     with jax.named_scope("draft"):
-        tree, drafting = drafter.draft(target, draft, state, draft_key)
+        tree, drafting = drafter.draft(target, draft, state, draft_key, **length)
     with jax.named_scope("forward"):
         out = forward(target, tree, state.cache, drafter.taps, getattr(drafting, "begun", None))
     with jax.named_scope("verify"):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .drafters import OPTIONS, check_drafts, default_method, make_drafter, several
+from .drafters import OPTIONS, check_drafts, checked, default_method, make_drafter, parameters, remembered, several
 from .errors import RequestError
 from .models.hub import LanguageModel, load
 from .models.translated import speaking
@@ -29,7 +29,8 @@ class Generator:
 
     Args:
       target: the model whose output is wanted.
-      method: one of ``drafters.METHODS``; by default "draft_model" if a draft is given, "merged" if several are, else "none".
+      method: one of ``drafters.METHODS``, or a list of those that draft chains, between which each row switches; by default
+        "draft_model" if a draft is given, "merged" if several are, else "none".
       draft: for methods that draft with a second model: a name, directory, hub id or loaded model, or a list of them, of which a method
         that takes one uses the first. Vocabularies may differ from the target's, see ``models.translated``.
       rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
@@ -42,7 +43,7 @@ class Generator:
     def __init__(
         self,
         target: LanguageModel,
-        method: str | None = None,
+        method: str | Sequence[str] | None = None,
         draft=None,
         *,
         rule: str = "auto",
@@ -50,18 +51,17 @@ class Generator:
         processors: Sequence[Callable] = (),
         **drafting,
     ):
-        method = method or default_method(len(listed(draft)))
-        self.method, self.target = method, target
-        self.drafter = make_drafter(method, **drafting)
-        if hasattr(self.drafter, "check"):
-            self.drafter.check(target.config)
+        method = default_method(len(listed(draft))) if method is None else method
+        self.method, self.target = method if isinstance(method, str) else ",".join(method), target
+        self.drafter = checked(make_drafter(method, **drafting), target.config)
         given = listed(draft)
         if given and not self.drafter.needs_draft:
-            raise RequestError(f"method {method!r} takes no draft; leave it out or use method 'draft_model'")
-        check_drafts(method, len(given))
+            raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
+        check_drafts(self.method, self.drafter, len(given))
         self.drafts = loaded(target, given if several(self.drafter) else given[: self.drafter.needs_draft])
         speakers = tuple(speaking(model, target) for model in self.drafts)
-        self._draft_model = speakers if several(self.drafter) else next(iter(speakers), None)
+        speakers = speakers if several(self.drafter) else next(iter(speakers), None)
+        self.parameters = parameters(self.drafter, speakers, target.config.vocab_size)
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
         self.capacity = capacity
         self.processors = checked_processors(tuple(processors), target.config.vocab_size)
@@ -105,8 +105,8 @@ class Generator:
                 return result
 
     def _remember(self, results: list) -> None:
-        if self.memory is not None:
-            self.memory = self.drafter.remember(self.memory, [[*r.prompt_token_ids, *r.token_ids] for r in results])
+        texts = [[*r.prompt_token_ids, *r.token_ids] for r in results]
+        self.parameters = remembered(self.drafter, self.parameters, texts)
 
     def _encode(self, prompts) -> list[list[int]]:
         if not prompts:
@@ -142,7 +142,7 @@ class Generator:
         function = partial(decode.prefill, drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
         compiled, compiling = self._compile(("prefill", chunk, width), function, arrays)
         began = time.perf_counter()
-        state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *arrays))
+        state = jax.block_until_ready(compiled(self.target.model, self.parameters, *arrays))
         return state, batch, [time.perf_counter() - began, 0.0, compiling]
 
     def _run(self, state, until: int, times: list):
@@ -150,7 +150,7 @@ class Generator:
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
         compiled, compiling = self._compile(("run",), function, args, donate_argnums=2)
         began = time.perf_counter()
-        state = jax.block_until_ready(compiled(self.target.model, self._draft_model, *args))
+        state = jax.block_until_ready(compiled(self.target.model, self.parameters, *args))
         times[1] += time.perf_counter() - began
         times[2] += compiling
         return state
@@ -162,7 +162,7 @@ class Generator:
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
-            self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self._draft_model, *args).compile()
+            self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self.parameters, *args).compile()
         return self._compiled[key], time.perf_counter() - began if new else 0.0
 
     @property
@@ -182,7 +182,7 @@ class Generator:
 def generate(
     target: LanguageModel | str,
     prompts,
-    method: str | None = None,
+    method: str | Sequence[str] | None = None,
     draft=None,
     *,
     assistant_model=None,
@@ -200,6 +200,7 @@ def generate(
     """
     target = target if isinstance(target, LanguageModel) else load(target)
     drafting = {name: options.pop(name) for name in OPTIONS if name in options}
+    method = tuple(method) if isinstance(method, list) else method
     setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
     setting = translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     setting["draft"] = listed(setting["draft"])

@@ -10,7 +10,8 @@ import pytest
 from conftest import TINY
 from jax import lax
 
-from specjax import Decoder, DraftModel, Generator, Ngram, Plain, decode, sampling_params
+from specjax import Adaptive, Decoder, DraftModel, Generator, Ngram, Plain, Switch, decode, sampling_params
+from specjax.drafters import parameters
 from specjax.models.layers import linear
 from specjax.models.load import abstract_decoder
 from specjax.planning import hlo
@@ -37,14 +38,15 @@ class Program:
     def __init__(self, drafter, batch, dtype=jnp.float32, models=(TARGET, DRAFT), capacity=CAPACITY, device=None, options=None):
         placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
+        given = parameters(drafter, self.draft, models[0].vocab_size)
         rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
         prompt = jax.ShapeDtypeStruct((batch, capacity), jnp.int32)
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch))
         prefill = partial(decode.prefill, drafter=drafter, chunk=16, dtype=dtype)
         stops = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
-        self.state = placed(jax.eval_shape(prefill, self.target, self.draft, prompt, rows, sampling_params(batch), keys, rows, stops))
+        self.state = placed(jax.eval_shape(prefill, self.target, given, prompt, rows, sampling_params(batch), keys, rows, stops))
         run = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.sampled)), donate_argnums=2)
-        lowered = run.lower(self.target, self.draft, self.state, placed(jax.ShapeDtypeStruct((), jnp.int32)))
+        lowered = run.lower(self.target, given, self.state, placed(jax.ShapeDtypeStruct((), jnp.int32)))
         self.compiled = lowered.compile(compiler_options=options)
         self.text = self.compiled.as_text()
         self.cache_leaves = [leaf for leaf in jax.tree.leaves(self.state) if leaf.ndim == 4]

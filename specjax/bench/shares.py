@@ -34,7 +34,7 @@ def drafting_share(generator: Generator, prompt: list[int], *, rounds: int = 16,
     Whole and given rounds take turns; a share is that of two runs beside each other. A method that hands what it computed on to the
     target (early exit) is counted without that gain. Slightly below 0 is noise.
     """
-    target, draft, drafter = generator.target.model, generator._draft_model, generator.drafter
+    target, draft, drafter = generator.target.model, generator.parameters, generator.drafter
     longest = len(prompt) + (rounds + 1) * (drafter.depth + 1)
     state, _, _ = generator._start([prompt], Options.of(dict(max_new_tokens=longest - len(prompt), ignore_eos=True)))
     propose = jax.jit(lambda target, draft, state: drafter.draft(target, draft, state, decode.round_keys(state, 1)[0])[0])

@@ -2,9 +2,11 @@
 
 import dataclasses
 import difflib
+from collections.abc import Sequence
 
 from ..errors import RequestError
-from .base import Drafter
+from .adaptive import LENGTHS, Adaptive
+from .base import Drafter, checked, parameters, proposes_chains, remembered, several
 from .cascade import Cascade
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
@@ -14,52 +16,52 @@ from .merged import Merged
 from .ngram import Ngram
 from .none import Plain
 from .suffix import Suffix
+from .switch import Switch
 from .token_recycling import TokenRecycling
 from .tree import DraftTree
 
 METHODS = {
     "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "draft_model": DraftModel, "tree": DraftTree,
-    "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip,
+    "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip, "switch": Switch,
 }  # fmt: skip
 
-OPTIONS = tuple(dict.fromkeys(field.name for method in METHODS.values() for field in dataclasses.fields(method)))
+OPTIONS = tuple(
+    dict.fromkeys(
+        field.name
+        for method in (*METHODS.values(), Adaptive)
+        for field in dataclasses.fields(method)
+        if field.name not in ("drafter", "drafters")
+    )
+)
 """The options of all methods."""
 
 __all__ = [
-    "METHODS",
-    "OPTIONS",
-    "Cascade",
-    "DraftModel",
-    "DraftTree",
-    "Drafter",
-    "DynamicTree",
-    "EarlyExit",
-    "LayerSkip",
-    "Merged",
-    "Ngram",
-    "Plain",
-    "Suffix",
-    "TokenRecycling",
-    "check_drafts",
-    "default_method",
-    "make_drafter",
-    "several",
-]
+    "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit", "LayerSkip", "Merged", "Ngram",
+    "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "make_drafter", "parameters", "remembered", "several",
+]  # fmt: skip
 
 
-def make_drafter(method: str, **options) -> Drafter:
-    """The drafter of a method. Options of other methods are passed over, so that one set serves all.
+def make_drafter(method: str | Sequence[str], **options) -> Drafter:
+    """The drafter of a method, or of a list of methods between which each row switches ("ngram,draft_model" is such a list). Options
+    of other methods are passed over, so that one set serves all.
 
-    Raises RequestError for an unknown method or option, or options that do not fit.
+    Raises RequestError for an unknown method or option, an empty list, or options that do not fit.
     """
-    if method not in METHODS:
-        raise RequestError(f"method {method!r} is unknown; use one of {', '.join(METHODS)}")
+    names = [name.strip() for name in (method.split(",") if isinstance(method, str) else method)]
     for name in options:
         if name not in OPTIONS:
             near = difflib.get_close_matches(name, OPTIONS, 1)
             raise RequestError(f"option {name!r} is unknown; " + (f"did you mean {near[0]}?" if near else f"use {', '.join(OPTIONS)}"))
-    known = {field.name for field in dataclasses.fields(METHODS[method])}
-    return METHODS[method](**{name: value for name, value in options.items() if name in known})
+    if not any(names):
+        raise RequestError(f"the list of methods is empty; name one of {', '.join(METHODS)}, or several such as ngram,draft_model")
+    for name in names:
+        if name not in METHODS:
+            raise RequestError(f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
+    if names == ["switch"]:
+        return _with(Switch(tuple(_with(drafter, options) for drafter in Switch().drafters)), options)
+    if len(names) > 1:
+        return _with(Switch(tuple(_with(METHODS[name](), options) for name in names)), options)
+    return _controlled(_with(METHODS[names[0]](), options), options)
 
 
 def default_method(drafts: int) -> str:
@@ -67,14 +69,25 @@ def default_method(drafts: int) -> str:
     return ("none", "draft_model", "merged")[min(drafts, 2)]
 
 
-def several(drafter: Drafter) -> bool:
-    """Whether the method uses all drafts that are given, rather than the first."""
-    return getattr(drafter, "several", False)
-
-
-def check_drafts(method: str, drafts: int) -> None:
-    """Raises RequestError where ``method`` needs more drafts than so many."""
-    needed = METHODS[method].needs_draft
+def check_drafts(method: str, drafter: Drafter, drafts: int) -> None:
+    """Raises RequestError where the drafter of ``method`` needs more drafts than so many."""
+    needed = int(drafter.needs_draft)
     if drafts < needed:
         wanted = "a draft" if needed == 1 else f"{needed} drafts and {drafts or 'none'} is given"
         raise RequestError(f"method {method!r} needs {wanted}; name smaller models with draft, or --draft")
+
+
+def _with(drafter: Drafter, options: dict) -> Drafter:
+    """The drafter with those of the options that are its own."""
+    known = {field.name for field in dataclasses.fields(drafter)}
+    return dataclasses.replace(drafter, **{name: value for name, value in options.items() if name in known})
+
+
+def _controlled(drafter: Drafter, options: dict) -> Drafter:
+    """A chain drafter with its draft length controlled, if the options say so."""
+    length = options.get("draft_length", "fixed")
+    if length not in LENGTHS:
+        raise RequestError(f"draft_length {length!r} is unknown; use one of {', '.join(LENGTHS)}")
+    if length == "fixed" or not proposes_chains(drafter):
+        return drafter
+    return Adaptive(drafter, **{field.name: options[field.name] for field in dataclasses.fields(Adaptive) if field.name in options})

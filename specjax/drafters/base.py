@@ -1,9 +1,11 @@
 """What a drafting method is. A new one is a file in this folder with a frozen dataclass of these members and a line in ``METHODS``."""
 
+import dataclasses
 from typing import Any, Protocol
 
 import jax
 
+from ..config import ModelConfig
 from ..decode import DecodeState
 from ..models.decoder import Decoder, Output
 from ..tree import Tree
@@ -14,7 +16,8 @@ class Drafter(Protocol):
     """Static options of a method, hashable, and three pure functions. States are pytrees of the drafter's choosing.
 
     What ``draft`` returns may have an attribute ``begun``: the nodes' first layers as the target has them, which the verify pass then
-    does not run, see ``Decoder``. A method may have ``check(config)``, which raises RequestError where its options do not fit a target.
+    does not run, see ``Decoder``. One that drafts chains names their length ``num_speculative_tokens``; one that drafts now more and
+    now less has ``lengths`` and ``choose``, see ``decode.step``. The functions at the end of this file say what else a method may have.
 
     Attributes:
       depth: the longest path it proposes, in edges.
@@ -23,9 +26,6 @@ class Drafter(Protocol):
       taps: layers of the target whose inputs it wants to see, in ``out.taps``.
       needs_draft: whether it drafts with a second model, or how many it needs at least. A method that can use several also has
         ``several = True``; its ``draft`` is the tuple of all that are given, where others get the first.
-
-    One that learns from what was answered before also has ``memory``, a pytree of fixed shapes or None, which a ``Generator`` passes as
-    ``draft``, and ``remember(memory, texts) -> memory``, called on the host between calls.
     """
 
     depth: int
@@ -41,3 +41,35 @@ class Drafter(Protocol):
 
     def commit(self, target: Decoder, draft, state: DecodeState, tree: Tree, out: Output, verdict: Verdict) -> Any:
         """The state for the next round. ``state`` is that of before the verdict: its cache is not yet longer."""
+
+
+def several(drafter: Drafter) -> bool:
+    """Whether the method uses all drafts that are given, rather than the first."""
+    return getattr(drafter, "several", False)
+
+
+def proposes_chains(drafter: Drafter) -> bool:
+    """Whether its trees are chains of ``num_speculative_tokens`` tokens from one draft or none."""
+    return not several(drafter) and any(field.name == "num_speculative_tokens" for field in dataclasses.fields(drafter))
+
+
+def checked(drafter: Drafter, config: ModelConfig) -> Drafter:
+    """The drafter. Raises RequestError where its method ``check`` finds that its options do not fit the target."""
+    if hasattr(drafter, "check"):
+        drafter.check(config)
+    return drafter
+
+
+def parameters(drafter: Drafter, draft: Decoder | None, vocab_size: int):
+    """What the functions of ``drafter`` take as ``draft``: the draft model, unless its method ``parameters`` says otherwise.
+
+    Raises RequestError for a file that cannot be used.
+    """
+    own = getattr(drafter, "parameters", None)
+    return draft if own is None else own(draft, vocab_size)
+
+
+def remembered(drafter: Drafter, given, texts: list[list[int]]):
+    """The parameters ``given`` after requests whose prompt and answer were ``texts``, by its method ``remember``. On the host, between calls."""
+    own = getattr(drafter, "remember", None)
+    return given if own is None else own(given, texts)

@@ -1,6 +1,7 @@
 """A second, smaller language model drafts a chain (Leviathan et al. 2023; Chen et al. 2023)."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -10,7 +11,7 @@ from jax import lax
 
 from .. import cache as kv
 from ..cache import KVCache
-from ..decode import fill
+from ..decode import catch_up, fill
 from ..request import whole
 from . import chains
 
@@ -21,6 +22,29 @@ class State:
 
     cache: KVCache
     rows: tuple = ()
+
+
+@struct.dataclass
+class _Run:
+    """What has been drafted so far in a round.
+
+    Attributes:
+      token: int32 [B], the newest.
+      drafted: int32 [B, N], nodes of the chain.
+      q: float32 [B, N, V], see ``Tree``.
+      rows: for each layer keys and values of the token before the root and of the nodes.
+      states: int32 [B], the state of the row's constraint after the newest.
+      count: int32 [B], tokens that the row wanted.
+      wanted: bool [B], whether it wants another.
+    """
+
+    token: jax.Array
+    drafted: jax.Array
+    q: jax.Array
+    rows: tuple
+    states: jax.Array
+    count: jax.Array
+    wanted: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +71,11 @@ class DraftModel:
         cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
         return State(cache.replace(length=jnp.maximum(lengths - 2, 0)))
 
-    def draft(self, target, draft, state, key):
-        n, cache = state.cache.length, state.drafter.cache  # the root is at position n
+    def draft(self, target, draft, state, key, unsure: Callable | None = None):
+        """See ``Drafter``. ``unsure``: ``(logits [B, V]) -> bool [B]``, rows that want no token after the one drawn from these; the loop
+        ends when no row wants one, and what was drafted after a row's last is not valid."""
+        n = state.cache.length  # the root is at position n
+        cache = catch_up(draft, state.drafter.cache, state.tokens, jnp.maximum(n - 1, 0))
         before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
         place = jnp.arange(self.depth + 1)  # rows of the round: the token before the root, the root, all drafts but the last
         exists = (place > 0) | (n > 0)[:, None]

@@ -55,9 +55,9 @@ class DynamicTree:
             return best // k, best % k, scores
 
         once = jnp.broadcast_to(_only_first(k), (B, k))
-        found, (slot, rank), rows = levels.grow(draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k")
+        found, (slot, rank), pending = levels.grow(draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k")
         tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(state.root, found.tokens, found.scores, slot, rank)
-        return tree, levels.State(state.drafter.cache, rows, row_of)
+        return tree, pending.replace(row_of=row_of)
 
     def commit(self, target, draft, state, tree, out, verdict):
         return levels.commit(state, verdict)

@@ -14,7 +14,7 @@ from jax import lax
 from .. import cache as kv
 from ..cache import KVCache
 from ..context import advance
-from ..decode import fill
+from ..decode import catch_up, fill
 from ..sampling import adjusted, siblings, warped
 
 
@@ -54,7 +54,7 @@ def init(draft, tokens, lengths, *, chunk, dtype) -> State:
     return State(cache.replace(length=jnp.maximum(lengths - 2, 0)))
 
 
-def grow(draft, state, key, choose: Callable, carry, *, depth: int, width: int, k: int, how: str) -> tuple[Level, tuple, tuple]:
+def grow(draft, state, key, choose: Callable, carry, *, depth: int, width: int, k: int, how: str) -> tuple[Level, tuple, State]:
     """Reads ``depth`` levels below the root.
 
     Args:
@@ -65,9 +65,10 @@ def grow(draft, state, key, choose: Callable, carry, *, depth: int, width: int, 
       how: see ``sampling.siblings``.
 
     Returns the levels, stacked [depth, B, ...], of which the first is that of the root in every slot; what was chosen from all but the
-    last, ``slot`` and ``rank`` [depth - 1, B, F]; and the rows.
+    last, ``slot`` and ``rank`` [depth - 1, B, F]; and the drafter's state, in which ``row_of`` is left to the caller.
     """
-    n, cache, F = state.cache.length, state.drafter.cache, width
+    n, F = state.cache.length, width
+    cache = catch_up(draft, state.drafter.cache, state.tokens, jnp.maximum(n - 1, 0))
     B, slots = n.size, 1 + (depth - 1) * F  # the root, then the frontiers
     before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
     exists = (n > 0)[:, None]
@@ -116,7 +117,7 @@ def grow(draft, state, key, choose: Callable, carry, *, depth: int, width: int, 
     first = jax.tree.map(wide, first)
     start = (first, rows, nodes, wide(none), wide(state.states[:, None]), carry)
     (_, rows, *_), (levels, *chosen) = lax.scan(turn, start, jnp.arange(1, depth))
-    return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, levels), tuple(chosen), rows
+    return jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, levels), tuple(chosen), State(cache, rows)
 
 
 def commit(state, verdict) -> State:

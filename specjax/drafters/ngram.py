@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from ..errors import RequestError
 from ..request import whole
 from ..tree import Tree, chain
+from .statistics import ORDERS, Statistics, load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,12 +17,14 @@ class Ngram:
     """Looks up the last ``prompt_lookup_max`` tokens of a row, down to ``prompt_lookup_min``, in the row itself.
 
     The longest match wins, among equals the most recent. Where its continuation reaches the end of the row it goes on
-    periodically, as the text would if it kept repeating.
+    periodically, as the text would if it kept repeating. Where the row has no match, ``ngram_statistics``, a file that ``specjax ngrams``
+    wrote, say what most often followed the newest tokens in a corpus.
     """
 
     num_speculative_tokens: int = 5
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
+    ngram_statistics: str | None = None
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = False
@@ -36,16 +39,19 @@ class Ngram:
     def depth(self) -> int:
         return self.num_speculative_tokens
 
+    def parameters(self, draft, vocab_size: int) -> Statistics | None:
+        return None if self.ngram_statistics is None else load(self.ngram_statistics, vocab_size)
+
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return ()
 
     def draft(self, target, draft, state, key):
-        return jax.vmap(self._propose)(state.tokens, state.cache.length), ()
+        return jax.vmap(self._propose, (0, 0, None))(state.tokens, state.cache.length, draft), ()
 
     def commit(self, target, draft, state, tree, out, verdict):
         return ()
 
-    def _propose(self, tokens: jax.Array, last: jax.Array) -> Tree:
+    def _propose(self, tokens: jax.Array, last: jax.Array, statistics: Statistics | None) -> Tree:
         """The chain of one row: ``tokens`` int32 [T], of which those up to index ``last`` are text."""
         end = jnp.arange(tokens.size)  # where an earlier occurrence may end
         same = [(tokens == tokens[last]) & (end < last)]
@@ -57,5 +63,9 @@ class Ngram:
         found = matched[best] >= self.prompt_lookup_min
         period = jnp.maximum(last - best, 1)
         drafted = tokens[best + 1 + jnp.arange(self.depth) % period]
-        valid = jnp.concatenate([jnp.ones(1, bool), jnp.broadcast_to(found, self.depth)])
-        return chain(jnp.concatenate([tokens[last][None], drafted]), valid=valid)
+        valid = jnp.broadcast_to(found, self.depth)
+        if statistics is not None:
+            back = last - jnp.arange(max(ORDERS))[::-1]
+            other = statistics.chain(jnp.where(back < 0, -1, tokens[back]), self.depth)
+            drafted, valid = jnp.where(found, drafted, jnp.maximum(other, 0)), found | (other >= 0)
+        return chain(jnp.concatenate([tokens[last][None], drafted]), valid=jnp.concatenate([jnp.ones(1, bool), valid]))

@@ -28,8 +28,7 @@ class Suffix:
     ``min_token_prob`` and after as many tokens as its match is long; its score is the sum of its tokens' probabilities. Of equal
     scores the row's own wins, then the longer match; of equal counts the more recent token.
 
-    The store holds what a ``Generator`` was asked and answered before, and is passed as the ``draft`` of the pure functions. Output
-    does not depend on it, sampled or not: it only proposes.
+    The store holds what a ``Generator`` was asked and answered before. Output does not depend on it, sampled or not: it only proposes.
 
     Attributes:
       num_speculative_tokens: the longest continuation.
@@ -56,14 +55,11 @@ class Suffix:
     def depth(self) -> int:
         return self.num_speculative_tokens
 
-    @property
-    def memory(self) -> texts.Store | None:
-        """What a ``Generator`` begins with and passes as ``draft``."""
+    def parameters(self, draft, vocab_size: int) -> texts.Store | None:
         return texts.empty(self.store_tokens) if self.store_tokens else None
 
-    def remember(self, memory: texts.Store, answered: list[list[int]]) -> texts.Store:
-        """The memory after these texts."""
-        return texts.remembered(memory, answered)
+    def remember(self, store: texts.Store | None, answered: list[list[int]]) -> texts.Store | None:
+        return store and texts.remembered(store, answered)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return ()

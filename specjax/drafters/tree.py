@@ -54,7 +54,9 @@ class DraftTree:
         def choose(d, level, carry):
             return *(jnp.broadcast_to(jnp.asarray(table)[d], (B, F)) for table in (layout.slots, layout.ranks)), carry
 
-        found, _, rows = levels.grow(draft, state, key, choose, (), depth=self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings)
+        found, _, pending = levels.grow(
+            draft, state, key, choose, (), depth=self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings
+        )
         at = layout.depth[1:] - 1, slice(None), layout.slot_of[layout.parent[1:]], layout.rank[1:]
         tokens = jnp.concatenate([state.root[:, None], found.tokens[at].T], 1)
         valid = jnp.concatenate([jnp.ones((B, 1), bool), found.exists[at].T], 1)
@@ -62,7 +64,7 @@ class DraftTree:
         q = found.q[np.minimum(layout.depth, self.depth - 1), :, layout.slot_of].swapaxes(0, 1) * inner[:, None]
         whole = lambda array: jnp.broadcast_to(jnp.asarray(array), (B, array.size))
         tree = Tree(tokens, whole(layout.parent), valid, None if self.siblings == "top_k" else q, max_depth=self.depth)
-        return tree, levels.State(state.drafter.cache, rows, whole(layout.row_of))
+        return tree, pending.replace(row_of=whole(layout.row_of))
 
     def commit(self, target, draft, state, tree, out, verdict):
         return levels.commit(state, verdict)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ..config import ModelConfig
+from ..config import ModelConfig, read_config
 from ..errors import CheckpointError
 from .decoder import Decoder
 from .load import load_model, save_model
@@ -52,6 +52,12 @@ def load(name: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) ->
     directory = find(name)
     model = load_model(directory, dtype, mesh)
     return LanguageModel(model, model.config, _load_tokenizer(directory), str(name))
+
+
+def load_tokenizer(name: str | Path) -> tuple["PreTrainedTokenizerBase", ModelConfig]:
+    """Tokenizer and configuration of the model called ``name``, without its weights; see ``load``."""
+    directory = find(name)
+    return _load_tokenizer(directory), read_config(directory)
 
 
 def save(language_model: LanguageModel, directory: str | Path) -> None:
