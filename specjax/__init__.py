@@ -3,7 +3,21 @@
 from .config import ModelConfig
 from .decode import DecodeState, prefill, run, step
 from .drafters import (
-    METHODS, Adaptive, Cascade, Drafter, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Merged, Ngram, Plain, Suffix, Switch, TokenRecycling,
+    METHODS,
+    Adaptive,
+    Cascade,
+    Drafter,
+    DraftModel,
+    DraftTree,
+    DynamicTree,
+    EarlyExit,
+    LayerSkip,
+    Merged,
+    Ngram,
+    Plain,
+    Suffix,
+    Switch,
+    TokenRecycling,
 )  # fmt: skip
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, generate

@@ -10,7 +10,7 @@ import pytest
 from conftest import TINY
 from jax import lax
 
-from specjax import Adaptive, Decoder, DraftModel, Generator, Ngram, Plain, Switch, decode, sampling_params
+from specjax import Decoder, DraftModel, Generator, Ngram, Plain, decode, sampling_params
 from specjax.drafters import parameters
 from specjax.models.layers import linear
 from specjax.models.load import abstract_decoder

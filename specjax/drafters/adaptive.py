@@ -11,7 +11,7 @@ from ..errors import RequestError
 from ..request import per_row
 from ..tree import chain
 from .acceptance import Acceptance, gain
-from .base import parameters, proposes_chains
+from .base import checked, parameters, proposes_chains, remembered
 from .draft_model import DraftModel
 
 LENGTHS = ("fixed", "confidence", "heuristic", "ema")
@@ -84,8 +84,14 @@ class Adaptive:
         least = {"confidence": K, "heuristic": 1, "ema": 0}[self.draft_length]
         return tuple(sorted(k for k in {0, K // 4, K // 2, K} if k >= least))
 
+    def check(self, config):
+        checked(self.drafter, config)
+
     def parameters(self, draft, vocab_size: int):
         return parameters(self.drafter, draft, vocab_size)
+
+    def remember(self, given, texts):
+        return remembered(self.drafter, given, texts)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         inner = self.drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
@@ -104,7 +110,8 @@ class Adaptive:
         if length == 0:
             q = jnp.zeros((state.root.size, 1, target.config.vocab_size)) if self.sampled else None
             return jax.vmap(chain)(state.root[:, None], q), own
-        tree, inner = self._at(length).draft(target, draft, state.replace(drafter=own.inner), key, **self._until())
+        until = {"least": jnp.full(state.root.size, self.draft_confidence)} if self.draft_length == "confidence" else {}
+        tree, inner = self._at(length).draft(target, draft, state.replace(drafter=own.inner), key, **until)
         cut = lambda leaf: None if leaf is None else leaf[:, : length + 1]
         valid = cut(tree.valid) & (jnp.arange(length + 1) <= own.wanted[:, None])
         return jax.vmap(chain)(cut(tree.tokens), cut(tree.q), valid), own.replace(inner=inner)
@@ -128,11 +135,6 @@ class Adaptive:
     def _at(self, length: int):
         """The drafter at a length. One without a model costs nothing: it drafts all, and its chain is cut."""
         return dataclasses.replace(self.drafter, num_speculative_tokens=length) if self.needs_draft else self.drafter
-
-    def _until(self) -> dict:
-        if self.draft_length != "confidence":
-            return {}
-        return {"unsure": lambda logits: jax.nn.softmax(logits.astype(jnp.float32)).max(-1) < self.draft_confidence}
 
     def _best(self, acceptance: Acceptance, step) -> jax.Array:
         """Int32 [B], the length with the highest gain in the round ``step``; the shortest of equals."""

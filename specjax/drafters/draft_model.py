@@ -1,7 +1,6 @@
 """A second, smaller language model drafts a chain (Leviathan et al. 2023; Chen et al. 2023)."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -22,29 +21,6 @@ class State:
 
     cache: KVCache
     rows: tuple = ()
-
-
-@struct.dataclass
-class _Run:
-    """What has been drafted so far in a round.
-
-    Attributes:
-      token: int32 [B], the newest.
-      drafted: int32 [B, N], nodes of the chain.
-      q: float32 [B, N, V], see ``Tree``.
-      rows: for each layer keys and values of the token before the root and of the nodes.
-      states: int32 [B], the state of the row's constraint after the newest.
-      count: int32 [B], tokens that the row wanted.
-      wanted: bool [B], whether it wants another.
-    """
-
-    token: jax.Array
-    drafted: jax.Array
-    q: jax.Array
-    rows: tuple
-    states: jax.Array
-    count: jax.Array
-    wanted: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +47,8 @@ class DraftModel:
         cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
         return State(cache.replace(length=jnp.maximum(lengths - 2, 0)))
 
-    def draft(self, target, draft, state, key, unsure: Callable | None = None):
-        """See ``Drafter``. ``unsure``: ``(logits [B, V]) -> bool [B]``, rows that want no token after the one drawn from these; the loop
-        ends when no row wants one, and what was drafted after a row's last is not valid."""
+    def draft(self, target, draft, state, key, least: jax.Array | None = None):
+        """See ``Drafter``; ``least``: see ``chains.draw``."""
         n = state.cache.length  # the root is at position n
         cache = catch_up(draft, state.drafter.cache, state.tokens, jnp.maximum(n - 1, 0))
         before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
@@ -92,8 +67,8 @@ class DraftModel:
         out = draft(jnp.concatenate([before, state.root[:, None]], 1), at[:, :2], mask, cache)
         rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.depth - 1), (0, 0))), out.rows)
         chain = chains.begin(state, self.depth, target.config.vocab_size)
-        chain = chains.draw(chain, draft.logits(out.hidden[:, -1:]), 0, state, key)
-        chain, rows, _ = chains.grow(chain, 1, read, rows, state, key)
+        chain = chains.draw(chain, draft.logits(out.hidden[:, -1:]), 0, state, key, least)
+        chain, rows, _ = chains.grow(chain, 1, read, rows, state, key, least)
         return chain.tree, State(cache, rows)
 
     def commit(self, target, draft, state, tree, out, verdict):

@@ -6,10 +6,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from .. import cache as kv
 from ..request import whole
 from ..tree import Tree
-from .draft_model import DraftModel, State
+from .draft_model import DraftModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +29,9 @@ class Merged:
         return self.num_speculative_tokens
 
     @property
-    def member(self) -> "Member":
+    def member(self) -> DraftModel:
         """How each draft draws its chain."""
-        return Member(self.num_speculative_tokens)
+        return DraftModel(self.num_speculative_tokens)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return tuple(self.member.init(target, model, tokens, lengths, taps, chunk=chunk, dtype=dtype) for model in draft)
@@ -48,26 +47,10 @@ class Merged:
         return jax.vmap(merge)(state.root, tokens, q), tuple(pending)
 
     def commit(self, target, draft, state, tree, out, verdict):
+        # What was accepted may be another's chain: of its rows each keeps the root's at most, and catches up on the rest.
+        verdict = verdict.replace(length=jnp.minimum(verdict.length, 2))
         each = zip(draft, state.drafter)
         return tuple(self.member.commit(target, model, state.replace(drafter=own), tree, out, verdict) for model, own in each)
-
-
-@dataclasses.dataclass(frozen=True)
-class Member(DraftModel):
-    """One of several drafts. What is accepted may be another's chain, so it reads all that the last round emitted, as one piece,
-    where a draft that is alone reads two tokens; the rows of its own chain are not kept."""
-
-    @property
-    def unread(self) -> int:
-        return self.depth + 1
-
-    def commit(self, target, draft, state, tree, out, verdict):
-        """The state after a verdict: its cache now ends with the root of this round."""
-        n, pending = state.cache.length, state.drafter
-        start, kept = pending.cache.length, verdict.length > 0
-        row = jnp.minimum((self.unread - 1 - n + start)[:, None] + jnp.arange(self.unread), self.unread - 1)  # the root's is the last
-        path = jnp.where(kept[:, None], row, 0)  # that the write depends on the verdict spares XLA:CPU a copy of the cache
-        return State(kv.commit(pending.cache, pending.rows, path, start, jnp.where(kept, n + 1, start)))
 
 
 def merge(root: jax.Array, tokens: jax.Array, q: jax.Array) -> Tree:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from ..errors import RequestError
 from ..request import per_row
 from ..tree import chain
 from .acceptance import Acceptance, gain, tally
-from .base import parameters, proposes_chains
+from .base import checked, parameters, proposes_chains, remembered
 from .draft_model import DraftModel
 from .ngram import Ngram
 
@@ -84,6 +83,13 @@ class Switch:
 
     def parameters(self, draft, vocab_size: int) -> tuple:
         return tuple(parameters(drafter, draft if drafter.needs_draft else None, vocab_size) for drafter in self.drafters)
+
+    def check(self, config):
+        for drafter in self.drafters:
+            checked(drafter, config)
+
+    def remember(self, given: tuple, texts) -> tuple:
+        return tuple(remembered(drafter, own, texts) for drafter, own in zip(self.drafters, given))
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         begin = lambda drafter, own: drafter.init(target, own, tokens, lengths, taps, chunk=chunk, dtype=dtype)
