@@ -91,7 +91,7 @@ def play(p, q, keys, kind):
         tree = jax.tree.map(lambda *leaves: jnp.stack(leaves)[kind], *wrong)
         path = jnp.where(jnp.arange(NODES) == 0, 0, tree.tokens + 1)
         after = jnp.where((tree.parent > 0)[:, None], 1 / V, p[path])  # uniform after the last level
-        verdict = RULES["multi_step"](after, tree, rule_key)
+        verdict = RULES["multi_step"](after, tree, random.split(rule_key, tree.max_depth + 1))
         emitted = jnp.append(tree.tokens[verdict.path[1:]], 0).at[verdict.length - 1].set(verdict.bonus)
         fill = random.categorical(fill_key, jnp.log(p[emitted[0] + 1]))
         return tokens, tree, verdict, jnp.stack([emitted[0], jnp.where(verdict.length > 1, emitted[1], fill)])
@@ -122,7 +122,7 @@ def test_trees_and_verdicts_are_those_of_nested_dictionaries():
     p, q = world("random")
     keys = random.split(random.key(0), DRAWS)
     tokens, tree, verdict, _ = jax.device_get(jax.tree.map(lambda x: x[:300], play(jnp.float32(p), jnp.float32(q), keys, 0)))
-    accept_keys, bonus_keys = jax.vmap(lambda key: random.split(random.split(key, 3)[1]))(keys[:300]).T
+    accept_keys, bonus_keys = jax.vmap(lambda key: random.split(random.split(random.split(key, 3)[1], D + 1)[0]))(keys[:300]).T
     luck = np.asarray(jax.vmap(lambda key: random.uniform(key, (NODES,)))(accept_keys))
     shapes, residuals = set(), []
     for b, chains in enumerate(tokens.tolist()):
