@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from conftest import language_model, random_prompts, tiny_model
 from test_decode import NEW, PLAIN, finish, new_tokens, start
+from test_structure import MOVES, Program
 
 from specjax import EarlyExit, Generator, LayerSkip, RequestError, decode
 from specjax.models.decoder import Layer, Skip
+from specjax.planning import hlo
 from specjax.stats import Counters
 from specjax.verify import resolve
 
@@ -200,6 +202,11 @@ def test_the_verify_pass_runs_no_layer_again(method, monkeypatch):
     first = min(lacks["attention"] | lacks["mlp"])
     part = {(i, 1, i not in lacks["attention"], i not in lacks["mlp"]) for i in range(L)} - {(2, 1, False, False)}
     assert seen == part | {(i, DRAFTS + 1, True, True) for i in range(first, L)}
+
+
+def test_the_loop_copies_neither_cache_nor_weights():
+    program = Program(EarlyExit(1, DRAFTS, CONFIDENCE), 4, options={"xla_backend_optimization_level": 0})
+    assert hlo.moved(program.text, program.caches | program.weights, MOVES) == [] and hlo.host_calls(program.text) == []
 
 
 @pytest.mark.parametrize("drafter", [EarlyExit(2, DRAFTS), LayerSkip(num_speculative_tokens=DRAFTS)], ids=["early_exit", "layer_skip"])
