@@ -1,4 +1,4 @@
-"""The command line: ``specjax generate``, ``compare``, ``verify``, ``tune`` and ``ngrams``. What they do is in ``commands.py``."""
+"""The command line: ``specjax generate``, ``compare``, ``verify``, ``tune`` and ``ngrams``. What they do is in ``commands``."""
 
 import argparse
 import os
@@ -52,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--stream", action="store_true", help="print the text as it grows, on stderr with --json")
 
     command = _command(commands, "compare", run_compare, "measure methods against plain decoding on the same prompts")
-    command.add_argument("--methods", help="separated by commas; by default all that the given models allow")
+    command.add_argument(
+        "--methods", help="separated by commas; by default all, of which those are left out that the given models do not allow"
+    )
     command.add_argument("--prompts", type=Path, help="JSON lines with prompt or turns; by default held-out standard-library code")
     command.add_argument("--num-prompts", type=int, help="how many prompts to use; by default all of the file, or 16")
     command.add_argument("--repeats", type=int, default=1, help="runs of each prompt, of which the median counts (default 1)")

@@ -11,7 +11,7 @@ from test_tree_drafts import logits_after, rounds, texts
 
 from specjax import Generator, Merged, RequestError, generate
 from specjax.cli import _parser
-from specjax.commands import _method
+from specjax.commands.arguments import method_of
 from specjax.drafters.merged import merge
 from specjax.verify import RULES
 
@@ -202,7 +202,7 @@ def test_it_takes_two_drafts_or_more(target, draft):
     with pytest.raises(RequestError, match="takes no draft"):
         Generator(target, "ngram", [draft, draft])
     args = _parser().parse_args(["generate", "--prompt", "x", "--draft", "a", "--draft", "b"])
-    assert args.draft == ["a", "b"] and _method(args) == "merged"
+    assert args.draft == ["a", "b"] and method_of(args) == "merged"
     with pytest.raises(RequestError, match="num_speculative_tokens"):
         Merged(0)
     with pytest.raises(RequestError, match="chain or independent, and this method draws from several"):

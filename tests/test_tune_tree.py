@@ -14,7 +14,8 @@ from test_token_recycling import from_prompt
 from test_tree_drafts import logits_after
 
 import specjax
-from specjax import Generator, TokenRecycling, cli, commands
+from specjax import Generator, TokenRecycling, cli
+from specjax.commands.arguments import drafting_of
 from specjax.drafters import make_drafter
 from specjax.planning import acceptance, cost, tune
 from specjax.planning.cost import Cost, Curve
@@ -205,7 +206,7 @@ def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_p
     assert topology(str(output)) == from_paths(report["best"]["paths"])
     (line,) = (line for line in out.splitlines() if line.startswith("now: "))
     args = cli._parser().parse_args(shlex.split(line)[2:])
-    assert make_drafter(args.method, **commands._drafting(args)).tree == topology(str(output))
+    assert make_drafter(args.method, **drafting_of(args)).tree == topology(str(output))
     assert (args.model, args.draft, args.siblings, args.temperature) == ("target", "draft", "top_k", 0.0)
     assert report["acceptance"]["tried"][0] == 2 * 16 and len(report["trees"]) == 8
 

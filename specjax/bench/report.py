@@ -32,7 +32,8 @@ def markdown(report: dict) -> str:
 
 def notes(report: dict) -> list[str]:
     """What a reader has to be warned of."""
-    return [method["note"] for method in report["methods"] if method["note"]]
+    left_out = [f"{method} is left out: {reason}" for method, reason in report.get("left_out", {}).items()]
+    return [method["note"] for method in report["methods"] if method["note"]] + left_out
 
 
 def caption(report: dict) -> str:
