@@ -2,7 +2,7 @@
 
 from .config import ModelConfig
 from .decode import DecodeState, prefill, run, step
-from .drafters import METHODS, Drafter, DraftModel, DraftTree, DynamicTree, Ngram, Plain, Suffix, TokenRecycling
+from .drafters import METHODS, Drafter, DraftModel, DraftTree, DynamicTree, Lookahead, Ngram, Plain, Suffix, TokenRecycling
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, generate
 from .models.decoder import Decoder
@@ -18,6 +18,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "Generator", "LanguageModel",
-    "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result", "SamplingParams", "SpecjaxError", "Stats", "Suffix", "TokenRecycling", "Tree",
+    "Lookahead", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result", "SamplingParams", "SpecjaxError", "Stats", "Suffix", "TokenRecycling", "Tree",
     "Verdict", "embedded", "generate", "load", "make_mesh", "prefill", "run", "sampling_params", "save", "step",
 ]  # fmt: skip

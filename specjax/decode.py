@@ -24,6 +24,7 @@ from .cache import KVCache
 from .context import Context, advance_along, advance_tree
 from .logprobs import Logprobs, empty_logprobs, recorded
 from .models.decoder import Decoder, Output
+from .parallel import split_nodes
 from .sampling import SamplingParams, probabilities
 from .stats import Counters
 from .tree import Tree, ancestors
@@ -203,8 +204,8 @@ def forward(target: Decoder, tree: Tree, cache: KVCache, taps: tuple[int, ...] =
     """The target's view of every node, with logits: ``tree`` is batched, its leaves [B, N, ...]."""
     mask = jax.vmap(ancestors)(tree)
     positions = cache.length[:, None] + mask.sum(-1) - 1
-    out = target(tree.tokens, positions, mask, cache, taps=taps)
-    return out.replace(logits=target.logits(out.hidden))
+    out = target(split_nodes(tree.tokens), positions, mask, cache, taps=taps)
+    return out.replace(logits=target.logits(split_nodes(out.hidden)))
 
 
 def tree_context(state: DecodeState, tree: Tree) -> Context:

@@ -13,6 +13,7 @@ from .drafters import OPTIONS, make_drafter
 from .errors import RequestError
 from .models.hub import LanguageModel, load
 from .options import MOST_LOGPROBS, Options, batched
+from .parallel import use_mesh_of
 from .request import LARGEST, translated
 from .result import results_of, settled
 from .sampling import checked_processors
@@ -152,7 +153,8 @@ class Generator:
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
-            self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self._draft_model, *args).compile()
+            with use_mesh_of(self.target.model.embed[...]):
+                self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self._draft_model, *args).compile()
         return self._compiled[key], time.perf_counter() - began if new else 0.0
 
     @property

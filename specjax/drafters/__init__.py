@@ -7,6 +7,7 @@ from ..errors import RequestError
 from .base import Drafter
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
+from .lookahead import Lookahead
 from .ngram import Ngram
 from .none import Plain
 from .suffix import Suffix
@@ -14,8 +15,8 @@ from .token_recycling import TokenRecycling
 from .tree import DraftTree
 
 METHODS = {
-    "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "draft_model": DraftModel, "tree": DraftTree,
-    "dynamic_tree": DynamicTree,
+    "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "lookahead": Lookahead,
+    "draft_model": DraftModel, "tree": DraftTree, "dynamic_tree": DynamicTree,
 }  # fmt: skip
 
 OPTIONS = tuple(dict.fromkeys(field.name for method in METHODS.values() for field in dataclasses.fields(method)))
@@ -28,6 +29,7 @@ __all__ = [
     "DraftTree",
     "Drafter",
     "DynamicTree",
+    "Lookahead",
     "Ngram",
     "Plain",
     "Suffix",
