@@ -24,7 +24,7 @@ from .cache import KVCache
 from .context import Context, advance_along, advance_tree
 from .logprobs import Logprobs, empty_logprobs, recorded
 from .models.decoder import Decoder, Output
-from .parallel import split_nodes
+from .parallel import split_nodes, whole_nodes
 from .sampling import SamplingParams, probabilities
 from .stats import Counters
 from .tree import Tree, ancestors
@@ -163,6 +163,7 @@ def step(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable)
     draft_key, verify_key = _round_keys(state)
     with jax.named_scope("draft"):
         tree, drafting = drafter.draft(target, draft, state, draft_key)
+        tree = whole_nodes(tree)
     with jax.named_scope("forward"):
         out = forward(target, tree, state.cache, drafter.taps)
     with jax.named_scope("verify"):

@@ -9,6 +9,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 RULES = {"heads": "model", "mlp": "model", "vocab": "model", "embed": None}
 """Logical axis of a parameter to mesh axis; None is replicated."""
 
+_FREE = PartitionSpec.UNCONSTRAINED
+
 
 def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
     """A mesh of ``data * model * nodes`` devices: batch rows are split over ``data``, weights over ``model``, the nodes of token trees
@@ -28,11 +30,22 @@ def split_nodes(x: jax.Array) -> jax.Array:
     Every device then computes its own nodes, and what they attend to is gathered. Without that axis, or where it does not divide N,
     ``x`` as it is.
     """
-    parts = jax.sharding.get_abstract_mesh().shape.get("nodes", 1)
-    if parts == 1 or x.shape[1] % parts:
+    if x.shape[1] % _node_parts():
         return x
-    free = PartitionSpec.UNCONSTRAINED
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(free, "nodes", *[free] * (x.ndim - 2)))
+    return _constrained(x, _FREE, "nodes", *[_FREE] * (x.ndim - 2))
+
+
+def whole_nodes(tree):
+    """``tree``, any arrays [B, ...], with nothing but B split: what is computed from it may be split, what it came from is not."""
+    return jax.tree.map(lambda x: _constrained(x, _FREE), tree)
+
+
+def _node_parts() -> int:
+    return jax.sharding.get_abstract_mesh().shape.get("nodes", 1)
+
+
+def _constrained(x: jax.Array, *spec) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec)) if _node_parts() > 1 else x
 
 
 def sharding(param: nnx.Param, mesh: Mesh | None):

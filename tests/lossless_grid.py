@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import TINY, p_value, tiny_model, warped
 
-from specjax import DraftModel, DraftTree, DynamicTree, Ngram, Plain, decode
+from specjax import DraftModel, DraftTree, DynamicTree, Lookahead, Ngram, Plain, decode
 from specjax.constraint import Automaton
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
@@ -71,6 +71,7 @@ CASES = {
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
     "ngram": (Ngram(DRAFTS), ("sample_and_walk",)),
+    "lookahead": (Lookahead(window=3, ngram_size=3, guesses=3, pool_from_prompt=True), ("sample_and_walk",)),
     "draft_model": (
         DraftModel(DRAFTS),
         ("block", "rejection", "recursive_rejection", "multi_step", "k_seq", "traversal", "sample_and_walk"),

@@ -71,7 +71,9 @@ class Lookahead:
         for name, least in (("window", 1), ("ngram_size", 2), ("guesses", 1)):
             whole(name, getattr(self, name), least)
         if self.pool_guesses is not None and whole("pool_guesses", self.pool_guesses) < self.guesses:
-            raise RequestError(f"pool_guesses {self.pool_guesses} is below guesses {self.guesses}, which come from it; raise it or leave it out")
+            raise RequestError(
+                f"pool_guesses {self.pool_guesses} is below guesses {self.guesses}, which come from it; raise it or leave it out"
+            )
 
     @property
     def depth(self) -> int:
