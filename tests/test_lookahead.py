@@ -120,7 +120,6 @@ def test_rounds_are_those_of_the_paper():
         state = after
     assert state.counters.drafted.tolist() == drafted.tolist()  # the window does not count
     assert np.asarray(state.counters.accepted_at).sum() > 10
-    assert any(len(reference.guesses()) < len(reference.pool.get(reference.text[-1], [])) for reference in references)
     counts = [n for reference in references for known in reference.pool.values() for _, n in known]
     assert max(counts) > 2 and max(len(known) for reference in references for known in reference.pool.values()) == references[0].size
 
@@ -195,6 +194,14 @@ def test_a_full_place_gives_up_what_was_not_used_for_longest():
         pool = _inserted(pool, jnp.array([[3, *following]]), jnp.array([True]))
         assert pool_of(pool[0]) == {3: expected}
     assert np.array_equal(_inserted(pool, jnp.array([[3, 2, 2]]), jnp.array([False])), pool)
+
+
+def test_guesses_are_those_that_came_up_most_often_and_then_the_most_recent():
+    drafter = Lookahead(2, 3, 2, pool_guesses=4)
+    known = [((1, 1), 1), ((2, 2), 3), ((0, 0), 1), ((3, 1), 1)]  # the least recently used first
+    pool = jnp.zeros((4, 4, 3), jnp.int32).at[3].set(jnp.array([[*following, count] for following, count in known]))
+    tree = drafter._propose(jnp.int32(3), State(jnp.zeros((2, 3), jnp.int32), jnp.int32(1), pool))
+    assert tree.tokens[drafter.nodes :].tolist() == [2, 2, 3, 1] and tree.valid[drafter.nodes :].all()
 
 
 def test_what_follows_an_end_token_is_replaced_in_the_window_but_kept_in_the_pool():
