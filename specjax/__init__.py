@@ -12,6 +12,7 @@ from .drafters import (
     DynamicTree,
     EarlyExit,
     LayerSkip,
+    Lookahead,
     Merged,
     Ngram,
     Plain,
@@ -35,7 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS", "Adaptive", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
-    "EarlyExit", "Generator", "LanguageModel", "LayerSkip", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
+    "EarlyExit", "Generator", "LanguageModel", "LayerSkip", "Lookahead", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
     "SamplingParams", "SpecjaxError", "Stats", "Suffix", "Switch", "TokenRecycling", "Translated", "Tree",
     "Verdict", "embedded", "generate", "load", "make_mesh", "prefill", "run", "sampling_params", "save", "step",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from .cache import KVCache
 from .context import Context, advance_along, advance_tree
 from .logprobs import Logprobs, empty_logprobs, recorded
 from .models.decoder import Decoder, Output
+from .parallel import split_nodes, whole_nodes
 from .sampling import SamplingParams, probabilities
 from .stats import Counters
 from .tree import Tree, ancestors
@@ -236,6 +237,7 @@ def judge(target: Decoder, draft, state: DecodeState, *, drafter, rule: Callable
     draft_key, verify_key = round_keys(state, drafter.depth + 1)
     with jax.named_scope("draft"):
         tree, drafting = drafter.draft(target, draft, state, draft_key, **length)
+        tree = whole_nodes(tree)
     with jax.named_scope("forward"):
         out = forward(target, tree, state.cache, drafter.taps, getattr(drafting, "begun", None))
     with jax.named_scope("verify"):
@@ -283,8 +285,8 @@ def forward(target: Decoder, tree: Tree, cache: KVCache, taps: tuple[int, ...] =
     """The target's view of every node, with logits: ``tree`` is batched, its leaves [B, N, ...]. ``begun``: see ``Decoder``."""
     mask = jax.vmap(ancestors)(tree)
     positions = cache.length[:, None] + mask.sum(-1) - 1
-    out = target(tree.tokens, positions, mask, cache, taps=taps, begun=begun)
-    return out.replace(logits=target.logits(out.hidden))
+    out = target(split_nodes(tree.tokens), positions, mask, cache, taps=taps, begun=begun)
+    return out.replace(logits=target.logits(split_nodes(out.hidden)))
 
 
 def tree_context(state: DecodeState, tree: Tree) -> Context:

@@ -14,6 +14,7 @@ from .errors import RequestError
 from .models.hub import LanguageModel, load
 from .models.translated import speaking
 from .options import MOST_LOGPROBS, Options, batched
+from .parallel import use_mesh_of
 from .request import LARGEST, translated
 from .result import results_of, settled
 from .sampling import checked_processors
@@ -162,7 +163,8 @@ class Generator:
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
-            self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self.parameters, *args).compile()
+            with use_mesh_of(self.target.model.embed[...]):
+                self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self.parameters, *args).compile()
         return self._compiled[key], time.perf_counter() - began if new else 0.0
 
     @property

@@ -1,5 +1,7 @@
 """Meshes, and the one table that says which axis of a parameter is split over which axis of the mesh."""
 
+from contextlib import nullcontext
+
 import jax
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -7,10 +9,43 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 RULES = {"heads": "model", "mlp": "model", "vocab": "model", "embed": None}
 """Logical axis of a parameter to mesh axis; None is replicated."""
 
+_FREE = PartitionSpec.UNCONSTRAINED
 
-def make_mesh(data: int = 1, model: int = 1) -> Mesh:
-    """A mesh of ``data * model`` devices: batch rows are split over ``data``, weights over ``model``."""
-    return jax.make_mesh((data, model), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
+
+def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
+    """A mesh of ``data * model * nodes`` devices: batch rows are split over ``data``, weights over ``model``, the nodes of token trees
+    over ``nodes``, on each of which the weights are whole."""
+    return jax.make_mesh((data, model, nodes), ("data", "model", "nodes"), axis_types=(AxisType.Auto,) * 3)
+
+
+def use_mesh_of(array: jax.Array):
+    """The context in which what is traced is for the mesh that ``array`` lies on; it changes nothing where there is none."""
+    placed = getattr(array, "sharding", None)
+    return jax.set_mesh(placed.mesh) if isinstance(placed, NamedSharding) else nullcontext()
+
+
+def split_nodes(x: jax.Array) -> jax.Array:
+    """``x`` [B, N, ...] with N split over the axis ``nodes`` of the mesh in use (Lookahead parallelism, Fu et al. 2024, section 3.3).
+
+    Every device then computes its own nodes, and what they attend to is gathered. Without that axis, or where it does not divide N,
+    ``x`` as it is.
+    """
+    if x.shape[1] % _node_parts():
+        return x
+    return _constrained(x, _FREE, "nodes", *[_FREE] * (x.ndim - 2))
+
+
+def whole_nodes(tree):
+    """``tree``, any arrays [B, ...], with nothing but B split: what is computed from it may be split, what it came from is not."""
+    return jax.tree.map(lambda x: _constrained(x, _FREE), tree)
+
+
+def _node_parts() -> int:
+    return jax.sharding.get_abstract_mesh().shape.get("nodes", 1)
+
+
+def _constrained(x: jax.Array, *spec) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec)) if _node_parts() > 1 else x
 
 
 def sharding(param: nnx.Param, mesh: Mesh | None):

@@ -32,7 +32,9 @@ class Tree:
         the candidates were chosen by any other means (top-k, n-gram, argmax): rules that divide by q must then not be used,
         and cannot be. With several drafts [M, N, V], one for each.
       source: int32 [N] or None. Which of several drafts node i was drawn from.
-      max_depth: the longest path from the root, in edges. Static.
+      mask: bool [N, N] or None. What each node sees, where there are nodes deeper than ``max_depth``, which are only computed; None is
+        the ancestors. For valid nodes it must be their ancestors.
+      max_depth: the longest path from the root to a node that may be accepted, in edges. Static.
     """
 
     tokens: jax.Array
@@ -40,6 +42,7 @@ class Tree:
     valid: jax.Array
     q: jax.Array | None = None
     source: jax.Array | None = None
+    mask: jax.Array | None = None
     max_depth: int = struct.field(pytree_node=False, default=1)
 
     @property
@@ -130,8 +133,10 @@ def ancestors(tree: Tree) -> jax.Array:
     """Bool [N, N]: True at [i, j] where j is i or an ancestor of i.
 
     This is the attention mask among the nodes; its row sums give depth + 1, hence rotary positions. Built by pointer doubling:
-    after k rounds each node knows its 2^k nearest ancestors.
+    after k rounds each node knows its 2^k nearest ancestors. A tree that brings its mask is taken at its word.
     """
+    if tree.mask is not None:
+        return tree.mask
     mask = jnp.eye(tree.parent.shape[0], dtype=bool)
     jump = tree.parent
     for _ in range(math.ceil(math.log2(tree.max_depth + 1))):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import TINY, p_value, tiny_model, warped
 
-from specjax import Cascade, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Merged, Ngram, Plain, decode
+from specjax import Cascade, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Lookahead, Merged, Ngram, Plain, decode
 from specjax.constraint import Automaton
 from specjax.drafters import several
 from specjax.sampling import sampling_params
@@ -72,6 +72,7 @@ CASES = {
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
     "ngram": (Ngram(DRAFTS), ("sample_and_walk",)),
+    "lookahead": (Lookahead(window=3, ngram_size=3, guesses=3, pool_from_prompt=True), ("sample_and_walk",)),
     "draft_model": (
         DraftModel(DRAFTS),
         ("block", "rejection", "recursive_rejection", "multi_step", "k_seq", "traversal", "sample_and_walk"),

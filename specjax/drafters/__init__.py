@@ -12,6 +12,7 @@ from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
 from .early_exit import EarlyExit
 from .layer_skip import LayerSkip
+from .lookahead import Lookahead
 from .merged import Merged
 from .ngram import Ngram
 from .none import Plain
@@ -21,8 +22,9 @@ from .token_recycling import TokenRecycling
 from .tree import DraftTree
 
 METHODS = {
-    "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "draft_model": DraftModel, "tree": DraftTree,
-    "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip, "switch": Switch,
+    "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "lookahead": Lookahead, "draft_model": DraftModel,
+    "tree": DraftTree, "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip,
+    "switch": Switch,
 }  # fmt: skip
 
 OPTIONS = tuple(
@@ -36,7 +38,7 @@ OPTIONS = tuple(
 """The options of all methods."""
 
 __all__ = [
-    "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit", "LayerSkip", "Merged", "Ngram",
+    "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit", "LayerSkip", "Lookahead", "Merged", "Ngram",
     "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "make_drafter", "parameters", "remembered", "several",
 ]  # fmt: skip
 

@@ -42,12 +42,12 @@ def attend(
     Returns float32 [B, N, K * G * D].
     """
     B, N, K, G, D = q.shape
-    q = (q * D**-0.5).astype(rows[0].dtype).transpose(0, 2, 3, 1, 4).reshape(B, K, G * N, D)
-    out = _partial(q, *rows, jnp.tile(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), (1, G, 1))[:, None])
+    q = (q * D**-0.5).astype(rows[0].dtype).transpose(0, 2, 1, 3, 4).reshape(B, K, N * G, D)
+    out = _partial(q, *rows, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
     if past is not None:
-        out = _merge(out, _attend_past(q, *past, length, jnp.tile(positions, (1, G)), window))
+        out = _merge(out, _attend_past(q, *past, length, jnp.repeat(positions, G, 1), window))
     out = out.values / out.weight[..., None]
-    return out.reshape(B, K, G, N, D).transpose(0, 3, 1, 2, 4).reshape(B, N, K * G * D)
+    return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
 
 
 def _attend_past(q, k, v, length, positions, window) -> Partial:

@@ -16,17 +16,16 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     fast half-precision product. XLA:CPU has no such product for a single row and would convert every weight instead, so
     there a second row rides along.
     """
-    rows = x.reshape(-1, x.shape[-1]).astype(weight.dtype)
-    if rows.shape[0] == 1 and weight.dtype == jnp.bfloat16:
-        y = lax.platform_dependent(rows, weight, cpu=lambda r, w: _product(jnp.concatenate([r, r]), w)[:1], default=_product)
+    rows = x.astype(weight.dtype)
+    if x.size == x.shape[-1] and weight.dtype == jnp.bfloat16:
+        y = lax.platform_dependent(rows, weight, cpu=lambda r, w: _product(jnp.stack([r, r]), w)[0], default=_product)
     else:
         y = _product(rows, weight)
-    y = y.reshape(*x.shape[:-1], weight.shape[0])
     return y if bias is None else y + bias.astype(jnp.float32)
 
 
 def _product(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    return jnp.einsum("ni,oi->no", rows, weight, preferred_element_type=jnp.float32)
+    return jnp.einsum("...i,oi->...o", rows, weight, preferred_element_type=jnp.float32)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
