@@ -40,12 +40,17 @@ def whole_nodes(tree):
     return jax.tree.map(lambda x: _constrained(x, _FREE), tree)
 
 
+def nodes_are_split() -> bool:
+    """Whether the mesh in use has a ``nodes`` axis of more than one device."""
+    return _node_parts() > 1
+
+
 def _node_parts() -> int:
     return jax.sharding.get_abstract_mesh().shape.get("nodes", 1)
 
 
 def _constrained(x: jax.Array, *spec) -> jax.Array:
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec)) if _node_parts() > 1 else x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec)) if nodes_are_split() else x
 
 
 def sharding(param: nnx.Param, mesh: Mesh | None):

@@ -45,9 +45,9 @@ def argmax_walk(p: jax.Array, tree: Tree, key: jax.Array | None = None) -> Verdi
 def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Samples the target after every node, then follows the children that match.
 
-    Lossless for candidates chosen by any deterministic means, in any tree whose siblings differ: the emitted tokens *are* the
-    target's samples. Accepts with probability sum of p over a node's children. What is drawn at a place of the text depends on
-    its key alone, so that a seed gives the text that plain decoding gives, whatever was drafted.
+    Lossless for candidates chosen by any deterministic means, in any tree: the emitted tokens *are* the target's samples. Accepts with
+    probability sum of p over a node's children. What is drawn at a place of the text depends on its key alone. So a seed gives the text
+    that plain decoding gives, whatever was drafted, and equal siblings cannot disagree.
     """
     lineage = ancestors(tree)
     noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)  # one place, one noise: only one node of a depth is ever reached

@@ -5,7 +5,7 @@ its column and then by its column.
 """
 
 import re
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import jax
@@ -22,7 +22,7 @@ from specjax import Generator, Lookahead, RequestError, decode, make_mesh
 from specjax.drafters.lookahead import State, _trie
 from specjax.planning import hlo
 from specjax.tree import Tree
-from specjax.verify import Verdict, argmax_walk, sample_and_walk
+from specjax.verify import Verdict, _walk, argmax_walk, sample_and_walk
 
 TARGET = tiny_model(0, 8.0)
 PROMPTS = [[7], [5, 6, 5, 7, 5, 6, 8, 5], *random_prompts(2, 30, vocab_size=12, seed=4)]
@@ -218,18 +218,27 @@ def test_what_follows_an_end_token_is_replaced_in_the_window_but_kept_in_the_poo
     assert pool_of(kept.pool[0]) == {9: [((4, 2), 1)], 5: [((4, 6), 1), ((4, 8), 1)]}
 
 
-def test_guesses_that_begin_alike_share_nodes_or_the_law_is_lost():
-    """Three texts of three tokens drawn from a bigram model, with guesses as a trie and, wrongly, as chains of their own."""
+def drawn_node_by_node(p, tree, key):
+    """A wrong walk: equal siblings get draws of their own, and the one that happens to match further is taken."""
+    return _walk(jax.random.categorical(key[0], jnp.log(p)), tree)
+
+
+def test_guesses_that_begin_alike_leave_the_law_alone():
+    """Texts of three tokens drawn from a bigram model, with guesses as a trie and as chains of their own."""
     V, draws, rng = 4, 40_000, np.random.default_rng(0)
     bigram = rng.dirichlet(np.ones(V), V)
     guesses, found = jnp.array([[1, 2], [1, 3], [1, 0], [2, 2]]), jnp.ones(4, bool)
     tokens, *shared = _trie(guesses, found, 1)
     law = np.einsum("a,ab,bc->abc", bigram[0], bigram, bigram)
     chains = jnp.array([0, 1, 0, 3, 0, 5, 0, 7]), jnp.ones(8, bool)
-    for (parent, valid), exact in ((shared, True), (chains, False)):
+    for (parent, valid), rule, exact in (
+        (shared, sample_and_walk, True),
+        (chains, sample_and_walk, True),
+        (chains, drawn_node_by_node, False),
+    ):
         tree = Tree(jnp.append(0, tokens), jnp.append(0, parent), jnp.append(True, valid), max_depth=2)
         p = jnp.asarray(bigram[tree.tokens], jnp.float32)
-        verdict = jax.jit(jax.vmap(lambda key: sample_and_walk(p, tree, key)))(jax.random.split(jax.random.key(1), draws))
+        verdict = jax.jit(jax.vmap(partial(rule, p, tree)))(jax.random.split(jax.random.key(1), (draws, 3)))
         path, length, bonus = (np.asarray(x) for x in (tree.tokens[verdict.path], verdict.length, verdict.bonus))
         texts = np.concatenate([path[:, 1:], np.zeros((draws, 1), int)], 1)
         texts[np.arange(draws), length - 1] = bonus

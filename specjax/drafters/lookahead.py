@@ -177,9 +177,7 @@ def _inserted(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Arra
 def _trie(guesses: jax.Array, found: jax.Array, first: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Guesses int32 [G, N - 1], of which those found count, as nodes from number ``first`` on below the root.
 
-    Guesses that begin alike share the nodes of the first of them; their own are void. As separate chains they would be equal siblings,
-    each with its own draw of the target's next token, and the walk would take the draw that happens to match further: no longer a
-    sample of the target. At temperature 0 it would make no difference.
+    Guesses that begin alike share the nodes of the first of them; their own are void.
 
     Returns tokens, parents and validity, each [G (N - 1)].
     """

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..config import ModelConfig, Rope
+from ..parallel import nodes_are_split
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
@@ -17,10 +18,13 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     there a second row rides along.
     """
     rows = x.astype(weight.dtype)
-    if x.size == x.shape[-1] and weight.dtype == jnp.bfloat16:
-        y = lax.platform_dependent(rows, weight, cpu=lambda r, w: _product(jnp.stack([r, r]), w)[0], default=_product)
+    if not nodes_are_split():  # nodes that are must keep their axis; XLA:CPU has the fast product for matrices only
+        rows = rows.reshape(-1, x.shape[-1])
+    if rows.shape[:-1] == (1,) and weight.dtype == jnp.bfloat16:
+        y = lax.platform_dependent(rows, weight, cpu=lambda r, w: _product(jnp.concatenate([r, r]), w)[:1], default=_product)
     else:
         y = _product(rows, weight)
+    y = y.reshape(*x.shape[:-1], weight.shape[0])
     return y if bias is None else y + bias.astype(jnp.float32)
 
 
