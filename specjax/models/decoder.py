@@ -13,7 +13,7 @@ from flax import nnx, struct
 from ..cache import KVCache
 from ..config import ModelConfig
 from .attention import attend
-from .layers import linear, rms_norm, rotary, rotate
+from .layers import linear, lookup, rms_norm, rotary, rotate
 
 
 @struct.dataclass
@@ -140,7 +140,7 @@ class Decoder(nnx.Module):
         angles = rotary(positions, config, rope_lengths)
         length = jnp.zeros(tokens.shape[0], jnp.int32) if cache is None else cache.length
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
-        x, done = (self.embed[...][tokens].astype(jnp.float32), ()) if begun is None else begun
+        x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if begun is None else begun
         row_positions = positions if row_positions is None else row_positions
         tapped, new_rows = {}, list(done)
         for i in range(len(done), config.num_layers):
