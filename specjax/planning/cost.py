@@ -75,7 +75,7 @@ def measure(
     temperature: float = 0.0,
     nodes: Sequence[int] = NODES,
     widths: Sequence[int] = WIDTHS,
-    rounds: int = 16,
+    rounds: int = 8,
     repeats: int = 9,
 ) -> Cost:
     """Times rounds of trees from ``draft``, or of token recycling without one.
