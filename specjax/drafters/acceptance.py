@@ -25,7 +25,7 @@ class Acceptance:
     @staticmethod
     def begun(*shape: int) -> "Acceptance":
         """Before anything is known, as if one draft of two had been kept."""
-        return Acceptance(jnp.full(shape, 1.0), jnp.full(shape, 2.0))
+        return Acceptance(jnp.full(shape, 1, jnp.float32), jnp.full(shape, 2, jnp.float32))
 
     @property
     def alpha(self) -> jax.Array:

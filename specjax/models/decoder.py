@@ -11,7 +11,7 @@ from flax import nnx, struct
 from ..cache import KVCache
 from ..config import ModelConfig
 from .attention import attend
-from .layers import linear, rms_norm, rotary, rotate
+from .layers import linear, lookup, rms_norm, rotary, rotate
 
 
 @struct.dataclass
@@ -111,7 +111,7 @@ class Decoder(nnx.Module):
         angles = rotary(positions, config, rope_lengths)
         length = jnp.zeros(tokens.shape[0], jnp.int32) if cache is None else cache.length
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
-        x = self.embed[...][tokens].astype(jnp.float32)
+        x = lookup(self.embed[...], tokens).astype(jnp.float32)
         row_positions = positions if row_positions is None else row_positions
         tapped, new_rows = {}, []
         for i, layer in enumerate(self.layers):

@@ -53,6 +53,27 @@ def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None 
     return jnp.cos(angles) * scale, jnp.sin(angles) * scale
 
 
+@jax.custom_vjp
+def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Rows [..., E] of an embedding [V, E]. XLA:CPU looks nothing up in halves and would make the whole table float32: of those the
+    bits are looked up, of which no derivative is known, hence the rule below."""
+    if table.dtype.itemsize != 2:
+        return table[tokens]
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(table, jnp.uint16)[tokens], table.dtype)
+
+
+def _lookup_forward(table, tokens):
+    return lookup(table, tokens), (jnp.zeros_like(table), tokens)
+
+
+def _lookup_backward(residuals, cotangent):
+    zeros, tokens = residuals
+    return zeros.at[tokens].add(cotangent), None
+
+
+lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     """Rotates x [B, N, ..., D] by the angles of its position; halves are paired as in Hugging Face checkpoints."""
     between = (1,) * (x.ndim - cos.ndim)

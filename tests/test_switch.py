@@ -1,0 +1,132 @@
+"""A list of drafters against plain Python that keeps lists: the same choices round by round, and the target's own text."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import disturbed, p_value, random_prompts, tiny_model
+from test_decode import new_tokens, start
+from test_ngram import lookup
+
+from specjax import DraftModel, DraftTree, Generator, Ngram, Plain, RequestError, Suffix, Switch, decode
+from specjax.drafters import make_drafter, parameters
+from specjax.tree import chain
+from specjax.verify import RULES, resolve
+
+V, DRAFTS, COST = 61, 2, 0.3
+TARGET = tiny_model(0, 8.0, num_layers=1)
+DRAFT = disturbed(TARGET, 0.1)
+SWITCH = Switch((Ngram(3, 3, 1), DraftModel(DRAFTS)), COST)
+PROMPTS = [[7], *random_prompts(3, 20, vocab_size=6, seed=4), *([*p[:4]] * 5 for p in random_prompts(4, 9, seed=5))]
+STEP = jax.jit(partial(decode.step, drafter=SWITCH, rule=resolve("auto", "chain")), compiler_options={"xla_backend_optimization_level": 0})
+PENDING = jax.jit(lambda draft, state: SWITCH.draft(TARGET, draft, state, state.key)[1])
+
+
+def decoded(prompts, watch=lambda state: None, **options):
+    """The state when all rows are done; ``watch`` sees every state before it."""
+    draft = parameters(SWITCH, DRAFT, V)
+    state = start(TARGET, draft, SWITCH, prompts, limit=[len(prompt) + 24 for prompt in prompts], capacity=64, chunk=32, **options)
+    while not np.all(state.done):
+        watch(state)
+        state = STEP(TARGET, draft, state)
+    assert not np.any(state.failed)
+    return state
+
+
+class Row:
+    """One row's rule in plain Python: for each drafter the drafts kept and tested, older rounds counting nine tenths."""
+
+    def __init__(self):
+        self.counts = [(1.0, 2.0), (1.0, 2.0)]
+
+    def choose(self, found: list[int]) -> int:
+        value = lambda i, k, cost: sum((self.counts[i][0] / self.counts[i][1]) ** j for j in range(k + 1)) / (1 + k * cost)
+        return 0 if found and value(0, len(found), 0) >= value(1, DRAFTS, COST) - 1e-6 else 1
+
+    def learn(self, i: int, drafts: list[int], said: list[int]) -> None:
+        kept = next((k for k, (a, b) in enumerate(zip(drafts, said)) if a != b), min(len(drafts), len(said)))
+        tested = min(kept + 1, len(drafts), len(said))
+        if tested:
+            self.counts[i] = 0.9 * self.counts[i][0] + kept, 0.9 * self.counts[i][1] + tested
+
+
+def test_choices_are_those_of_plain_python_and_the_text_is_plain():
+    rows, states, chosen, ran = [Row() for _ in PROMPTS], [], [], []
+    draft = parameters(SWITCH, DRAFT, V)
+    final = decoded(PROMPTS, states.append)
+    for before, after in zip(states, [*states[1:], final]):
+        pending, done = jax.device_get((PENDING(draft, before), before.done))
+        tokens, lengths, ends = jax.device_get((after.tokens, before.cache.length, after.cache.length))
+        for b in np.flatnonzero(~done):
+            text, said = tokens[b, : lengths[b] + 1].tolist(), tokens[b, lengths[b] + 1 : ends[b] + 1].tolist()
+            found = lookup(text, 3, 3, 1) or []
+            assert pending.chosen[b] == rows[b].choose(found)
+            chosen.append(int(pending.chosen[b]))
+            rows[b].learn(0, found, said)
+            if chosen[-1] == 1:
+                rows[b].learn(1, pending.drafts[b, 1, :DRAFTS].tolist(), said)
+        assert pending.ran == any(pending.chosen[b] == 1 for b in np.flatnonzero(~done))
+        ran.append(bool(pending.ran))
+    assert 0.1 < np.mean(chosen) < 0.9
+    assert new_tokens(final, PROMPTS) == plain()
+    assert STEP._cache_size() == 1
+
+
+def plain():
+    state = start(TARGET, None, Plain(), PROMPTS, limit=[len(prompt) + 24 for prompt in PROMPTS], capacity=64, chunk=32)
+    step = jax.jit(partial(decode.step, drafter=Plain(), rule=resolve("auto", "")))
+    while not np.all(state.done):
+        state = step(TARGET, None, state)
+    return new_tokens(state, PROMPTS)
+
+
+def test_a_row_alone_says_the_same_and_the_model_rests_where_it_is_not_used():
+    seeds, ran = np.arange(len(PROMPTS)), []
+    draft = parameters(SWITCH, DRAFT, V)
+    for options in (dict(), dict(temperature=1.0)):
+        together = new_tokens(decoded(PROMPTS, seeds=seeds, **options), PROMPTS)
+        for b in (0, 6):
+            watch = lambda state: ran.append(bool(PENDING(draft, state).ran))
+            assert new_tokens(decoded([PROMPTS[b]], watch, seeds=seeds[b], **options), [PROMPTS[b]]) == [together[b]]
+    assert 0 < np.mean(ran) < 1
+    assert STEP._cache_size() <= 2
+
+
+@pytest.mark.parametrize("rule", ["block", "rejection", "recursive_rejection", "multi_step", "k_seq", "traversal"])
+def test_a_chain_that_was_chosen_is_judged_exactly_by_its_one_hot_q(rule):
+    """Against the law of what follows by enumeration: the chain's tokens with the target's probabilities, then another."""
+    rng, draws, n = np.random.default_rng(0), 20_000, 4
+    p = rng.dirichlet(np.ones(n), 3).astype(np.float32)
+    tokens = jnp.array([0, 2, 1])
+    tree = chain(tokens, jax.nn.one_hot(jnp.array([2, 1, n]), n))  # a leaf has no q
+    verdicts = jax.jit(jax.vmap(partial(RULES[rule], jnp.asarray(p), tree)))(jax.random.split(jax.random.key(0), draws))
+    law = np.stack([p[0], p[0, 2] * p[1], p[0, 2] * p[1, 1] * p[2]])
+    law[0, 2] = law[1, 1] = 0  # not the end: the chain's own
+    counts = np.bincount(np.asarray((verdicts.length - 1) * n + verdicts.bonus), minlength=3 * n)
+    assert p_value(counts, law) > 1e-3
+
+
+def test_lists_of_methods_make_switches():
+    assert make_drafter("ngram,draft_model") == make_drafter(["ngram", "draft_model"]) == Switch((Ngram(), DraftModel()))
+    options = dict(num_speculative_tokens=3, prompt_lookup_max=6, draft_cost=0.2)
+    assert make_drafter("switch", **options) == Switch((Ngram(3, 6, 2), DraftModel(3)), 0.2)
+    assert make_drafter(["suffix"]) == Suffix() and make_drafter("suffix, ngram").sampled == ""
+
+
+def test_lists_that_do_not_fit_are_refused_in_one_line(target):
+    for make, named in (
+        (lambda: Generator(target, []), "list of methods is empty"),
+        (lambda: make_drafter(","), "list of methods is empty"),
+        (lambda: make_drafter("ngram,magic"), "'magic'"),
+        (lambda: make_drafter("ngram,tree"), "draft chains"),
+        (lambda: Switch((DraftModel(), DraftModel(2))), "one with a draft model"),
+        (lambda: Switch((Ngram(), DraftTree())), "draft chains"),
+        (lambda: Switch(()), "empty"),
+        (lambda: Switch(draft_cost=-1), "draft_cost"),
+        (lambda: Generator(target, ["ngram", "draft_model"]), "needs a draft"),
+    ):
+        with pytest.raises(RequestError) as error:
+            make()
+        assert named in str(error.value) and "\n" not in str(error.value)
