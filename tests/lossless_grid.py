@@ -81,7 +81,7 @@ METHODS = {
     "tree, independent siblings": (DraftTree(expansion((2, 1)), "independent"), ("multi_step", "k_seq")),
     "tree, likeliest siblings": (DraftTree(expansion((2, 1)), "top_k"), ("sample_and_walk",)),
     "dynamic_tree": (DynamicTree(tree_nodes=4, tree_depth=2, tree_top_k=2), ("sample_and_walk",)),
-    "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block", "rejection")),
+    "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block",)),
     "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
     "merged": (Merged(DRAFTS), ("multi_step",)),
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),

@@ -72,8 +72,8 @@ def draft(target, skip: Skip, state, key, depth: int):
         hidden, kept = read(i, token, kept)
         return target.logits(hidden), kept
 
-    none = lambda leaf: jnp.zeros((*leaf.shape[:2], P, leaf.shape[3]), leaf.dtype)
-    rows = tuple(None if i in skip.attention else jax.tree.map(none, pair) for i, pair in enumerate(cache.layers))
+    room = lambda leaf: jnp.zeros((*leaf.shape[:2], P, leaf.shape[3]), leaf.dtype)
+    rows = tuple(None if i in skip.attention else jax.tree.map(room, pair) for i, pair in enumerate(cache.layers))
     chain, kept = chains.begin(state, depth, config.vocab_size), (jnp.zeros((B, P, config.hidden_size)), rows)
     confidence = state.drafter.confidence
     least = None if confidence is None else confidence.threshold
