@@ -1,5 +1,6 @@
 """A draft model of another vocabulary, seen through the target's: token-level intersection (Timor et al. 2025, section 4)."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import jax
@@ -59,6 +60,7 @@ def speaking(draft: "LanguageModel", target: "LanguageModel") -> Decoder | Trans
     return Translated(draft.model, own, shared)
 
 
+@lru_cache(8)
 def shared_tokens(target, target_size: int, draft, draft_size: int) -> tuple[np.ndarray, np.ndarray]:
     """``own`` and ``shared`` of ``Translated``, for two tokenizers and the sizes of their models' vocabularies.
 
