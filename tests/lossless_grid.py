@@ -13,9 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import TINY, p_value, tiny_model, warped
 
-from specjax import Cascade, DraftModel, DraftTree, DynamicTree, EarlyExit, LayerSkip, Lookahead, Merged, Ngram, Plain, decode
+from specjax import (
+    Adaptive,
+    Cascade,
+    DraftModel,
+    DraftTree,
+    DynamicTree,
+    EarlyExit,
+    LayerSkip,
+    Lookahead,
+    Merged,
+    Ngram,
+    Plain,
+    Switch,
+    decode,
+)  # fmt: skip
 from specjax.constraint import Automaton
-from specjax.drafters import several
+from specjax.drafters import parameters, several
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
@@ -85,6 +99,9 @@ METHODS = {
     "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
     "merged": (Merged(DRAFTS), ("multi_step",)),
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
+    "switch": (Switch((Ngram(1), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
+    "draft_model, confidence": (Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7), ("block", "rejection")),
+    "draft_model, ema": (Adaptive(DraftModel(DRAFTS), "ema", draft_cost=0.33), ("block",)),
 }
 
 CONFIG = TINY.replace(
@@ -157,11 +174,11 @@ def start(draft, drafter, seed: int, rows: int, processors: tuple = ()) -> decod
         STOPS,
         jnp.asarray(each([FIRST[case.stop_string] for case in cases]), jnp.int32),
     )
-    return prefill(target(drafter), draft, *arrays, drafter=drafter, chunk=4, dtype=jnp.float32)
+    return prefill(target(drafter), parameters(drafter, draft, V), *arrays, drafter=drafter, chunk=4, dtype=jnp.float32)
 
 
 def finish(draft, state, drafter, rule, until: int = 99) -> decode.DecodeState:
-    return run(target(drafter), draft, state, jnp.int32(until), drafter=drafter, rule=RULES.get(rule, rule))
+    return run(target(drafter), parameters(drafter, draft, V), state, jnp.int32(until), drafter=drafter, rule=RULES.get(rule, rule))
 
 
 def observed(state: decode.DecodeState, rows: int) -> dict[str, np.ndarray]:

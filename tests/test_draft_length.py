@@ -57,6 +57,7 @@ class Pretended:
     num_speculative_tokens: int
     needs_draft: bool
     sampled = ""
+    can_rest = True
 
     @property
     def depth(self):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import RequestError
 from .adaptive import LENGTHS, Adaptive
-from .base import Drafter, checked, parameters, proposes_chains, remembered, several
+from .base import Drafter, can_rest, checked, parameters, remembered, several
 from .cascade import Cascade
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
@@ -90,6 +90,6 @@ def _controlled(drafter: Drafter, options: dict) -> Drafter:
     length = options.get("draft_length", "fixed")
     if length not in LENGTHS:
         raise RequestError(f"draft_length {length!r} is unknown; use one of {', '.join(LENGTHS)}")
-    if length == "fixed" or not proposes_chains(drafter):
+    if length == "fixed" or not can_rest(drafter):
         return drafter
     return Adaptive(drafter, **{field.name: options[field.name] for field in dataclasses.fields(Adaptive) if field.name in options})

@@ -11,7 +11,7 @@ from ..errors import RequestError
 from ..request import per_row
 from ..tree import chain
 from .acceptance import Acceptance, gain
-from .base import checked, parameters, proposes_chains, remembered
+from .base import can_rest, checked, parameters, remembered
 from .draft_model import DraftModel
 
 LENGTHS = ("fixed", "confidence", "heuristic", "ema")
@@ -62,7 +62,7 @@ class Adaptive:
     def __post_init__(self):
         if self.draft_length not in LENGTHS[1:]:
             raise RequestError(f"draft_length {self.draft_length!r} is unknown; use one of {', '.join(LENGTHS)}")
-        if not proposes_chains(self.drafter):
+        if not can_rest(self.drafter):
             raise RequestError("draft_length is for methods that draft chains, such as draft_model, ngram and suffix; leave it out")
         if self.draft_length == "confidence" and not isinstance(self.drafter, DraftModel):
             raise RequestError(

@@ -1,6 +1,5 @@
 """What a drafting method is. A new one is a file in this folder with a frozen dataclass of these members and a line in ``METHODS``."""
 
-import dataclasses
 from typing import Any, Protocol
 
 import jax
@@ -16,8 +15,8 @@ class Drafter(Protocol):
     """Static options of a method, hashable, and three pure functions. States are pytrees of the drafter's choosing.
 
     What ``draft`` returns may have an attribute ``begun``: the nodes' first layers as the target has them, which the verify pass then
-    does not run, see ``Decoder``. One that drafts chains names their length ``num_speculative_tokens``; one that drafts now more and
-    now less has ``lengths`` and ``choose``, see ``decode.step``. The functions at the end of this file say what else a method may have.
+    does not run, see ``Decoder``. One that drafts now more and now less has ``lengths`` and ``choose``, see ``decode.step``. The
+    functions at the end of this file say what else a method may have.
 
     Attributes:
       depth: the longest path it proposes, in edges.
@@ -48,9 +47,9 @@ def several(drafter: Drafter) -> bool:
     return getattr(drafter, "several", False)
 
 
-def proposes_chains(drafter: Drafter) -> bool:
-    """Whether its trees are chains of ``num_speculative_tokens`` tokens from one draft or none."""
-    return not several(drafter) and any(field.name == "num_speculative_tokens" for field in dataclasses.fields(drafter))
+def can_rest(drafter: Drafter) -> bool:
+    """Whether it drafts chains of ``num_speculative_tokens`` tokens, any number of them, and may be passed over in any round."""
+    return getattr(drafter, "can_rest", False)
 
 
 def checked(drafter: Drafter, config: ModelConfig) -> Drafter:

@@ -35,6 +35,7 @@ class DraftModel:
     sampled: ClassVar[str] = "chain"
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = True
+    can_rest: ClassVar[bool] = True
 
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)

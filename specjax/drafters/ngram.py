@@ -28,6 +28,7 @@ class Ngram:
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = False
+    can_rest: ClassVar[bool] = True
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):

@@ -44,6 +44,7 @@ class Suffix:
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = False
+    can_rest: ClassVar[bool] = True
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "max_match"):

@@ -13,7 +13,7 @@ from ..errors import RequestError
 from ..request import per_row
 from ..tree import chain
 from .acceptance import Acceptance, gain, tally
-from .base import checked, parameters, proposes_chains, remembered
+from .base import can_rest, checked, parameters, remembered
 from .draft_model import DraftModel
 from .ngram import Ngram
 
@@ -59,7 +59,7 @@ class Switch:
     def __post_init__(self):
         if not self.drafters:
             raise RequestError("the list of drafters is empty; name at least one, such as ngram, draft_model")
-        if not all(map(proposes_chains, self.drafters)):
+        if not all(map(can_rest, self.drafters)):
             raise RequestError("a list of methods takes those that draft chains: draft_model, ngram, suffix")
         if sum(drafter.needs_draft for drafter in self.drafters) > 1:
             raise RequestError("a list of methods takes one with a draft model; leave out the others")
