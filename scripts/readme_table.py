@@ -1,6 +1,6 @@
-"""Measures the methods on the embedded pair and writes docs/results/compare_<platform>.json and .md, and the table of the README.
+"""Measures every method on the embedded pair, on held-out code and on code that is written again, and puts the tables into the README.
 
-python scripts/readme_table.py [--num-prompts 32] [--num-speculative-tokens 5]
+python scripts/readme_table.py [--methods all] [--num-prompts 16]       writes docs/results/compare_<platform>.json and .md
 """
 
 import argparse
@@ -11,31 +11,34 @@ from pathlib import Path
 import jax
 
 import specjax
-from specjax.bench import compare, held_out_prompts, report
+from specjax.bench import compare, edit_prompts, held_out_prompts, report
+from specjax.drafters import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
+SETS = {"held-out code": (held_out_prompts, 128), "the same file again": (edit_prompts, 256)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-prompts", type=int, default=32)
-    parser.add_argument("--num-speculative-tokens", type=int, default=5)
+    parser.add_argument("--methods", default="all", help="separated by commas")
+    parser.add_argument("--num-prompts", type=int, default=16)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     args = parser.parse_args()
 
     target, draft = (specjax.load(name) for name in ("tiny-python", "tiny-python-draft"))
-    prompts = held_out_prompts(target.tokenizer, args.num_prompts, 128)
-    options = dict(max_new_tokens=args.max_new_tokens, num_speculative_tokens=args.num_speculative_tokens)
-    measured = compare(target, ["none", "ngram", "draft_model"], prompts, draft=draft, **options)
-
+    methods = [m for m, d in METHODS.items() if int(d().needs_draft) < 2] if args.methods == "all" else args.methods.split(",")
+    measured = {}
+    for name, (prompts_of, size) in SETS.items():
+        prompts = prompts_of(target.tokenizer, args.num_prompts, size)
+        measured[name] = compare(target, methods, prompts, draft=draft, max_new_tokens=args.max_new_tokens, shares=True)
     results = ROOT / "docs" / "results" / f"compare_{jax.default_backend()}"
     results.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n")
-    table = report.markdown(measured)
-    results.with_suffix(".md").write_text(f"# Methods on the embedded pair\n\nWritten by `scripts/readme_table.py`.\n\n{table}\n")
+    tables = "\n\n".join(f"**{name}**\n\n{report.markdown(found)}" for name, found in measured.items())
+    results.with_suffix(".md").write_text(f"# Methods on the embedded pair\n\nWritten by `scripts/readme_table.py`.\n\n{tables}\n")
     readme = ROOT / "README.md"
     between = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.S)
-    readme.write_text(between.sub(lambda m: m[1] + table + "\n" + m[2], readme.read_text()))
-    print(table)
+    readme.write_text(between.sub(lambda m: m[1] + tables + "\n" + m[2], readme.read_text()))
+    print(tables)
 
 
 if __name__ == "__main__":

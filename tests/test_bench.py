@@ -48,6 +48,7 @@ def measured(target, generators):
             draft=language_model(target.model, "itself"),
             max_new_tokens=12,
             num_speculative_tokens=3,
+            shares=True,
             progress=lambda done, of: calls.append((done, of)),
         )
     return found, calls
@@ -65,6 +66,12 @@ def test_every_key_of_the_contract_is_there_and_survives_json(measured):
         assert 0 < low <= method["speedup"] <= high
         assert method["equal_to_plain"] is True
         assert method["differences"] == []
+
+
+def test_drafting_with_the_target_itself_takes_most_of_a_round(measured):
+    plain, perfect = (method["drafting_share"] for method in measured[0]["methods"])
+    assert all(low <= median <= high for low, median, high in (plain, perfect))
+    assert perfect[1] > max(plain[1], 0.4)
 
 
 def test_plain_is_its_own_baseline_and_a_perfect_draft_is_all_accepted(measured):

@@ -1,6 +1,6 @@
 """Measuring methods against each other: prompts, alternating runs, tables."""
 
-from .datasets import held_out_prompts, read_prompts
+from .datasets import edit_prompts, held_out_prompts, read_prompts
 from .runner import compare, machine
 
-__all__ = ["compare", "held_out_prompts", "machine", "read_prompts"]
+__all__ = ["compare", "edit_prompts", "held_out_prompts", "machine", "read_prompts"]

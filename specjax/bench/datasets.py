@@ -45,6 +45,13 @@ def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
     return prompts[:count]
 
 
+def edit_prompts(tokenizer, count: int, tokens: int) -> list[str]:
+    """``count`` pieces of held-out code, each followed by its first lines once more: a file that is written again, as after an edit, so
+    that most of what comes next is there already. ``tokens`` are those of a piece; see ``held_out_prompts``."""
+    pieces = (piece.splitlines(keepends=True) for piece in held_out_prompts(tokenizer, count, tokens))
+    return ["".join([*lines, "\n\n", *lines[: max(2, len(lines) // 4)]]) for lines in pieces]
+
+
 def _prompt(line: bytes, place: str) -> str:
     try:
         record = json.loads(line.decode("utf-8-sig"))
