@@ -10,7 +10,7 @@ from flax import nnx
 from rich.console import Console
 
 from specjax import Generator, RequestError
-from specjax.bench import compare, datasets, held_out_prompts, read_prompts, report, runner
+from specjax.bench import compare, datasets, edit_prompts, held_out_prompts, read_prompts, report, runner
 from specjax.result import Result
 from specjax.stats import Stats
 
@@ -218,5 +218,8 @@ def test_held_out_prompts_end_with_a_definition_and_repeat(monkeypatch):
         assert prompt.endswith("\n")
         assert 2 <= len(prompt.splitlines())
         assert len(tokenizer.encode(prompt)) <= 400
+    for piece, again in zip(prompts, edit_prompts(tokenizer, 20, 400)):
+        begun = again.removeprefix(piece).removeprefix("\n\n")
+        assert again == f"{piece}\n\n{begun}" and piece.startswith(begun) and 2 <= len(begun.splitlines()) < len(piece.splitlines()) / 2 + 2
     with pytest.raises(RequestError, match="name a prompts file"):
         held_out_prompts(tokenizer, 10**7, 400)
