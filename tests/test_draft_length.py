@@ -137,7 +137,7 @@ def test_the_text_is_plain_and_that_of_the_row_alone():
     assert STEP._cache_size() == 2
 
 
-SURE = 0.4
+SURE = 0.085
 CONFIDENT = Adaptive(DraftModel(4), "confidence", draft_confidence=SURE)
 DRAW = jax.jit(partial(CONFIDENT.draft, TARGET, DRAFT))
 
