@@ -24,7 +24,7 @@ from gpu_report import alternate  # beside this file
 from jax import lax
 
 from specjax import Decoder, DecodeState, decode, load, sampling_params
-from specjax.drafters import draft_model, make_drafter
+from specjax.drafters import chains, make_drafter
 from specjax.tree import chain
 from specjax.verify import resolve
 
@@ -78,7 +78,7 @@ def compare_options(target: Decoder, draft: Decoder, drafter, prompt: list[int],
     """Prints milliseconds of a round with every option at its default and of one that knows temperature alone, and their ratio."""
     state = prefilled(target, draft, drafter, prompt, room(prompt, drafter, args.rounds), args.temperature)
     whole, least = (looped(target, draft, drafter, args.rounds) for _ in range(2))
-    with mock.patch.object(decode, "probabilities", bare), mock.patch.object(draft_model, "probabilities", bare):
+    with mock.patch.object(decode, "probabilities", bare), mock.patch.multiple(chains, adjusted=lambda logits, *_: logits, warped=bare):
         least(state)  # compiles it
     samples = alternate({"all options": lambda: whole(state)[0], "temperature": lambda: least(state)[0]}, args.repeats)
     for name, seconds in samples.items():

@@ -180,7 +180,7 @@ def verified(models, tmp_path_factory):
     prompts = tmp_path_factory.mktemp("verify") / "prompts.jsonl"
     prompts.write_text('{"prompt": "def f("}\n')
     pair = ("--model", models["target"], "--draft", models["draft"], "--num-speculative-tokens", "2")
-    return ("verify", *pair, "--prompts", prompts, "--max-new-tokens", "16", "--samples", "512", "--tokens", "3", "--top-k", "3")
+    return ("verify", *pair, "--prompts", prompts, "--max-new-tokens", "16", "--samples", "1024", "--tokens", "3", "--top-k", "3")
 
 
 def test_verify_agrees(specjax_main, verified):

@@ -200,7 +200,7 @@ def test_nodes_that_are_not_valid_leave_a_verdict_as_it_is(rule):
     def verdicts(n):
         chained = lambda tokens, q: chain(tokens, q.at[short - 1 :].set(0), jnp.arange(n) < short)
         trees = jax.vmap(chained)(jnp.asarray(tokens[:, :n]), jnp.asarray(q[:, :n]))
-        return jax.vmap(RULES[rule])(jnp.asarray(p[:, :n]), trees, jax.random.split(jax.random.key(1), rows))
+        return jax.vmap(RULES[rule])(jnp.asarray(p[:, :n]), trees, jax.random.split(jax.random.key(1), (rows, long)))
 
     few, many = jax.jit(verdicts, static_argnums=0)(short), jax.jit(verdicts, static_argnums=0)(long)
     np.testing.assert_array_equal(few.length, many.length)

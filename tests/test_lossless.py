@@ -4,10 +4,11 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
-from lossless_grid import DRAFTS, LENGTH, METHODS, draws, finish, halved_after_repeat, model, observed, p_values, start
+from lossless_grid import DRAFTS, METHODS, draws, halved_after_repeat, p_values
 
-from specjax import DraftModel, Plain
+from specjax import DraftModel, Plain, decode
 from specjax.bench.faults import FAULTS, planted
+from specjax.verify import sample_and_walk
 
 ROWS = 2_500  # of each case in each call; docs/lossless.md has the figures of 100,000
 UNLIKELY = 1e-4  # a lossless loop gives a smaller p-value in one of 10,000 runs; the seeds are fixed
@@ -69,9 +70,10 @@ def test_a_q_that_was_not_drawn_from_is_noticed():
     assert values["pooled"] < 1e-20 and values["default"] < UNLIKELY
 
 
-def test_the_same_key_at_every_step_is_noticed():
-    state = start(model(0), Plain(), 0, ROWS)
-    for _ in range(LENGTH):
-        state = finish(model(0), state.replace(step=jnp.int32(0)), Plain(), "sample_and_walk", until=1)
-    values = p_values(observed(state, ROWS))
+def test_one_key_for_all_places_is_noticed(monkeypatch):
+    right, first = decode.round_keys, lambda cache: cache.replace(length=jnp.zeros_like(cache.length))
+    monkeypatch.setattr(decode, "round_keys", lambda state, places: right(state.replace(cache=first(state.cache)), places))
+    rule = lambda p, tree, key: sample_and_walk(p, tree, key)  # a function of its own, so that the loop is traced anew
+    counts, _ = draws(Plain(), rule, seed=0, rows=ROWS, calls=1)
+    values = p_values(counts)
     assert values["pooled"] < 1e-20 and values["default"] < UNLIKELY

@@ -117,7 +117,7 @@ def test_a_chain_that_was_chosen_is_judged_exactly_by_its_one_hot_q(rule):
     p = rng.dirichlet(np.ones(n), 3).astype(np.float32)
     tokens = jnp.array([0, 2, 1])
     tree = chain(tokens, jax.nn.one_hot(jnp.array([2, 1, n]), n))  # a leaf has no q
-    verdicts = jax.jit(jax.vmap(partial(RULES[rule], jnp.asarray(p), tree)))(jax.random.split(jax.random.key(0), draws))
+    verdicts = jax.jit(jax.vmap(partial(RULES[rule], jnp.asarray(p), tree)))(jax.random.split(jax.random.key(0), (draws, n)))
     law = np.stack([p[0], p[0, 2] * p[1], p[0, 2] * p[1, 1] * p[2]])
     law[0, 2] = law[1, 1] = 0  # not the end: the chain's own
     counts = np.bincount(np.asarray((verdicts.length - 1) * n + verdicts.bonus), minlength=3 * n)

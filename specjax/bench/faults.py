@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
-from ..drafters import DraftModel, draft_model
+from ..drafters import DraftModel, chains
 from ..errors import RequestError
 from ..sampling import probabilities, sample
 from ..tree import Tree
@@ -46,7 +46,7 @@ class _Untruncated(DraftModel):
         loose = options.replace(
             top_k=jnp.zeros_like(options.top_k), top_p=jnp.ones_like(options.top_p), min_p=jnp.zeros_like(options.min_p)
         )
-        with mock.patch.object(draft_model, "sample", truncated):
+        with mock.patch.object(chains, "sample", truncated):
             tree, pending = super().draft(target, draft, state.replace(sampling=loose), key)
         return tree, pending
 
@@ -56,7 +56,7 @@ class _Argmax(DraftModel):
     """Takes the likeliest token and reports the q of a draw."""
 
     def draft(self, target, draft, state, key):
-        with mock.patch.object(draft_model, "sample", lambda keys, q, _: jnp.argmax(q, -1).astype(jnp.int32)):
+        with mock.patch.object(chains, "sample", lambda keys, q, _: jnp.argmax(q, -1).astype(jnp.int32)):
             return super().draft(target, draft, state, key)
 
 
