@@ -35,8 +35,10 @@ def drafting_share(generator: Generator, prompt: list[int], *, rounds: int = 16,
     target (early exit) is counted without that gain. Slightly below 0 is noise.
     """
     target, draft, drafter = generator.target.model, generator.parameters, generator.drafter
-    longest = len(prompt) + (rounds + 1) * (drafter.depth + 1)
-    state, _, _ = generator._start([prompt], Options.of(dict(max_new_tokens=longest - len(prompt), ignore_eos=True)))
+    path = drafter.depth + 1
+    if generator.capacity is not None:
+        rounds = max(1, min(rounds, (generator.capacity - len(prompt)) // path - 1))
+    state, _, _ = generator._start([prompt], Options.of(dict(max_new_tokens=rounds * path, ignore_eos=True)))
     propose = jax.jit(lambda target, draft, state: drafter.draft(target, draft, state, decode.round_keys(state, 1)[0])[0])
     at, trees = _copied(state), []
     for i in range(rounds):
