@@ -13,7 +13,7 @@ from flax import nnx, struct
 from ..cache import KVCache
 from ..config import ModelConfig
 from .attention import attend
-from .layers import linear, lookup, rms_norm, rotary, rotate
+from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, value_of
 
 
 @struct.dataclass
@@ -44,21 +44,24 @@ class Skip:
 
 class Layer(nnx.Module):
     """Attention and gated MLP. ``qkv`` stacks, for each key head, its query heads, the key and the value: [K * (G + 2) * D, E],
-    so that heads stay together when it is split over devices. ``gate_up`` stacks the gate on the up projection: [2 * F, E]."""
+    so that heads stay together when it is split over devices. ``gate_up`` stacks the gate on the up projection: [2 * F, E].
 
-    def __init__(self, config: ModelConfig, key: jax.Array, dtype):
+    Heads vary it: ``inputs`` is how many vectors of width E the attention reads side by side, and ``normed`` says whether it norms them.
+    """
+
+    def __init__(self, config: ModelConfig, key: jax.Array, dtype, *, inputs: int = 1, normed: bool = True):
         E, F, H, K, D = config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads, config.head_dim
-        shapes = {"qkv": ((H + 2 * K) * D, E), "out": (E, H * D), "gate_up": (2 * F, E), "down": (E, F)}
+        shapes = {"qkv": ((H + 2 * K) * D, inputs * E), "out": (E, H * D), "gate_up": (2 * F, E), "down": (E, F)}
         axes = {"qkv": ("heads", "embed"), "out": ("embed", "heads"), "gate_up": ("mlp", "embed"), "down": ("embed", "mlp")}
         biased = {"qkv": config.qkv_bias, "out": config.out_bias, "gate_up": config.mlp_bias, "down": config.mlp_bias}
         for (name, shape), k in zip(shapes.items(), jax.random.split(key, 4)):
             scale = 0.02 if name in ("qkv", "gate_up") else 0.02 / (2 * config.num_layers) ** 0.5
-            setattr(self, name, _param(jax.random.normal(k, shape, jnp.float32).astype(dtype) * scale, axes[name]))
-            setattr(self, f"{name}_bias", _param(jnp.zeros(shape[0], dtype), axes[name][:1]) if biased[name] else None)
-        self.attention_norm = _param(jnp.ones(E, dtype), ("embed",))
-        self.mlp_norm = _param(jnp.ones(E, dtype), ("embed",))
-        self.q_norm = _param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
-        self.k_norm = _param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
+            setattr(self, name, matrix(k, shape, axes[name], dtype, scale))
+            setattr(self, f"{name}_bias", param(jnp.zeros(shape[0], dtype), axes[name][:1]) if biased[name] else None)
+        self.attention_norm = param(jnp.ones(E, dtype), ("embed",)) if normed else None
+        self.mlp_norm = param(jnp.ones(E, dtype), ("embed",))
+        self.q_norm = param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
+        self.k_norm = param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
 
     def __call__(self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype, attention=True, mlp=True):
         """x float32 [B, N, E] to the same; also the rows of ``Output``. ``past`` and ``rows`` are this layer's, or None.
@@ -67,30 +70,41 @@ class Layer(nnx.Module):
         """
         new_rows = None
         if attention:
-            x, new_rows = self._attention(x, config, angles, positions, mask, past, length, rows, window, dtype)
+            normed = x if self.attention_norm is None else rms_norm(x, self.attention_norm[...], config.norm_eps)
+            added, new_rows = self.attention(normed, config, angles, positions, mask, past, length, rows, window, dtype)
+            x = x + added
         if mlp:
-            x = self._mlp(x, config)
+            x = self.mlp(x, config)
         return x, new_rows
 
     @jax.named_scope("attention")
-    def _attention(self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
-        B, N, _ = x.shape
+    def attention(self, normed, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
+        """What attention adds to the residual stream, float32 [B, N, E], and the rows; ``normed`` is [B, N, inputs * E]."""
+        q, k, v = self._projected(normed, config, angles, dtype)
+        if rows is not None:
+            k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
+        return linear(attend(q, past, length, (k, v), mask, positions, window), self.out[...], value_of(self.out_bias)), (k, v)
+
+    def keys_values(self, normed, config: ModelConfig, angles, dtype) -> tuple:
+        """The rows of N positions, without attention: keys and values [B, K, N, D]."""
+        return self._projected(normed, config, angles, dtype)[1:]
+
+    def _projected(self, normed, config: ModelConfig, angles, dtype):
+        """Queries [B, N, K, G, D], keys and values [B, K, N, D]."""
+        B, N, _ = normed.shape
         K, G, D, eps = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim, config.norm_eps
-        qkv = linear(rms_norm(x, self.attention_norm[...], eps), self.qkv[...], _value(self.qkv_bias)).reshape(B, N, K, G + 2, D)
+        qkv = linear(normed, self.qkv[...], value_of(self.qkv_bias)).reshape(B, N, K, G + 2, D)
         q, k, v = qkv[..., :G, :], qkv[..., G, :], qkv[..., G + 1, :]
         if self.q_norm is not None:
             q, k = rms_norm(q, self.q_norm[...], eps), rms_norm(k, self.k_norm[...], eps)
         q, k = rotate(q, *angles), rotate(k, *angles)
-        k, v = (a.transpose(0, 2, 1, 3).astype(dtype) for a in (k, v))
-        if rows is not None:
-            k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
-        return x + linear(attend(q, past, length, (k, v), mask, positions, window), self.out[...], _value(self.out_bias)), (k, v)
+        return q, *(a.transpose(0, 2, 1, 3).astype(dtype) for a in (k, v))
 
     @jax.named_scope("mlp")
-    def _mlp(self, x, config: ModelConfig):
+    def mlp(self, x, config: ModelConfig):
         normed = rms_norm(x, self.mlp_norm[...], config.norm_eps)
-        gate, up = jnp.split(linear(normed, self.gate_up[...], _value(self.gate_up_bias)), 2, -1)
-        return x + linear(jax.nn.silu(gate) * up, self.down[...], _value(self.down_bias))
+        gate, up = jnp.split(linear(normed, self.gate_up[...], value_of(self.gate_up_bias)), 2, -1)
+        return x + linear(jax.nn.silu(gate) * up, self.down[...], value_of(self.down_bias))
 
 
 class Decoder(nnx.Module):
@@ -101,11 +115,10 @@ class Decoder(nnx.Module):
         embed_key, head_key, *keys = jax.random.split(key, config.num_layers + 2)
         shape = (config.vocab_size, config.hidden_size)
         self.config = config
-        self.embed = _param(jax.random.normal(embed_key, shape, jnp.float32).astype(dtype) * 0.02, ("vocab", "embed"))
+        self.embed = matrix(embed_key, shape, ("vocab", "embed"), dtype)
         self.layers = nnx.List([Layer(config, k, dtype) for k in keys])
-        self.norm = _param(jnp.ones(config.hidden_size, dtype), ("embed",))
-        tied = config.tie_embeddings
-        self.head = None if tied else _param(jax.random.normal(head_key, shape, jnp.float32).astype(dtype) * 0.02, ("vocab", "embed"))
+        self.norm = param(jnp.ones(config.hidden_size, dtype), ("embed",))
+        self.head = None if config.tie_embeddings else matrix(head_key, shape, ("vocab", "embed"), dtype)
 
     def __call__(
         self,
@@ -136,36 +149,47 @@ class Decoder(nnx.Module):
           begun: what an earlier call computed of the same nodes in the first layers, which are then not run: the residual stream
             float32 [B, N, E] that enters the next one, and the nodes' rows of each. ``taps`` are of the layers from there on.
         """
-        config = self.config
-        angles = rotary(positions, config, rope_lengths)
-        length = jnp.zeros(tokens.shape[0], jnp.int32) if cache is None else cache.length
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
         x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if begun is None else begun
-        row_positions = positions if row_positions is None else row_positions
-        tapped, new_rows = {}, list(done)
-        for i in range(len(done), config.num_layers):
-            if i in taps:
-                tapped[i] = x
-            window = config.windows[i] if config.windows else None
-            seen = mask if window is None else mask & (row_positions[:, None, :] > positions[:, :, None] - window)
-            past = None if cache is None else cache.layers[i]
-            earlier = None if rows is None else rows[i]
-            x, layer_rows = self.layers[i](
-                x, config, angles, positions, seen, past, length, earlier, window, dtype, i not in skip.attention, i not in skip.mlp
-            )
-            new_rows.append(layer_rows)
-        if len(self.layers) in taps:
-            tapped[len(self.layers)] = x
-        return Output(rms_norm(x, self.norm[...], config.norm_eps), tuple(new_rows), tuple(tapped[i] for i in taps))
+        x, new_rows, tapped = run_layers(
+            self.layers, self.config, x, positions, mask, cache, dtype,
+            rows=rows, taps=taps, rope_lengths=rope_lengths, row_positions=row_positions, skip=skip, done=done,
+        )  # fmt: skip
+        return Output(rms_norm(x, self.norm[...], self.config.norm_eps), new_rows, tapped)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Float32 [..., V] of hidden states [..., E]."""
         return linear(hidden, (self.embed if self.head is None else self.head)[...])
 
 
-def _param(value: jax.Array, axes: tuple) -> nnx.Param:
-    return nnx.Param(value, axes=axes)
+def run_layers(
+    layers, config: ModelConfig, x, positions, mask, cache: KVCache | None, dtype,
+    *, rows=None, taps=(), rope_lengths=None, row_positions=None, skip=Skip(), done=(),
+):  # fmt: skip
+    """The residual stream float32 [B, N, E] after the layers that follow the ``done`` ones, the rows of all, and the taps.
 
+    Args:
+      x: float32 [B, N, E], what enters the first of them.
+      dtype: of the rows.
+      done: the nodes' rows of layers that are not run.
 
-def _value(param: nnx.Param | None) -> jax.Array | None:
-    return None if param is None else param[...]
+    The rest is as in ``Decoder``.
+    """
+    angles = rotary(positions, config, rope_lengths)
+    length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.length
+    row_positions = positions if row_positions is None else row_positions
+    tapped, new_rows = {}, list(done)
+    for i in range(len(done), config.num_layers):
+        if i in taps:
+            tapped[i] = x
+        window = config.windows[i] if config.windows else None
+        seen = mask if window is None else mask & (row_positions[:, None, :] > positions[:, :, None] - window)
+        past = None if cache is None else cache.layers[i]
+        earlier = None if rows is None else rows[i]
+        x, layer_rows = layers[i](
+            x, config, angles, positions, seen, past, length, earlier, window, dtype, i not in skip.attention, i not in skip.mlp
+        )
+        new_rows.append(layer_rows)
+    if config.num_layers in taps:
+        tapped[config.num_layers] = x
+    return x, tuple(new_rows), tuple(tapped[i] for i in taps)

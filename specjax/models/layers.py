@@ -4,10 +4,26 @@ import math
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import lax
 
 from ..config import ModelConfig, Rope
 from ..parallel import nodes_are_split
+
+
+def param(value: jax.Array, axes: tuple) -> nnx.Param:
+    """A parameter and the logical names of its axes, see ``parallel.RULES``."""
+    return nnx.Param(value, axes=axes)
+
+
+def value_of(param: nnx.Param | None) -> jax.Array | None:
+    """The array of a parameter that a model may lack."""
+    return None if param is None else param[...]
+
+
+def matrix(key: jax.Array, shape: tuple, axes: tuple, dtype, scale: float = 0.02) -> nnx.Param:
+    """A random parameter, normal with standard deviation ``scale``."""
+    return param(jax.random.normal(key, shape, jnp.float32).astype(dtype) * scale, axes)
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:

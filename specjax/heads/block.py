@@ -1,0 +1,136 @@
+"""Block drafting in one pass: DFlash (2602.06036), its causal variant (JetSpec, 2606.18394), Markov and confidence heads (DSpark, 2607.05147).
+
+The head attends to a context, keys and values that each of its layers makes of the target's fused features, one row for each committed
+token; beside it stands the block: the root and masks. One forward scores all places of the block.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ..cache import KVCache
+from ..config import ModelConfig
+from ..models.decoder import Decoder, Layer, Output, run_layers
+from ..models.layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
+from .eagle import embeddings
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig:
+    """A block head.
+
+    Attributes:
+      layers: its decoder layers; ``vocab_size`` is the target's.
+      target_size, target_layers: the target's width and depth.
+      taps: layers of the target whose inputs are read. Published configurations name the layers whose *outputs* are read, one less.
+      mask_token: what stands at the places that are not known yet.
+      block_size: places of a block, the root included.
+      causal: whether a place sees only those before it (JetSpec).
+      from_root: whether a place says the token *after* it, so that the root's place is used too (DSpark); else each place says its own.
+      markov_rank: of the correction by the token before (DSpark); 0 for none.
+      markov: its kind, "vanilla" or "gated".
+      confidence: whether there is a confidence head.
+      own_embedding, own_head: whether the checkpoint brings them; else the target's serve.
+    """
+
+    layers: ModelConfig
+    target_size: int
+    target_layers: int
+    taps: tuple[int, ...]
+    mask_token: int
+    block_size: int = 16
+    causal: bool = False
+    from_root: bool = False
+    markov_rank: int = 0
+    markov: str = "vanilla"
+    confidence: bool = False
+    own_embedding: bool = False
+    own_head: bool = False
+    kind: ClassVar[str] = "block"
+
+    @property
+    def vocab_size(self) -> int:
+        return self.layers.vocab_size
+
+    @property
+    def drafts(self) -> int:
+        """Tokens that one block drafts."""
+        return self.block_size - (not self.from_root)
+
+
+class Markov(nnx.Module):
+    """A low-rank correction of a place's logits by the token before it: ``second`` [V, r] times ``first`` [V, r] of that token."""
+
+    def __init__(self, config: BlockConfig, key: jax.Array, dtype):
+        V, r, E = config.vocab_size, config.markov_rank, config.layers.hidden_size
+        first, second, gate = jax.random.split(key, 3)
+        self.first = matrix(first, (V, r), ("vocab", None), dtype)
+        self.second = matrix(second, (V, r), ("vocab", None), dtype, 0.0)
+        self.gate = matrix(gate, (r, E + r), (None, None), dtype) if config.markov == "gated" else None
+
+    def __call__(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
+        """Float32 [..., V] to be added, of the place's hidden state [..., E] and int32 [...], the token before it."""
+        state = lookup(self.first[...], before).astype(jnp.float32)
+        if self.gate is not None:
+            state = jax.nn.sigmoid(linear(jnp.concatenate([hidden, state], -1), self.gate[...])) * state
+        return linear(state, self.second[...])
+
+
+class BlockHead(nnx.Module):
+    """``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to it, ``norm`` goes before the output."""
+
+    def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
+        layers, E = config.layers, config.layers.hidden_size
+        dtype = jnp.dtype(dtype or layers.dtype)
+        fc, embed, head, markov, confidence, *keys = jax.random.split(key, layers.num_layers + 5)
+        self.config = config
+        self.fc = matrix(fc, (E, len(config.taps) * config.target_size), ("embed", None), dtype)
+        self.hidden_norm, self.norm = (param(jnp.ones(E, dtype), ("embed",)) for _ in range(2))
+        self.layers = nnx.List([Layer(layers, k, dtype) for k in keys])
+        shape, axes = (layers.vocab_size, E), ("vocab", "embed")
+        self.embed = matrix(embed, shape, axes, dtype) if config.own_embedding else None
+        self.head = matrix(head, shape, axes, dtype) if config.own_head else None
+        self.markov = Markov(config, markov, dtype) if config.markov_rank else None
+        self.confidence = matrix(confidence, (1, E + config.markov_rank), (None, None), dtype) if config.confidence else None
+        self.confidence_bias = param(jnp.zeros(1, dtype), (None,)) if config.confidence else None
+
+    def context(self, taps: tuple, positions: jax.Array, dtype) -> tuple:
+        """For each layer the keys and values [B, K, N, D] of N committed tokens, from their taps [B, N, E] and positions int32 [B, N]."""
+        layers = self.config.layers
+        fused = rms_norm(linear(jnp.concatenate(taps, -1), self.fc[...]), self.hidden_norm[...], layers.norm_eps)
+        angles = rotary(positions, layers)
+        return tuple(layer.keys_values(fused, layers, angles, dtype) for layer in self.layers)
+
+    def __call__(self, target: Decoder, tokens, positions, cache: KVCache | None, mask=None, rows: tuple | None = None) -> Output:
+        """One forward of a block.
+
+        Args:
+          tokens, positions: int32 [B, N], the root and masks, and where they stand.
+          cache: the context, all of which every place sees.
+          mask, rows: in training, where there is no cache: rows of a context, and bool [B, N, M] of what each place sees of them and of
+            the block. By default a block without rows, causal or not.
+
+        Returns an Output with ``hidden`` float32 [B, N, E] after the final norm.
+        """
+        N, config = tokens.shape[1], self.config.layers
+        if mask is None:
+            mask = jnp.tril(jnp.ones((N, N), bool)) if self.config.causal else jnp.ones((N, N), bool)
+        dtype = self.fc[...].dtype if cache is None else cache.layers[0][0].dtype
+        x = embeddings(self.embed, target, tokens)
+        x, new_rows, _ = run_layers(self.layers, config, x, positions, mask, cache, dtype, rows=rows)
+        return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
+
+    def logits(self, target: Decoder, hidden: jax.Array, before: jax.Array | None = None) -> jax.Array:
+        """Float32 [..., V] of hidden states [..., E]; with a Markov head ``before`` int32 [...] is the token before the one that is said."""
+        scores = target.logits(hidden) if self.head is None else linear(hidden, self.head[...])
+        return scores if self.markov is None else scores + self.markov(hidden, before)
+
+    def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
+        """Float32 [...], how probable it is that the token of each place is accepted if those before it are (DSpark's confidence)."""
+        read = hidden
+        if self.markov is not None:
+            read = jnp.concatenate([hidden, lookup(self.markov.first[...], before).astype(jnp.float32)], -1)
+        return jax.nn.sigmoid(linear(read, self.confidence[...], value_of(self.confidence_bias))[..., 0])
