@@ -1,5 +1,6 @@
 """Text in, text and statistics out: what most users call. Holds compiled functions, and texts for a drafter that wants them, between calls."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -9,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .drafters import OPTIONS, check_drafts, checked, default_method, make_drafter, parameters, remembered, several
+from .drafters import OPTIONS, check_drafts, checked, default_method, heads_of, make_drafter, parameters, remembered, several
 from .errors import RequestError
+from .heads import Head
+from .heads.load import chosen, load_drafter
 from .models.hub import LanguageModel, load
 from .models.translated import speaking
 from .options import MOST_LOGPROBS, Options, batched
@@ -54,15 +57,18 @@ class Generator:
     ):
         method = default_method(len(listed(draft))) if method is None else method
         self.method, self.target = method if isinstance(method, str) else ",".join(method), target
-        self.drafter = checked(make_drafter(method, **drafting), target.config)
-        given = listed(draft)
-        if given and not self.drafter.needs_draft:
+        drafter, given = checked(make_drafter(method, **drafting), target.config), listed(draft)
+        if given and not drafter.needs_draft:
             raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
-        check_drafts(self.method, self.drafter, len(given))
-        self.drafts = loaded(target, given if several(self.drafter) else given[: self.drafter.needs_draft])
-        speakers = tuple(speaking(model, target) for model in self.drafts)
-        speakers = speakers if several(self.drafter) else next(iter(speakers), None)
-        self.parameters = parameters(self.drafter, speakers, target.config.vocab_size)
+        if heads_of(drafter):
+            head = chosen(target, loaded(target, given), heads_of(drafter), self.method)
+            drafter, self.drafts, draft_model = dataclasses.replace(drafter, head=head.config), (head,), head.module
+        else:
+            check_drafts(self.method, drafter, len(given))
+            self.drafts = loaded(target, given if several(drafter) else given[: drafter.needs_draft])
+            speakers = tuple(speaking(model, target) for model in self.drafts)
+            draft_model = speakers if several(drafter) else next(iter(speakers), None)
+        self.drafter, self.parameters = drafter, parameters(drafter, draft_model, target.config.vocab_size)
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
         self.capacity = capacity
         self.processors = checked_processors(tuple(processors), target.config.vocab_size)
@@ -217,10 +223,9 @@ def cache_dtype(target: LanguageModel):
     return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else target.model.embed[...].dtype
 
 
-def loaded(target: LanguageModel, draft) -> tuple[LanguageModel, ...]:
+def loaded(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
     """The drafts that a user gave, see ``Generator``, those given by name in the target's dtype."""
-    dtype = str(target.model.embed[...].dtype)
-    return tuple(model if isinstance(model, LanguageModel) else load(model, dtype=dtype) for model in listed(draft))
+    return tuple(given if isinstance(given, LanguageModel | Head) else load_drafter(given, target) for given in listed(draft))
 
 
 def listed(draft) -> tuple:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import RequestError
 from .adaptive import LENGTHS, Adaptive
-from .base import Drafter, can_rest, checked, parameters, remembered, several
+from .base import Drafter, can_rest, checked, heads_of, parameters, remembered, several
 from .cascade import Cascade
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
@@ -32,14 +32,14 @@ OPTIONS = tuple(
         field.name
         for method in (*METHODS.values(), Adaptive)
         for field in dataclasses.fields(method)
-        if field.name not in ("drafter", "drafters")
+        if field.name not in ("drafter", "drafters", "head")
     )
 )
 """The options of all methods."""
 
 __all__ = [
     "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit", "LayerSkip", "Lookahead", "Merged", "Ngram",
-    "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "make_drafter", "parameters", "remembered", "several",
+    "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "heads_of", "make_drafter", "parameters", "remembered", "several",
 ]  # fmt: skip
 
 
@@ -72,8 +72,8 @@ def default_method(drafts: int) -> str:
 
 
 def check_drafts(method: str, drafter: Drafter, drafts: int) -> None:
-    """Raises RequestError where the drafter of ``method`` needs more drafts than so many."""
-    needed = int(drafter.needs_draft)
+    """Raises RequestError where the drafter of ``method`` needs more drafts than so many. Heads have defaults, see ``heads.load.chosen``."""
+    needed = 0 if heads_of(drafter) else int(drafter.needs_draft)
     if drafts < needed:
         wanted = "a draft" if needed == 1 else f"{needed} drafts and {drafts or 'none'} is given"
         raise RequestError(f"method {method!r} needs {wanted}; name smaller models with draft, or --draft")

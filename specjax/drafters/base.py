@@ -24,7 +24,8 @@ class Drafter(Protocol):
         or "from_several" drafts; empty where they are chosen by other means.
       taps: layers of the target whose inputs it wants to see, in ``out.taps``.
       needs_draft: whether it drafts with a second model, or how many it needs at least. A method that can use several also has
-        ``several = True``; its ``draft`` is the tuple of all that are given, where others get the first.
+        ``several = True``; its ``draft`` is the tuple of all that are given, where others get the first. A method that drafts with a
+        trained head has ``heads``, the kinds it takes, and a field ``head`` for the head's configuration; its ``draft`` is the head.
     """
 
     depth: int
@@ -45,6 +46,11 @@ class Drafter(Protocol):
 def several(drafter: Drafter) -> bool:
     """Whether the method uses all drafts that are given, rather than the first."""
     return getattr(drafter, "several", False)
+
+
+def heads_of(drafter: Drafter) -> tuple[str, ...]:
+    """The kinds of trained heads that the method drafts with, see ``heads``; empty for one that drafts with a model, or with none."""
+    return getattr(drafter, "heads", ())
 
 
 def can_rest(drafter: Drafter) -> bool:
