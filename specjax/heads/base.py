@@ -11,7 +11,6 @@ import jax
 from flax import nnx
 
 from ..cache import KVCache
-from ..config import ModelConfig
 from ..models.decoder import Decoder, Output
 
 

@@ -5,7 +5,6 @@ Hydra head reads their embeddings.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
