@@ -22,6 +22,8 @@ from .drafters import (
 )  # fmt: skip
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, generate
+from .heads import Head
+from .heads.load import load_drafter, save_head
 from .models.decoder import Decoder
 from .models.hub import LanguageModel, embedded, load, save
 from .models.translated import Translated
@@ -36,7 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS", "Adaptive", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
-    "EarlyExit", "Generator", "LanguageModel", "LayerSkip", "Lookahead", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
+    "EarlyExit", "Generator", "Head", "LanguageModel", "LayerSkip", "Lookahead", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
     "SamplingParams", "SpecjaxError", "Stats", "Suffix", "Switch", "TokenRecycling", "Translated", "Tree",
-    "Verdict", "embedded", "generate", "load", "make_mesh", "prefill", "run", "sampling_params", "save", "step",
+    "Verdict", "embedded", "generate", "load", "load_drafter", "make_mesh", "prefill", "run", "sampling_params", "save", "save_head", "step",
 ]  # fmt: skip

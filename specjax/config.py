@@ -69,6 +69,9 @@ class ModelConfig:
 
 FAMILIES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
+_SAME = {"mimo": "qwen2"}
+"""Architectures under another name; what they add are heads, see ``heads.layouts``."""
+
 _DEFAULTS = {
     "llama": {"max_position_embeddings": 2048},
     "mistral": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
@@ -87,7 +90,7 @@ _HARMLESS = {
     "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward", "finetuning_task", "id2label",
     "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "max_sequence_length", "output_attentions", "output_hidden_states",
     "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "task_specific_params", "transformers_version", "transformers.js_config",
-    "use_cache", "unsloth_version", "unsloth_fixed", "use_return_dict", "tokenizer_class",
+    "use_cache", "unsloth_version", "unsloth_fixed", "use_return_dict", "tokenizer_class", "num_nextn_predict_layers",
 }  # fmt: skip
 _ROPE_OPTIONS = {
     "default": (),
@@ -109,22 +112,20 @@ def read_config(directory: str | Path) -> ModelConfig:
     Raises CheckpointError where the file is missing or not JSON, ConfigError where the model is not supported.
     """
     path = Path(directory) / "config.json"
-    raw = _read_json(path)
+    raw = read_json(path)
     generation = path.with_name("generation_config.json")
     if generation.exists():
-        raw = {**raw, **{k: v for k, v in _read_json(generation).items() if k == "eos_token_id" and v is not None}}
+        raw = {**raw, **{k: v for k, v in read_json(generation).items() if k == "eos_token_id" and v is not None}}
     return from_hf(raw, str(path))
 
 
 def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     """ModelConfig of a parsed ``config.json``. Accepts ``rope_theta`` / ``rope_scaling`` and ``rope_parameters``."""
-    family = raw.get("model_type")
+    family = _SAME.get(raw.get("model_type"), raw.get("model_type"))
     if family not in FAMILIES:
         raise ConfigError(f"{where}: model_type {family!r} is not supported; use one of {', '.join(FAMILIES)}")
     raw = _DEFAULTS[family] | raw
-    for key, value in raw.items():
-        if key not in _READ | _HARMLESS and value not in (None, False, [], {}):
-            raise ConfigError(f"{where}: option {key!r} = {value!r} is not supported; remove it if it does not change the model")
+    check_options(raw, _READ, where)
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ConfigError(f"{where}: hidden_act {raw['hidden_act']!r} is not supported; only 'silu' is")
     if raw.get("is_encoder_decoder"):
@@ -164,6 +165,13 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
         raise ConfigError(f"{where}: num_key_value_heads must divide num_attention_heads and head_dim must be even")
     return config
+
+
+def check_options(raw: dict, known, where: str) -> None:
+    """Raises ConfigError for the first option that is neither among the ``known`` ones nor harmless, and is set."""
+    for key, value in raw.items():
+        if key not in known and key not in _HARMLESS and value not in (None, False, [], {}):
+            raise ConfigError(f"{where}: option {key!r} = {value!r} is not supported; remove it if it does not change the model")
 
 
 def to_hf(config: ModelConfig) -> dict:
@@ -242,9 +250,13 @@ def _ids(value) -> tuple[int, ...]:
     return () if value is None else tuple(value) if isinstance(value, list) else (value,)
 
 
-def _read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict:
+    """Raises CheckpointError where the file is missing or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(raw, dict):
+            raise ValueError("not an object")
+        return raw
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent}: no {path.name} here; name a directory with a Hugging Face checkpoint") from None
     except (ValueError, OSError) as error:

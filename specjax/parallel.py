@@ -18,10 +18,16 @@ def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
     return jax.make_mesh((data, model, nodes), ("data", "model", "nodes"), axis_types=(AxisType.Auto,) * 3)
 
 
+def mesh_of(array: jax.Array) -> Mesh | None:
+    """The mesh that ``array`` lies on, if any."""
+    placed = getattr(array, "sharding", None)
+    return placed.mesh if isinstance(placed, NamedSharding) else None
+
+
 def use_mesh_of(array: jax.Array):
     """The context in which what is traced is for the mesh that ``array`` lies on; it changes nothing where there is none."""
-    placed = getattr(array, "sharding", None)
-    return jax.set_mesh(placed.mesh) if isinstance(placed, NamedSharding) else nullcontext()
+    mesh = mesh_of(array)
+    return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def split_nodes(x: jax.Array) -> jax.Array:

@@ -22,11 +22,13 @@ class Head:
       module: its parameters, with the forward.
       config: its shapes and variants, one of the configurations in this package; hashable.
       name: what it was loaded as.
+      layout: how its checkpoint was written, see ``layouts``; empty for one that was not loaded.
     """
 
     module: nnx.Module
     config: Any
     name: str
+    layout: str = ""
 
 
 class HeadConfig(Protocol):

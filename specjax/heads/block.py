@@ -69,13 +69,15 @@ class Markov(nnx.Module):
         first, second, gate = jax.random.split(key, 3)
         self.first = matrix(first, (V, r), ("vocab", None), dtype)
         self.second = matrix(second, (V, r), ("vocab", None), dtype, 0.0)
-        self.gate = matrix(gate, (r, E + r), (None, None), dtype) if config.markov == "gated" else None
+        gated = config.markov == "gated"
+        self.gate = matrix(gate, (r, E + r), (None, None), dtype) if gated else None
+        self.gate_bias = param(jnp.zeros(r, dtype), (None,)) if gated else None
 
     def __call__(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
         """Float32 [..., V] to be added, of the place's hidden state [..., E] and int32 [...], the token before it."""
         state = lookup(self.first[...], before).astype(jnp.float32)
         if self.gate is not None:
-            state = jax.nn.sigmoid(linear(jnp.concatenate([hidden, state], -1), self.gate[...])) * state
+            state = jax.nn.sigmoid(linear(jnp.concatenate([hidden, state], -1), self.gate[...], value_of(self.gate_bias))) * state
         return linear(state, self.second[...])
 
 

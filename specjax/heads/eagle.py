@@ -148,7 +148,7 @@ class Eagle3Head(nnx.Module):
         self.norm = ones(E)
         self.head = matrix(head, (config.draft_vocab_size, E), ("vocab", "embed"), dtype)
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
-        self.draft_to_target = nnx.Variable(jnp.zeros(config.draft_vocab_size, jnp.int32))
+        self.draft_to_target = nnx.Variable(jnp.zeros(config.draft_vocab_size, jnp.int32), axes=(None,))
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
         eps = self.config.layers.norm_eps

@@ -9,29 +9,42 @@ from typing import NamedTuple
 
 from ..config import ModelConfig
 
+_LAYER = {
+    "attention_norm": ["input_layernorm.weight"],
+    "qkv": [f"self_attn.{x}_proj.weight" for x in "qkv"],
+    "qkv_bias": [f"self_attn.{x}_proj.bias" for x in "qkv"],
+    "q_norm": ["self_attn.q_norm.weight"],
+    "k_norm": ["self_attn.k_norm.weight"],
+    "out": ["self_attn.o_proj.weight"],
+    "out_bias": ["self_attn.o_proj.bias"],
+    "mlp_norm": ["post_attention_layernorm.weight"],
+    "gate_up": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+    "gate_up_bias": ["mlp.gate_proj.bias", "mlp.up_proj.bias"],
+    "down": ["mlp.down_proj.weight"],
+    "down_bias": ["mlp.down_proj.bias"],
+}
+
+
+def layer_names(prefix: str) -> dict[str, list[str]]:
+    """Our paths of a decoder layer and the tensors they are made of, whose names begin with ``prefix``; N is the layer."""
+    return {f"layers.N.{ours}": [f"{prefix}.{name}" for name in names] for ours, names in _LAYER.items()}
+
+
 _LLAMA = {
     "embed": ["model.embed_tokens.weight"],
     "norm": ["model.norm.weight"],
     "head": ["lm_head.weight"],
-    "layers.N.attention_norm": ["model.layers.N.input_layernorm.weight"],
-    "layers.N.qkv": [f"model.layers.N.self_attn.{x}_proj.weight" for x in "qkv"],
-    "layers.N.qkv_bias": [f"model.layers.N.self_attn.{x}_proj.bias" for x in "qkv"],
-    "layers.N.q_norm": ["model.layers.N.self_attn.q_norm.weight"],
-    "layers.N.k_norm": ["model.layers.N.self_attn.k_norm.weight"],
-    "layers.N.out": ["model.layers.N.self_attn.o_proj.weight"],
-    "layers.N.out_bias": ["model.layers.N.self_attn.o_proj.bias"],
-    "layers.N.mlp_norm": ["model.layers.N.post_attention_layernorm.weight"],
-    "layers.N.gate_up": ["model.layers.N.mlp.gate_proj.weight", "model.layers.N.mlp.up_proj.weight"],
-    "layers.N.gate_up_bias": ["model.layers.N.mlp.gate_proj.bias", "model.layers.N.mlp.up_proj.bias"],
-    "layers.N.down": ["model.layers.N.mlp.down_proj.weight"],
-    "layers.N.down_bias": ["model.layers.N.mlp.down_proj.bias"],
-}
+} | layer_names("model.layers.N")
 
 NAMES = {"llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "qwen3": _LLAMA}
 """For each family, our parameter paths and the tensors they are made of; N is the layer."""
 
 _IGNORED = re.compile(r"rotary_emb\.inv_freq$")
 """Tensors that old checkpoints carry and that follow from the configuration."""
+
+
+_HEAD = re.compile(r"(mtp\.|medusa_head\.|model\.mtp_layers\.|model\.layers\.\d+\.(?=eh_proj\.))")
+"""How the names of heads begin that come inside a language model's checkpoint; see ``heads.layouts``."""
 
 
 class Block(NamedTuple):
@@ -42,10 +55,15 @@ class Block(NamedTuple):
     stop: int
 
 
-def blocks(path: str, rows: int, config: ModelConfig) -> list[Block]:
-    """The blocks whose rows, stacked, are the parameter at ``path``, which has ``rows`` rows."""
+def blocks(path: str, rows: int, names: dict[str, list[str]], config: ModelConfig | None) -> list[Block]:
+    """The blocks whose rows, stacked, are the parameter at ``path``, which has ``rows`` rows.
+
+    Args:
+      names: for each path the tensors it is made of, see ``NAMES``.
+      config: of the decoder layers, where there are any.
+    """
     layer = re.search(r"\d+", path)
-    names = [name.replace("N", layer[0]) if layer else name for name in NAMES[config.family][re.sub(r"\d+", "N", path)]]
+    names = [name.replace("N", layer[0]) if layer else name for name in names[re.sub(r"\d+", "N", path)]]
     if len(names) == 3:  # each key head with its queries: see ``decoder.Layer``
         D, G = config.head_dim, config.num_heads // config.num_kv_heads
         sizes = zip(names, (G * D, D, D))
@@ -56,3 +74,9 @@ def blocks(path: str, rows: int, config: ModelConfig) -> list[Block]:
 def ignored(name: str, config: ModelConfig) -> bool:
     """Whether a tensor of a checkpoint may be passed over: derived tables, and the head of a model that ties it."""
     return bool(_IGNORED.search(name)) or (name == "lm_head.weight" and config.tie_embeddings)
+
+
+def without_heads(names) -> list[str]:
+    """The names that belong to the language model itself, where its checkpoint also holds heads that draft for it."""
+    heads = tuple({match[1] for match in map(_HEAD.match, names) if match})
+    return [name for name in names if not name.startswith(heads)]

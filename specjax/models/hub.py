@@ -2,23 +2,27 @@
 
 import dataclasses
 import os
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 
-from ..config import ModelConfig, read_config
-from ..errors import CheckpointError
+from ..config import ModelConfig, read_config, read_json
+from ..errors import CheckpointError, SpecjaxError
+from ..heads.layouts import LAYOUTS, Found
 from .decoder import Decoder
-from .load import load_model, save_model
+from .load import load_model, open_tensors, save_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
-"""Where the embedded models lie, each a folder in Hugging Face layout."""
+"""Where the embedded models and heads lie, each a folder in Hugging Face layout. Models have a tokenizer, heads have none."""
 
 _FILES = ["*.json", "*.safetensors", "tokenizer.model", "*.txt", "*.jinja"]
+_TORCH_FILES = ["*.bin", "*.pt"]
+"""What is fetched only where there are no safetensors."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,7 +54,11 @@ def load(name: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) ->
     Raises CheckpointError where nothing is found or files are damaged, ConfigError where the model is not supported.
     """
     directory = find(name)
-    model = load_model(directory, dtype, mesh)
+    try:
+        model = load_model(directory, dtype, mesh)
+    except SpecjaxError:
+        _refuse_head(name, directory)
+        raise
     return LanguageModel(model, model.config, _load_tokenizer(directory), str(name))
 
 
@@ -68,12 +76,17 @@ def save(language_model: LanguageModel, directory: str | Path) -> None:
 
 def embedded() -> list[str]:
     """The names of the models that specjax ships."""
+    return [name for name in zoo() if (ZOO / name / "tokenizer.json").exists()]
+
+
+def zoo() -> list[str]:
+    """The names of all that specjax ships, heads too."""
     return sorted(p.parent.name for p in ZOO.glob("*/config.json"))
 
 
 def find(name: str | Path) -> Path:
     """The directory that ``name`` stands for, downloaded from the hub if need be."""
-    if str(name) in embedded():
+    if str(name) in zoo():
         return ZOO / name
     path = Path(name).expanduser()
     if path.is_dir():
@@ -83,6 +96,16 @@ def find(name: str | Path) -> Path:
     raise CheckpointError(
         f"no model {str(name)!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name"
     )
+
+
+def _refuse_head(name, directory: Path) -> None:
+    """Raises CheckpointError where a head lies in the directory instead of a model. Called where no model can be read."""
+    layouts = []
+    with suppress(SpecjaxError), ExitStack() as stack:
+        found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
+        layouts = [layout.name for layout in LAYOUTS.values() if layout.matches(found) and not found.language_model]
+    if layouts:
+        raise CheckpointError(f"{str(name)!r} is a head ({layouts[0]}), not a language model; name it with draft, or --draft") from None
 
 
 def _load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
@@ -99,7 +122,10 @@ def _download(repository: str) -> Path:
     from huggingface_hub import snapshot_download  # only here: nothing else needs the network
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=_FILES))
+        directory = Path(snapshot_download(repository, allow_patterns=_FILES))
+        if any(directory.glob("*.safetensors")):
+            return directory
+        return Path(snapshot_download(repository, allow_patterns=_FILES + _TORCH_FILES))
     except Exception as error:  # no network, no such repository, no permission: the hub's message says which
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"no model {repository!r}: not a directory here, and the hub says: {reason}") from None

@@ -1,0 +1,272 @@
+"""Tensors of torch files, without torch and without pickle.
+
+A torch file is a zip: ``data.pkl`` describes the tensors, and each storage is a file of bytes beside it. Python's pickle would import and
+call whatever ``data.pkl`` names. Here its opcodes are interpreted one by one, just those that descriptions of tensors need: a name is a
+string that is looked up in a table, and nothing of the file is ever imported or called.
+"""
+
+import dataclasses
+import math
+import pickletools
+import struct
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import CheckpointError
+
+_DTYPES = {
+    "DoubleStorage": ("F64", np.float64), "FloatStorage": ("F32", np.float32), "HalfStorage": ("F16", np.float16),
+    "BFloat16Storage": ("BF16", ml_dtypes.bfloat16), "LongStorage": ("I64", np.int64), "IntStorage": ("I32", np.int32),
+    "ShortStorage": ("I16", np.int16), "CharStorage": ("I8", np.int8), "ByteStorage": ("U8", np.uint8), "BoolStorage": ("BOOL", np.bool_),
+}  # fmt: skip
+"""torch's storages, the names that safetensors has for their types, and the types."""
+
+_ORDERED, _TENSOR, _PARAMETER = "collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_parameter"
+_ADMITTED = {_ORDERED, _TENSOR, _PARAMETER, *(f"torch.{name}" for name in _DTYPES)}
+
+_LARGEST = 1 << 26
+"""Bytes of a description; those of large models take some hundred kilobytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchTensor:
+    """A tensor that lies in a file, read by slices like those of safetensors.
+
+    Attributes:
+      storage: [numel], mapped from the file.
+      dtype: as safetensors names it.
+      offset, shape, strides: in elements of the storage, within its bounds.
+    """
+
+    storage: np.ndarray
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def get_shape(self) -> list[int]:
+        return list(self.shape)
+
+    def get_dtype(self) -> str:
+        return self.dtype
+
+    def __getitem__(self, index) -> np.ndarray:
+        strides = [stride * self.storage.itemsize for stride in self.strides]
+        return np.lib.stride_tricks.as_strided(self.storage[self.offset :], self.shape, strides, writeable=False)[index]
+
+
+class _Name(NamedTuple):
+    """What stands for an admitted import."""
+
+    dotted: str
+
+
+class _Storage(NamedTuple):
+    kind: str
+    key: str
+    numel: int
+
+
+class _Described(NamedTuple):
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _Refused(Exception):
+    """Why a description is refused."""
+
+
+def open_torch(path: Path) -> dict[str, TorchTensor]:
+    """The tensors of a torch file by name; their bytes are read when they are asked for.
+
+    Raises FileNotFoundError, and CheckpointError for a file that is damaged, is not a dictionary of tensors, or asks for anything else.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            folder, code = _description(archive)
+            described = _interpreted(code)
+            if not isinstance(described, dict) or not all(isinstance(value, _Described) for value in described.values()):
+                raise _Refused("it is not a dictionary of tensors")
+            size = path.stat().st_size
+            whole = np.asarray(np.memmap(path, np.uint8, "r"))
+            return {name: _mapped(tensor, folder, archive, whole, size) for name, tensor in described.items()}
+    except _Refused as reason:
+        raise CheckpointError(f"{path}: {reason}; nothing of it was executed. Convert the file to safetensors where you trust it") from None
+    except zipfile.BadZipFile:
+        raise CheckpointError(f"{path}: truncated or corrupt, or written by torch before 1.6; download it again, or save it anew") from None
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        struct.error,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+    ) as error:
+        raise CheckpointError(f"{path}: corrupt ({type(error).__name__}); download it again") from None
+
+
+def _description(archive: zipfile.ZipFile) -> tuple[str, bytes]:
+    """The folder in the archive in which everything lies, and the pickle in it."""
+    found = [info for info in archive.infolist() if info.filename.count("/") == 1 and info.filename.endswith("/data.pkl")]
+    if len(found) != 1:
+        raise _Refused("it holds no data.pkl, so it is not a torch file")
+    folder = found[0].filename.removesuffix("data.pkl")
+    if folder + "byteorder" in archive.NameToInfo and archive.read(folder + "byteorder") != b"little":
+        raise _Refused("its bytes are not little-endian")
+    if found[0].file_size > _LARGEST or found[0].compress_type != zipfile.ZIP_STORED:
+        raise _Refused("its description is too large or compressed, which torch never writes")
+    return folder, archive.read(found[0])
+
+
+def _interpreted(code: bytes):
+    """What the pickle describes, of dictionaries, lists, tuples, numbers, strings and ``_Described`` tensors."""
+    stack, marks, memo = [], [], {}
+
+    def since_mark() -> list:
+        start = marks.pop()
+        items = stack[start:]
+        del stack[start:]
+        return items
+
+    for opcode, argument, _ in pickletools.genops(code):
+        match opcode.name:
+            case "PROTO" | "FRAME":
+                pass
+            case "STOP":
+                return stack.pop()
+            case "MARK":
+                marks.append(len(stack))
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
+                stack.append(argument)
+            case "NONE":
+                stack.append(None)
+            case "NEWTRUE" | "NEWFALSE":
+                stack.append(opcode.name == "NEWTRUE")
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_LIST":
+                stack.append([])
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "TUPLE":
+                stack.append(tuple(since_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(opcode.name[-1])
+                items = tuple(stack[-count:])
+                del stack[-count:]
+                stack.append(items)
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "APPEND":
+                item = stack.pop()
+                _extend(stack[-1], [item])
+            case "APPENDS":
+                items = since_mark()
+                _extend(stack[-1], items)
+            case "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                _update(stack[-1], [key, value])
+            case "SETITEMS":
+                items = since_mark()
+                _update(stack[-1], items)
+            case "GLOBAL":
+                stack.append(_admitted(argument.replace(" ", ".")))
+            case "STACK_GLOBAL":
+                name, module = stack.pop(), stack.pop()
+                stack.append(_admitted(f"{module}.{name}" if isinstance(name, str) and isinstance(module, str) else "what is no name"))
+            case "BINPERSID":
+                stack.append(_storage(stack.pop()))
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(_called(function, arguments))
+            case "BUILD":  # attributes of a dictionary, such as the versions of modules
+                stack.pop()
+                if not isinstance(stack[-1], dict):
+                    raise _Refused("it sets attributes of what is no dictionary")
+            case other:
+                raise _Refused(f"it uses the opcode {other}, which no tensor needs")
+    raise _Refused("it ends too early")
+
+
+def _admitted(dotted: str) -> _Name:
+    if dotted not in _ADMITTED:
+        raise _Refused(f"it asks for {dotted[:80]!r}, which no tensor needs")
+    return _Name(dotted)
+
+
+def _called(function, arguments):
+    """What an admitted call would return."""
+    if not isinstance(function, _Name) or not isinstance(arguments, tuple):
+        raise _Refused("it calls what is no function")
+    if function.dotted == _ORDERED and not arguments:
+        return {}
+    if function.dotted == _TENSOR and len(arguments) >= 4:
+        return _described(*arguments[:4])
+    if function.dotted == _PARAMETER and arguments and isinstance(arguments[0], _Described):
+        return arguments[0]
+    raise _Refused(f"it calls {function.dotted} in a way that torch does not")
+
+
+def _storage(reference) -> _Storage:
+    """Of torch's ("storage", type, key, device, number of elements)."""
+    if not isinstance(reference, tuple) or len(reference) != 5 or reference[0] != "storage" or not isinstance(reference[1], _Name):
+        raise _Refused("it refers to what is no storage")
+    kind, key, numel = reference[1].dotted.removeprefix("torch."), reference[2], reference[4]
+    if kind not in _DTYPES or not isinstance(key, str) or not _natural(numel):
+        raise _Refused("it refers to what is no storage")
+    return _Storage(kind, key, numel)
+
+
+def _described(storage, offset, shape, strides) -> _Described:
+    fits = isinstance(storage, _Storage) and isinstance(shape, tuple) and isinstance(strides, tuple) and len(shape) == len(strides)
+    if not fits or not all(_natural(n) for n in (offset, *shape, *strides)):
+        raise _Refused("it describes what is no tensor")
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides))
+    if math.prod(shape) > storage.numel or math.prod(shape) > 0 and last >= storage.numel:
+        raise _Refused(f"a tensor of shape {shape[:8]} reaches beyond its storage of {storage.numel}")
+    return _Described(storage, offset, shape, strides)
+
+
+def _natural(n) -> bool:
+    return type(n) is int and 0 <= n < 1 << 48
+
+
+def _extend(items, more: list) -> None:
+    if not isinstance(items, list):
+        raise _Refused("it appends to what is no list")
+    items.extend(more)
+
+
+def _update(entries, keys_and_values: list) -> None:
+    keys = keys_and_values[::2]
+    if not isinstance(entries, dict) or len(keys_and_values) % 2 or not all(isinstance(key, str) for key in keys):
+        raise _Refused("it sets entries that have no name, or not in a dictionary")
+    entries.update(zip(keys, keys_and_values[1::2]))
+
+
+def _mapped(tensor: _Described, folder: str, archive: zipfile.ZipFile, whole: np.ndarray, size: int) -> TorchTensor:
+    """The tensor on the file's bytes ``whole`` [size]."""
+    name, (dtype, kind) = f"{folder}data/{tensor.storage.key}", _DTYPES[tensor.storage.kind]
+    if name not in archive.NameToInfo:
+        raise _Refused(f"storage {tensor.storage.key[:40]!r} is missing")
+    info, wanted = archive.NameToInfo[name], tensor.storage.numel * np.dtype(kind).itemsize
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != wanted or info.compress_size != wanted:
+        raise _Refused(f"storage {tensor.storage.key[:40]!r} has {info.file_size} bytes, not {wanted}")
+    lengths = whole[info.header_offset + 26 : info.header_offset + 30].tobytes()  # of name and extra field, in the local header
+    start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
+    if start + wanted > size:
+        raise _Refused(f"storage {tensor.storage.key[:40]!r} lies beyond the end of the file")
+    return TorchTensor(whole[start : start + wanted].view(kind), dtype, tensor.offset, tensor.shape, tensor.strides)
