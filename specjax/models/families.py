@@ -5,6 +5,7 @@ just the rows it needs. Which of the parameters exist, and their shapes, the mod
 """
 
 import re
+from functools import reduce
 from typing import NamedTuple
 
 from ..config import ModelConfig
@@ -59,11 +60,11 @@ def blocks(path: str, rows: int, names: dict[str, list[str]], config: ModelConfi
     """The blocks whose rows, stacked, are the parameter at ``path``, which has ``rows`` rows.
 
     Args:
-      names: for each path the tensors it is made of, see ``NAMES``.
+      names: for each path, with N in place of its numbers, the tensors it is made of; N there is the first number and M the second.
       config: of the decoder layers, where there are any.
     """
-    layer = re.search(r"\d+", path)
-    names = [name.replace("N", layer[0]) if layer else name for name in names[re.sub(r"\d+", "N", path)]]
+    numbers, pattern = re.findall(r"\d+", path), re.sub(r"\d+", "N", path)
+    names = [reduce(lambda name, at: name.replace(*at), zip("NM", numbers), name) for name in names[pattern]]
     if len(names) == 3:  # each key head with its queries: see ``decoder.Layer``
         D, G = config.head_dim, config.num_heads // config.num_kv_heads
         sizes = zip(names, (G * D, D, D))

@@ -34,7 +34,7 @@ class DFlash(Layout):
         rank, shifted = int(options.get("markov_rank") or 0), bool(options.get("draft_shift"))
         causal = bool(options.get("causal_head") or options.get("causal"))
         confidence = bool(options.get("enable_confidence_head", "confidence_head.proj.weight" in found))
-        self._refuse(found, options, rank, shifted, causal, confidence)
+        self._refuse(found, options, rank, shifted, causal)
         return BlockConfig(
             layers,
             target_size=options.get("target_hidden_size") or layers.hidden_size,
@@ -47,17 +47,15 @@ class DFlash(Layout):
             markov_rank=rank,
             markov=str(options.get("markov_head_type") or "vanilla").lower(),
             confidence=confidence,
+            confidence_markov=confidence and bool(options.get("confidence_head_with_markov", rank)),
             own_embedding="embed_tokens.weight" in found,
             own_head="lm_head.weight" in found,
         )
 
-    def _refuse(self, found: Found, options: dict, rank: int, shifted: bool, causal: bool, confidence: bool) -> None:
+    def _refuse(self, found: Found, options: dict, rank: int, shifted: bool, causal: bool) -> None:
         reasons = {
             f"markov_head_type {options.get('markov_head_type')!r}": rank
             and str(options.get("markov_head_type") or "vanilla").lower() not in ("vanilla", "gated"),
-            "confidence_head_with_markov = false beside a Markov head": rank
-            and confidence
-            and not options.get("confidence_head_with_markov", True),
             "draft_shift without causal_head": shifted and not causal,
             f"attention_mode {options.get('attention_mode')!r}": options.get("attention_mode") not in (None, "gqa", "mha"),
             f"projector_type {options.get('projector_type')!r}": options.get("projector_type") not in (None, "dflash", "dspark"),
@@ -89,7 +87,7 @@ class DFlash(Layout):
             "markov_rank": config.markov_rank,
             "markov_head_type": config.markov,
             "enable_confidence_head": config.confidence,
-            "confidence_head_with_markov": bool(config.markov_rank),
+            "confidence_head_with_markov": config.confidence_markov,
         }
         raw = to_hf(config.layers) | {
             "architectures": ["Qwen3DSparkModel" if config.from_root and not shifted else "DFlashDraftModel"],

@@ -2,8 +2,6 @@
 
 import re
 
-import numpy as np
-
 from ...config import ModelConfig
 from ...errors import CheckpointError, ConfigError
 from ..medusa import MedusaConfig, MedusaHeads
@@ -24,8 +22,7 @@ class Medusa(Layout):
 
     def config(self, found: Found, target: ModelConfig) -> MedusaConfig:
         places = [name.removeprefix("medusa_head.").split(".") for name in found.tensors if _MEDUSA.match(name)]
-        blocks = {int(j) for _, j, kind, *_ in places if kind == "linear"}
-        count = max(blocks, default=0) + 1
+        count = len({j for _, j, kind, *_ in places if kind == "linear"})
         return MedusaConfig(
             **_size(found, f"{_prefix(found)}0.{count}.weight", target),
             num_heads=len({k for k, *_ in places}),  # the configuration of the published heads says 2, and there are 5
@@ -35,8 +32,8 @@ class Medusa(Layout):
     def names(self, config: MedusaConfig, found: Found | None = None) -> dict[str, list[str]]:
         prefix = "" if found is None else _prefix(found)
         return {
-            "heads.N.linear": [f"{prefix}N.0.linear.weight"],
-            "heads.N.linear_bias": [f"{prefix}N.0.linear.bias"],
+            "heads.N.blocks.N.linear": [f"{prefix}N.M.linear.weight"],
+            "heads.N.blocks.N.linear_bias": [f"{prefix}N.M.linear.bias"],
             "heads.N.head": [f"{prefix}N.{config.num_layers}.weight"],
         }
 
@@ -44,27 +41,11 @@ class Medusa(Layout):
         return _written(config, "medusa")
 
     def owns(self, name: str, config: MedusaConfig, found: Found) -> bool:
-        return name.startswith(_prefix(found)) and not (_MEDUSA.match(name) and _copied(name))
-
-    def checked(self, module: MedusaHeads, found: Found) -> None:
-        for name in found.tensors:
-            if _MEDUSA.match(name) and _copied(name):
-                first = re.sub(r"\d+\.linear", "0.linear", name)
-                if first not in found or not np.array_equal(found.tensors[name][:], found.tensors[first][:]):
-                    raise CheckpointError(f"{found.where}: {name} differs from {first}; the blocks of a head are one block applied again")
-
-    def finished(self, tensors: dict[str, np.ndarray], config: MedusaConfig) -> dict[str, np.ndarray]:
-        copies = {
-            name.replace(".0.linear", f".{j}.linear"): value
-            for name, value in tensors.items()
-            if ".0.linear" in name
-            for j in range(1, config.num_layers)
-        }
-        return tensors | copies
+        return name.startswith(_prefix(found))
 
 
 class Hydra(Layout):
-    """``hydra_mlp.{k}.0`` with ``linear`` and ``res_connection``, and ``hydra_lm_head.{k}``, in hydra_lm_head.pt."""
+    """``hydra_mlp.{k}.{j}`` with ``linear`` and, for the first, ``res_connection``, and ``hydra_lm_head.{k}``, in hydra_lm_head.pt."""
 
     name, kind, module, file = "hydra", "hydra", MedusaHeads, "hydra_lm_head.safetensors"
 
@@ -77,12 +58,10 @@ class Hydra(Layout):
             raise ConfigError(f"{found.where}: Hydra++ (a prefix layer before the heads) is not supported; use a Hydra head without one")
         if raw.get("grounded_heads") is False or not found.begins("hydra_mlp.0.0.res_connection."):
             raise ConfigError(f"{found.where}: heads that do not read the tokens between (grounded_heads = false) are not supported")
-        blocks = {int(match[1]) for match in map(_HYDRA.match, found.tensors) if match}
-        if max(blocks) > 0:
-            raise ConfigError(f"{found.where}: heads of {max(blocks) + 1} blocks are not supported; Hydra heads of one are")
         return MedusaConfig(
             **_size(found, "hydra_lm_head.0.weight", target),
             num_heads=len({name.split(".")[1] for name in found.tensors if name.startswith(("hydra_mlp.", "hydra_lm_head."))}),
+            num_layers=len({match[1] for match in map(_HYDRA.match, found.tensors) if match}),
             hydra=True,
             head_bias=found.begins("hydra_lm_head.0.bias"),
             own_embedding="input_embed_fn.weight" in found,
@@ -90,10 +69,10 @@ class Hydra(Layout):
 
     def names(self, config: MedusaConfig, found: Found | None = None) -> dict[str, list[str]]:
         return {
-            "heads.N.linear": ["hydra_mlp.N.0.linear.weight"],
-            "heads.N.linear_bias": ["hydra_mlp.N.0.linear.bias"],
-            "heads.N.residual": ["hydra_mlp.N.0.res_connection.weight"],
-            "heads.N.residual_bias": ["hydra_mlp.N.0.res_connection.bias"],
+            "heads.N.blocks.N.linear": ["hydra_mlp.N.M.linear.weight"],
+            "heads.N.blocks.N.linear_bias": ["hydra_mlp.N.M.linear.bias"],
+            "heads.N.blocks.N.residual": ["hydra_mlp.N.M.res_connection.weight"],
+            "heads.N.blocks.N.residual_bias": ["hydra_mlp.N.M.res_connection.bias"],
             "heads.N.head": ["hydra_lm_head.N.weight"],
             "heads.N.head_bias": ["hydra_lm_head.N.bias"],
             "embed": ["input_embed_fn.weight"],
@@ -105,12 +84,6 @@ class Hydra(Layout):
 
 def _prefix(found: Found) -> str:
     return "medusa_head." if found.begins("medusa_head.") else ""
-
-
-def _copied(name: str) -> bool:
-    """Whether a tensor is of a block after the first, which are the first again."""
-    parts = name.removeprefix("medusa_head.").split(".")
-    return parts[2] == "linear" and parts[1] != "0"
 
 
 def _size(found: Found, output: str, target: ModelConfig) -> dict:
