@@ -66,6 +66,11 @@ class Generator:
         else:
             check_drafts(self.method, drafter, len(given))
             self.drafts = loaded(target, given if several(drafter) else given[: drafter.needs_draft])
+            for head in self.drafts:
+                if isinstance(head, Head):
+                    raise RequestError(
+                        f"draft {head.name!r} is a head of kind {head.config.kind!r}; method {self.method!r} needs a language model"
+                    )
             speakers = tuple(speaking(model, target) for model in self.drafts)
             draft_model = speakers if several(drafter) else next(iter(speakers), None)
         self.drafter, self.parameters = drafter, parameters(drafter, draft_model, target.config.vocab_size)

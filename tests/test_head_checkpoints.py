@@ -259,6 +259,7 @@ def test_a_published_layout_is_read_and_written(tmp_path, deep, layout):
     assert saved.keys() == tensors.keys()
     assert all(saved[x].dtype == tensors[x].dtype and saved[x].tobytes() == tensors[x].tobytes() for x in tensors)
     again = load_drafter(tmp_path / "saved", deep)
+    assert hash(again.config) == hash(head.config)
     assert same_heads(head, again) and again.layout == name
     save_head(head, tmp_path / "default", DEFAULT[head.config.kind])
     assert same_heads(head, load_drafter(tmp_path / "default", deep))
@@ -515,6 +516,8 @@ def test_names(tmp_path, monkeypatch, deep):
     assert chosen(deep, (deep, head), ("eagle3",), "x") is head
     with pytest.raises(RequestError, match="method 'eagle2' drafts with a trained head of kind eagle, and 'deep' comes with none"):
         chosen(deep, (head,), ("eagle",), "eagle2")
+    with pytest.raises(RequestError, match="draft 'deep-eagle3' is a head of kind 'eagle3'; method 'draft_model' needs a language model"):
+        specjax.Generator(deep, draft="deep-eagle3")
 
 
 # Torch files.
