@@ -6,8 +6,11 @@ from pathlib import Path
 
 # Compiling is most of what tests do. Machine code that is not optimised takes a quarter less of it, and half is left where XLA still has
 # its older emitters, which 0.11 has not.
-QUICK = " --xla_backend_optimization_level=0" + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10.")
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8" + QUICK)
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10."),
+)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Processes and commands that the tests start share what they compiled.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
