@@ -15,7 +15,10 @@ from specjax.bench import compare, edit_prompts, held_out_prompts, report
 from specjax.drafters import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
-SETS = {"held-out code": (held_out_prompts, 128), "the same file again": (edit_prompts, 256)}
+SETS = {
+    "held-out code": lambda target, count: held_out_prompts(target.tokenizer, count, 128),
+    "a file written again": lambda target, count: edit_prompts(target, count, 112),
+}
 
 
 def main():
@@ -28,8 +31,8 @@ def main():
     target, draft = (specjax.load(name) for name in ("tiny-python", "tiny-python-draft"))
     methods = [m for m, d in METHODS.items() if int(d().needs_draft) < 2] if args.methods == "all" else args.methods.split(",")
     measured = {}
-    for name, (prompts_of, size) in SETS.items():
-        prompts = prompts_of(target.tokenizer, args.num_prompts, size)
+    for name, prompts_of in SETS.items():
+        prompts = prompts_of(target, args.num_prompts)
         measured[name] = compare(target, methods, prompts, draft=draft, max_new_tokens=args.max_new_tokens, shares=True)
     results = ROOT / "docs" / "results" / f"compare_{jax.default_backend()}"
     results.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n")

@@ -9,8 +9,9 @@ from conftest import TINY, byte_tokenizer, language_model, tiny_model
 from flax import nnx
 from rich.console import Console
 
-from specjax import Generator, RequestError
+from specjax import Generator, LanguageModel, RequestError
 from specjax.bench import compare, datasets, edit_prompts, held_out_prompts, read_prompts, report, runner
+from specjax.models.hub import load_tokenizer
 from specjax.result import Result
 from specjax.stats import Stats
 
@@ -218,8 +219,16 @@ def test_held_out_prompts_end_with_a_definition_and_repeat(monkeypatch):
         assert prompt.endswith("\n")
         assert 2 <= len(prompt.splitlines())
         assert len(tokenizer.encode(prompt)) <= 400
-    for piece, again in zip(prompts, edit_prompts(tokenizer, 20, 400)):
-        begun = again.removeprefix(piece).removeprefix("\n\n")
-        assert again == f"{piece}\n\n{begun}" and piece.startswith(begun) and 2 <= len(begun.splitlines()) < len(piece.splitlines()) / 2 + 2
     with pytest.raises(RequestError, match="name a prompts file"):
         held_out_prompts(tokenizer, 10**7, 400)
+
+
+def test_edit_prompts_are_files_that_the_target_wrote_begun_again():
+    tokenizer = load_tokenizer("tiny-python")[0]
+    model = tiny_model(num_layers=1, vocab_size=len(tokenizer))
+    target = LanguageModel(model, model.config, tokenizer, "target")
+    for piece, prompt in zip(held_out_prompts(tokenizer, 2, 24), edit_prompts(target, 2, 24)):
+        first, second = prompt.split("\n\n# second version\n")
+        assert second == piece and first.startswith(piece)
+        written = Generator(target)(piece, max_new_tokens=24, ignore_eos=True)
+        assert first == piece + written.text and len(written.token_ids) == 24

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import RequestError
+from ..generate import Generator
+from ..models.hub import LanguageModel
 from ..training.data import read_texts, standard_library
 
 _DEFINITION = re.compile(r"\s*(async def|def|class) .*:\s*$")
@@ -45,11 +47,12 @@ def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
     return prompts[:count]
 
 
-def edit_prompts(tokenizer, count: int, tokens: int) -> list[str]:
-    """``count`` pieces of held-out code, each followed by its first lines once more: a file that is written again, as after an edit, so
-    that most of what comes next is there already. ``tokens`` are those of a piece; see ``held_out_prompts``."""
-    pieces = (piece.splitlines(keepends=True) for piece in held_out_prompts(tokenizer, count, tokens))
-    return ["".join([*lines, "\n\n", *lines[: max(2, len(lines) // 4)]]) for lines in pieces]
+def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
+    """``count`` files that are written again after an edit: held-out code of ``tokens`` tokens, as many tokens as the target itself goes on
+    with, a comment, and the same code. So most of what comes next is there already, whatever the model's ability to copy a stranger's."""
+    pieces = held_out_prompts(target.tokenizer, count, tokens)
+    write = Generator(target)
+    return [f"{piece}{write(piece, max_new_tokens=tokens, ignore_eos=True).text}\n\n# second version\n{piece}" for piece in pieces]
 
 
 def _prompt(line: bytes, place: str) -> str:

@@ -20,12 +20,12 @@ class DynamicTree:
     tokens are chosen, not drawn: the target is sampled and the walk follows what matches.
 
     Attributes:
-      tree_nodes: drafted nodes, the root not counted.
+      tree_nodes: drafted nodes, the root not counted, with which the default is a power of two.
       tree_depth: levels below the root, at least 2.
       tree_top_k: nodes expanded in a level, and children looked at of each.
     """
 
-    tree_nodes: int = 16
+    tree_nodes: int = 15
     tree_depth: int = 5
     tree_top_k: int = 4
     sampled: ClassVar[str] = ""
