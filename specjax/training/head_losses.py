@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..heads import BlockHead, EagleHead, Eagle3Head, MedusaHeads
+from ..heads import BlockHead, Eagle3Head, EagleHead, MedusaHeads
 from ..heads.base import FeatureHead
 from ..models.attention import Seen
 from ..models.decoder import Decoder, Output

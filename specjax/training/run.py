@@ -4,7 +4,6 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import jax
