@@ -36,8 +36,8 @@ class Recipe:
       seed: of parameters, batches and whatever else is random.
       every: steps between checkpoints, and between measurements of acceptance.
       prompts: how many held-out prompts to measure acceptance on; 0 for none.
-      on_policy: who writes the text: "target", answers of the target to the data; "draft", of the drafter itself, written anew after each
-        checkpoint (DistillSpec); by default the data is taken as it is.
+      on_policy: who writes the text, anew after each checkpoint, from beginnings in the data: "target", or "draft", the drafter itself
+        (DistillSpec); by default the data is taken as it is.
     """
 
     kind: str

@@ -28,8 +28,8 @@ _MAY_CHANGE = {"steps", "every", "prompts", "mesh"}
 """What a run that is resumed may have otherwise than the one that was interrupted."""
 
 _PROMPT = 64
-_WRITTEN_FOR = 4
-"""Batches of text that the target writes for each time its text is used again."""
+_USES = 4
+"""How often a window that a model wrote is trained on: writing it costs more than that."""
 
 
 def train(
@@ -108,12 +108,11 @@ class Text:
         return windows, np.uint32(step)
 
     def renew(self, step: int, module: nnx.Module) -> None:
-        """What is written from ``step`` on: by the draft anew each time, by the target once for a run."""
+        """At ``step``, what is written for the steps until the next checkpoint."""
         recipe = self.recipe
-        if recipe.on_policy == "draft" and step < recipe.steps:
-            self.rows = self.writer(recipe.batch * recipe.every, recipe.seed + step, module)
-        elif recipe.on_policy == "target" and self.rows is None:
-            self.rows = self.writer(recipe.batch * max(recipe.steps // _WRITTEN_FOR, 1), recipe.seed)
+        if recipe.on_policy and step < recipe.steps:
+            count = -(-recipe.batch * recipe.every // _USES)
+            self.rows = self.writer(count, recipe.seed + step, module if recipe.on_policy == "draft" else None)
 
     def name(self, step: int) -> str:
         recipe = self.recipe
