@@ -67,7 +67,7 @@ def fit(
     def update(params, state, rest, batch, extra):
         value, gradients = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), batch, *extra))(params)
         updates, state = rule.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, value, optax.global_norm(gradients)
+        return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
 
     with _on(mesh), _checkpointer(directory / CHECKPOINTS) as checkpoints, _bar(steps) as show:
         state = jax.jit(rule.init)(params)
@@ -80,7 +80,7 @@ def fit(
             record = {"step": step + 1, "loss": float(value), "gradient_norm": float(norm)}
             if not np.isfinite([record["loss"], record["gradient_norm"]]).all():
                 raise NumericsError(
-                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step}{name(step)}; "
+                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}{name(step)}; "
                     f"the last checkpoint in {directory} is good; try a lower rate"
                 )
             now = time.perf_counter()
