@@ -176,8 +176,6 @@ def _keep_recipe(recipe: Recipe, stream: np.ndarray, output: Path) -> None:
 
 def _saved(recipe: Recipe, module: nnx.Module, target: LanguageModel, output: Path) -> LanguageModel | Head:
     """The drafter in the target's dtype, written to ``output``."""
-    from ..heads.load import save_head
-
     dtype = str(target.model.embed[...].dtype)
     whole = jax.tree.map(jnp.asarray, cast(module, dtype))
     if recipe.kind == "draft":
@@ -185,6 +183,8 @@ def _saved(recipe: Recipe, module: nnx.Module, target: LanguageModel, output: Pa
         draft = LanguageModel(whole, whole.config, target.tokenizer, str(output))
         save(draft, output)
         return draft
+    from ..heads.load import save_head
+
     config = whole.config
     layers = {"layers": config.layers.replace(dtype=dtype)} if hasattr(config, "layers") else {"dtype": dtype}
     whole.config = dataclasses.replace(config, **layers)
