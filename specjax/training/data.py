@@ -52,7 +52,7 @@ def streams(paths: Sequence[str | Path], tokenizer, separator: int) -> tuple[np.
     that are. Raises RequestError where there is no text."""
     if not paths:
         return tuple(token_stream(read_texts(standard_library(held_out=h)), tokenizer, separator) for h in (False, True))
-    texts = [text for text in read_texts(text_files(paths)) if text.strip()]
+    texts = [text for text in read_texts(text_files(paths)) if text.strip() and "\0" not in text]  # no binary files
     if not texts:
         raise RequestError(f"--data {', '.join(map(str, paths))}: no text there; name files that have some")
     stream = token_stream(texts, tokenizer, separator)

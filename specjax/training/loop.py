@@ -69,7 +69,7 @@ def fit(
         updates, state = rule.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
 
-    with _on(mesh), _checkpointer(directory / CHECKPOINTS) as checkpoints, _bar(steps) as show:
+    with _on(mesh), _checkpointer(directory / CHECKPOINTS) as checkpoints, _Bar(steps) as show:
         state = jax.jit(rule.init)(params)
         start, (params, state) = _restored(checkpoints, (params, state))
         renew(start, nnx.merge(graph, params, rest))
@@ -126,6 +126,8 @@ class _Log:
         self.path = path
 
     def write(self, record: dict) -> None:
+        if jax.process_index():
+            return  # the first process writes for all
         try:
             with self.path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
@@ -173,7 +175,7 @@ def _on(mesh: Mesh | None):
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
-class _bar:
+class _Bar:
     """A progress bar on a terminal; entering gives what to tell each step's record."""
 
     def __init__(self, steps: int):
