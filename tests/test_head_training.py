@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from specjax.training import head_losses, kinds, losses
 from specjax.training.loop import fit
 from specjax.training.optimizers import Optimizer
 from specjax.training.recipe import read_recipe, recipe_of
-from specjax.training.run import loss_of, train
+from specjax.training.run import Text, loss_of, train
 
 V, S = 61, 9
 WINDOW = np.random.default_rng(0).integers(0, V, (2, S + 1)).astype(np.int32)
@@ -512,14 +513,43 @@ def test_in_bfloat16_gradients_reach_every_parameter(small):
             assert np.isfinite(leaf).all() and np.abs(leaf).max() > 0, path
 
 
-def test_a_draft_trains_on_its_own_text_and_is_measured(small, text, tmp_path):
-    """The whole of it with the engine: on-policy text, acceptance on held-out prompts, and a checkpoint that loads."""
+def test_a_draft_is_measured_and_saved(small, text, tmp_path):
+    """The whole of it with the engine: acceptance on held-out prompts, and a checkpoint that loads."""
     specjax.save(small, tmp_path / "start")
-    table = dict(kind="draft", head={"start": str(tmp_path / "start")}, optimizer={"rate": 1e-6}, prompts=2, on_policy="draft")
+    table = dict(kind="draft", head={"start": str(tmp_path / "start")}, optimizer={"rate": 1e-6, "name": "adamw"}, prompts=2)
     train(recipe_of(table | dict(steps=2, every=1, batch=2, length=12), "test"), small, [text], tmp_path / "run")
     assert [record["acceptance"] > 4 for record in records(tmp_path / "run")] == [True, True]  # it is the target, nearly
     draft = specjax.load(tmp_path / "run")
     assert draft.tokenizer.get_vocab() == small.tokenizer.get_vocab()
+
+
+class Parrot:
+    """Stands for a Generator: continues each prompt by its last token, and remembers whose parameters it had."""
+
+    used = []
+
+    def __init__(self, target, method):
+        self.target = target
+
+    def __call__(self, prompts, max_new_tokens, **options):
+        self.used.append(self.target.model)
+        return [SimpleNamespace(prompt_token_ids=p, token_ids=[p[-1]] * max_new_tokens) for p in prompts]
+
+
+@pytest.mark.parametrize("who", ["target", "draft"])
+def test_text_on_policy_is_written_by_the_newest_model(small, who, monkeypatch):
+    monkeypatch.setattr("specjax.training.on_policy.Generator", Parrot)
+    monkeypatch.setattr(Parrot, "used", [])
+    recipe = recipe_of(dict(kind="draft", on_policy=who, batch=2, length=12, every=4, steps=8), "test")
+    text = Text(recipe, STREAM.astype(np.int32), small, tiny_model(1))
+    for step, module in ((0, tiny_model(2)), (4, tiny_model(3))):
+        text.renew(step, module)
+        assert Parrot.used[-1] is (small.model if who == "target" else module)
+        windows, _ = text.batch(step)
+        assert windows.shape == (2, 13)
+        assert (windows[:, 3:] == windows[:, 2:3]).all()  # three tokens of the data, the rest written
+    text.renew(8, None)
+    assert len(Parrot.used) == 2  # nothing is written for after the end
 
 
 # Recipes, data and the command
