@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 from specjax import Decoder, LanguageModel, ModelConfig, save
 from specjax.training import data, losses
-from specjax.training.loop import fit, optimizer
+from specjax.training.loop import fit
+from specjax.training.optimizers import Optimizer
 
 ZOO = Path(__file__).resolve().parent.parent / "specjax" / "zoo"
 END = "<|endoftext|>"
@@ -74,10 +75,10 @@ def main():
             return data.batch_at(stream, args.seed, step, batch, length)
 
         def report(step, model):
-            return f"held-out {held_out_loss(model):.4f}"
+            return {"held_out": held_out_loss(model)}
 
         model = start or nnx.jit(lambda: Decoder(config, jax.random.key(args.seed)))()
-        rule = optimizer(rate, steps, decay=DECAY)
+        rule = Optimizer(rate=rate, decay=DECAY).rule(steps)
         return fit(model, loss, batches, rule, steps, args.work / name, extra, report, args.every)
 
     target = train("target", TARGET, losses.next_token, args.target_steps, args.target_rate)

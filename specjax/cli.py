@@ -1,4 +1,4 @@
-"""The command line: ``specjax generate``, ``compare``, ``verify``, ``tune`` and ``ngrams``. What they do is in ``commands``."""
+"""The command line: ``specjax generate``, ``compare``, ``verify``, ``tune``, ``train`` and ``ngrams``. What they do is in ``commands``."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import __version__
 from .bench.faults import FAULTS
-from .commands import run_compare, run_generate, run_ngrams, run_tune, run_verify
+from .commands import run_compare, run_generate, run_ngrams, run_train, run_tune, run_verify
 from .drafters import METHODS
 from .errors import SpecjaxError
 
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--tokens", type=int, default=3, help="how many first tokens the draws are compared by (default 3)")
     command.add_argument("--inject", metavar="FAULT", help=f"plant a known wrong rule, which must be found: {', '.join(FAULTS)}")
     _tune_command(commands)
+    _train_command(commands)
 
     text = "count what follows what in text files, for --ngram-statistics"
     command = commands.add_parser("ngrams", help=text, description=text)
@@ -102,6 +103,34 @@ def _tune_command(commands) -> None:
     add("--batch", type=int, default=1, help="rows that will be decoded together (default 1)")
     add("--output", type=Path, help="write the result to this TOML file")
     add("--json", action="store_true", help="print one JSON object")
+
+
+def _train_command(commands) -> None:
+    command = commands.add_parser("train", help=(about := "train a drafter for a model by a recipe"), description=about)
+    command.set_defaults(handler=run_train)
+    add = command.add_argument
+    kinds = "medusa, hydra, eagle, eagle3, mtp, block, draft"
+    add("--recipe", required=True, metavar="KIND|FILE", help=f"{kinds}, or a TOML file such as those in configs/")
+    add("--model", help="the target: embedded name, directory or hub id; by default the recipe's, or tiny-python")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="of the target's weights; by default the checkpoint's")
+    add(
+        "--data",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="text files, or directories of them; by default the standard library",
+    )
+    add("--on-policy", help="target: train on its answers to the data; draft: on what the draft itself writes")
+    add(
+        "--output", type=Path, help="directory of the drafter, its log and checkpoints; a run found there goes on (default runs/MODEL-KIND)"
+    )
+    add("--steps", type=int, help="in all; this and what follows by default as in the recipe")
+    add("--batch", type=int, help="windows of a step")
+    add("--length", type=int, help="tokens of a window")
+    add("--every", type=int, help="steps between checkpoints and measurements of acceptance")
+    add("--prompts", type=int, help="how many held-out prompts to measure acceptance on; 0 for none")
+    add("--seed", type=int)
 
 
 def _command(commands, name: str, handler, description: str) -> argparse.ArgumentParser:

@@ -16,6 +16,36 @@ _NEVER = -1e30  # finite: an empty past must not make NaN
 
 
 @struct.dataclass
+class Seen:
+    """What nodes see where there is no cache, said without a matrix of nodes by rows. Attention then goes by chunks of nodes, so that what
+    training remembers grows linearly with the length of a text.
+
+    The first rows stand at positions 0, 1 and so on; of them a node sees those from ``first`` on and before ``limit``. Further rows come in
+    calls of N, one for each node; a node sees those of its own ``inner.shape[0]`` consecutive nodes that ``inner`` names.
+
+    Attributes:
+      limit, first: int32, broadcastable to [B, N]; ``first`` is None where a node sees all from the beginning.
+      inner: bool [g, c * g] for c calls and groups of g nodes, or None where there are no further rows.
+    """
+
+    limit: jax.Array
+    first: jax.Array | None = None
+    inner: jax.Array | None = None
+
+    @staticmethod
+    def causal(nodes: int) -> "Seen":
+        """Each node sees the rows of those up to itself, as with a lower triangle."""
+        return Seen(jnp.arange(1, nodes + 1)[None])
+
+
+def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
+    """The mask, dense or ``Seen``, less the rows that are ``window`` or more positions back."""
+    if isinstance(mask, Seen):
+        return mask.replace(first=positions - window + 1)
+    return mask & (row_positions[:, None, :] > positions[:, :, None] - window)
+
+
+@struct.dataclass
 class Partial:
     """A softmax-weighted sum that is not normalised yet: values float32 [B, K, M, D], largest score and weight sum [B, K, M]."""
 
@@ -25,7 +55,7 @@ class Partial:
 
 
 def attend(
-    q: jax.Array, past: tuple | None, length: jax.Array, rows: tuple, mask: jax.Array, positions: jax.Array, window: int | None
+    q: jax.Array, past: tuple | None, length: jax.Array, rows: tuple, mask: jax.Array | Seen, positions: jax.Array, window: int | None
 ) -> jax.Array:
     """Attention of N nodes over the cache and over uncommitted rows.
 
@@ -34,7 +64,7 @@ def attend(
       past: keys and values [B, K, T, D] of the cache, or None where there is none (training, scoring).
       length: int32 [B], valid positions of the past.
       rows: keys and values [B, K, M, D] that are not in the cache, the nodes' own last.
-      mask: bool [B, N, M] or [N, M]: which rows a node sees.
+      mask: bool [B, N, M] or [N, M]: which rows a node sees; or the same as ``Seen``.
       positions: int32 [B, N] of the nodes.
       window: how many positions back a node sees, itself included; None for all. Applied to the past only: the mask is the
         caller's to restrict.
@@ -42,12 +72,54 @@ def attend(
     Returns float32 [B, N, K * G * D].
     """
     B, N, K, G, D = q.shape
-    q = (q * D**-0.5).astype(rows[0].dtype).transpose(0, 2, 1, 3, 4).reshape(B, K, N * G, D)
-    out = _partial(q, *rows, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
+    q = (q * D**-0.5).astype(rows[0].dtype).transpose(0, 2, 1, 3, 4)
+    flat = q.reshape(B, K, N * G, D)
+    if isinstance(mask, Seen):
+        out = _attend_seen(q, *rows, mask)
+    else:
+        out = _partial(flat, *rows, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
     if past is not None:
-        out = _merge(out, _attend_past(q, *past, length, jnp.repeat(positions, G, 1), window))
+        out = _merge(out, _attend_past(flat, *past, length, jnp.repeat(positions, G, 1), window))
     out = out.values / out.weight[..., None]
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
+
+
+def _attend_seen(q, k, v, seen: Seen) -> Partial:
+    """Over the first rows and over those of the nodes' own groups; q is [B, K, N, G, D]."""
+    B, K, N, G, D = q.shape
+    calls = 0 if seen.inner is None else seen.inner.shape[1] // seen.inner.shape[0]
+    split = k.shape[2] - calls * N
+    out = _first_rows(q, k[:, :, :split], v[:, :, :split], seen)
+    if not calls:
+        return out
+    g = seen.inner.shape[0]
+    grouped = lambda x: x[:, :, split:].reshape(B, K, calls, N // g, g, D).swapaxes(2, 3).reshape(B, K * N // g, calls * g, D)
+    own = _partial(q.reshape(B, K * N // g, g * G, D), grouped(k), grouped(v), jnp.repeat(seen.inner, G, 0))
+    return _merge(out, jax.tree.map(lambda mine, like: mine.reshape(like.shape), own, out))
+
+
+def _first_rows(q, k, v, seen: Seen) -> Partial:
+    """In chunks of nodes, whose scores are not kept for the gradient but computed again."""
+    B, K, N, G, D = q.shape
+    size = min(N, BLOCK)
+    count = -(-N // size)
+
+    def chunks(x, axis):  # to [count, ..., size, ...]; what is added sees nothing and is cut off again
+        x = jnp.pad(x, [(0, count * size - N if i == axis else 0) for i in range(x.ndim)])
+        return jnp.moveaxis(x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]), axis, 0)
+
+    def chunk(part) -> Partial:
+        q, first, limit = part
+        at = jnp.arange(k.shape[2])
+        mask = (at >= first[..., None]) & (at < limit[..., None])
+        return _partial(q.reshape(B, K, size * G, D), k, v, jnp.repeat(mask, G, 1)[:, None])
+
+    first = jnp.int32(0) if seen.first is None else seen.first
+    parts = chunks(q, 2), *(chunks(jnp.broadcast_to(x, (B, N)), 1) for x in (first, seen.limit))
+    if count == 1:
+        return chunk(jax.tree.map(lambda x: x[0], parts))
+    out = jax.lax.map(jax.checkpoint(chunk), parts)  # leaves [count, B, K, size * G, ...]
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(B, K, count * size * G, *x.shape[4:])[:, :, : N * G], out)
 
 
 def _attend_past(q, k, v, length, positions, window) -> Partial:
@@ -91,7 +163,7 @@ def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int
 def _partial(q, k, v, mask) -> Partial:
     scores = jnp.einsum("bkmd,bktd->bkmt", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
     scores = jnp.where(mask, scores, _NEVER)
-    top = scores.max(-1)
+    top = lax.stop_gradient(scores.max(-1))  # any number gives the same result
     weights = jnp.exp(scores - top[..., None])
     values = jnp.einsum("bkmt,bktd->bkmd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
     return Partial(values, top, weights.sum(-1))

@@ -12,7 +12,7 @@ from flax import nnx, struct
 
 from ..cache import KVCache
 from ..config import ModelConfig
-from .attention import attend
+from .attention import Seen, attend, within
 from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, value_of
 
 
@@ -124,7 +124,7 @@ class Decoder(nnx.Module):
         self,
         tokens: jax.Array,
         positions: jax.Array,
-        mask: jax.Array,
+        mask: jax.Array | Seen,
         cache: KVCache | None = None,
         *,
         rows: tuple | None = None,
@@ -139,7 +139,7 @@ class Decoder(nnx.Module):
         Args:
           tokens, positions: int32 [B, N].
           mask: bool [B, N, M] or [N, M]: which of the uncommitted rows each node sees, its own included. A chain passes a lower triangle,
-            a tree its ancestors.
+            a tree its ancestors. Training says the same as ``attention.Seen``, in less memory.
           cache: the committed past, visible to every node.
           rows: uncommitted rows of an earlier call, before the nodes' own in ``mask``.
           taps: layers whose input is returned.
@@ -183,7 +183,7 @@ def run_layers(
         if i in taps:
             tapped[i] = x
         window = config.windows[i] if config.windows else None
-        seen = mask if window is None else mask & (row_positions[:, None, :] > positions[:, :, None] - window)
+        seen = mask if window is None else within(mask, positions, row_positions, window)
         past = None if cache is None else cache.layers[i]
         earlier = None if rows is None else rows[i]
         x, layer_rows = layers[i](

@@ -1,93 +1,202 @@
-"""The training loop: optax steps over deterministic batches, orbax checkpoints, exact resume."""
+"""The training loop: optax steps over deterministic batches, orbax checkpoints, exact resume, a log of JSON lines."""
 
+import json
+import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1 as ocp
-from rich.progress import Progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..errors import CheckpointError, NumericsError
+from ..parallel import sharding
 
-def optimizer(peak: float, steps: int, warmup: int = 50, decay: float = 0.4) -> optax.GradientTransformation:
-    """Muon for matrices and Adam for the rest; the rate rises, stays, and falls to zero over the last ``decay`` of the steps.
+LOG, CHECKPOINTS = "log.jsonl", "checkpoints"
+"""Names in a run's directory."""
 
-    Until the fall begins a run does not depend on ``steps``: a checkpoint may be resumed with another number.
-    """
-    hold = max(int(steps * (1 - decay)) - warmup, 0)
-    rate = optax.join_schedules(
-        [optax.linear_schedule(0, peak, warmup), optax.constant_schedule(peak), optax.linear_schedule(peak, 0, steps - warmup - hold)],
-        [warmup, warmup + hold],
-    )
-    muon = optax.contrib.muon(
-        rate,
-        consistent_rms=0.2,
-        ns_steps=4,
-        preconditioning="aol",
-        weight_decay=0.05,
-        adam_b2=0.95,
-        muon_weight_dimension_numbers=_matrices,
-    )
-    return optax.chain(optax.clip_by_global_norm(1.0), muon)
-
-
-def _matrices(params):
-    """Marks hidden matrices for Muon; embeddings, norms and biases stay with Adam."""
-    dims = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=0)
-    return jax.tree_util.tree_map_with_path(lambda path, x: dims if x.ndim == 2 and "embed" not in str(path) else None, params)
+_KEPT = 2
+"""Checkpoints that are kept: should the newest be damaged, there is one before it."""
 
 
 def fit(
     model: nnx.Module,
     loss: Callable[..., jax.Array],
-    batches: Callable[[int], np.ndarray],
+    batches: Callable[[int], Any],
     rule: optax.GradientTransformation,
     steps: int,
     directory: Path,
     extra: tuple = (),
-    report: Callable[[int, nnx.Module], str] = lambda step, model: "",
+    report: Callable[[int, nnx.Module], dict] = lambda step, model: {},
     every: int = 100,
+    *,
+    mesh: Mesh | None = None,
+    renew: Callable[[int, nnx.Module], None] = lambda step, model: None,
+    name: Callable[[int], str] = lambda step: "",
 ) -> nnx.Module:
-    """Minimises ``loss(model, batch, *extra)`` for ``steps`` steps; returns the trained model.
+    """Minimises ``loss(model, batch, *extra)`` for ``steps`` steps; returns the trained model. Only what is an ``nnx.Param`` is trained.
+
+    Writes ``log.jsonl``, a line for each step, and checkpoints into ``directory``. A run that finds some there goes on from the last whole
+    one, and gives, bit for bit, what it would have given without the interruption.
 
     Args:
-      batches: int32 windows of a step.
-      directory: where checkpoints go, one every ``every`` steps. A run finds the newest there and goes on from it.
-      report: text to print at each checkpoint.
+      batches: the batch of a step, a pytree of numpy arrays, the first axis of each over windows.
+      extra: what the loss reads and does not train; on the mesh already, if there is one.
+      report: figures to log at each checkpoint.
+      every: steps between checkpoints.
+      mesh: devices, see ``parallel.make_mesh``: batches are split over "data", parameters over "model".
+      renew: called with the step and the model at the beginning and after each checkpoint, before the next batch is asked for.
+      name: what the batch of a step is, for the message where a loss is not finite.
+
+    Raises NumericsError where a loss is not finite and CheckpointError where the disk is full; the last checkpoint is then good.
     """
-    graph, params = nnx.split(model)
-    params = jax.tree.map(jnp.copy, params)  # updates take over their buffers, and the model is the caller's
+    directory = Path(directory).resolve()
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    params, rest = placed(params, mesh), jax.tree.map(jnp.copy, rest)  # updates take over their buffers, and the model is the caller's
 
     @jax.jit(donate_argnums=(0, 1))
-    def update(params, state, batch, extra):
-        value, gradients = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p), batch, *extra))(params)
+    def update(params, state, rest, batch, extra):
+        value, gradients = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), batch, *extra))(params)
         updates, state = rule.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, value
+        return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
 
-    state = jax.jit(rule.init)(params)
-    with ocp.training.Checkpointer(Path(directory).resolve()) as checkpoints, Progress() as bar:
-        start = 0
-        if checkpoints.latest is not None:
-            start = checkpoints.latest.step
-            params, state = checkpoints.load(start, (params, state))
-        task = bar.add_task("training", total=steps, completed=start)
-        losses, began = [], time.perf_counter()
+    with _on(mesh), _checkpointer(directory / CHECKPOINTS) as checkpoints, _Bar(steps) as show:
+        state = jax.jit(rule.init)(params)
+        start, (params, state) = _restored(checkpoints, (params, state))
+        renew(start, nnx.merge(graph, params, rest))
+        log, began = _Log(directory / LOG, start), time.perf_counter()
         for step in range(start, steps):
-            params, state, value = update(params, state, jnp.asarray(batches(step)), extra)
-            losses.append(float(value))
-            if not np.isfinite(losses[-1]):
-                raise FloatingPointError(f"loss is {losses[-1]} at step {step}; the last checkpoint in {directory} is good")
-            bar.update(task, advance=1, description=f"loss {losses[-1]:.3f}")
-            if (step + 1) % every == 0 or step + 1 == steps:
-                checkpoints.save(step + 1, (params, state))
-                seconds = (time.perf_counter() - began) / len(losses)
-                print(
-                    f"step {step + 1}/{steps} loss {np.mean(losses):.4f} {seconds:.2f} s/step {report(step + 1, nnx.merge(graph, params))}",
-                    flush=True,
+            batch = batches(step)
+            params, state, value, norm = update(params, state, rest, shared(batch, mesh), extra)
+            record = {"step": step + 1, "loss": float(value), "gradient_norm": float(norm)}
+            if not np.isfinite([record["loss"], record["gradient_norm"]]).all():
+                raise NumericsError(
+                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}{name(step)}; "
+                    f"the last checkpoint in {directory} is good; try a lower rate"
                 )
-                losses, began = [], time.perf_counter()
-    return nnx.merge(graph, params)
+            now = time.perf_counter()
+            record["tokens_per_second"] = round(sum(x.size for x in jax.tree.leaves(batch) if np.ndim(x) > 1) / (now - began), 1)
+            began = now
+            if (step + 1) % every == 0 or step + 1 == steps:
+                _save(checkpoints, step + 1, (params, state), directory)
+                trained = nnx.merge(graph, params, rest)
+                record |= report(step + 1, trained)
+                renew(step + 1, trained)
+                began = time.perf_counter()
+                print(f"step {step + 1}/{steps}", *(f"{key} {_short(x)}" for key, x in record.items() if key != "step"), file=sys.stderr)
+            log.write(record)
+            show(record)
+    return nnx.merge(graph, params, rest)
+
+
+def placed(params: nnx.State, mesh: Mesh | None) -> nnx.State:
+    """Copies of parameters, split over the mesh by ``parallel.RULES``."""
+    copy = lambda param: jnp.copy(param[...]) if mesh is None else jax.device_put(jnp.copy(param[...]), sharding(param, mesh))
+    return nnx.from_flat_state([(path, param.replace(copy(param))) for path, param in nnx.to_flat_state(params)])
+
+
+def shared(batch, mesh: Mesh | None):
+    """A batch on the devices, its first axis split over "data". Every process has all of it and puts up its own part."""
+
+    def put(x):
+        x = np.asarray(x)
+        if mesh is None:
+            return jnp.asarray(x)
+        spec = PartitionSpec("data") if x.ndim else PartitionSpec()
+        return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda index: x[index])
+
+    return jax.tree.map(put, batch)
+
+
+class _Log:
+    """One JSON object a line. What an interrupted run wrote after its last checkpoint is dropped: those steps are done again."""
+
+    def __init__(self, path: Path, start: int):
+        kept = [line for line in path.read_text().splitlines() if _step(line) <= start] if path.exists() else []
+        path.write_text("".join(f"{line}\n" for line in kept))
+        self.path = path
+
+    def write(self, record: dict) -> None:
+        if jax.process_index():
+            return  # the first process writes for all
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be written ({error.strerror}); free some space and run again") from None
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return float("inf")  # half a line
+
+
+def _checkpointer(directory: Path) -> ocp.training.Checkpointer:
+    policy = ocp.training.preservation_policies.LatestN(_KEPT)
+    return ocp.training.Checkpointer(directory, preservation_policy=policy, cleanup_tmp_directories=True)
+
+
+def _restored(checkpoints: ocp.training.Checkpointer, fresh: tuple) -> tuple[int, tuple]:
+    """The step and the arrays of the last checkpoint that is whole, or 0 and the fresh ones; what is damaged is removed."""
+    for found in sorted(checkpoints.checkpoints, key=lambda c: c.step, reverse=True):
+        try:
+            return found.step, checkpoints.load(found.step, fresh)
+        except Exception as error:  # whatever orbax and its storage raise for missing and truncated files
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            print(f"checkpoint {found.step} is damaged and left out ({reason[:120]})", file=sys.stderr)
+            checkpoints.delete(found.step)
+    return 0, fresh
+
+
+def _save(checkpoints: ocp.training.Checkpointer, step: int, arrays: tuple, directory: Path) -> None:
+    before = checkpoints.latest
+    try:
+        checkpoints.save(step, arrays)
+    except Exception as error:  # orbax's storage raises ValueError for a full disk
+        kept = f"that of step {before.step} is whole" if before else "there is none yet"
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{directory}: the checkpoint of step {step} cannot be written ({reason}); {kept}; free some space and run again"
+        ) from None
+
+
+def _on(mesh: Mesh | None):
+    return nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+class _Bar:
+    """A progress bar on a terminal; entering gives what to tell each step's record."""
+
+    def __init__(self, steps: int):
+        columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
+        self.progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self.steps, self.last = steps, {}
+
+    def __enter__(self):
+        self.progress.__enter__()
+        task = self.progress.add_task("", total=self.steps)
+
+        def show(record: dict) -> None:
+            self.last |= {key: value for key, value in record.items() if key not in ("step", "gradient_norm")}
+            text = ", ".join(f"{key.replace('_per_second', '/s')} {_short(value)}" for key, value in self.last.items())
+            self.progress.update(task, completed=record["step"], description=text)
+
+        return show
+
+    def __exit__(self, *error):
+        return self.progress.__exit__(*error)
+
+
+def _short(value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
