@@ -43,6 +43,15 @@ def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY
     return nnx.merge(graph, jax.tree.map(lambda x: x * sharpness if x.ndim == 2 else x, params))
 
 
+def tiny_head(kind, config, seed: int = 0, sharpness: float = 8.0):
+    """A random head of the class ``kind``, far from uniform as in ``tiny_model``, whose norms and biases all do something."""
+    graph, params = nnx.split(kind(config, jax.random.key(seed)))
+    leaves, structure = jax.tree.flatten(params)
+    noise = lambda i, x: 0.3 * jax.random.normal(jax.random.key(i), x.shape)
+    stirred = [x if x.dtype == np.int32 else x * sharpness if x.ndim == 2 else x + noise(i, x) for i, x in enumerate(leaves)]
+    return nnx.merge(graph, jax.tree.unflatten(structure, stirred))
+
+
 def byte_tokenizer(vocab_size: int = 61, first: int = 0) -> PreTrainedTokenizerFast:
     """A tokenizer without merges: token 0 ends the text, the others stand for bytes from the ``first`` on, of which most are unknown."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())[first : first + vocab_size - 2]
