@@ -26,7 +26,11 @@ def main():
     args = parser.parse_args()
 
     target, draft = (specjax.load(name) for name in ("tiny-python", "tiny-python-draft"))
-    methods = [m for m, d in METHODS.items() if int(d().needs_draft) < 2 and not heads_of(d())] if args.methods == "all" else args.methods.split(",")
+    methods = (
+        [m for m, d in METHODS.items() if int(d().needs_draft) < 2 and not heads_of(d())]
+        if args.methods == "all"
+        else args.methods.split(",")
+    )
     measured = {}
     for name, (prompts_of, size) in SETS.items():
         prompts = prompts_of(target.tokenizer, args.num_prompts, size)

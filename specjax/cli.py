@@ -166,7 +166,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", default="tiny-python", help="embedded name, directory or hub id (default tiny-python)")
     command.add_argument(
-        "--draft", action="append", default=[], help="a smaller model, or a trained head; several for merged and cascade, the first that fits for others"
+        "--draft",
+        action="append",
+        default=[],
+        help="a smaller model, or a trained head; several for merged and cascade, the first that fits for others",
     )
     command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
 

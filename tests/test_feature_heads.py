@@ -1,6 +1,7 @@
 """Heads that draft from features against plain numpy in float64, written from the papers and the names of published tensors."""
 
 import dataclasses
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import TINY, tiny_head, tiny_model
 
-from specjax import ConfigError, decode
+from specjax import ConfigError
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MtpConfig, MtpHead
 from specjax.models.translated import LACKING
 
@@ -108,8 +109,8 @@ def final(x) -> np.ndarray:
 class Eagle:
     """EAGLE, section 3: embedding and feature side by side through ``fc``, a layer whose input is not normed; no norm at the end."""
 
-    def fused(self, head, found):
-        return final(found[4])
+    def fused(self, head, streams):
+        return final(streams[4])
 
     def hidden(self, head, features, tokens):
         config = head.config.layers
@@ -127,8 +128,8 @@ class Eagle:
 class Eagle3:
     """EAGLE-3, section 3.1, with the variants of the formats that it is published in."""
 
-    def fused(self, head, found):
-        config, taps = head.config, [found[i] for i in TAPS]
+    def fused(self, head, streams):
+        config, taps = head.config, [streams[i] for i in TAPS]
         if config.fc_norm:
             taps = [rms(tap, norm, config.layers.norm_eps) for tap, norm in zip(taps, head.fc_norms)]
         joined = np.concatenate(taps, -1)
@@ -146,7 +147,7 @@ class Eagle3:
     def logits(self, head, hidden):
         scores = linear(hidden if head.config.norm_output else rms(hidden, head.norm, head.config.layers.norm_eps), head.head)
         known = [i + offset for i, offset in enumerate(np.asarray(head.draft_to_target[...]))]
-        found = np.full((len(hidden), TINY.vocab_size), LACKING)
+        found = np.full((len(hidden), TINY.vocab_size), np.float32(LACKING), np.float64)
         for place, row in enumerate(scores):
             for token, score in zip(known, row):
                 found[place, token] = score
@@ -156,8 +157,8 @@ class Eagle3:
 class Mtp:
     """DeepSeek-V3, section 2.2, with the order of its checkpoint."""
 
-    def fused(self, head, found):
-        return final(found[4]) if head.config.normed_features else found[4]
+    def fused(self, head, streams):
+        return final(streams[4]) if head.config.normed_features else streams[4]
 
     def hidden(self, head, features, tokens):
         eps = head.config.layers.norm_eps
@@ -182,18 +183,30 @@ def plainly(head, plain):
     return features, hidden, plain.logits(head, hidden)
 
 
+@cache
+def taps() -> tuple:
+    """What enters the target's layers 0 to 3 and leaves the last, [1, N, E] each."""
+    call = jax.jit(lambda target, *args: target(*args, taps=tuple(range(5))).taps)
+    return call(TARGET, jnp.asarray(TOKENS[None, :N], jnp.int32), jnp.arange(N)[None], jnp.tril(jnp.ones((N, N), bool)))
+
+
 @jax.jit
-def two_steps(head, target, tokens):
-    """The same from the head itself, the second step on the rows of the first."""
-    n = tokens.shape[1] - 2
-    positions, mask = jnp.arange(n)[None], jnp.tril(jnp.ones((n, n), bool))
-    out = target(tokens[:, :n], positions, mask, taps=head.config.taps)
-    features = head.fuse(target, out.taps)
+def two_steps(head, target, taps, tokens):
+    """``plainly`` from the head itself, the second step on the rows of the first."""
+    positions, mask = jnp.arange(N)[None], jnp.tril(jnp.ones((N, N), bool))
+    features = head.fuse(target, taps)
     first = head(target, tokens[:, 1:-1], features, positions, mask)
-    seen = jnp.ones((1, 1, n + 1), bool)
+    seen = jnp.ones((1, 1, N + 1), bool)
     more = head(target, tokens[:, -1:], first.hidden[:, -1:], positions[:, -1:] + 1, seen, rows=first.rows)
     hidden = jnp.concatenate([first.hidden, more.hidden], 1)
     return jax.tree.map(lambda x: x[0], (features, hidden, head.logits(target, hidden)))
+
+
+@cache
+def found(config) -> tuple[np.ndarray, ...]:
+    """Features, hidden states and logits of the head of a configuration."""
+    wanted = tuple(taps()[i] for i in config.taps)
+    return jax.tree.map(np.asarray, two_steps(head_of(config), TARGET, wanted, jnp.asarray(TOKENS[None], jnp.int32)))
 
 
 def close(ours, theirs) -> bool:
@@ -202,14 +215,14 @@ def close(ours, theirs) -> bool:
 
 def logits_close(ours, theirs) -> bool:
     """Where a token is lacking both must say so."""
-    lacking = theirs == LACKING
-    return np.array_equal(np.asarray(ours) == np.float32(LACKING), lacking) and close(np.where(lacking, 0, ours), np.where(lacking, 0, theirs))
+    lacking = theirs == np.float32(LACKING)
+    return np.array_equal(ours == np.float32(LACKING), lacking) and close(np.where(lacking, 0, ours), np.where(lacking, 0, theirs))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_heads_are_those_of_numpy(name):
     head = head_of(CASES[name])
-    features, hidden, logits = two_steps(head, TARGET, jnp.asarray(TOKENS[None], jnp.int32))
+    features, hidden, logits = found(CASES[name])
     wanted = plainly(head, PLAIN[type(head.config)]())
     assert close(features, wanted[0]) and close(hidden, wanted[1]) and logits_close(logits, wanted[2])
     probabilities = np.exp(wanted[2] - wanted[2].max(-1, keepdims=True))
@@ -232,25 +245,21 @@ def test_the_embedding_comes_first():
             return mlp(head.layers[0], LAYERS, x + attention(head.layers[0], LAYERS, x))
 
     head = head_of(EAGLE)
-    _, hidden, _ = two_steps(head, TARGET, jnp.asarray(TOKENS[None], jnp.int32))
+    _, hidden, _ = found(EAGLE)
     assert close(hidden, plainly(head, Eagle())[1]) and not close(hidden, plainly(head, Swapped())[1])
 
 
 @pytest.mark.parametrize("config", [EAGLE3, MTP], ids=["eagle3", "mtp"])
 def test_what_is_fed_back_is_normed_only_where_the_head_says_so(config):
     """The wrong choice shows from the second drafted token on, and nowhere before."""
-    given, other = head_of(config), head_of(dataclasses.replace(config, norm_output=True))
-    (_, _, raw), (_, _, normed) = (two_steps(head, TARGET, jnp.asarray(TOKENS[None], jnp.int32)) for head in (given, other))
-    assert logits_close(raw[:-1], np.asarray(normed[:-1], np.float64)) and not logits_close(raw[-1:], np.asarray(normed[-1:], np.float64))
+    raw, normed = found(config)[2], found(dataclasses.replace(config, norm_output=True))[2]
+    assert logits_close(raw[:-1], normed[:-1]) and not logits_close(raw[-1:], normed[-1:])
 
 
 def test_taps_are_inputs_of_layers_by_number():
     """``taps`` 2 is what enters the third layer; one layer off is something else."""
-    tokens = jnp.zeros((1, 16), jnp.int32).at[0, :N].set(TOKENS[:N])
-    read = jax.jit(lambda target, tokens: decode.fill(target, tokens, jnp.array([N]), 16, jnp.float32, (*TAPS, 3))[1])
-    found, wanted = read(TARGET, tokens), streams(TOKENS[:N])
-    for i, tap in zip((*TAPS, 3), found):
-        assert [close(tap[0, :N], stream) for stream in wanted] == [i == j for j in range(5)]
+    for i, tap in enumerate(taps()):
+        assert [close(tap[0], stream) for stream in streams(TOKENS[:N])] == [i == j for j in range(5)]
 
 
 def test_several_modules_are_refused():
@@ -269,7 +278,7 @@ class TestTransformers:
         head = head_of(EAGLE)
         layer = self.layer(head.layers[0])
         layer.input_layernorm = self.torch.nn.Identity()
-        features, hidden, _ = two_steps(head, TARGET, jnp.asarray(TOKENS[None], jnp.int32))
+        features, hidden, _ = found(head.config)
         inputs = np.concatenate([embedded(head, TOKENS[1 : N + 1]), np.asarray(features)], -1)
         self.check(hidden, self.run(layer, linear(inputs, head.fc, head.fc_bias)))
 
@@ -277,9 +286,11 @@ class TestTransformers:
         head, eps = head_of(EAGLE3), LAYERS.norm_eps
         first = head.layers[0]
         layer = self.layer(first)
-        features, hidden, _ = two_steps(head, TARGET, jnp.asarray(TOKENS[None], jnp.int32))
+        features, hidden, _ = found(head.config)
         features = np.asarray(features, np.float64)
-        read = np.concatenate([rms(embedded(head, TOKENS[1 : N + 1]), first.attention_norm, eps), rms(features, first.hidden_norm, eps)], -1)
+        read = np.concatenate(
+            [rms(embedded(head, TOKENS[1 : N + 1]), first.attention_norm, eps), rms(features, first.hidden_norm, eps)], -1
+        )
         x = features + self.run(layer.self_attn, read)
         with self.torch.no_grad():
             x = x + layer.mlp(layer.post_attention_layernorm(self.torch.tensor(x, dtype=self.torch.float32))).numpy()
@@ -289,7 +300,7 @@ class TestTransformers:
         from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
 
         head = head_of(MTP)
-        features, hidden, _ = two_steps(head, TARGET, jnp.asarray(TOKENS[None], jnp.int32))
+        features, hidden, _ = found(head.config)
         parts = []
         for weight, x in ((head.embedding_norm, embedded(head, TOKENS[1 : N + 1])), (head.hidden_norm, np.asarray(features))):
             norm = DeepseekV3RMSNorm(32, LAYERS.norm_eps)

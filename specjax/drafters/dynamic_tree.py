@@ -57,9 +57,7 @@ class DynamicTree:
             return best // k, best % k, scores
 
         once = jnp.broadcast_to(_only_first(k), (B, k))
-        found, (slot, rank), pending = levels.grow(
-            self.reader, target, draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k"
-        )
+        found, (slot, rank), pending = levels.grow(self.reader, target, draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k")
         tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(state.root, found.tokens, found.scores, slot, rank)
         return tree, pending.replace(row_of=row_of)
 

@@ -44,7 +44,9 @@ class MtpConfig:
 
     def __post_init__(self):
         if self.modules != 1:
-            raise ConfigError(f"the checkpoint has {self.modules} modules for multi-token prediction and only one is supported; take one with a single module")
+            raise ConfigError(
+                f"the checkpoint has {self.modules} modules for multi-token prediction and only one is supported; take one with a single module"
+            )
 
     @property
     def taps(self) -> tuple[int, ...]:
