@@ -106,12 +106,13 @@ def best_first(drafting: Drafting, nodes: int, depth: int, top_k: int) -> set[tu
 
 @partial(jax.jit, static_argnames=("drafter", "rule"))
 def turn(target, head, state, luck, drafter, rule):
-    """The tree of a round, and the state after it if row b accepts a node ``luck[b]`` of the way from the root to the last valid one."""
+    """The tree of a round, and the state after it if row b accepts a node so deep: the root where ``luck[b]`` is 0, the deepest where it is 1."""
 
     def accepted(tree, luck):
-        order = jnp.argsort(~tree.valid, stable=True)
-        last = order[jnp.int32(luck * (tree.valid.sum() - 1))]
-        return _verdict_at(last, jnp.int32(3 + 50 * luck), tree, ancestors(tree))
+        lineage = ancestors(tree)
+        deepest = jnp.argsort(jnp.where(tree.valid, lineage.sum(-1), 0), descending=True)  # the root last of the valid ones
+        last = deepest[jnp.int32((1 - luck) * (tree.valid.sum() - 1).astype(jnp.float32))]
+        return _verdict_at(last, jnp.int32(3 + 50 * luck), tree, lineage)
 
     found = decode.judge(target, head, state, drafter=drafter, rule=rule)
     verdict = jax.vmap(accepted)(found.tree, luck)
