@@ -116,11 +116,10 @@ METHODS = {
     "switch": (Switch((Ngram(1), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
     "draft_model, confidence": (Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7), ("block", "rejection")),
     "draft_model, ema": (Adaptive(DraftModel(DRAFTS), "ema", draft_cost=0.33), ("block",)),
-    "eagle": (Eagle(expansion((2, 1)), head=EAGLE), ("recursive_rejection", "traversal")),
+    "eagle": (Eagle(expansion((2, 1)), head=EAGLE), ("recursive_rejection",)),
     "eagle2": (Eagle2(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE), ("sample_and_walk",)),
     "eagle3": (Eagle3(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE3), ("sample_and_walk",)),
-    "eagle3, chain": (Eagle3(num_speculative_tokens=DRAFTS, head=EAGLE3), ("block",)),
-    "mtp": (Mtp(DRAFTS, head=MTP), ("block", "rejection")),
+    "mtp": (Mtp(DRAFTS, head=MTP), ("block",)),
 }
 
 CONSTRAINT = Automaton(  # written by hand: state 0 allows all; 1 and 2 are the first language, 3 and 4 the second; 1 and 3 are final

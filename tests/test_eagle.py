@@ -5,31 +5,32 @@ Which node was accepted is chosen by the tests, so that rounds keep all drafts, 
 
 import dataclasses
 import heapq
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import TINY, language_model, random_prompts, tiny_head, tiny_model
-from test_decode import decoded, start
+from test_decode import start
 from test_structure import compilations
 from test_tree_drafts import log_softmax, spelled, texts
 
-from specjax import Eagle, Eagle2, Eagle3, Generator, Mtp, Plain, RequestError, decode
-from specjax.drafters import make_drafter
+from specjax import Eagle, Eagle2, Eagle3, Generator, Mtp, RequestError, decode
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MtpConfig, MtpHead
+from specjax.training.losses import scores
 from specjax.tree import ancestors, expansion
 from specjax.verify import _verdict_at, resolve
 
 TARGET = tiny_model(0, 8.0)
 LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
-PROMPTS = [[7], [5, 9], *random_prompts(3, 30, seed=4)]
+PROMPTS = [[7], [5, 9], *random_prompts(6, 30, seed=4)]
 KNOWN = np.sort(np.random.default_rng(1).choice(TINY.vocab_size, 40, replace=False))
-LONGEST = 64
+LONGEST, LIMIT = 64, 56
+TRUE = jnp.full(len(PROMPTS), -1.0)
 
 EAGLE = tiny_head(EagleHead, EagleConfig(LAYERS, target_layers=2))
-EAGLE3 = tiny_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size))
+EAGLE3 = tiny_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size), sharpness=20)
 EAGLE3.draft_to_target[...] = jnp.asarray(KNOWN - np.arange(KNOWN.size), jnp.int32)
 MTP = tiny_head(MtpHead, MtpConfig(LAYERS, target_layers=2))
 
@@ -40,6 +41,21 @@ def features_of(target, head, tokens):
     T = tokens.shape[1]
     out = target(tokens, jnp.arange(T)[None], jnp.tril(jnp.ones((T, T), bool)), taps=head.config.taps)
     return head.fuse(target, out.taps)[0]
+
+
+@jax.jit
+def logits_of(target, tokens):
+    return scores(target, tokens)[0]
+
+
+@cache
+def plain(text: tuple[int, ...], limit: int) -> list[int]:
+    """Greedy decoding to ``limit`` tokens, by forwards without a cache."""
+    while len(text) < limit:
+        padded = np.zeros((1, LONGEST), np.int32)
+        padded[0, : len(text)] = text
+        text = (*text, int(np.argmax(logits_of(TARGET, padded)[len(text) - 1])))
+    return list(text)
 
 
 @jax.jit
@@ -106,7 +122,8 @@ def best_first(drafting: Drafting, nodes: int, depth: int, top_k: int) -> set[tu
 
 @partial(jax.jit, static_argnames=("drafter", "rule"))
 def turn(target, head, state, luck, drafter, rule):
-    """The tree of a round, and the state after it if row b accepts a node so deep: the root where ``luck[b]`` is 0, the deepest where it is 1."""
+    """The tree of a round, and the state after it if row b accepts a node so deep: the root where ``luck[b]`` is 0, the deepest where it is 1; as the
+    rule decides where it is below 0."""
 
     def accepted(tree, luck):
         lineage = ancestors(tree)
@@ -115,14 +132,14 @@ def turn(target, head, state, luck, drafter, rule):
         return _verdict_at(last, jnp.int32(3 + 50 * luck), tree, lineage)
 
     found = decode.judge(target, head, state, drafter=drafter, rule=rule)
-    verdict = jax.vmap(accepted)(found.tree, luck)
+    forced = jax.vmap(accepted)(found.tree, luck)
+    verdict = jax.tree.map(lambda own, given: jnp.where((luck < 0).reshape(-1, *(1,) * (own.ndim - 1)), own, given), found.verdict, forced)
     return found.tree, decode.settle(target, head, state, dataclasses.replace(found, verdict=verdict), drafter=drafter)
 
 
-def rounds(head, drafter, count: int = 4, **options):
+def rounds(head, drafter, count: int = 4, prompts=PROMPTS, **options):
     """For each round the state before it and its tree. Of the rows, one accepts all that can be, one nothing, and they take turns."""
-    drafter = dataclasses.replace(drafter, head=head.config)
-    state = start(TARGET, head, drafter, PROMPTS, limit=60, chunk=16, **options)
+    state = start(TARGET, head, drafter, prompts, limit=LIMIT, chunk=16, **options)
     lengths, luck = [], np.random.default_rng(0).random((count, len(PROMPTS)))
     for i in range(count):
         luck[i, i % len(PROMPTS)], luck[i, (i + 1) % len(PROMPTS)] = 1, 0
@@ -134,50 +151,30 @@ def rounds(head, drafter, count: int = 4, **options):
 
 
 SHAPE = expansion((3, 2, 1, 1))
-STATIC = {"eagle": (EAGLE, Eagle(SHAPE, "top_k")), "eagle3": (EAGLE3, Eagle3(tree=SHAPE, siblings="top_k"))}
+DYNAMIC = (20, 4, 4)
+METHODS = {
+    "eagle": (EAGLE, Eagle(SHAPE, head=EAGLE.config)),
+    "eagle3": (EAGLE3, Eagle3(*DYNAMIC, head=EAGLE3.config)),
+    "mtp": (MTP, Mtp(4, head=MTP.config)),
+}
 
 
-@pytest.mark.parametrize("name", STATIC)
-def test_static_trees_are_those_of_plain_python(name):
-    head, drafter = STATIC[name]
-    for state, tree in rounds(head, drafter):
+def test_static_trees_are_those_of_plain_python():
+    """Greedy rows take the likeliest tokens in the place of draws."""
+    for state, tree in rounds(*METHODS["eagle"]):
         for b, text in enumerate(texts(state)):
-            assert spelled(tree, b) == expanded(Drafting(head, text), SHAPE)
+            assert spelled(tree, b) == expanded(Drafting(EAGLE, text), SHAPE)
 
 
-DYNAMIC = {"eagle2": (EAGLE, Eagle2(20, 4, 4)), "eagle3": (EAGLE3, Eagle3(20, 4, 4))}
-
-
-@pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic_trees_are_those_of_a_heap(name):
-    head, drafter = DYNAMIC[name]
-    for state, tree in rounds(head, drafter):
+def test_dynamic_trees_are_those_of_a_heap():
+    for state, tree in rounds(*METHODS["eagle3"]):
         for b, text in enumerate(texts(state)):
-            assert set(spelled(tree, b)[1:]) == best_first(Drafting(head, text), 20, 4, 4)
+            found = set(spelled(tree, b)[1:])
+            assert found == best_first(Drafting(EAGLE3, text), *DYNAMIC) and {token for path in found for token in path} <= set(KNOWN)
 
 
-DRAWN = {"eagle": (EAGLE, Eagle(expansion((2, 1, 2)))), "eagle3": (EAGLE3, Eagle3(num_speculative_tokens=4)), "mtp": (MTP, Mtp())}
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_q_is_what_the_head_says_after_each_node(name):
-    head, drafter = DRAWN[name]
-    drawn = set()
-    for state, tree in rounds(head, drafter, temperature=1.3):
-        for b, text in enumerate(texts(state)):
-            drafting, parents = Drafting(head, text), np.asarray(tree.parent[b]).tolist()
-            for node, path in enumerate(spelled(tree, b)):
-                drawn.update(path)
-                if node in parents[1:]:
-                    wanted = np.exp(log_softmax(drafting.after(path)[1] / 1.3))
-                    np.testing.assert_allclose(tree.q[b, node], wanted, rtol=2e-3, atol=1e-6)
-                else:
-                    assert not np.any(tree.q[b, node])
-    assert len(drawn) > 15 and (name != "eagle3" or drawn <= set(KNOWN.tolist()))
-
-
-def test_a_chain_of_the_likeliest_is_that_of_plain_python():
-    for state, tree in rounds(MTP, Mtp(4)):
+def test_chains_are_those_of_plain_python():
+    for state, tree in rounds(*METHODS["mtp"]):
         for b, text in enumerate(texts(state)):
             drafting, path = Drafting(MTP, text), ()
             for _ in range(4):
@@ -185,38 +182,51 @@ def test_a_chain_of_the_likeliest_is_that_of_plain_python():
             assert tree.tokens[b, 1:].tolist() == list(path)
 
 
-METHODS = {
-    "eagle": (EAGLE, {}), "eagle2": (EAGLE, dict(tree_nodes=12, tree_depth=3, tree_top_k=4)),
-    "eagle3": (EAGLE3, dict(tree_nodes=12, tree_depth=3, tree_top_k=4)), "mtp": (MTP, {}),
-}  # fmt: skip
+@pytest.mark.parametrize("name", ["eagle", "mtp"])
+def test_q_is_what_the_head_says_after_each_node(name):
+    head, drafter = METHODS[name]
+    for state, tree in rounds(head, drafter, temperature=1.3):
+        for b, text in enumerate(texts(state)):
+            drafting, parents = Drafting(head, text), np.asarray(tree.parent[b]).tolist()
+            for node, path in enumerate(spelled(tree, b)):
+                if node in parents[1:]:
+                    wanted = np.exp(log_softmax(drafting.after(path)[1] / 1.3))
+                    np.testing.assert_allclose(tree.q[b, node], wanted, rtol=2e-3, atol=1e-6)
+                else:
+                    assert not np.any(tree.q[b, node])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_greedy_output_is_that_of_plain_decoding(method):
-    head, options = METHODS[method]
-    prompts = [[7], *random_prompts(7, 30, seed=5)]
-    plain = decoded(TARGET, None, Plain(), prompts)[1]
-    drafter = dataclasses.replace(make_drafter(method, **options), head=head.config)
-    state, found = decoded(TARGET, head, drafter, prompts)
-    assert found == plain and (method == "mtp" or state.counters.accepted_at.sum() > 0)
+@pytest.mark.parametrize("name", METHODS)
+def test_greedy_output_is_that_of_plain_decoding(name):
+    """In a ragged batch of eight."""
+    head, drafter = METHODS[name]
+    state = start(TARGET, head, drafter, PROMPTS, limit=LIMIT, chunk=16)
+    while not np.all(state.done):
+        _, state = turn(TARGET, head, state, TRUE, drafter, resolve("auto", drafter.sampled))
+    for text, prompt in zip(texts(state), PROMPTS):
+        assert text == plain(tuple(prompt), LIMIT)
+    assert name == "mtp" or state.counters.accepted_at.sum() > 0
 
 
-@pytest.mark.parametrize("method", ["eagle", "mtp"])
-def test_generators_take_heads_and_compile_once(method):
-    head, options = METHODS[method]
-    target = language_model(TARGET)
-    generator = Generator(target, method, Head(head, head.config, "random"), capacity=256, **options)
-    assert generator.drafter.head == head.config and generator.drafter.taps == (2,)
-    options = dict(max_new_tokens=12, ignore_eos=True)
-    assert generator([5, 9, 3], **options).token_ids == Generator(target, capacity=256)([5, 9, 3], **options).token_ids
-    assert compilations(generator, [5] * 9, max_new_tokens=20, temperature=0.8, top_k=5, seed=3) == 0
+@pytest.mark.parametrize(
+    ("method", "head", "options"),
+    [("eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC))), ("eagle3", EAGLE3, dict(num_speculative_tokens=2))],
+)
+def test_generators_take_heads_and_compile_once(method, head, options):
+    """One prompt at a time, greedily as plain decoding."""
+    generator = Generator(language_model(TARGET), method, Head(head, head.config, "random"), **options)
+    assert generator.drafter.head == head.config and generator.drafter.taps == head.config.taps
+    for i, prompt in enumerate(PROMPTS[:2]):
+        count = compilations(generator, prompt, max_new_tokens=1, temperature=0.8, top_k=5, seed=3)
+        assert (count > 0) == (i == 0)
+        assert generator(prompt, max_new_tokens=20, ignore_eos=True).token_ids == plain(tuple(prompt), len(prompt) + 20)[len(prompt) :]
 
 
 def test_rows_do_not_depend_on_their_neighbours():
-    """Not even one without a past, whose features are those of no token."""
-    drafter = Mtp(head=MTP.config)
-    together, _ = turn(TARGET, MTP, start(TARGET, MTP, drafter, PROMPTS, temperature=1.0), jnp.zeros(5), drafter, resolve("auto", "chain"))
-    alone, _ = turn(TARGET, MTP, start(TARGET, MTP, drafter, [[7]] * 5, temperature=1.0), jnp.zeros(5), drafter, resolve("auto", "chain"))
+    """Not even one without a past, whose feature is that of no token."""
+    head, drafter = METHODS["mtp"]
+    first = lambda prompts: next(iter(rounds(head, drafter, prompts=prompts, temperature=1.0)))[1]
+    together, alone = first(PROMPTS), first([PROMPTS[0]] * len(PROMPTS))
     assert together.tokens[0].tolist() == alone.tokens[0].tolist()
     np.testing.assert_allclose(together.q[0], alone.q[0], atol=1e-6)
 
