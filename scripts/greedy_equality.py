@@ -15,7 +15,7 @@ from rich.progress import track
 from specjax import Generator, load
 from specjax.bench import held_out_prompts
 from specjax.bench.runner import difference
-from specjax.drafters import METHODS, make_drafter
+from specjax.drafters import METHODS, heads_of, make_drafter
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST, NEW = 96, 32
@@ -23,7 +23,7 @@ LONGEST, NEW = 96, 32
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=",".join(method for method, d in METHODS.items() if not heads_of(d())))
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()

@@ -12,7 +12,7 @@ import jax
 
 import specjax
 from specjax.bench import compare, edit_prompts, held_out_prompts, report
-from specjax.drafters import METHODS
+from specjax.drafters import METHODS, heads_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SETS = {
@@ -29,7 +29,11 @@ def main():
     args = parser.parse_args()
 
     target, draft = (specjax.load(name) for name in ("tiny-python", "tiny-python-draft"))
-    methods = [m for m, d in METHODS.items() if int(d().needs_draft) < 2] if args.methods == "all" else args.methods.split(",")
+    methods = (
+        [m for m, d in METHODS.items() if int(d().needs_draft) < 2 and not heads_of(d())]
+        if args.methods == "all"
+        else args.methods.split(",")
+    )
     measured = {}
     for name, prompts_of in SETS.items():
         prompts = prompts_of(target, args.num_prompts)

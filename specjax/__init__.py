@@ -10,10 +10,14 @@ from .drafters import (
     DraftModel,
     DraftTree,
     DynamicTree,
+    Eagle,
+    Eagle2,
+    Eagle3,
     EarlyExit,
     LayerSkip,
     Lookahead,
     Merged,
+    Mtp,
     Ngram,
     Plain,
     Suffix,
@@ -38,7 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS", "Adaptive", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
-    "EarlyExit", "Generator", "Head", "LanguageModel", "LayerSkip", "Lookahead", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
+    "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Generator", "Head", "LanguageModel", "LayerSkip", "Lookahead", "Merged", "ModelConfig", "Mtp", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
     "SamplingParams", "SpecjaxError", "Stats", "Suffix", "Switch", "TokenRecycling", "Translated", "Tree",
     "Verdict", "embedded", "generate", "load", "load_drafter", "make_mesh", "prefill", "run", "sampling_params", "save", "save_head", "step",
 ]  # fmt: skip

@@ -142,7 +142,7 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--num-speculative-tokens",
         type=int,
-        help="for chains, most tokens drafted in a round (default 5; early_exit 6, suffix and layer_skip 8)",
+        help="for chains, most tokens drafted in a round (default 5; mtp 3, early_exit 6, suffix and layer_skip 8); eagle3 then drafts a chain",
     )
     command.add_argument("--inner-speculative-tokens", type=int, help="for cascade, tokens that the draft judges in a call (default 3)")
     command.add_argument("--prompt-lookup-max", type=int, help="for ngram and cascade, the longest run to look up (default 4)")
@@ -165,12 +165,12 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--tree",
         metavar="WIDTHS|FILE",
-        help="for tree (default 1,1,3,1,1,1,1,1) and token_recycling: children at each level, or a TOML file",
+        help="for tree (default 1,1,3,1,1,1,1,1), eagle, eagle3 and token_recycling: children at each level, or a TOML file",
     )
-    command.add_argument("--siblings", help="for tree, without_replacement (default), independent or top_k")
-    command.add_argument("--tree-nodes", type=int, help="for dynamic_tree, drafted nodes (default 16)")
-    command.add_argument("--tree-depth", type=int, help="for dynamic_tree, levels (default 5)")
-    command.add_argument("--tree-top-k", type=int, help="for dynamic_tree, nodes expanded in a level (default 4)")
+    command.add_argument("--siblings", help="for tree, eagle and eagle3, without_replacement (default), independent or top_k")
+    command.add_argument("--tree-nodes", type=int, help="for dynamic_tree (default 16), eagle2 and eagle3 (59), drafted nodes")
+    command.add_argument("--tree-depth", type=int, help="for dynamic_tree (default 5), eagle2 and eagle3 (6), levels")
+    command.add_argument("--tree-top-k", type=int, help="for dynamic_tree (default 4), eagle2 and eagle3 (10), nodes expanded in a level")
     command.add_argument("--exit-layer", type=int, help="for early_exit, how many layers draft (default half of them)")
     layers = dict(type=_numbers, metavar="LAYERS")
     command.add_argument("--skip-attention", **layers, help="for layer_skip, layers that draft without attention, such as 1,3")
@@ -195,7 +195,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _model_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", default="tiny-python", help="embedded name, directory or hub id (default tiny-python)")
     command.add_argument(
-        "--draft", action="append", default=[], help="a smaller model; several for merged and cascade, the first for others"
+        "--draft",
+        action="append",
+        default=[],
+        help="a smaller model, or a trained head; several for merged and cascade, the first that fits for others",
     )
     command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights; by default the checkpoint's")
 

@@ -17,6 +17,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.par
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -47,6 +48,18 @@ def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY
     model = Decoder(config.replace(**changes), jax.random.key(seed))
     graph, params = nnx.split(model)
     return nnx.merge(graph, jax.tree.map(lambda x: x * sharpness if x.ndim == 2 else x, params))
+
+
+def tiny_head(kind, config, seed: int = 0, sharpness: float = 8.0):
+    """A random head of the class ``kind``, far from uniform as in ``tiny_model``, whose norms and biases all do something."""
+    graph, params = nnx.split(nnx.eval_shape(lambda: kind(config, jax.random.key(0))))
+    rng = np.random.default_rng(seed)
+
+    def drawn(x):
+        values = rng.normal(0, 0.02 * sharpness, x.shape) if len(x.shape) == 2 else rng.normal(1, 0.3, x.shape)
+        return jnp.zeros(x.shape, x.dtype) if x.dtype == jnp.int32 else jnp.asarray(values, x.dtype)
+
+    return nnx.merge(graph, jax.tree.map(drawn, params))
 
 
 def byte_tokenizer(vocab_size: int = 61, first: int = 0) -> PreTrainedTokenizerFast:

@@ -11,7 +11,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import TINY, p_value, tiny_model, warped
+from conftest import TINY, p_value, tiny_head, tiny_model, warped
 
 from specjax import (
     Adaptive,
@@ -19,17 +19,22 @@ from specjax import (
     DraftModel,
     DraftTree,
     DynamicTree,
+    Eagle,
+    Eagle2,
+    Eagle3,
     EarlyExit,
     LayerSkip,
     Lookahead,
     Merged,
+    Mtp,
     Ngram,
     Plain,
     Switch,
     decode,
 )  # fmt: skip
 from specjax.constraint import Automaton
-from specjax.drafters import parameters, several
+from specjax.drafters import heads_of, parameters, several
+from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MtpConfig, MtpHead
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
@@ -83,6 +88,15 @@ CASES = {
     ),
 }  # fmt: skip
 
+CONFIG = TINY.replace(
+    vocab_size=V, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2, num_kv_heads=1, max_position_embeddings=CAPACITY
+)
+
+EAGLE = EagleConfig(CONFIG, target_layers=1)
+EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
+MTP = MtpConfig(CONFIG, target_layers=1)
+HEADS = {"eagle": EagleHead, "eagle3": Eagle3Head, "mtp": MtpHead}
+
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
     "ngram": (Ngram(DRAFTS), ("sample_and_walk",)),
@@ -102,11 +116,11 @@ METHODS = {
     "switch": (Switch((Ngram(1), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
     "draft_model, confidence": (Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7), ("block", "rejection")),
     "draft_model, ema": (Adaptive(DraftModel(DRAFTS), "ema", draft_cost=0.33), ("block",)),
+    "eagle": (Eagle(expansion((2, 1)), head=EAGLE), ("recursive_rejection",)),
+    "eagle2": (Eagle2(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE), ("sample_and_walk",)),
+    "eagle3": (Eagle3(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE3), ("sample_and_walk",)),
+    "mtp": (Mtp(DRAFTS, head=MTP), ("block",)),
 }
-
-CONFIG = TINY.replace(
-    vocab_size=V, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2, num_kv_heads=1, max_position_embeddings=CAPACITY
-)
 
 CONSTRAINT = Automaton(  # written by hand: state 0 allows all; 1 and 2 are the first language, 3 and 4 the second; 1 and 3 are final
     next=jnp.array([[0] * V, [-1, 2, -1, 1, -1], [-1, 1, 2, -1, -1], [3, 3, 4, 3, -1], [4, 4, 3, -1, -1]], jnp.int32),
@@ -126,6 +140,15 @@ FIRST = {(): 0, (1, 2): 1, (2, 2): 3}
 @cache
 def model(seed: int):
     return tiny_model(seed, sharpness=15, config=CONFIG)
+
+
+@cache
+def head(config, seed: int):
+    """A random head; one of a draft vocabulary lacks token 1, which prompts and constraints are full of."""
+    found = tiny_head(HEADS[config.kind], config, seed, sharpness=15)
+    if config.kind == "eagle3":
+        found.draft_to_target[...] = jnp.array([0, 1, 1, 1])
+    return found
 
 
 @cache
@@ -197,6 +220,8 @@ def observed(state: decode.DecodeState, rows: int) -> dict[str, np.ndarray]:
 def draws(drafter, rule, seed: int, rows: int, calls: int, processors: tuple = (), draft=None) -> tuple[dict[str, np.ndarray], float]:
     """Counts over so many calls, and the mean rate at which drafts were emitted."""
     counts, rates = [], []
+    if draft is None and heads_of(drafter):
+        draft = head(drafter.head, seed)
     draft = draft or (tuple(model(seed + i) for i in range(drafter.needs_draft)) if several(drafter) else model(seed))
     for call in range(calls):
         state = finish(draft, start(draft, drafter, call, rows, processors), drafter, rule)

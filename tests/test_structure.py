@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import TINY
+from flax import nnx
 from jax import lax
 
-from specjax import Adaptive, DraftModel, Generator, Ngram, Plain, Switch, decode, sampling_params
-from specjax.drafters import parameters
+from specjax import Adaptive, DraftModel, Eagle3, Generator, Mtp, Ngram, Plain, Switch, decode, sampling_params
+from specjax.drafters import heads_of, parameters
+from specjax.heads import Eagle3Config, Eagle3Head, MtpConfig, MtpHead
 from specjax.models.layers import linear
 from specjax.models.load import abstract_decoder
 from specjax.planning import hlo
@@ -22,6 +24,11 @@ DRAFT = TINY.replace(vocab_size=320, hidden_size=96, intermediate_size=160, num_
 CAPACITY = 176
 METHODS = {"none": Plain(), "ngram": Ngram(3), "draft_model": DraftModel(3)}
 CONTROLLED = {"switch": Switch((Ngram(2), DraftModel(2))), "ema": Adaptive(DraftModel(2))}
+HEAD = TINY.replace(vocab_size=320, hidden_size=128, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
+HEADED = {
+    "eagle3": Eagle3(6, 3, 2, head=Eagle3Config(HEAD, 128, 2, (0, 1, 2), draft_vocab_size=288)),
+    "mtp": Mtp(num_speculative_tokens=3, head=MtpConfig(HEAD, target_layers=2)),
+}
 MOVES = ("copy", "convert", "transpose")
 
 
@@ -29,7 +36,7 @@ class Program:
     """``decode.run`` compiled for abstract models: bfloat16 weights, and a cache of ``dtype``.
 
     Attributes:
-      target, given, state: its arguments, as shapes; ``draft`` is the draft model in ``given``.
+      target, given, state: its arguments, as shapes; ``draft`` is the draft model or the head in ``given``.
       caches: elements of each cache leaf, the draft's included.
       weights: elements of each weight matrix.
     """
@@ -37,6 +44,8 @@ class Program:
     def __init__(self, drafter, batch, dtype=jnp.float32, models=(TARGET, DRAFT), capacity=CAPACITY, device=None, options=None):
         placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
+        if heads_of(drafter):
+            self.draft = placed(abstract_head(drafter.head))
         self.given = parameters(drafter, self.draft, models[0].vocab_size)
         rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
         prompt = jax.ShapeDtypeStruct((batch, capacity), jnp.int32)
@@ -53,14 +62,14 @@ class Program:
         self.weights = {leaf.size for leaf in jax.tree.leaves((self.target, self.draft)) if leaf.ndim == 2}
 
 
-PROGRAMS = [(method, batch) for method in METHODS for batch in (1, 4)] + [(method, 4) for method in CONTROLLED]
+PROGRAMS = [(method, batch) for method in METHODS for batch in (1, 4)] + [(method, 4) for method in CONTROLLED | HEADED]
 
 
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda p: f"{p[0]}-{p[1]}")
 def program(request) -> Program:
     method, batch = request.param
     # The machine code is not looked at: without its optimisation the same instructions compile in half the time.
-    return Program((METHODS | CONTROLLED)[method], batch, options={"xla_backend_optimization_level": 0})
+    return Program((METHODS | CONTROLLED | HEADED)[method], batch, options={"xla_backend_optimization_level": 0})
 
 
 def test_loop_copies_no_cache(program: Program):
@@ -142,6 +151,12 @@ def test_tpu_loop_copies_no_cache(batch: int, monkeypatch):
     assert hlo.moved(program.text, program.caches) == []
     test_donated_caches_are_aliased(program)
     test_loop_never_calls_the_host(program)
+
+
+def abstract_head(config) -> nnx.Module:
+    """A head that holds shapes instead of arrays."""
+    kind = {"eagle3": Eagle3Head, "mtp": MtpHead}[config.kind]
+    return nnx.eval_shape(lambda: kind(config, jax.random.key(0), jnp.bfloat16))
 
 
 def zeros(tree):

@@ -10,10 +10,12 @@ from .base import Drafter, can_rest, checked, heads_of, parameters, remembered, 
 from .cascade import Cascade
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
+from .eagle import Eagle, Eagle2, Eagle3
 from .early_exit import EarlyExit
 from .layer_skip import LayerSkip
 from .lookahead import Lookahead
 from .merged import Merged
+from .mtp import Mtp
 from .ngram import Ngram
 from .none import Plain
 from .suffix import Suffix
@@ -24,7 +26,7 @@ from .tree import DraftTree
 METHODS = {
     "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "lookahead": Lookahead, "draft_model": DraftModel,
     "tree": DraftTree, "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip,
-    "switch": Switch,
+    "switch": Switch, "eagle": Eagle, "eagle2": Eagle2, "eagle3": Eagle3, "mtp": Mtp,
 }  # fmt: skip
 
 OPTIONS = tuple(
@@ -38,8 +40,8 @@ OPTIONS = tuple(
 """The options of all methods."""
 
 __all__ = [
-    "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit", "LayerSkip", "Lookahead", "Merged", "Ngram",
-    "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "heads_of", "make_drafter", "parameters", "remembered", "several",
+    "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "Eagle", "Eagle2", "Eagle3", "EarlyExit", "LayerSkip", "Lookahead", "Merged",
+    "Mtp", "Ngram", "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "heads_of", "make_drafter", "parameters", "remembered", "several",
 ]  # fmt: skip
 
 

@@ -1,37 +1,26 @@
 """A second, smaller language model drafts a chain (Leviathan et al. 2023; Chen et al. 2023)."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
 
-from .. import cache as kv
-from ..cache import KVCache
-from ..decode import catch_up, fill
 from ..request import whole
 from . import chains
-
-
-@struct.dataclass
-class State:
-    """The draft's cache, which holds all tokens but the newest two, and between draft and commit the rows of this round."""
-
-    cache: KVCache
-    rows: tuple = ()
+from .readers import State, TokenReader
 
 
 @dataclasses.dataclass(frozen=True)
 class DraftModel:
     """Draws ``num_speculative_tokens`` tokens one after another from the draft, under the same sampling options as the target.
 
-    A round begins with the newest two tokens. When all drafts of the last round were kept, the draft has not seen the last of
-    them; reading two closes that hole at the cost of none, since a second row is free where a step reads all weights anyway.
+    A round begins with the newest two tokens, see ``readers.TokenReader``.
     """
 
     num_speculative_tokens: int = 5
+    reader: ClassVar[Any] = TokenReader()
     sampled: ClassVar[str] = "chain"
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = True
@@ -45,36 +34,31 @@ class DraftModel:
         return self.num_speculative_tokens
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
-        return State(cache.replace(length=jnp.maximum(lengths - 2, 0)))
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
 
     def draft(self, target, draft, state, key, least: jax.Array | None = None):
         """See ``Drafter``; ``least``: see ``chains.draw``."""
-        n = state.cache.length  # the root is at position n
-        cache = catch_up(draft, state.drafter.cache, state.tokens, jnp.maximum(n - 1, 0))
-        before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
-        place = jnp.arange(self.depth + 1)  # rows of the round: the token before the root, the root, all drafts but the last
-        exists = (place > 0) | (n > 0)[:, None]
-        at = jnp.maximum(n[:, None] - 1 + place, 0)
+        reader = self.reader
+        begun = reader.begin(target, draft, state, self.depth)
+        B, R = begun.seen.shape
+        node = jnp.arange(1, self.depth)  # all drafts but the last are read
+        at = jnp.concatenate([begun.positions, begun.root[:, None] + node], 1)
 
-        def read(i, token, rows):
-            seen = jnp.concatenate([exists & (place <= i), jnp.ones_like(exists[:, :1])], 1)[:, None]
-            position = (n + i)[:, None]
-            out = draft(token, position, seen, cache, rows=rows, row_positions=jnp.concatenate([at, position], 1))
-            rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], i + 1, 2), rows, out.rows)
-            return draft.logits(out.hidden), rows
+        def read(i, token, before):
+            hidden, rows = before
+            earlier = jnp.broadcast_to(node < i, (B, self.depth - 1))
+            seen = jnp.concatenate([begun.seen, earlier, jnp.ones((B, 1), bool)], 1)[:, None]
+            position = (begun.root + i)[:, None]
+            positions = jnp.concatenate([at, position], 1)
+            out = reader.read(target, draft, token, hidden, position, seen, begun.cache, rows=rows, row_positions=positions)
+            rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], R + i - 1, 2), rows, out.rows)
+            return reader.logits(target, draft, out.hidden), (out.hidden, rows)
 
-        mask = jnp.tril(jnp.ones((2, 2), bool)) & exists[:, None, :2] | jnp.eye(2, dtype=bool)
-        out = draft(jnp.concatenate([before, state.root[:, None]], 1), at[:, :2], mask, cache)
-        rows = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, self.depth - 1), (0, 0))), out.rows)
         chain = chains.begin(state, self.depth, target.config.vocab_size)
-        chain = chains.draw(chain, draft.logits(out.hidden[:, -1:]), 0, state, key, least)
-        chain, rows, _ = chains.grow(chain, 1, read, rows, state, key, least)
-        return chain.tree, State(cache, rows)
+        chain = chains.draw(chain, reader.logits(target, draft, begun.hidden), 0, state, key, least)
+        chain, (_, rows), _ = chains.grow(chain, 1, read, (begun.hidden, begun.room(self.depth - 1)), state, key, least)
+        return chain.tree, State(begun.cache, rows=rows)
 
     def commit(self, target, draft, state, tree, out, verdict):
-        n, pending = state.cache.length, state.drafter
-        kept = jnp.minimum(jnp.arange(self.depth + 1), verdict.length[:, None])
-        path = jnp.minimum(kept + jnp.int32(n == 0)[:, None], self.depth)  # in a row of one token there was none before the root
-        cache = kv.commit(pending.cache, pending.rows, path, pending.cache.length, jnp.maximum(n + verdict.length - 1, 0))
-        return State(cache)
+        kept = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
+        return self.reader.commit(target, draft, state, jnp.minimum(kept, self.depth - 1), out, verdict)

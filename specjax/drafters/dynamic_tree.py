@@ -1,7 +1,7 @@
 """A best-first token tree from a draft model: expand the likeliest nodes, then keep the best (EAGLE-2, Li et al. 2024, section 4)."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from ..errors import RequestError
 from ..request import whole
 from ..tree import Tree
 from . import levels
+from .readers import TokenReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,7 @@ class DynamicTree:
     tree_nodes: int = 15
     tree_depth: int = 5
     tree_top_k: int = 4
+    reader: ClassVar[Any] = TokenReader()
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = True
@@ -44,7 +46,7 @@ class DynamicTree:
         return self.tree_depth
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return levels.init(draft, tokens, lengths, chunk=chunk, dtype=dtype)
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
 
     def draft(self, target, draft, state, key):
         B, k, D = state.tokens.shape[0], self.tree_top_k, self.tree_depth
@@ -55,15 +57,15 @@ class DynamicTree:
             return best // k, best % k, scores
 
         once = jnp.broadcast_to(_only_first(k), (B, k))
-        found, (slot, rank), pending = levels.grow(draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k")
+        found, (slot, rank), pending = levels.grow(self.reader, target, draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k")
         tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(state.root, found.tokens, found.scores, slot, rank)
         return tree, pending.replace(row_of=row_of)
 
     def commit(self, target, draft, state, tree, out, verdict):
-        return levels.commit(state, verdict)
+        return levels.commit(self.reader, target, draft, state, out, verdict)
 
     def _rerank(self, root, tokens, scores, slot, rank) -> tuple[Tree, jax.Array]:
-        """The tree of one row, and the row of each node's keys and values.
+        """The tree of one row, and ``row_of`` of its nodes, see ``readers.State``.
 
         Args:
           tokens, scores: [D, k, k], the candidates: children of each frontier node, and their log-probabilities.
@@ -89,10 +91,10 @@ class DynamicTree:
         parents = jnp.concatenate([jnp.full((1, k), -1), above]).reshape(-1)[kept // k]  # candidates, -1 for the root
         parent = jnp.where(valid & (parents >= 0), jnp.searchsorted(kept, parents) + 1, 0)
         expanded = kept[:, None] == above.reshape(-1)
-        row_of = jnp.where(valid & expanded.any(-1), 2 + jnp.argmax(expanded, -1), 0)
+        row_of = jnp.where(valid & expanded.any(-1), 1 + jnp.argmax(expanded, -1), 0)
         first = lambda value, rest: jnp.concatenate([jnp.asarray(value, rest.dtype)[None], rest])
         tree = Tree(first(root, tokens.reshape(-1)[kept]), first(0, parent.astype(jnp.int32)), first(True, valid), max_depth=D)
-        return tree, first(1, row_of.astype(jnp.int32))
+        return tree, first(0, row_of.astype(jnp.int32))
 
 
 def _only_first(k: int) -> jax.Array:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import defaultdict
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import RequestError
 from ..tree import Topology, Tree, expansion
 from . import levels
+from .readers import TokenReader
 
 DEFAULT = (1, 1, 3, 1, 1, 1, 1, 1)
 
@@ -26,6 +27,7 @@ class DraftTree:
 
     tree: Topology = expansion(DEFAULT)
     siblings: str = "without_replacement"
+    reader: ClassVar[Any] = TokenReader()
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = True
 
@@ -45,7 +47,7 @@ class DraftTree:
         return "" if self.siblings == "top_k" else self.siblings
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return levels.init(draft, tokens, lengths, chunk=chunk, dtype=dtype)
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
 
     def draft(self, target, draft, state, key):
         layout = plan(self.tree)
@@ -55,7 +57,7 @@ class DraftTree:
             return *(jnp.broadcast_to(jnp.asarray(table)[d], (B, F)) for table in (layout.slots, layout.ranks)), carry
 
         found, _, pending = levels.grow(
-            draft, state, key, choose, (), depth=self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings
+            self.reader, target, draft, state, key, choose, (), depth=self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings
         )
         at = layout.depth[1:] - 1, slice(None), layout.slot_of[layout.parent[1:]], layout.rank[1:]
         tokens = jnp.concatenate([state.root[:, None], found.tokens[at].T], 1)
@@ -67,7 +69,7 @@ class DraftTree:
         return tree, pending.replace(row_of=whole(layout.row_of))
 
     def commit(self, target, draft, state, tree, out, verdict):
-        return levels.commit(state, verdict)
+        return levels.commit(self.reader, target, draft, state, out, verdict)
 
 
 class Layout(NamedTuple):
@@ -78,7 +80,7 @@ class Layout(NamedTuple):
       parent, rank, depth: see ``Topology``.
       inner: bool [N], nodes that have children.
       slot_of: the place of an inner node in the frontier of its level.
-      row_of: the row that the draft computes for it; 0 for leaves.
+      row_of: see ``readers.State``.
       dense: bool, the children of every node have the ranks 0, 1, ...
     """
 
@@ -107,6 +109,6 @@ def plan(tree: Topology) -> Layout:
     for d, frontier in enumerate(frontiers):
         for slot, node in enumerate(frontier):
             slot_of[node], slots[d, slot], ranks[d, slot] = slot, slot_of[parent[node]], rank[node]
-    row_of = np.where(inner, np.where(depth == 0, 1, 2 + (depth - 1) * width + slot_of), 0).astype(np.int32)
+    row_of = np.where(inner, np.where(depth == 0, 0, 1 + (depth - 1) * width + slot_of), 0).astype(np.int32)
     dense = all(sorted(ranks) == list(range(len(ranks))) for ranks in children.values())
     return Layout(slots, ranks, parent, rank, depth, inner, slot_of, row_of, dense)

@@ -172,7 +172,7 @@ class Eagle3Head(nnx.Module):
         if self.config.draft_vocab_size == self.config.vocab_size:
             return scores
         known = jnp.arange(self.config.draft_vocab_size) + self.draft_to_target[...]
-        return jnp.full((*hidden.shape[:-1], self.config.vocab_size), LACKING).at[..., known].set(scores)
+        return jnp.full((*hidden.shape[:-1], self.config.vocab_size), LACKING, jnp.float32).at[..., known].set(scores)
 
     def draft_logits(self, hidden: jax.Array) -> jax.Array:
         """Float32 [..., Vd] over the draft vocabulary."""

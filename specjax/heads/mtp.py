@@ -1,7 +1,7 @@
 """Multi-token prediction: decoder layers trained with the target to say the tokens after the next (DeepSeek-V3, 2412.19437, section 2.2).
 
-A module is a ``FeatureHead``. A checkpoint with one module is used again and again, each time on its own hidden state; with several,
-module k reads the hidden states of module k - 1 and the tokens k further on.
+The module is a ``FeatureHead``: a checkpoint has one, which is used again and again, each time on its own hidden state. Several, of which
+module k reads the hidden states of module k - 1 and the tokens k further on, are not supported.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..config import ModelConfig
+from ..errors import ConfigError
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, matrix, param, rms_norm
 from .eagle import embeddings
@@ -19,14 +20,14 @@ from .eagle import embeddings
 
 @dataclasses.dataclass(frozen=True)
 class MtpConfig:
-    """Modules that predict further tokens.
+    """A module that predicts further tokens. Raises ConfigError for several.
 
     Attributes:
-      layers: the decoder layers of one module, as wide as the target.
+      layers: the decoder layers of the module, as wide as the target.
       target_layers: how many the target has.
-      modules: how many modules there are, one for each depth.
-      normed_features: whether a module reads the target's hidden state after the final norm.
-      norm_output: whether a module hands on its hidden state after its norm (GLM), rather than the raw one (DeepSeek).
+      modules: how many the checkpoint has.
+      normed_features: whether it reads the target's hidden state after the final norm.
+      norm_output: whether it hands on its hidden state after its norm (GLM), rather than the raw one (DeepSeek).
       hidden_first: whether the joined input begins with the hidden state (the paper's formula, MiMo), rather than the embedding.
       own_embedding, own_head: whether the checkpoint brings them; else the target's serve.
     """
@@ -40,6 +41,12 @@ class MtpConfig:
     own_embedding: bool = False
     own_head: bool = False
     kind: ClassVar[str] = "mtp"
+
+    def __post_init__(self):
+        if self.modules != 1:
+            raise ConfigError(
+                f"the checkpoint has {self.modules} modules for multi-token prediction and only one is supported; take one with a single module"
+            )
 
     @property
     def taps(self) -> tuple[int, ...]:

@@ -1,0 +1,246 @@
+"""What is drafted from features against plain Python that reads every text from its beginning: no cache, no levels, no replay.
+
+Which node was accepted is chosen by the tests, so that rounds keep all drafts, none, or any path of the tree.
+"""
+
+import dataclasses
+import heapq
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import TINY, language_model, random_prompts, tiny_head, tiny_model
+from test_decode import start
+from test_structure import compilations
+from test_tree_drafts import log_softmax, spelled, texts
+
+from specjax import Eagle, Eagle2, Eagle3, Generator, Mtp, RequestError, decode
+from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MtpConfig, MtpHead
+from specjax.training.losses import scores
+from specjax.tree import ancestors, expansion
+from specjax.verify import _verdict_at, resolve
+
+TARGET = tiny_model(0, 8.0)
+LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
+PROMPTS = [[7], [5, 9], *random_prompts(6, 30, seed=4)]
+KNOWN = np.sort(np.random.default_rng(1).choice(TINY.vocab_size, 40, replace=False))
+LONGEST, LIMIT = 64, 56
+TRUE = jnp.full(len(PROMPTS), -1.0)
+
+EAGLE = tiny_head(EagleHead, EagleConfig(LAYERS, target_layers=2))
+EAGLE3 = tiny_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size), sharpness=20)
+EAGLE3.draft_to_target[...] = jnp.asarray(KNOWN - np.arange(KNOWN.size), jnp.int32)
+MTP = tiny_head(MtpHead, MtpConfig(LAYERS, target_layers=2))
+
+
+@jax.jit
+def features_of(target, head, tokens):
+    """Features [T, E] of a text [1, T], by a forward without a cache."""
+    T = tokens.shape[1]
+    out = target(tokens, jnp.arange(T)[None], jnp.tril(jnp.ones((T, T), bool)), taps=head.config.taps)
+    return head.fuse(target, out.taps)[0]
+
+
+@jax.jit
+def logits_of(target, tokens):
+    return scores(target, tokens)[0]
+
+
+def is_greedy(text: list[int], prompt: list[int], limit: int) -> bool:
+    """Whether plain decoding goes on from the prompt like this, by a forward without a cache."""
+    padded = np.zeros((1, LONGEST), np.int32)
+    padded[0, : len(text)] = text
+    wanted = np.argmax(logits_of(TARGET, padded), -1)[len(prompt) - 1 : limit - 1]
+    return len(text) == limit and text[: len(prompt)] == prompt and text[len(prompt) :] == wanted.tolist()
+
+
+@jax.jit
+def said_after(target, head, tokens, features, count):
+    """The hidden state [E] and logits [V] after the first ``count`` pairs of [1, T], by a forward without a cache."""
+    T = tokens.shape[1]
+    out = head(target, tokens, features, jnp.arange(T)[None], jnp.tril(jnp.ones((T, T), bool)))
+    hidden = out.hidden[0, count - 1]
+    return hidden, head.logits(target, hidden)
+
+
+class Drafting:
+    """What a head says after a text t_0 ... t_n and drafts: the features f_0 ... f_(n - 1) are the target's, those after them its own."""
+
+    def __init__(self, head, text: list[int]):
+        self.head, self.said = head, {}
+        padded = np.zeros((1, LONGEST), np.int32)
+        padded[0, : len(text)] = text
+        features = np.asarray(features_of(TARGET, head, padded))
+        self.features = list(features[: len(text) - 1]) or [np.zeros_like(features[0])]  # before the first token there is none
+        self.tokens = text[1:] or text
+
+    def after(self, path: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Its hidden state and its logits after the drafts of a path."""
+        if path not in self.said:
+            features = self.features + [self.after(path[:d])[0] for d in range(len(path))]
+            tokens = self.tokens + list(path)
+            padded = np.zeros((1, LONGEST), np.int32), np.zeros((1, LONGEST, len(features[0])), np.float32)
+            padded[0][0, : len(tokens)], padded[1][0, : len(features)] = tokens, features
+            hidden, logits = said_after(TARGET, self.head, *padded, len(tokens))
+            self.said[path] = np.asarray(hidden), np.asarray(logits, np.float64)
+        return self.said[path]
+
+    def best(self, path, k: int) -> list[int]:
+        return np.argsort(-self.after(path)[1], kind="stable")[:k].tolist()
+
+
+def expanded(drafting: Drafting, shape) -> list[tuple[int, ...]]:
+    """A tree of fixed shape: every node's i-th child is the i-th likeliest token after it."""
+    found = {(): ()}
+    for path in shape.paths[1:]:
+        above = found[path[:-1]]
+        found[path] = (*above, drafting.best(above, path[-1] + 1)[-1])
+    return list(found.values())
+
+
+def best_first(drafting: Drafting, nodes: int, depth: int, top_k: int) -> set[tuple[int, ...]]:
+    """EAGLE-2, section 4: expand the top_k likeliest nodes of each level; then take the likeliest off a heap, and their children in."""
+    children, frontier = {}, [(0.0, ())]
+    for _ in range(depth):
+        for value, path in frontier:
+            logs = log_softmax(drafting.after(path)[1])
+            children[path] = [(value + logs[token], (*path, token)) for token in drafting.best(path, top_k)]
+        frontier = heapq.nlargest(top_k, [child for _, path in frontier for child in children[path]])
+    heap, kept = [(-value, path) for value, path in children[()]], set()
+    heapq.heapify(heap)
+    while len(kept) < nodes:
+        _, path = heapq.heappop(heap)
+        kept.add(path)
+        for value, child in children.get(path, ()):
+            heapq.heappush(heap, (-value, child))
+    return kept
+
+
+@partial(jax.jit, static_argnames=("drafter", "rule"))
+def turn(target, head, state, luck, drafter, rule):
+    """The tree of a round, and the state after it if row b accepts a node so deep: the root where ``luck[b]`` is 0, the deepest where it is 1; as the
+    rule decides where it is below 0."""
+
+    def accepted(tree, luck):
+        lineage = ancestors(tree)
+        deepest = jnp.argsort(jnp.where(tree.valid, lineage.sum(-1), 0), descending=True)  # the root last of the valid ones
+        last = deepest[jnp.int32((1 - luck) * (tree.valid.sum() - 1).astype(jnp.float32))]
+        return _verdict_at(last, jnp.int32(3 + 50 * luck), tree, lineage)
+
+    found = decode.judge(target, head, state, drafter=drafter, rule=rule)
+    forced = jax.vmap(accepted)(found.tree, luck)
+    verdict = jax.tree.map(lambda own, given: jnp.where((luck < 0).reshape(-1, *(1,) * (own.ndim - 1)), own, given), found.verdict, forced)
+    return found.tree, decode.settle(target, head, state, dataclasses.replace(found, verdict=verdict), drafter=drafter)
+
+
+def rounds(head, drafter, count: int = 4, prompts=PROMPTS, **options):
+    """For each round the state before it and its tree. Of the rows, one accepts all that can be, one nothing, and they take turns."""
+    state = start(TARGET, head, drafter, prompts, limit=LIMIT, chunk=16, **options)
+    lengths, luck = [], np.random.default_rng(0).random((count, len(PROMPTS)))
+    for i in range(count):
+        luck[i, i % len(PROMPTS)], luck[i, (i + 1) % len(PROMPTS)] = 1, 0
+        tree, after = turn(TARGET, head, state, jnp.float32(luck[i]), drafter, resolve("auto", drafter.sampled))
+        yield state, tree
+        lengths.extend(np.asarray(after.cache.length - state.cache.length))
+        state = after
+    assert min(lengths) == 1 and max(lengths) == drafter.depth + 1  # after a round that kept nothing, and one that kept all
+
+
+SHAPE = expansion((3, 2, 1, 1))
+DYNAMIC = (20, 4, 4)
+METHODS = {
+    "eagle": (EAGLE, Eagle(SHAPE, head=EAGLE.config)),
+    "eagle3": (EAGLE3, Eagle3(*DYNAMIC, head=EAGLE3.config)),
+    "mtp": (MTP, Mtp(4, head=MTP.config)),
+}
+
+
+def test_static_trees_are_those_of_plain_python():
+    """Greedy rows take the likeliest tokens in the place of draws."""
+    for state, tree in rounds(*METHODS["eagle"]):
+        for b, text in enumerate(texts(state)):
+            assert spelled(tree, b) == expanded(Drafting(EAGLE, text), SHAPE)
+
+
+def test_dynamic_trees_are_those_of_a_heap():
+    for state, tree in rounds(*METHODS["eagle3"]):
+        for b, text in enumerate(texts(state)):
+            found = set(spelled(tree, b)[1:])
+            assert found == best_first(Drafting(EAGLE3, text), *DYNAMIC) and {token for path in found for token in path} <= set(KNOWN)
+
+
+def test_chains_are_those_of_plain_python():
+    for state, tree in rounds(*METHODS["mtp"]):
+        for b, text in enumerate(texts(state)):
+            drafting, path = Drafting(MTP, text), ()
+            for _ in range(4):
+                path += tuple(drafting.best(path, 1))
+            assert tree.tokens[b, 1:].tolist() == list(path)
+
+
+@pytest.mark.parametrize("name", ["eagle", "mtp"])
+def test_q_is_what_the_head_says_after_each_node(name):
+    head, drafter = METHODS[name]
+    for state, tree in rounds(head, drafter, temperature=1.3):
+        for b, text in enumerate(texts(state)):
+            drafting, parents = Drafting(head, text), np.asarray(tree.parent[b]).tolist()
+            for node, path in enumerate(spelled(tree, b)):
+                if node in parents[1:]:
+                    wanted = np.exp(log_softmax(drafting.after(path)[1] / 1.3))
+                    np.testing.assert_allclose(tree.q[b, node], wanted, rtol=2e-3, atol=1e-6)
+                else:
+                    assert not np.any(tree.q[b, node])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_greedy_output_is_that_of_plain_decoding(name):
+    """In a ragged batch of eight."""
+    head, drafter = METHODS[name]
+    state = start(TARGET, head, drafter, PROMPTS, limit=LIMIT, chunk=16)
+    while not np.all(state.done):
+        _, state = turn(TARGET, head, state, TRUE, drafter, resolve("auto", drafter.sampled))
+    for text, prompt in zip(texts(state), PROMPTS):
+        assert is_greedy(text, prompt, LIMIT)
+    assert name == "mtp" or state.counters.accepted_at.sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "options"),
+    [("eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC))), ("eagle3", EAGLE3, dict(num_speculative_tokens=2))],
+)
+def test_generators_take_heads_and_compile_once(method, head, options):
+    """One prompt at a time, greedily as plain decoding."""
+    generator = Generator(language_model(TARGET), method, Head(head, head.config, "random"), **options)
+    assert generator.drafter.head == head.config and generator.drafter.taps == head.config.taps
+    for i, prompt in enumerate(PROMPTS[:2]):
+        count = compilations(generator, prompt, max_new_tokens=1, temperature=0.8, top_k=5, seed=3)
+        assert (count > 0) == (i == 0)
+        new = generator(prompt, max_new_tokens=20, ignore_eos=True).token_ids
+        assert is_greedy([*prompt, *new], prompt, len(prompt) + 20)
+
+
+def test_rows_do_not_depend_on_their_neighbours():
+    """Not even one without a past, whose feature is that of no token."""
+    head, drafter = METHODS["mtp"]
+    first = lambda prompts: next(iter(rounds(head, drafter, prompts=prompts, temperature=1.0)))[1]
+    together, alone = first(PROMPTS), first([PROMPTS[0]] * len(PROMPTS))
+    assert together.tokens[0].tolist() == alone.tokens[0].tolist()
+    np.testing.assert_allclose(together.q[0], alone.q[0], atol=1e-6)
+
+
+def test_options_that_do_not_fit_are_refused():
+    with pytest.raises(RequestError, match="tree_nodes must be"):
+        Eagle3(tree_nodes=3, tree_depth=4)
+    with pytest.raises(RequestError, match="siblings 'beam'"):
+        Eagle(siblings="beam")
+    with pytest.raises(RequestError, match="drafts with a trained head of kind eagle3"):
+        Generator(language_model(TARGET), "eagle3", Head(MTP, MTP.config, "random"))
+
+
+def test_shapes_are_the_published_ones():
+    depths = Eagle().tree.depths
+    assert [depths.count(d) for d in range(6)] == [1, 4, 8, 8, 3, 2] and Eagle().sampled == "without_replacement"
+    assert Eagle2().depth == Eagle3().depth == 6 and Eagle3().sampled == ""
+    assert Eagle3(tree=SHAPE).depth == 4 and Eagle3(num_speculative_tokens=5).sampled == "chain"
