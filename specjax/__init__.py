@@ -5,14 +5,17 @@ from .decode import DecodeState, prefill, run, step
 from .drafters import (
     METHODS,
     Adaptive,
+    Block,
     Cascade,
     Drafter,
     DraftModel,
     DraftTree,
     DynamicTree,
     EarlyExit,
+    Hydra,
     LayerSkip,
     Lookahead,
+    Medusa,
     Merged,
     Ngram,
     Plain,
@@ -35,8 +38,8 @@ from .verify import Verdict
 __version__ = "0.1.0"
 
 __all__ = [
-    "METHODS", "Adaptive", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
-    "EarlyExit", "Generator", "LanguageModel", "LayerSkip", "Lookahead", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
+    "METHODS", "Adaptive", "Block", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
+    "EarlyExit", "Generator", "Hydra", "LanguageModel", "LayerSkip", "Lookahead", "Medusa", "Merged", "ModelConfig", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
     "SamplingParams", "SpecjaxError", "Stats", "Suffix", "Switch", "TokenRecycling", "Translated", "Tree",
     "Verdict", "embedded", "generate", "load", "make_mesh", "prefill", "run", "sampling_params", "save", "step",
 ]  # fmt: skip

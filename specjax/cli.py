@@ -113,7 +113,7 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--num-speculative-tokens",
         type=int,
-        help="for chains, most tokens drafted in a round (default 5; early_exit 6, suffix and layer_skip 8)",
+        help="for chains, most tokens drafted in a round (default 5; early_exit 6, suffix and layer_skip 8, block all that the head drafts)",
     )
     command.add_argument("--inner-speculative-tokens", type=int, help="for cascade, tokens that the draft judges in a call (default 3)")
     command.add_argument("--prompt-lookup-max", type=int, help="for ngram and cascade, the longest run to look up (default 4)")
@@ -136,12 +136,16 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--tree",
         metavar="WIDTHS|FILE",
-        help="for tree (default 1,1,3,1,1,1,1,1) and token_recycling: children at each level, or a TOML file",
+        help="for tree (default 1,1,3,1,1,1,1,1), token_recycling, medusa and hydra: children at each level, or a TOML file",
     )
     command.add_argument("--siblings", help="for tree, without_replacement (default), independent or top_k")
-    command.add_argument("--tree-nodes", type=int, help="for dynamic_tree, drafted nodes (default 16)")
+    command.add_argument(
+        "--tree-nodes", type=int, help="for dynamic_tree, drafted nodes (default 16); for block, a tree of so many (default 0, a chain)"
+    )
     command.add_argument("--tree-depth", type=int, help="for dynamic_tree, levels (default 5)")
-    command.add_argument("--tree-top-k", type=int, help="for dynamic_tree, nodes expanded in a level (default 4)")
+    command.add_argument(
+        "--tree-top-k", type=int, help="for dynamic_tree, nodes expanded in a level, for block, tokens of each place (default 4)"
+    )
     command.add_argument("--exit-layer", type=int, help="for early_exit, how many layers draft (default half of them)")
     layers = dict(type=_numbers, metavar="LAYERS")
     command.add_argument("--skip-attention", **layers, help="for layer_skip, layers that draft without attention, such as 1,3")
@@ -149,7 +153,8 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--draft-confidence",
         type=float,
-        help="for early_exit (default 0, never) and layer_skip (default 0.8): stop drafting where the likeliest token is less probable",
+        help="for early_exit (default 0, never) and layer_skip (default 0.8): stop drafting where the likeliest token is less probable; "
+        "for block (default 0), where the head is less confident",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object")
     return command

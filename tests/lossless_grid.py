@@ -11,17 +11,20 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import TINY, p_value, tiny_model, warped
+from conftest import TINY, lively, p_value, tiny_model, warped
 
 from specjax import (
     Adaptive,
+    Block,
     Cascade,
     DraftModel,
     DraftTree,
     DynamicTree,
     EarlyExit,
+    Hydra,
     LayerSkip,
     Lookahead,
+    Medusa,
     Merged,
     Ngram,
     Plain,
@@ -29,11 +32,12 @@ from specjax import (
     decode,
 )  # fmt: skip
 from specjax.constraint import Automaton
-from specjax.drafters import parameters, several
+from specjax.drafters import heads_of, parameters, several
+from specjax.heads import BlockConfig, BlockHead, MedusaConfig, MedusaHeads
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
-from specjax.tree import expansion
+from specjax.tree import expansion, from_paths
 from specjax.verify import RULES
 
 V, LENGTH, DRAFTS, CAPACITY, END = 5, 3, 2, 12, 3
@@ -83,6 +87,14 @@ CASES = {
     ),
 }  # fmt: skip
 
+CONFIG = TINY.replace(
+    vocab_size=V, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2, num_kv_heads=1, max_position_embeddings=CAPACITY
+)
+BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
+MEDUSA = MedusaConfig(16, 1, V, num_heads=DRAFTS)
+DFLASH = BlockConfig(CONFIG, 16, 1, (0, 1), mask_token=V - 1, block_size=DRAFTS + 1)
+DSPARK = dataclasses.replace(DFLASH, block_size=DRAFTS, from_root=True, markov_rank=3, confidence=True, confidence_markov=True)
+
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
     "ngram": (Ngram(DRAFTS), ("sample_and_walk",)),
@@ -99,14 +111,15 @@ METHODS = {
     "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
     "merged": (Merged(DRAFTS), ("multi_step",)),
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
+    "medusa": (Medusa(BRANCHED, MEDUSA), ("sample_and_walk",)),
+    "hydra": (Hydra(BRANCHED, dataclasses.replace(MEDUSA, hydra=True)), ("sample_and_walk",)),
+    "block": (Block(head=DFLASH), ("sample_and_walk",)),
+    "block, tree": (Block(tree_nodes=4, tree_top_k=2, head=DFLASH), ("sample_and_walk",)),
+    "block, drawn": (Block(draft_confidence=0.4, head=DSPARK), ("block", "rejection")),
     "switch": (Switch((Ngram(1), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
     "draft_model, confidence": (Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7), ("block", "rejection")),
     "draft_model, ema": (Adaptive(DraftModel(DRAFTS), "ema", draft_cost=0.33), ("block",)),
 }
-
-CONFIG = TINY.replace(
-    vocab_size=V, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2, num_kv_heads=1, max_position_embeddings=CAPACITY
-)
 
 CONSTRAINT = Automaton(  # written by hand: state 0 allows all; 1 and 2 are the first language, 3 and 4 the second; 1 and 3 are final
     next=jnp.array([[0] * V, [-1, 2, -1, 1, -1], [-1, 1, 2, -1, -1], [3, 3, 4, 3, -1], [4, 4, 3, -1, -1]], jnp.int32),
@@ -126,6 +139,13 @@ FIRST = {(): 0, (1, 2): 1, (2, 2): 3}
 @cache
 def model(seed: int):
     return tiny_model(seed, sharpness=15, config=CONFIG)
+
+
+@cache
+def head(config, seed: int):
+    """A random head of this configuration."""
+    kind = BlockHead if isinstance(config, BlockConfig) else MedusaHeads
+    return lively(kind(config, jax.random.key(seed)), 0.4, seed)
 
 
 @cache
@@ -197,7 +217,9 @@ def observed(state: decode.DecodeState, rows: int) -> dict[str, np.ndarray]:
 def draws(drafter, rule, seed: int, rows: int, calls: int, processors: tuple = (), draft=None) -> tuple[dict[str, np.ndarray], float]:
     """Counts over so many calls, and the mean rate at which drafts were emitted."""
     counts, rates = [], []
-    draft = draft or (tuple(model(seed + i) for i in range(drafter.needs_draft)) if several(drafter) else model(seed))
+    if draft is None:
+        draft = tuple(model(seed + i) for i in range(drafter.needs_draft)) if several(drafter) else model(seed)
+        draft = head(drafter.head, seed) if heads_of(drafter) else draft
     for call in range(calls):
         state = finish(draft, start(draft, drafter, call, rows, processors), drafter, rule)
         counts.append(observed(state, rows))

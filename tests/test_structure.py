@@ -29,14 +29,15 @@ class Program:
     """``decode.run`` compiled for abstract models: bfloat16 weights, and a cache of ``dtype``.
 
     Attributes:
-      target, given, state: its arguments, as shapes; ``draft`` is the draft model in ``given``.
+      target, given, state: its arguments, as shapes; ``draft`` is the draft model in ``given``, or the head.
       caches: elements of each cache leaf, the draft's included.
       weights: elements of each weight matrix.
     """
 
-    def __init__(self, drafter, batch, dtype=jnp.float32, models=(TARGET, DRAFT), capacity=CAPACITY, device=None, options=None):
+    def __init__(self, drafter, batch, dtype=jnp.float32, models=(TARGET, DRAFT), capacity=CAPACITY, device=None, options=None, draft=None):
         placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
+        self.draft = self.draft if draft is None else placed(draft)
         self.given = parameters(drafter, self.draft, models[0].vocab_size)
         rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
         prompt = jax.ShapeDtypeStruct((batch, capacity), jnp.int32)

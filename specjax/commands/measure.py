@@ -1,6 +1,7 @@
 """``specjax compare`` and ``verify``: how fast a method is, and whether its output is the target's."""
 
 import argparse
+import dataclasses
 import json
 
 from ..errors import RequestError
@@ -14,6 +15,7 @@ def run_compare(args: argparse.Namespace) -> None:
     """Measures the methods and prints a table, or JSON."""
     from ..bench import compare, report
     from ..drafters import METHODS, make_drafter
+    from ..generate import loaded
 
     everything = args.methods in (None, "all")
     methods = list(METHODS) if everything else [m.strip() for m in args.methods.split(",") if m.strip()]
@@ -24,11 +26,12 @@ def run_compare(args: argparse.Namespace) -> None:
     with status("loading"):
         target = load_target(args)
         prompts = prompts(target)
-        left_out = _unfit(args, methods, target.config) if everything else {}
+        drafts = loaded(target, args.draft)
+        left_out = _unfit(args, methods, target, drafts) if everything else {}
     with bar_of("comparing") as bar:
         options = dict(drafting_of(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats, shares=args.shares)
         fit = [method for method in methods if method not in left_out]
-        measured = compare(target, fit, prompts, draft=args.draft, progress=bar, **options) | {"left_out": left_out}
+        measured = compare(target, fit, prompts, draft=drafts, progress=bar, **options) | {"left_out": left_out}
     if args.output:
         args.output.write_text(json.dumps(measured, indent=2) + "\n")
     if args.json:
@@ -37,14 +40,18 @@ def run_compare(args: argparse.Namespace) -> None:
         print_table(report.table(measured), report.notes(measured))
 
 
-def _unfit(args: argparse.Namespace, methods: list[str], config) -> dict[str, str]:
+def _unfit(args: argparse.Namespace, methods: list[str], target, drafts: tuple) -> dict[str, str]:
     """The methods that the given models do not allow, and why."""
-    from ..drafters import check_drafts, checked, make_drafter
+    from ..drafters import check_drafts, checked, heads_of, make_drafter
+    from ..heads.load import chosen
 
     reasons = {}
     for method in methods:
         try:
-            check_drafts(method, checked(make_drafter(method, **drafting_of(args)), config), len(args.draft))
+            drafter = checked(make_drafter(method, **drafting_of(args)), target.config)
+            check_drafts(method, drafter, len(drafts))
+            if kinds := heads_of(drafter):
+                dataclasses.replace(drafter, head=chosen(target, drafts, kinds, method).config)
         except RequestError as error:
             reasons[method] = str(error)
     return reasons

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from ..errors import RequestError
 from .adaptive import LENGTHS, Adaptive
 from .base import Drafter, can_rest, checked, heads_of, parameters, remembered, several
+from .block import Block
 from .cascade import Cascade
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
 from .early_exit import EarlyExit
 from .layer_skip import LayerSkip
 from .lookahead import Lookahead
+from .medusa import Hydra, Medusa
 from .merged import Merged
 from .ngram import Ngram
 from .none import Plain
@@ -24,7 +26,7 @@ from .tree import DraftTree
 METHODS = {
     "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "lookahead": Lookahead, "draft_model": DraftModel,
     "tree": DraftTree, "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip,
-    "switch": Switch,
+    "medusa": Medusa, "hydra": Hydra, "block": Block, "switch": Switch,
 }  # fmt: skip
 
 OPTIONS = tuple(
@@ -38,8 +40,8 @@ OPTIONS = tuple(
 """The options of all methods."""
 
 __all__ = [
-    "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit", "LayerSkip", "Lookahead", "Merged", "Ngram",
-    "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "heads_of", "make_drafter", "parameters", "remembered", "several",
+    "METHODS", "OPTIONS", "Adaptive", "Block", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "EarlyExit", "Hydra", "LayerSkip", "Lookahead",
+    "Medusa", "Merged", "Ngram", "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "heads_of", "make_drafter", "parameters", "remembered", "several",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from flax import nnx
 
 from ..cache import KVCache
 from ..config import ModelConfig
+from ..errors import ConfigError
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
 from .eagle import embeddings
@@ -33,6 +34,7 @@ class BlockConfig:
       markov_rank: of the correction by the token before (DSpark); 0 for none.
       markov: its kind, "vanilla" or "gated".
       confidence: whether there is a confidence head.
+      confidence_markov: whether that also reads the Markov embedding of the token before.
       own_embedding, own_head: whether the checkpoint brings them; else the target's serve.
     """
 
@@ -47,9 +49,20 @@ class BlockConfig:
     markov_rank: int = 0
     markov: str = "vanilla"
     confidence: bool = False
+    confidence_markov: bool = False
     own_embedding: bool = False
     own_head: bool = False
     kind: ClassVar[str] = "block"
+
+    def __post_init__(self):
+        if self.layers.hidden_size != self.target_size and not (self.own_embedding and self.own_head):
+            raise ConfigError(
+                f"the block head is {self.layers.hidden_size} wide and its target {self.target_size}: it needs an embedding and a head of its own"
+            )
+        if self.markov not in ("vanilla", "gated"):
+            raise ConfigError(f"the block head's Markov correction {self.markov!r} is not supported; use vanilla or gated")
+        if self.confidence_markov and not self.markov_rank:
+            raise ConfigError("the block head's confidence reads a Markov embedding, and markov_rank is 0")
 
     @property
     def vocab_size(self) -> int:
@@ -62,20 +75,29 @@ class BlockConfig:
 
 
 class Markov(nnx.Module):
-    """A low-rank correction of a place's logits by the token before it: ``second`` [V, r] times ``first`` [V, r] of that token."""
+    """A low-rank correction of a place's logits by the token before it: ``second`` [V, r] times ``first`` [V, r] of that token.
+
+    "gated" multiplies the latter by the sigmoid of ``gate`` [r, E + r] of the place's hidden state and itself.
+    """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype):
         V, r, E = config.vocab_size, config.markov_rank, config.layers.hidden_size
         first, second, gate = jax.random.split(key, 3)
         self.first = matrix(first, (V, r), ("vocab", None), dtype)
         self.second = matrix(second, (V, r), ("vocab", None), dtype, 0.0)
-        self.gate = matrix(gate, (r, E + r), (None, None), dtype) if config.markov == "gated" else None
+        gated = config.markov == "gated"
+        self.gate = matrix(gate, (r, E + r), (None, None), dtype) if gated else None
+        self.gate_bias = param(jnp.zeros(r, dtype), (None,)) if gated else None
+
+    def embedding(self, before: jax.Array) -> jax.Array:
+        """Float32 [..., r] of tokens int32 [...]."""
+        return lookup(self.first[...], before).astype(jnp.float32)
 
     def __call__(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
         """Float32 [..., V] to be added, of the place's hidden state [..., E] and int32 [...], the token before it."""
-        state = lookup(self.first[...], before).astype(jnp.float32)
+        state = self.embedding(before)
         if self.gate is not None:
-            state = jax.nn.sigmoid(linear(jnp.concatenate([hidden, state], -1), self.gate[...])) * state
+            state *= jax.nn.sigmoid(linear(jnp.concatenate([hidden, state], -1), self.gate[...], value_of(self.gate_bias)))
         return linear(state, self.second[...])
 
 
@@ -94,7 +116,8 @@ class BlockHead(nnx.Module):
         self.embed = matrix(embed, shape, axes, dtype) if config.own_embedding else None
         self.head = matrix(head, shape, axes, dtype) if config.own_head else None
         self.markov = Markov(config, markov, dtype) if config.markov_rank else None
-        self.confidence = matrix(confidence, (1, E + config.markov_rank), (None, None), dtype) if config.confidence else None
+        read = E + config.markov_rank * config.confidence_markov
+        self.confidence = matrix(confidence, (1, read), (None, None), dtype) if config.confidence else None
         self.confidence_bias = param(jnp.zeros(1, dtype), (None,)) if config.confidence else None
 
     def context(self, taps: tuple, positions: jax.Array, dtype) -> tuple:
@@ -124,13 +147,15 @@ class BlockHead(nnx.Module):
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array, before: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E]; with a Markov head ``before`` int32 [...] is the token before the one that is said."""
+        """Float32 [..., V] of hidden states [..., E]. ``before`` int32 [...] is the token before the one that is said, by which a Markov
+        head corrects them; None leaves that out."""
         scores = target.logits(hidden) if self.head is None else linear(hidden, self.head[...])
-        return scores if self.markov is None else scores + self.markov(hidden, before)
+        return scores if self.markov is None or before is None else scores + self.markov(hidden, before)
 
     def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Float32 [...], how probable it is that the token of each place is accepted if those before it are (DSpark's confidence)."""
-        read = hidden
-        if self.markov is not None:
-            read = jnp.concatenate([hidden, lookup(self.markov.first[...], before).astype(jnp.float32)], -1)
+        """Float32 [...], DSpark's confidence: how probable it is that the token of each place is accepted if those before it are.
+
+        Reads the place's hidden state [..., E] and the token before, never the token itself.
+        """
+        read = jnp.concatenate([hidden, self.markov.embedding(before)], -1) if self.config.confidence_markov else hidden
         return jax.nn.sigmoid(linear(read, self.confidence[...], value_of(self.confidence_bias))[..., 0])

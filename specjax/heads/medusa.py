@@ -22,7 +22,7 @@ class MedusaConfig:
     Attributes:
       target_size, target_layers, vocab_size: the target's.
       num_heads: how many tokens are drafted.
-      num_layers: blocks of each head. In the published code these are one block applied again and again.
+      num_layers: blocks of each head. In published checkpoints those after the first may all hold the same weights.
       hydra: whether head k also reads the embeddings of the k + 1 tokens since the hidden state.
       head_bias: whether the output matrices have one; Hydra's do.
       own_embedding: whether the checkpoint brings token embeddings (Hydra); else the target's serve.
@@ -48,25 +48,36 @@ class MedusaConfig:
         return (self.target_layers,)
 
 
+class ResBlock(nnx.Module):
+    """``x + silu(linear(x))``. Where x, [..., inputs * E], is wider than the output, [..., E], the residual path is a linear map as well."""
+
+    def __init__(self, size: int, inputs: int, key: jax.Array, dtype):
+        first, rest = jax.random.split(key)
+        shape, axes = (size, inputs * size), ("embed", None)
+        self.linear = matrix(first, shape, axes, dtype, 0.0 if inputs == 1 else 0.02)
+        self.linear_bias = param(jnp.zeros(size, dtype), ("embed",))
+        self.residual = None if inputs == 1 else matrix(rest, shape, axes, dtype)
+        self.residual_bias = None if inputs == 1 else param(jnp.zeros(size, dtype), ("embed",))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kept = x if self.residual is None else linear(x, self.residual[...], value_of(self.residual_bias))
+        return kept + jax.nn.silu(linear(x, self.linear[...], value_of(self.linear_bias)))
+
+
 class MedusaHead(nnx.Module):
-    """``x + silu(linear(x))`` and an output matrix. A Hydra head's block maps its wider input down, in a residual path of its own."""
+    """Blocks and an output matrix. The first block of Hydra's head k reads k + 2 vectors: the hidden state and k + 1 embeddings."""
 
     def __init__(self, config: MedusaConfig, k: int, key: jax.Array, dtype):
-        E, wide = config.target_size, config.target_size * (k + 2)
-        block, rest, head = jax.random.split(key, 3)
-        shape = (E, wide if config.hydra else E)
-        self.linear = param(jnp.zeros(shape, dtype), ("embed", None)) if not config.hydra else matrix(block, shape, ("embed", None), dtype)
-        self.linear_bias = param(jnp.zeros(E, dtype), ("embed",))
-        self.residual = matrix(rest, (E, wide), ("embed", None), dtype) if config.hydra else None
-        self.residual_bias = param(jnp.zeros(E, dtype), ("embed",)) if config.hydra else None
-        self.head = matrix(head, (config.vocab_size, E), ("vocab", "embed"), dtype)
-        self.head_bias = param(jnp.zeros(config.vocab_size, dtype), ("vocab",)) if config.head_bias else None
+        head, *keys = jax.random.split(key, config.num_layers + 1)
+        E, V = config.target_size, config.vocab_size
+        self.blocks = nnx.List([ResBlock(E, k + 2 if config.hydra and j == 0 else 1, key, dtype) for j, key in enumerate(keys)])
+        self.head = matrix(head, (V, E), ("vocab", "embed"), dtype)
+        self.head_bias = param(jnp.zeros(V, dtype), ("vocab",)) if config.head_bias else None
 
-    def __call__(self, x: jax.Array, num_layers: int) -> jax.Array:
-        """Float32 [..., V] of x float32 [..., E], or what Hydra joined."""
-        for _ in range(num_layers):
-            kept = x if self.residual is None else linear(x, self.residual[...], value_of(self.residual_bias))
-            x = kept + jax.nn.silu(linear(x, self.linear[...], value_of(self.linear_bias)))
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Float32 [..., V] of x float32 [..., E], or of what Hydra joined."""
+        for block in self.blocks:
+            x = block(x)
         return linear(x, self.head[...], value_of(self.head_bias))
 
 
@@ -89,10 +100,11 @@ class MedusaHeads(nnx.Module):
         """Float32 [..., V], what head k says.
 
         Args:
-          hidden: float32 [..., E], of the last token that the target has read.
-          tokens: int32 [..., k + 1], for Hydra: the root and the k tokens drafted after it.
+          hidden: float32 [..., E], of the token before the root: the newest that the target has read.
+          tokens: int32 [..., k + 1], for Hydra: the root and the k tokens drafted after it. Their leading axes may be longer than those
+            of ``hidden``.
         """
         if self.config.hydra:
-            read = embeddings(self.embed, target, tokens)
-            hidden = jnp.concatenate([hidden, read.reshape(*hidden.shape[:-1], -1)], -1)
-        return self.heads[k](hidden, self.config.num_layers)
+            read = embeddings(self.embed, target, tokens).reshape(*tokens.shape[:-1], -1)
+            hidden = jnp.concatenate([jnp.broadcast_to(hidden, (*tokens.shape[:-1], hidden.shape[-1])), read], -1)
+        return self.heads[k](hidden)
