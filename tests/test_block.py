@@ -143,8 +143,8 @@ def test_a_block_is_read_as_plain_python_reads_it(name):
 
 
 def each_round(name: str, drafter: Block, **options):
-    """For each round and row the text, the taps of all tokens before its root, the same one layer off, and the tree as (tree, row); greedy
-    texts are checked on the way. The last item is how many drafts were kept in some round."""
+    """For each round and row the text, the taps of all tokens before its root, those one layer lower, the trees, and the row's number.
+    Greedy texts are checked on the way, and that rounds kept none, one and two drafts."""
     kept, before = set(), PROMPTS
     for state, tree in rounds(TARGET, HEADS[name], drafter, ROUNDS, PROMPTS, **options):
         now = texts(state)

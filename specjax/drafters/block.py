@@ -57,14 +57,14 @@ class Block:
 
     @property
     def depth(self) -> int:
-        """As for all heads' methods, of no meaning before there is a head, unless ``num_speculative_tokens`` says it."""
+        """Before there is a head 0, unless ``num_speculative_tokens`` says it."""
         if self.num_speculative_tokens is None:
             return 0 if self.head is None else self.head.drafts
         return self.num_speculative_tokens
 
     @property
     def sampled(self) -> str:
-        """Before there is a head the one that refuses no rule."""
+        """Before there is a head, what refuses no rule."""
         return "chain" if self.head is None or self.head.markov_rank else ""
 
     @property
