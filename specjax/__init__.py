@@ -5,6 +5,7 @@ from .decode import DecodeState, prefill, run, step
 from .drafters import (
     METHODS,
     Adaptive,
+    Block,
     Cascade,
     Drafter,
     DraftModel,
@@ -14,8 +15,10 @@ from .drafters import (
     Eagle2,
     Eagle3,
     EarlyExit,
+    Hydra,
     LayerSkip,
     Lookahead,
+    Medusa,
     Merged,
     Mtp,
     Ngram,
@@ -41,8 +44,9 @@ from .verify import Verdict
 __version__ = "0.1.0"
 
 __all__ = [
-    "METHODS", "Adaptive", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
-    "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Generator", "Head", "LanguageModel", "LayerSkip", "Lookahead", "Merged", "ModelConfig", "Mtp", "Ngram", "NumericsError", "Plain", "RequestError", "Result",
+    "METHODS", "Adaptive", "Block", "Cascade", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "DraftModel", "DraftTree", "Drafter", "DynamicTree",
+    "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Generator", "Head", "Hydra", "LanguageModel", "LayerSkip", "Lookahead", "Medusa", "Merged", "ModelConfig", "Mtp",
+    "Ngram", "NumericsError", "Plain", "RequestError", "Result",
     "SamplingParams", "SpecjaxError", "Stats", "Suffix", "Switch", "TokenRecycling", "Translated", "Tree",
     "Verdict", "embedded", "generate", "load", "load_drafter", "make_mesh", "prefill", "run", "sampling_params", "save", "save_head", "step",
 ]  # fmt: skip

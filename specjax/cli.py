@@ -142,7 +142,8 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--num-speculative-tokens",
         type=int,
-        help="for chains, most tokens drafted in a round (default 5; mtp 3, early_exit 6, suffix and layer_skip 8); eagle3 then drafts a chain",
+        help="for chains, most tokens drafted in a round (default 5; mtp 3, early_exit 6, suffix and layer_skip 8, block all that the head drafts); "
+        "eagle3 then drafts a chain",
     )
     command.add_argument("--inner-speculative-tokens", type=int, help="for cascade, tokens that the draft judges in a call (default 3)")
     command.add_argument("--prompt-lookup-max", type=int, help="for ngram and cascade, the longest run to look up (default 4)")
@@ -165,12 +166,20 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--tree",
         metavar="WIDTHS|FILE",
-        help="for tree (default 1,1,3,1,1,1,1,1), eagle, eagle3 and token_recycling: children at each level, or a TOML file",
+        help="for tree (default 1,1,3,1,1,1,1,1), token_recycling, eagle, eagle3, medusa and hydra: children at each level, or a TOML file",
     )
     command.add_argument("--siblings", help="for tree, eagle and eagle3, without_replacement (default), independent or top_k")
-    command.add_argument("--tree-nodes", type=int, help="for dynamic_tree (default 16), eagle2 and eagle3 (59), drafted nodes")
+    command.add_argument(
+        "--tree-nodes",
+        type=int,
+        help="for dynamic_tree (default 15), eagle2 and eagle3 (59), drafted nodes; for block, a tree of so many (default 0, a chain)",
+    )
     command.add_argument("--tree-depth", type=int, help="for dynamic_tree (default 5), eagle2 and eagle3 (6), levels")
-    command.add_argument("--tree-top-k", type=int, help="for dynamic_tree (default 4), eagle2 and eagle3 (10), nodes expanded in a level")
+    command.add_argument(
+        "--tree-top-k",
+        type=int,
+        help="for dynamic_tree (default 4), eagle2 and eagle3 (10), nodes expanded in a level; for block, tokens of each place (default 4)",
+    )
     command.add_argument("--exit-layer", type=int, help="for early_exit, how many layers draft (default half of them)")
     layers = dict(type=_numbers, metavar="LAYERS")
     command.add_argument("--skip-attention", **layers, help="for layer_skip, layers that draft without attention, such as 1,3")
@@ -178,7 +187,8 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument(
         "--draft-confidence",
         type=float,
-        help="for early_exit (default 0, never) and layer_skip (default 0.8): stop drafting where the likeliest token is less probable",
+        help="for early_exit (default 0, never) and layer_skip (default 0.8): stop drafting where the likeliest token is less probable; "
+        "for block (default 0), where the head is less confident",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object")
     return command

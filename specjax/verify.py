@@ -189,11 +189,15 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
     """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**: the output is not the target's law.
 
-    Keeps candidates with p(x) > min(epsilon, delta exp(-H(p))), H the entropy; the longest path wins. Only by name.
+    Keeps candidates with p(x) > min(epsilon, delta exp(-H(p))), H the entropy; the longest path wins, of several the one with the
+    highest probability. p is that of the sampling options, temperature included. The token after the path is drawn from p, where the
+    paper takes the likeliest. Only by name.
     """
     entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
-    last, lineage = _deepest(p[tree.parent, tree.tokens] > threshold[tree.parent], tree)
+    likely = p[tree.parent, tree.tokens]
+    path = jnp.where(ancestors(tree), jnp.log(likely).at[0].set(0), 0).sum(-1)
+    last, lineage = _deepest(likely > threshold[tree.parent], tree, path)
     return _verdict_at(last, random.categorical(key[0], jnp.log(p[last])), tree, lineage)
 
 
@@ -241,11 +245,13 @@ def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
     return _verdict_at(last, wanted[last], tree, lineage)
 
 
-def _deepest(kept: jax.Array, tree: Tree) -> tuple[jax.Array, jax.Array]:
-    """The deepest valid node that is kept, bool [N], with all its ancestors; and the ancestor matrix."""
+def _deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """The deepest valid node that is kept, bool [N], with all its ancestors; and the ancestor matrix. Of several the one of the highest
+    ``value`` float32 [N], or the first."""
     lineage = ancestors(tree)
     reachable = ((kept & tree.valid).at[0].set(True) | ~lineage).all(-1)
-    return jnp.argmax(jnp.where(reachable, lineage.sum(-1), 0)), lineage
+    depth = jnp.where(reachable, lineage.sum(-1), 0)
+    return jnp.argmax(depth if value is None else jnp.where(depth == depth.max(), value, -jnp.inf)), lineage
 
 
 def _verdict_at(last: jax.Array, bonus: jax.Array, tree: Tree, lineage: jax.Array) -> Verdict:

@@ -88,6 +88,15 @@ def disturbed(model: Decoder, amount: float = 0.05) -> Decoder:
     return nnx.merge(graph, jax.tree.map(lambda x: x + noise(x), params))
 
 
+def lively(module: nnx.Module, scale: float = 0.15, seed: int = 0) -> nnx.Module:
+    """The module with random parameters throughout: matrices of standard deviation ``scale``, biases and norms that much off."""
+    graph, params = nnx.split(module)
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    leaves = [scale * jax.random.normal(key, x.shape, x.dtype) + (x if x.ndim == 1 else 0) for x, key in zip(leaves, keys)]
+    return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
+
+
 def warped(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:
     """The distribution of logits [V] under the options, by their definitions, one after another, in float64."""
     logits = np.asarray(logits, np.float64)

@@ -11,10 +11,11 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import TINY, p_value, tiny_head, tiny_model, warped
+from conftest import TINY, lively, p_value, tiny_head, tiny_model, warped
 
 from specjax import (
     Adaptive,
+    Block,
     Cascade,
     DraftModel,
     DraftTree,
@@ -23,8 +24,10 @@ from specjax import (
     Eagle2,
     Eagle3,
     EarlyExit,
+    Hydra,
     LayerSkip,
     Lookahead,
+    Medusa,
     Merged,
     Mtp,
     Ngram,
@@ -34,11 +37,22 @@ from specjax import (
 )  # fmt: skip
 from specjax.constraint import Automaton
 from specjax.drafters import heads_of, parameters, several
-from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MtpConfig, MtpHead
+from specjax.heads import (
+    BlockConfig,
+    BlockHead,
+    Eagle3Config,
+    Eagle3Head,
+    EagleConfig,
+    EagleHead,
+    MedusaConfig,
+    MedusaHeads,
+    MtpConfig,
+    MtpHead,
+)
 from specjax.sampling import sampling_params
 from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
-from specjax.tree import expansion
+from specjax.tree import expansion, from_paths
 from specjax.verify import RULES
 
 V, LENGTH, DRAFTS, CAPACITY, END = 5, 3, 2, 12, 3
@@ -92,10 +106,14 @@ CONFIG = TINY.replace(
     vocab_size=V, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2, num_kv_heads=1, max_position_embeddings=CAPACITY
 )
 
+BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
+MEDUSA = MedusaConfig(16, 1, V, num_heads=DRAFTS)
+DFLASH = BlockConfig(CONFIG, 16, 1, (0, 1), mask_token=V - 1, block_size=DRAFTS + 1)
+DSPARK = dataclasses.replace(DFLASH, block_size=DRAFTS, from_root=True, markov_rank=3, confidence=True, confidence_markov=True)
 EAGLE = EagleConfig(CONFIG, target_layers=1)
 EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
 MTP = MtpConfig(CONFIG, target_layers=1)
-HEADS = {"eagle": EagleHead, "eagle3": Eagle3Head, "mtp": MtpHead}
+FEATURE_HEADS = {"eagle": EagleHead, "eagle3": Eagle3Head, "mtp": MtpHead}
 
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
@@ -113,6 +131,11 @@ METHODS = {
     "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
     "merged": (Merged(DRAFTS), ("multi_step",)),
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
+    "medusa": (Medusa(BRANCHED, MEDUSA), ("sample_and_walk",)),
+    "hydra": (Hydra(BRANCHED, dataclasses.replace(MEDUSA, hydra=True)), ("sample_and_walk",)),
+    "block": (Block(head=DFLASH), ("sample_and_walk",)),
+    "block, tree": (Block(tree_nodes=4, tree_top_k=2, head=DFLASH), ("sample_and_walk",)),
+    "block, drawn": (Block(draft_confidence=0.4, head=DSPARK), ("block", "rejection")),
     "switch": (Switch((Ngram(1), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
     "draft_model, confidence": (Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7), ("block", "rejection")),
     "draft_model, ema": (Adaptive(DraftModel(DRAFTS), "ema", draft_cost=0.33), ("block",)),
@@ -144,11 +167,14 @@ def model(seed: int):
 
 @cache
 def head(config, seed: int):
-    """A random head; one of a draft vocabulary lacks token 1, which prompts and constraints are full of."""
-    found = tiny_head(HEADS[config.kind], config, seed, sharpness=15)
-    if config.kind == "eagle3":
-        found.draft_to_target[...] = jnp.array([0, 1, 1, 1])
-    return found
+    """A random head, right now and then; one of a draft vocabulary lacks token 1, which prompts and constraints are full of."""
+    if config.kind in FEATURE_HEADS:
+        found = tiny_head(FEATURE_HEADS[config.kind], config, seed, sharpness=15)
+        if config.kind == "eagle3":
+            found.draft_to_target[...] = jnp.array([0, 1, 1, 1])
+        return found
+    kind, seed = (BlockHead, 8) if isinstance(config, BlockConfig) else (MedusaHeads, 7)
+    return lively(kind(config, jax.random.key(seed)), 0.4, seed)
 
 
 @cache

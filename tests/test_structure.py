@@ -11,7 +11,7 @@ from flax import nnx
 from jax import lax
 
 from specjax import Adaptive, DraftModel, Eagle3, Generator, Mtp, Ngram, Plain, Switch, decode, sampling_params
-from specjax.drafters import heads_of, parameters
+from specjax.drafters import parameters
 from specjax.heads import Eagle3Config, Eagle3Head, MtpConfig, MtpHead
 from specjax.models.layers import linear
 from specjax.models.load import abstract_decoder
@@ -36,16 +36,15 @@ class Program:
     """``decode.run`` compiled for abstract models: bfloat16 weights, and a cache of ``dtype``.
 
     Attributes:
-      target, given, state: its arguments, as shapes; ``draft`` is the draft model or the head in ``given``.
+      target, given, state: its arguments, as shapes; ``draft`` is the draft model in ``given``, or the head.
       caches: elements of each cache leaf, the draft's included.
       weights: elements of each weight matrix.
     """
 
-    def __init__(self, drafter, batch, dtype=jnp.float32, models=(TARGET, DRAFT), capacity=CAPACITY, device=None, options=None):
+    def __init__(self, drafter, batch, dtype=jnp.float32, models=(TARGET, DRAFT), capacity=CAPACITY, device=None, options=None, draft=None):
         placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
-        if heads_of(drafter):
-            self.draft = placed(abstract_head(drafter.head))
+        self.draft = self.draft if draft is None else placed(draft)
         self.given = parameters(drafter, self.draft, models[0].vocab_size)
         rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
         prompt = jax.ShapeDtypeStruct((batch, capacity), jnp.int32)
@@ -69,7 +68,9 @@ PROGRAMS = [(method, batch) for method in METHODS for batch in (1, 4)] + [(metho
 def program(request) -> Program:
     method, batch = request.param
     # The machine code is not looked at: without its optimisation the same instructions compile in half the time.
-    return Program((METHODS | CONTROLLED | HEADED)[method], batch, options={"xla_backend_optimization_level": 0})
+    drafter = (METHODS | CONTROLLED | HEADED)[method]
+    head = abstract_head(drafter.head) if method in HEADED else None
+    return Program(drafter, batch, options={"xla_backend_optimization_level": 0}, draft=head)
 
 
 def test_loop_copies_no_cache(program: Program):

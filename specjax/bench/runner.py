@@ -50,12 +50,13 @@ def compare(
     """
     ids = _encoded(target, prompts)
     drafters = {method: make_drafter(method, **drafting) for method in dict.fromkeys(["none", *methods])}
-    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(d.depth for d in drafters.values()) + 1
     drafts = loaded(target, draft) if any(drafter.needs_draft for drafter in drafters.values()) else ()
     generators = {
-        method: Generator(target, method, drafts if drafter.needs_draft else None, capacity=room, **drafting)
-        for method, drafter in drafters.items()
+        method: Generator(target, method, drafts if drafter.needs_draft else None, **drafting) for method, drafter in drafters.items()
     }
+    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(g.drafter.depth for g in generators.values()) + 1
+    for generator in generators.values():
+        generator.capacity = room
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
     setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
     setting["drafters"] = {method: dataclasses.asdict(d) for method, d in drafters.items()}

@@ -1,6 +1,7 @@
 """``specjax compare`` and ``verify``: how fast a method is, and whether its output is the target's."""
 
 import argparse
+import dataclasses
 import json
 
 from ..errors import RequestError
@@ -25,7 +26,7 @@ def run_compare(args: argparse.Namespace) -> None:
     with status("loading"):
         target = load_target(args)
         prompts = prompts(target)
-        drafts = loaded(target, args.draft) if everything else args.draft
+        drafts = loaded(target, args.draft)
         left_out = _unfit(args, methods, target, drafts) if everything else {}
     with bar_of("comparing") as bar:
         options = dict(drafting_of(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats, shares=args.shares)
@@ -49,8 +50,8 @@ def _unfit(args: argparse.Namespace, methods: list[str], target, drafts: tuple) 
         try:
             drafter = checked(make_drafter(method, **drafting_of(args)), target.config)
             check_drafts(method, drafter, len(drafts))
-            if heads_of(drafter):
-                chosen(target, drafts, heads_of(drafter), method)
+            if kinds := heads_of(drafter):
+                dataclasses.replace(drafter, head=chosen(target, drafts, kinds, method).config)
         except RequestError as error:
             reasons[method] = str(error)
     return reasons

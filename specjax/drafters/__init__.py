@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..errors import RequestError
 from .adaptive import LENGTHS, Adaptive
 from .base import Drafter, can_rest, checked, heads_of, parameters, remembered, several
+from .block import Block
 from .cascade import Cascade
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
@@ -14,6 +15,7 @@ from .eagle import Eagle, Eagle2, Eagle3
 from .early_exit import EarlyExit
 from .layer_skip import LayerSkip
 from .lookahead import Lookahead
+from .medusa import Hydra, Medusa
 from .merged import Merged
 from .mtp import Mtp
 from .ngram import Ngram
@@ -26,7 +28,7 @@ from .tree import DraftTree
 METHODS = {
     "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "lookahead": Lookahead, "draft_model": DraftModel,
     "tree": DraftTree, "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip,
-    "switch": Switch, "eagle": Eagle, "eagle2": Eagle2, "eagle3": Eagle3, "mtp": Mtp,
+    "medusa": Medusa, "hydra": Hydra, "eagle": Eagle, "eagle2": Eagle2, "eagle3": Eagle3, "mtp": Mtp, "block": Block, "switch": Switch,
 }  # fmt: skip
 
 OPTIONS = tuple(
@@ -40,8 +42,9 @@ OPTIONS = tuple(
 """The options of all methods."""
 
 __all__ = [
-    "METHODS", "OPTIONS", "Adaptive", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "Eagle", "Eagle2", "Eagle3", "EarlyExit", "LayerSkip", "Lookahead", "Merged",
-    "Mtp", "Ngram", "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method", "heads_of", "make_drafter", "parameters", "remembered", "several",
+    "METHODS", "OPTIONS", "Adaptive", "Block", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Hydra",
+    "LayerSkip", "Lookahead", "Medusa", "Merged", "Mtp", "Ngram", "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method",
+    "heads_of", "make_drafter", "parameters", "remembered", "several",
 ]  # fmt: skip
 
 
