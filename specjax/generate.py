@@ -34,9 +34,10 @@ class Generator:
     Args:
       target: the model whose output is wanted.
       method: one of ``drafters.METHODS``, or a list of those that draft chains, between which each row switches; by default
-        "draft_model" if a draft is given, "merged" if several are, else "none".
-      draft: for methods that draft with a second model: a name, directory, hub id or loaded model, or a list of them, of which a method
-        that takes one uses the first. Vocabularies may differ from the target's, see ``models.translated``.
+        "draft_model" if a draft is given, "merged" if several are, that of its kind if it is a trained head, else "none".
+      draft: for methods that draft with a second model or a head: a name, directory, hub id or loaded model, or a list of them, of which
+        a method that takes one uses the first. Vocabularies of models may differ from the target's, see ``models.translated``. Where
+        the method needs a head and none is given, it is the one that comes with an embedded target.
       rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
       processors: pure functions ``(logits [B, N, V], Context) -> logits`` compiled into the pipeline, after all built-in options
@@ -55,29 +56,36 @@ class Generator:
         processors: Sequence[Callable] = (),
         **drafting,
     ):
-        method = default_method(len(listed(draft))) if method is None else method
+        if method is None:
+            draft = loaded(target, draft)
+            method = default_method(draft)
         self.method, self.target = method if isinstance(method, str) else ",".join(method), target
         drafter, given = checked(make_drafter(method, **drafting), target.config), listed(draft)
         if given and not drafter.needs_draft:
             raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
-        if heads_of(drafter):
-            head = chosen(target, loaded(target, given), heads_of(drafter), self.method)
-            drafter, self.drafts, draft_model = dataclasses.replace(drafter, head=head.config), (head,), head.module
-        else:
-            check_drafts(self.method, drafter, len(given))
-            self.drafts = loaded(target, given if several(drafter) else given[: drafter.needs_draft])
-            for head in self.drafts:
-                if isinstance(head, Head):
-                    raise RequestError(
-                        f"draft {head.name!r} is a head of kind {head.config.kind!r}; method {self.method!r} needs a language model"
-                    )
-            speakers = tuple(speaking(model, target) for model in self.drafts)
-            draft_model = speakers if several(drafter) else next(iter(speakers), None)
-        self.drafter, self.parameters = drafter, parameters(drafter, draft_model, target.config.vocab_size)
+        check_drafts(self.method, drafter, len(given))
+        self.drafts = loaded(target, given if several(drafter) else given[: drafter.needs_draft])
+        self.drafter, draft_model = self._headed(drafter) if heads_of(drafter) else (drafter, self._speaking(drafter))
+        self.parameters = parameters(self.drafter, draft_model, target.config.vocab_size)
         self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
         self.capacity = capacity
         self.processors = checked_processors(tuple(processors), target.config.vocab_size)
         self._compiled: dict = {}
+
+    def _headed(self, drafter) -> tuple:
+        """The drafter for a trained head, and the head's module."""
+        head = chosen(self.target, self.drafts, heads_of(drafter), self.method)
+        self.drafts = (head,)
+        return dataclasses.replace(drafter, head=head.config), head.module
+
+    def _speaking(self, drafter):
+        """The draft models for the target's tokens: all for a drafter that takes several, else the first."""
+        for draft in self.drafts:
+            if isinstance(draft, Head):
+                kind = draft.config.kind
+                raise RequestError(f"draft {draft.name!r} is a head of kind {kind!r}; method {self.method!r} needs a language model")
+        models = tuple(speaking(draft, self.target) for draft in self.drafts)
+        return models if several(drafter) else next(iter(models), None)
 
     def __call__(self, prompts, **options):
         """Continues a prompt (a string, or token ids) or a list of prompts as one ragged batch.
@@ -231,6 +239,12 @@ def cache_dtype(target: LanguageModel):
 def loaded(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
     """The drafts that a user gave, see ``Generator``, those given by name in the target's dtype."""
     return tuple(given if isinstance(given, LanguageModel | Head) else load_drafter(given, target) for given in listed(draft))
+
+
+def fitting(drafter, drafts: tuple) -> tuple:
+    """Of several drafts those that a method drafts with: heads of its kinds, or language models."""
+    kinds = heads_of(drafter)
+    return tuple(d for d in drafts if (isinstance(d, Head) and d.config.kind in kinds if kinds else isinstance(d, LanguageModel)))
 
 
 def listed(draft) -> tuple:

@@ -513,11 +513,16 @@ def test_names(tmp_path, monkeypatch, deep):
         with pytest.raises(CheckpointError, match=r"deep-eagle3' is a head \(eagle3\), not a language model"):
             specjax.load(name)
     assert same_heads(chosen(deep, (), ("eagle", "eagle3"), "x"), head)
-    assert chosen(deep, (deep, head), ("eagle3",), "x") is head
+    assert chosen(deep, (head, deep), ("eagle3",), "x") is head
+    with pytest.raises(RequestError, match="draft 'deep' is a language model; name another draft"):
+        chosen(deep, (deep, head), ("eagle3",), "x")
     with pytest.raises(RequestError, match="method 'eagle2' drafts with a trained head of kind eagle, and 'deep' comes with none"):
+        chosen(deep, (), ("eagle",), "eagle2")
+    with pytest.raises(RequestError, match="draft 'deep-eagle3' is one of kind 'eagle3'; name another draft"):
         chosen(deep, (head,), ("eagle",), "eagle2")
     with pytest.raises(RequestError, match="draft 'deep-eagle3' is a head of kind 'eagle3'; method 'draft_model' needs a language model"):
-        specjax.Generator(deep, draft="deep-eagle3")
+        specjax.Generator(deep, "draft_model", "deep-eagle3")
+    assert specjax.Generator(deep, draft="deep-eagle3", tree_top_k=4).method == "eagle3"
 
 
 # Torch files.

@@ -15,7 +15,7 @@ from scipy.stats import bootstrap
 
 from ..drafters import make_drafter
 from ..errors import RequestError
-from ..generate import Generator, loaded
+from ..generate import Generator, fitting, loaded
 from ..models.hub import LanguageModel
 from ..result import Result
 from ..stats import total
@@ -52,7 +52,8 @@ def compare(
     drafters = {method: make_drafter(method, **drafting) for method in dict.fromkeys(["none", *methods])}
     drafts = loaded(target, draft) if any(drafter.needs_draft for drafter in drafters.values()) else ()
     generators = {
-        method: Generator(target, method, drafts if drafter.needs_draft else None, **drafting) for method, drafter in drafters.items()
+        method: Generator(target, method, fitting(drafter, drafts) if drafter.needs_draft else None, **drafting)
+        for method, drafter in drafters.items()
     }
     room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(g.drafter.depth for g in generators.values()) + 1
     for generator in generators.values():
@@ -60,9 +61,9 @@ def compare(
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
     setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
     setting["drafters"] = {method: dataclasses.asdict(d) for method, d in drafters.items()}
-    used = max((generator.drafts for generator in generators.values()), key=len)
+    used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
     if used:
-        setting["draft"] = ", ".join(model.name for model in used)
+        setting["draft"] = ", ".join(used)
     summaries = [_summary(method, runs[method], runs["none"], target) for method in generators]
     for summary in summaries:
         summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None

@@ -15,10 +15,10 @@ SAMPLING = (
 
 
 def method_of(args: argparse.Namespace) -> str:
-    """The method that was named, or the one for the drafts that were given."""
+    """The method that was named, or the one for as many drafts as were given; whether they are heads, loading them shows."""
     from ..drafters import default_method
 
-    return default_method(len(args.draft)) if args.method is None else args.method
+    return default_method(args.draft) if args.method is None else args.method
 
 
 def drafting_of(args: argparse.Namespace) -> dict:

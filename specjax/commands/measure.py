@@ -43,15 +43,17 @@ def run_compare(args: argparse.Namespace) -> None:
 def _unfit(args: argparse.Namespace, methods: list[str], target, drafts: tuple) -> dict[str, str]:
     """The methods that the given models do not allow, and why."""
     from ..drafters import check_drafts, checked, heads_of, make_drafter
+    from ..generate import fitting
     from ..heads.load import chosen
 
     reasons = {}
     for method in methods:
         try:
             drafter = checked(make_drafter(method, **drafting_of(args)), target.config)
-            check_drafts(method, drafter, len(drafts))
+            fit = fitting(drafter, drafts)
+            check_drafts(method, drafter, len(fit))
             if kinds := heads_of(drafter):
-                dataclasses.replace(drafter, head=chosen(target, drafts, kinds, method).config)
+                dataclasses.replace(drafter, head=chosen(target, fit, kinds, method).config)
         except RequestError as error:
             reasons[method] = str(error)
     return reasons
@@ -63,15 +65,15 @@ def run_verify(args: argparse.Namespace) -> int:
     from ..generate import Generator
     from ..request import whole
 
-    sampling, method = sampling_of(args), method_of(args)
-    check_options(args, [method], sampling)
+    sampling = sampling_of(args)
+    check_options(args, [method_of(args)], sampling)
     for name in ("samples", "tokens"):
         whole(f"--{name}", getattr(args, name))
     prompts = prompts_of(args, _VERIFIED_TOKENS, _VERIFIED_PROMPTS)
     with status("loading"):
         target = load_target(args)
         prompts = prompts(target)[: args.num_prompts or _VERIFIED_PROMPTS]
-        generators = Generator(target, "none"), Generator(target, method, args.draft, **drafting_of(args), rule=args.rule)
+        generators = Generator(target, "none"), Generator(target, args.method, args.draft, **drafting_of(args), rule=args.rule)
     with bar_of("verifying") as bar:
         report = lossless.verify(
             *generators, prompts, samples=args.samples, tokens=args.tokens,

@@ -71,9 +71,12 @@ def make_drafter(method: str | Sequence[str], **options) -> Drafter:
     return _controlled(_with(METHODS[names[0]](), options), options)
 
 
-def default_method(drafts: int) -> str:
-    """The method where none is named and so many drafts are given."""
-    return ("none", "draft_model", "merged")[min(drafts, 2)]
+def default_method(drafts: Sequence) -> str:
+    """The method where none is named and these drafts are given: that of a head's kind if the first is one, or else by their number."""
+    kind = getattr(getattr(drafts[0], "config", None), "kind", None) if drafts else None
+    if kind:
+        return next(method for method, drafter in METHODS.items() if kind in heads_of(drafter()))
+    return ("none", "draft_model", "merged")[min(len(drafts), 2)]
 
 
 def check_drafts(method: str, drafter: Drafter, drafts: int) -> None:

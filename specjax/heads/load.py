@@ -58,16 +58,16 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
 
 
 def chosen(target: LanguageModel, drafts: tuple, kinds: tuple[str, ...], method: str) -> Head:
-    """The first head of these kinds among the drafts, or else the embedded one of the target. Raises RequestError where there is none."""
-    heads = [draft for draft in drafts if isinstance(draft, Head) and draft.config.kind in kinds]
-    if heads:
-        return heads[0]
+    """The one head among the drafts, or without drafts the embedded one of the target. Raises RequestError where it is of no such kind."""
+    wanted = f"method {method!r} drafts with a trained head of kind {' or '.join(kinds)}"
+    for draft in drafts[:1]:
+        if isinstance(draft, Head) and draft.config.kind in kinds:
+            return draft
+        given = f"is one of kind {draft.config.kind!r}" if isinstance(draft, Head) else "is a language model"
+        raise RequestError(f"{wanted}, and draft {draft.name!r} {given}; name another draft, or another method")
     embedded = [f"{target.name}-{kind}" for kind in kinds if f"{target.name}-{kind}" in zoo()]
     if not embedded:
-        raise RequestError(
-            f"method {method!r} drafts with a trained head of kind {' or '.join(kinds)}, and {target.name!r} comes with none; "
-            "name one with draft, or --draft"
-        )
+        raise RequestError(f"{wanted}, and {target.name!r} comes with none; name one with draft, or --draft")
     return load_drafter(embedded[0], target)
 
 
