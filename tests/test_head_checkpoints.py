@@ -518,7 +518,7 @@ def test_names(tmp_path, monkeypatch, deep):
         chosen(deep, (deep, head), ("eagle3",), "x")
     with pytest.raises(RequestError, match="method 'eagle2' drafts with a trained head of kind eagle, and 'deep' comes with none"):
         chosen(deep, (), ("eagle",), "eagle2")
-    with pytest.raises(RequestError, match="draft 'deep-eagle3' is one of kind 'eagle3'; name another draft"):
+    with pytest.raises(RequestError, match="deep-eagle3' is one of kind 'eagle3'; name another draft"):
         chosen(deep, (head,), ("eagle",), "eagle2")
     with pytest.raises(RequestError, match="draft 'deep-eagle3' is a head of kind 'eagle3'; method 'draft_model' needs a language model"):
         specjax.Generator(deep, "draft_model", "deep-eagle3")
