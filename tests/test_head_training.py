@@ -190,8 +190,8 @@ def test_medusa_and_hydra(target, out, kind, teacher):
                 x = kept = out.hidden[b, i]
                 if kind == "hydra":
                     x = np.concatenate([x, *(out.embed[window[i + 1 + j]] for j in range(k + 1))])
-                    kept = array(part.residual) @ x + array(part.residual_bias)
-                z = array(part.linear) @ x + array(part.linear_bias)
+                    kept = array(part.blocks[0].residual) @ x + array(part.blocks[0].residual_bias)
+                z = array(part.blocks[0].linear) @ x + array(part.blocks[0].linear_bias)
                 logits = array(part.head) @ (kept + z / (1 + np.exp(-z)))
                 logits = logits + (array(part.head_bias) if kind == "hydra" else 0)
                 label, said = window[i + k + 2], out.logits[b, i + k + 1]

@@ -162,7 +162,7 @@ def test_trees_are_read_from_files(tmp_path):
         (lambda: topology("2,x"), "neither widths"),
         (lambda: DraftTree(from_paths([(0,), (2,)])), "leaves out a rank"),
         (lambda: DraftTree(siblings="beam"), "siblings 'beam'"),
-        (lambda: DynamicTree(tree_nodes=3, tree_depth=4), "tree_nodes must be 4 to"),
+        (lambda: DynamicTree(tree_nodes=4, tree_depth=4), "tree_nodes must be 5 to"),
         (lambda: DynamicTree(tree_depth=1), "tree_depth"),
     ],
 )

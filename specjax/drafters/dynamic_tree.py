@@ -38,8 +38,9 @@ class DynamicTree:
         for name, least in (("tree_nodes", 1), ("tree_depth", 2), ("tree_top_k", 1)):
             whole(name, getattr(self, name), least)
         depth, most = self.tree_depth, self.tree_top_k + (self.tree_depth - 1) * self.tree_top_k**2
-        if not depth <= self.tree_nodes <= most:
-            raise RequestError(f"tree_nodes must be {depth} to {most} at this tree_depth and tree_top_k, not {self.tree_nodes}")
+        least = depth + (self.tree_top_k > 1)  # as many nodes as levels would say that there are no branches, see ``Tree.is_chain``
+        if not least <= self.tree_nodes <= most:
+            raise RequestError(f"tree_nodes must be {least} to {most} at this tree_depth and tree_top_k, not {self.tree_nodes}")
 
     @property
     def depth(self) -> int:

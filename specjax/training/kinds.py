@@ -52,7 +52,7 @@ class MedusaShape:
         for head in heads.heads:
             head.head[...] = output_of(target.model)
             if self.hydra:  # of all that is joined, the hidden state passes
-                head.residual[...] = jnp.eye(E, head.residual.shape[1])
+                head.blocks[0].residual[...] = jnp.eye(E, head.blocks[0].residual.shape[1])
         return heads
 
 
