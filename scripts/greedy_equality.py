@@ -13,9 +13,10 @@ from flax import nnx
 from rich.progress import track
 
 from specjax import Generator, load
-from specjax.bench import held_out_prompts
+from specjax.bench import held_out_prompts, left_out
 from specjax.bench.runner import difference
-from specjax.drafters import METHODS, heads_of, make_drafter
+from specjax.drafters import METHODS, make_drafter
+from specjax.generate import fitting
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST, NEW = 96, 32
@@ -23,7 +24,7 @@ LONGEST, NEW = 96, 32
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=",".join(method for method, d in METHODS.items() if not heads_of(d())))
+    parser.add_argument("--methods", help="separated by commas; by default all for which there are drafts")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
@@ -34,8 +35,10 @@ def main():
     plain = continued(Generator(target, capacity=256), prompts, 1, "none")
     file = ROOT / f"docs/results/greedy_{jax.default_backend()}.json"
     found = json.loads(file.read_text()) if file.exists() else {}
-    for method in args.methods.split(","):
-        generator = Generator(target, method, drafts[: int(make_drafter(method).needs_draft)], capacity=256)
+    reasons = left_out(target, METHODS, tuple(drafts))
+    for method in args.methods.split(",") if args.methods else (method for method in METHODS if method not in reasons):
+        drafter = make_drafter(method)
+        generator = Generator(target, method, fitting(drafter, tuple(drafts))[: int(drafter.needs_draft)], capacity=256)
         found[method] = {size: figures(continued(generator, prompts, int(size), method), plain, target) for size in ("1", "8")}
         file.write_text(json.dumps(found, indent=1) + "\n")
         file.with_suffix(".md").write_text(page(found, args))

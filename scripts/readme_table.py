@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 
 import specjax
-from specjax.bench import compare, edit_prompts, held_out_prompts, report
-from specjax.drafters import METHODS, heads_of
+from specjax.bench import compare, edit_prompts, held_out_prompts, left_out, report
+from specjax.drafters import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 SETS = {
@@ -29,15 +29,13 @@ def main():
     args = parser.parse_args()
 
     target, draft = (specjax.load(name) for name in ("tiny-python", "tiny-python-draft"))
-    methods = (
-        [m for m, d in METHODS.items() if int(d().needs_draft) < 2 and not heads_of(d())]
-        if args.methods == "all"
-        else args.methods.split(",")
-    )
+    reasons = left_out(target, METHODS, (draft,))
+    methods = [method for method in METHODS if method not in reasons] if args.methods == "all" else args.methods.split(",")
     measured = {}
     for name, prompts_of in SETS.items():
         prompts = prompts_of(target, args.num_prompts)
         measured[name] = compare(target, methods, prompts, draft=draft, max_new_tokens=args.max_new_tokens, shares=True)
+        measured[name]["left_out"] = reasons
     results = ROOT / "docs" / "results" / f"compare_{jax.default_backend()}"
     results.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n")
     tables = "\n\n".join(f"**{name}**\n\n{report.markdown(found)}" for name, found in measured.items())

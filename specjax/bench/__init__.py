@@ -1,6 +1,6 @@
 """Measuring methods against each other: prompts, alternating runs, tables."""
 
 from .datasets import edit_prompts, held_out_prompts, read_prompts
-from .runner import compare, machine
+from .runner import compare, left_out, machine
 
-__all__ = ["compare", "edit_prompts", "held_out_prompts", "machine", "read_prompts"]
+__all__ = ["compare", "edit_prompts", "held_out_prompts", "left_out", "machine", "read_prompts"]

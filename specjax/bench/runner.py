@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import bootstrap
 
-from ..drafters import make_drafter
+from ..drafters import check_drafts, checked, heads_of, make_drafter
 from ..errors import RequestError
 from ..generate import Generator, fitting, loaded
+from ..heads.load import chosen
 from ..models.hub import LanguageModel
 from ..result import Result
 from ..stats import total
@@ -68,6 +69,21 @@ def compare(
     for summary in summaries:
         summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
+
+
+def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **drafting) -> dict[str, str]:
+    """Of the methods those that the target and the loaded drafts do not allow, and why."""
+    reasons = {}
+    for method in methods:
+        try:
+            drafter = checked(make_drafter(method, **drafting), target.config)
+            fit = fitting(drafter, drafts)
+            check_drafts(method, drafter, len(fit))
+            if kinds := heads_of(drafter):
+                dataclasses.replace(drafter, head=chosen(target, fit, kinds, method).config)
+        except RequestError as error:
+            reasons[method] = str(error)
+    return reasons
 
 
 def machine(target: LanguageModel) -> dict:

@@ -1,10 +1,8 @@
 """``specjax compare`` and ``verify``: how fast a method is, and whether its output is the target's."""
 
 import argparse
-import dataclasses
 import json
 
-from ..errors import RequestError
 from .arguments import check_options, check_output, drafting_of, load_target, method_of, prompts_of, sampling_of
 from .terminal import bar_of, print_table, status
 
@@ -13,7 +11,7 @@ _VERIFIED_PROMPTS, _VERIFIED_TOKENS = 4, 32  # short: every draw reads its promp
 
 def run_compare(args: argparse.Namespace) -> None:
     """Measures the methods and prints a table, or JSON."""
-    from ..bench import compare, report
+    from ..bench import compare, left_out, report
     from ..drafters import METHODS, make_drafter
     from ..generate import loaded
 
@@ -27,36 +25,17 @@ def run_compare(args: argparse.Namespace) -> None:
         target = load_target(args)
         prompts = prompts(target)
         drafts = loaded(target, args.draft)
-        left_out = _unfit(args, methods, target, drafts) if everything else {}
+        reasons = left_out(target, methods, drafts, **drafting_of(args)) if everything else {}
     with bar_of("comparing") as bar:
         options = dict(drafting_of(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats, shares=args.shares)
-        fit = [method for method in methods if method not in left_out]
-        measured = compare(target, fit, prompts, draft=drafts, progress=bar, **options) | {"left_out": left_out}
+        fit = [method for method in methods if method not in reasons]
+        measured = compare(target, fit, prompts, draft=drafts, progress=bar, **options) | {"left_out": reasons}
     if args.output:
         args.output.write_text(json.dumps(measured, indent=2) + "\n")
     if args.json:
         print(json.dumps(measured))
     else:
         print_table(report.table(measured), report.notes(measured))
-
-
-def _unfit(args: argparse.Namespace, methods: list[str], target, drafts: tuple) -> dict[str, str]:
-    """The methods that the given models do not allow, and why."""
-    from ..drafters import check_drafts, checked, heads_of, make_drafter
-    from ..generate import fitting
-    from ..heads.load import chosen
-
-    reasons = {}
-    for method in methods:
-        try:
-            drafter = checked(make_drafter(method, **drafting_of(args)), target.config)
-            fit = fitting(drafter, drafts)
-            check_drafts(method, drafter, len(fit))
-            if kinds := heads_of(drafter):
-                dataclasses.replace(drafter, head=chosen(target, fit, kinds, method).config)
-        except RequestError as error:
-            reasons[method] = str(error)
-    return reasons
 
 
 def run_verify(args: argparse.Namespace) -> int:
