@@ -10,12 +10,30 @@ from conftest import TINY
 from flax import nnx
 from jax import lax
 
-from specjax import Adaptive, DraftModel, Eagle3, Generator, Mtp, Ngram, Plain, Switch, decode, sampling_params
-from specjax.drafters import parameters
+from specjax import (
+    Adaptive,
+    Cascade,
+    DraftModel,
+    DraftTree,
+    DynamicTree,
+    Eagle3,
+    Generator,
+    Merged,
+    Mtp,
+    Ngram,
+    Plain,
+    Suffix,
+    Switch,
+    TokenRecycling,
+    decode,
+    sampling_params,
+)  # fmt: skip
+from specjax.drafters import parameters, several
 from specjax.heads import Eagle3Config, Eagle3Head, MtpConfig, MtpHead
 from specjax.models.layers import linear
 from specjax.models.load import abstract_decoder
 from specjax.planning import hlo
+from specjax.tree import expansion
 from specjax.verify import resolve
 
 # No product of axes below is shared by a cache leaf, a weight and an activation, so that sizes tell them apart.
@@ -24,6 +42,14 @@ DRAFT = TINY.replace(vocab_size=320, hidden_size=96, intermediate_size=160, num_
 CAPACITY = 176
 METHODS = {"none": Plain(), "ngram": Ngram(3), "draft_model": DraftModel(3)}
 CONTROLLED = {"switch": Switch((Ngram(2), DraftModel(2))), "ema": Adaptive(DraftModel(2))}
+OTHERS = {
+    "suffix": Suffix(2, 3),
+    "token_recycling": TokenRecycling(expansion((2, 1)), 2),
+    "tree": DraftTree(expansion((2, 1))),
+    "dynamic_tree": DynamicTree(4, 2, 2),
+    "merged": Merged(2),
+    "cascade": Cascade(2, 2),
+}
 HEAD = TINY.replace(vocab_size=320, hidden_size=128, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
 HEADED = {
     "eagle3": Eagle3(6, 3, 2, head=Eagle3Config(HEAD, 128, 2, (0, 1, 2), draft_vocab_size=288)),
@@ -45,6 +71,7 @@ class Program:
         placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
         self.draft = self.draft if draft is None else placed(draft)
+        self.draft = (self.draft,) * drafter.needs_draft if several(drafter) else self.draft
         self.given = parameters(drafter, self.draft, models[0].vocab_size)
         rows = jax.ShapeDtypeStruct((batch,), jnp.int32)
         prompt = jax.ShapeDtypeStruct((batch, capacity), jnp.int32)
@@ -61,14 +88,14 @@ class Program:
         self.weights = {leaf.size for leaf in jax.tree.leaves((self.target, self.draft)) if leaf.ndim == 2}
 
 
-PROGRAMS = [(method, batch) for method in METHODS for batch in (1, 4)] + [(method, 4) for method in CONTROLLED | HEADED]
+PROGRAMS = [(method, batch) for method in METHODS for batch in (1, 4)] + [(method, 4) for method in CONTROLLED | OTHERS | HEADED]
 
 
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda p: f"{p[0]}-{p[1]}")
 def program(request) -> Program:
     method, batch = request.param
     # The machine code is not looked at: without its optimisation the same instructions compile in half the time.
-    drafter = (METHODS | CONTROLLED | HEADED)[method]
+    drafter = (METHODS | CONTROLLED | OTHERS | HEADED)[method]
     head = abstract_head(drafter.head) if method in HEADED else None
     return Program(drafter, batch, options={"xla_backend_optimization_level": 0}, draft=head)
 
