@@ -113,7 +113,8 @@ DSPARK = dataclasses.replace(DFLASH, block_size=DRAFTS, from_root=True, markov_r
 EAGLE = EagleConfig(CONFIG, target_layers=1)
 EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
 MTP = MtpConfig(CONFIG, target_layers=1)
-FEATURE_HEADS = {"eagle": EagleHead, "eagle3": Eagle3Head, "mtp": MtpHead}
+# The second is added to the seed: of these heads at least one draft in ten is kept.
+FEATURE_HEADS = {"eagle": (EagleHead, 4), "eagle3": (Eagle3Head, 1), "mtp": (MtpHead, 0)}
 
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
@@ -169,7 +170,8 @@ def model(seed: int):
 def head(config, seed: int):
     """A random head, right now and then; one of a draft vocabulary lacks token 1, which prompts and constraints are full of."""
     if config.kind in FEATURE_HEADS:
-        found = tiny_head(FEATURE_HEADS[config.kind], config, seed, sharpness=15)
+        kind, more = FEATURE_HEADS[config.kind]
+        found = tiny_head(kind, config, seed + more, sharpness=15)
         if config.kind == "eagle3":
             found.draft_to_target[...] = jnp.array([0, 1, 1, 1])
         return found
