@@ -157,7 +157,7 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
     command.add_argument("--max-match", type=int, help="for suffix, the longest run to look up (default 16)")
     command.add_argument("--min-token-prob", type=float, help="for suffix, where a continuation ends (default 0.1)")
     command.add_argument("--store-tokens", type=int, help="for suffix, tokens of earlier texts to look up as well (default 0)")
-    command.add_argument("--candidates", type=int, help="for token_recycling, successors kept for each token (default 8)")
+    command.add_argument("--candidates", type=int, help="for token_recycling, successors kept for each token (default 4)")
     command.add_argument("--window", type=int, help="for lookahead, W, columns of the window (default 15)")
     command.add_argument("--ngram-size", type=int, help="for lookahead, N (default 5)")
     command.add_argument("--guesses", type=int, help="for lookahead, G, n-grams verified in a round (default 15)")

@@ -12,6 +12,7 @@ from .. import cache as kv
 from ..cache import KVCache
 from ..errors import RequestError
 from ..request import per_row, whole
+from ..sampling import likeliest
 from ..tree import Tree, chain
 from . import chains
 
@@ -152,7 +153,7 @@ def best_first(root: jax.Array, logs: jax.Array, *, nodes: int, width: int) -> T
       root: int32 [].
       logs: float32 [D, V], log-probabilities of each place's token. Of those the ``width`` likeliest are looked at; D is less than ``nodes``.
     """
-    values, choices = lax.top_k(logs, width)
+    values, choices = likeliest(logs, width)
     reached, above, levels, size = jnp.zeros(1), jnp.full(1, -1), [], 0
     for value, choice in zip(values, choices):  # of equals ``top_k`` prefers the first, which is the shallower: no node without its parent
         flat = (reached[:, None] + value).reshape(-1)

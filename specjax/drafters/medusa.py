@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from ..errors import RequestError
+from ..sampling import likeliest
 from ..tree import Topology, Tree, from_paths
 
 PATHS = [
@@ -70,7 +70,7 @@ class Medusa:
         tokens = state.root[:, None]
         for k, level in enumerate(plan(shape)):
             scores = draft.logits(target, k, hidden[:, None], tokens[:, level.above])
-            best = lax.top_k(scores, int(max(level.rank)) + 1)[1].astype(jnp.int32)  # [B, A, ...]; Medusa's A is 1
+            _, best = likeliest(scores, int(max(level.rank)) + 1)  # [B, A, ...]; Medusa's A is 1
             best = jnp.broadcast_to(best, (B, len(level.above), best.shape[2]))
             tokens = jnp.concatenate([tokens, best[:, level.slot, level.rank]], 1)
         parent = jnp.broadcast_to(jnp.array(shape.parent, jnp.int32), tokens.shape)

@@ -9,6 +9,7 @@ from jax import lax
 
 from ..errors import RequestError
 from ..request import whole
+from ..sampling import likeliest
 from ..tree import Topology, Tree, from_paths
 
 PATHS = [
@@ -29,7 +30,7 @@ class TokenRecycling:
     """
 
     tree: Topology = from_paths(PATHS)
-    candidates: int = 8
+    candidates: int = 4
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
     needs_draft: ClassVar[bool] = False
@@ -49,7 +50,7 @@ class TokenRecycling:
         return jax.vmap(self._read)(state.root, state.drafter), state.drafter
 
     def commit(self, target, draft, state, tree, out, verdict):
-        best = lax.top_k(out.logits, self.candidates)[1].astype(jnp.int32)
+        _, best = likeliest(out.logits, self.candidates)
         return jax.vmap(_overwritten)(state.drafter, tree.tokens, tree.valid, best)
 
     def _from_prompt(self, tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Array:
