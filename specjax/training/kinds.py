@@ -180,7 +180,7 @@ class BlockShape:
         config = BlockConfig(
             layers_like(target.config, self.num_layers), target.config.hidden_size, L, taps,
             spare_token(target) if self.mask_token < 0 else self.mask_token, self.block_size, self.causal, self.from_root,
-            self.markov_rank, self.markov, self.confidence,
+            self.markov_rank, self.markov, self.confidence, confidence_markov=self.confidence and self.markov_rank > 0,
         )  # fmt: skip
         head = BlockHead(config, key)
         head.norm[...] = target.model.norm[...].astype(jnp.float32)
