@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from conftest import TINY, tiny_head, tiny_model
 
-from specjax import ConfigError
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MtpConfig, MtpHead
 from specjax.models.translated import LACKING
 
@@ -260,11 +259,6 @@ def test_taps_are_inputs_of_layers_by_number():
     """``taps`` 2 is what enters the third layer; one layer off is something else."""
     for i, tap in enumerate(taps()):
         assert [close(tap[0], stream) for stream in streams(TOKENS[:N])] == [i == j for j in range(5)]
-
-
-def test_several_modules_are_refused():
-    with pytest.raises(ConfigError, match="has 3 modules"):
-        dataclasses.replace(MTP, modules=3)
 
 
 class TestTransformers:

@@ -538,7 +538,7 @@ def test_a_torch_file_is_read(tmp_path, deep, layout, file):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_what_torch_itself_writes(tmp_path, deep, dtype):
     """Ordered and plain dictionaries, parameters, views of a shared storage, transposed tensors, integers and truth values."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="its own files need torch; test_a_torch_file_is_read reads such files without it")
     raw, tensors = eagle3()
     state = {name: torch.tensor(x).to(getattr(torch, dtype)) if x.dtype == np.float32 else torch.tensor(x) for name, x in tensors.items()}
     want = {name: x.to(torch.float32).numpy() if x.is_floating_point() else x.numpy() for name, x in state.items()}

@@ -1,6 +1,7 @@
 """EAGLE, EAGLE-2 and EAGLE-3: a head continues the target's features, in a tree of fixed shape, or the most probable one."""
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from ..tree import Topology, from_paths
@@ -33,7 +34,7 @@ class HeadChain(DraftModel):
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureDrafter:
+class FeatureDrafter(ABC):
     """What all methods have in common that draft from features: a tree or chain, read by a head, whose configuration is ``head``."""
 
     head: Any = dataclasses.field(default=None, kw_only=True)
@@ -43,9 +44,9 @@ class FeatureDrafter:
     def __post_init__(self):
         self.grown()
 
+    @abstractmethod
     def grown(self) -> DraftTree | DynamicTree | DraftModel:
         """What is grown from the features. Raises RequestError where the options do not fit."""
-        raise NotImplementedError
 
     depth = property(lambda self: self.grown().depth)
     sampled = property(lambda self: self.grown().sampled)

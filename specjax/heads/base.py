@@ -11,6 +11,7 @@ import jax
 from flax import nnx
 
 from ..cache import KVCache
+from ..config import ModelConfig
 from ..models.decoder import Decoder, Output
 
 
@@ -40,6 +41,25 @@ class HeadConfig(Protocol):
     target_size: int
     target_layers: int
     taps: tuple[int, ...]
+
+
+class AfterLastLayer:
+    """What follows for a configuration whose head reads what leaves the target's last layer, and whose ``layers`` are as wide as the target."""
+
+    layers: ModelConfig
+    target_layers: int
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return (self.target_layers,)
+
+    @property
+    def target_size(self) -> int:
+        return self.layers.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.layers.vocab_size
 
 
 class FeatureHead(Protocol):

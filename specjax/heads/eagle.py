@@ -16,10 +16,11 @@ from ..config import ModelConfig
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
 from ..models.translated import LACKING
+from .base import AfterLastLayer
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleConfig:
+class EagleConfig(AfterLastLayer):
     """EAGLE-1 and 2.
 
     Attributes:
@@ -36,18 +37,6 @@ class EagleConfig:
     own_embedding: bool = False
     first_norm: bool = False
     kind: ClassVar[str] = "eagle"
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return (self.target_layers,)
-
-    @property
-    def target_size(self) -> int:
-        return self.layers.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.layers.vocab_size
 
 
 class EagleHead(nnx.Module):

@@ -12,20 +12,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..config import ModelConfig
-from ..errors import ConfigError
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, matrix, param, rms_norm
+from .base import AfterLastLayer
 from .eagle import embeddings
 
 
 @dataclasses.dataclass(frozen=True)
-class MtpConfig:
-    """A module that predicts further tokens. Raises ConfigError for several.
+class MtpConfig(AfterLastLayer):
+    """A module that predicts further tokens.
 
     Attributes:
       layers: the decoder layers of the module, as wide as the target.
       target_layers: how many the target has.
-      modules: how many the checkpoint has.
       normed_features: whether it reads the target's hidden state after the final norm.
       norm_output: whether it hands on its hidden state after its norm (GLM), rather than the raw one (DeepSeek).
       hidden_first: whether the joined input begins with the hidden state (the paper's formula, MiMo), rather than the embedding.
@@ -34,31 +33,12 @@ class MtpConfig:
 
     layers: ModelConfig
     target_layers: int
-    modules: int = 1
     normed_features: bool = True
     norm_output: bool = False
     hidden_first: bool = False
     own_embedding: bool = False
     own_head: bool = False
     kind: ClassVar[str] = "mtp"
-
-    def __post_init__(self):
-        if self.modules != 1:
-            raise ConfigError(
-                f"the checkpoint has {self.modules} modules for multi-token prediction and only one is supported; take one with a single module"
-            )
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return (self.target_layers,)
-
-    @property
-    def target_size(self) -> int:
-        return self.layers.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.layers.vocab_size
 
 
 class MtpHead(nnx.Module):

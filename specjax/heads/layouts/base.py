@@ -1,6 +1,7 @@
 """What a layout is: how one project writes one kind of head."""
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Found:
         return options[key]
 
 
-class Layout:
+class Layout(ABC):
     """How one project writes one kind of head.
 
     Attributes:
@@ -64,27 +65,27 @@ class Layout:
     module: type[nnx.Module]
     file: str = "model.safetensors"
 
+    @abstractmethod
     def matches(self, found: Found) -> bool:
         """Whether the checkpoint is of this layout."""
-        raise NotImplementedError
 
+    @abstractmethod
     def config(self, found: Found, target: ModelConfig) -> Any:
         """The head's configuration. Raises ConfigError for what is not supported; whether it fits the target is checked elsewhere."""
-        raise NotImplementedError
 
+    @abstractmethod
     def names(self, config, found: Found | None = None) -> dict[str, list[str]]:
         """The module's paths and the tensors they are made of, see ``families.blocks``; in a checkpoint that is read, or one to be written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def raw(self, config) -> dict:
         """What is written as config.json: it holds all that ``config`` reads."""
-        raise NotImplementedError
 
     def owns(self, name: str, config, found: Found) -> bool:
         """Whether a tensor is part of the head and is read: neither the language model's around it, nor derived from others."""
         return True
 
-    def checked(self, module: nnx.Module, found: Found) -> None:
+    def checked(self, module: nnx.Module, found: Found) -> None:  # noqa: B027 - most layouts have nothing to check
         """Raises CheckpointError where the values that were read cannot be."""
 
     def finished(self, tensors: dict[str, np.ndarray], config) -> dict[str, np.ndarray]:
