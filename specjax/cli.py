@@ -89,8 +89,10 @@ def _tune_command(commands) -> None:
     command.set_defaults(handler=run_tune)
     add = command.add_argument
     _model_options(command)
-    add("--tree", action="store_true", help="the shape of a token tree, for methods tree and token_recycling")
-    add("--method", default="tree", help="whose tree: tree, which needs a draft (default), or token_recycling")
+    add("--tree", action="store_true", help="the shape of a token tree, for methods whose trees have a fixed shape")
+    add(
+        "--method", help="whose tree: tree (default, with a model as draft), token_recycling, or with a head medusa, hydra, eagle or eagle3"
+    )
     add("--layers", action="store_true", help="which layers of the target should draft, for early_exit and layer_skip")
     add("--budget", type=int, help="with --layers, how many sets of sub-layers to try (default 8 for each layer)")
     add("--num-speculative-tokens", type=int, help="with --layers, the longest draft to consider (default 8)")

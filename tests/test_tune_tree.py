@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import disturbed, language_model, random_prompts, tiny_model
+from conftest import disturbed, language_model, random_prompts, tiny_head, tiny_model
 from test_token_recycling import from_prompt
 from test_tree_drafts import logits_after
 
@@ -17,6 +17,7 @@ import specjax
 from specjax import Generator, TokenRecycling, cli
 from specjax.commands.arguments import drafting_of
 from specjax.drafters import make_drafter
+from specjax.heads import Head, MedusaConfig, MedusaHeads
 from specjax.planning import acceptance, cost, tune
 from specjax.planning.cost import Cost, Curve
 from specjax.planning.tree_search import expected_tokens
@@ -25,6 +26,7 @@ from specjax.tree import from_paths, topology
 K, DEPTH = 4, 3
 TARGET = language_model(tiny_model(0, 8.0, num_layers=1), "target")
 DRAFT = language_model(disturbed(TARGET.model, 0.1), "draft")
+HEAD = Head(tiny_head(MedusaHeads, MedusaConfig(32, 1, 61, num_heads=2)), MedusaConfig(32, 1, 61, num_heads=2), "head")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -172,8 +174,9 @@ def test_costs_are_timed_after_everything_is_compiled(monkeypatch):
 
 @pytest.fixture
 def specjax_main(capsys, monkeypatch):
-    models = {"target": TARGET, "draft": DRAFT}
+    models = {"target": TARGET, "draft": DRAFT, "head": HEAD}
     monkeypatch.setattr(specjax.models.hub, "load", lambda name, **options: models[str(name)])
+    monkeypatch.setattr(specjax.heads.load, "load_drafter", lambda name, target: models[str(name)])
 
     def run(*argv):
         try:
@@ -211,6 +214,16 @@ def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_p
     assert report["acceptance"]["tried"][0] == 2 * 16 and len(report["trees"]) == 8
 
 
+def test_a_head_brings_its_method(specjax_main, monkeypatch, tmp_path):
+    (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "def f("}\n{"prompt": "class A:"}\n')
+    monkeypatch.setattr(cost, "measure", lambda *args, **options: cheap([1.0, 1.05], 0.4))
+    argv = ("--prompts", prompts, "--max-new-tokens", "16", "--max-nodes", "5", "--json")
+    code, out, err = specjax_main("tune", "--tree", "--model", "target", "--draft", "head", *argv)
+    report = json.loads(out)
+    assert (code, err, report["settings"]["method"]) == (0, "", "medusa")
+    assert max(tree["depth"] for tree in report["trees"]) <= 2 and "--siblings" not in tune.command(report, "TREE.toml")
+
+
 def test_chains_are_named_as_such():
     chain = dict(nodes=3, depth=2, tokens=2.0, seconds=1.0, speedup=1.5, paths=[[0], [0, 0]])
     report = dict(best=chain, chain=chain, trees=[chain], cost={"verify": {"sizes": [1, 3], "median": [1.0, 1.5]}})
@@ -224,6 +237,11 @@ def test_chains_are_named_as_such():
         (("--tree",), "needs a draft"),
         (("--tree", "--method", "token_recycling", "--draft", "draft"), "takes no draft"),
         (("--tree", "--method", "ngram"), "no tree to tune"),
+        (("--tree", "--method", "mtp"), "no tree to tune"),
+        (("--tree", "--method", "medusa"), "name one with draft"),
+        (("--tree", "--method", "medusa", "--draft", "draft"), "is a language model"),
+        (("--tree", "--method", "tree", "--draft", "head"), "is a head of kind 'medusa'"),
+        (("--tree", "--method", "eagle3", "--temperature", "1"), "leave --temperature out"),
         (("--tree", "--draft", "draft", "--max-nodes", "0"), "max_nodes"),
         (("--tree", "--draft", "draft", "--max-depth", "0"), "max_depth"),
         (("--tree", "--draft", "draft", "--batch", "0"), "batch"),

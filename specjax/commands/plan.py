@@ -39,18 +39,18 @@ def _tune_layers(args: argparse.Namespace) -> None:
 
 
 def _tune_tree(args: argparse.Namespace) -> None:
-    from ..models.hub import load
+    from ..heads.load import load_drafter
     from ..planning import tune
 
     draft = next(iter(args.draft), None)
-    tune.check(args.method, draft, args.temperature, args.max_nodes, args.max_depth, args.batch, args.max_new_tokens)
+    tune.check(args.method or "tree", draft, args.temperature, args.max_nodes, args.max_depth, args.batch, args.max_new_tokens)
     check_output(args.output)
     prompts = prompts_of(args)
     with status("loading"):
         target = load_target(args)
-        draft = draft and load(draft, dtype=str(target.model.embed[...].dtype))
+        draft = draft and load_drafter(draft, target)
     with status("measuring acceptance and cost"):
-        names = ("temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
+        names = ("method", "temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
         report = tune.tune_tree(target, draft, prompts(target), **{name: getattr(args, name) for name in names})
     if args.output:
         args.output.write_text(tune.toml(report))

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import decode
-from ..drafters import DraftTree, Plain, TokenRecycling
+from ..drafters import Drafter, Plain, TokenRecycling, make_drafter
 from ..drafters.tree import plan
 from ..generate import cache_dtype
+from ..heads import Head
 from ..models.hub import LanguageModel
 from ..sampling import sampling_params
 from ..stats import Counters
@@ -68,8 +69,9 @@ class Cost:
 
 def measure(
     target: LanguageModel,
-    draft: LanguageModel | None = None,
+    draft: LanguageModel | Head | None = None,
     *,
+    method: str = "tree",
     length: int = 256,
     batch: int = 1,
     temperature: float = 0.0,
@@ -78,7 +80,7 @@ def measure(
     rounds: int = 8,
     repeats: int = 9,
 ) -> Cost:
-    """Times rounds of trees from ``draft``, or of token recycling without one.
+    """Times rounds of the trees that ``method`` makes from ``draft``, or of token recycling without one.
 
     Everything is compiled before anything is timed, and the programs take turns in an order that rotates. Token recycling reads and
     rewrites its table in every round, so there the rounds are its own; a draft's levels are what a drafted round takes longer.
@@ -95,13 +97,15 @@ def measure(
         drafters = {n: TokenRecycling(_bushy(n)) for n in nodes[1:]}
     else:
         drafters = {n: Blank(_bushy(n), "" if siblings == "top_k" else siblings) for n in nodes[1:]}
-        drafters |= {("level", width): Unscored(_broom(width), siblings) for width in widths}
+        levels = min(_LEVELS, getattr(draft.config, "num_heads", _LEVELS)) if isinstance(draft, Head) else _LEVELS
+        level = lambda width: make_drafter(method, tree=_broom(width, levels), siblings=siblings)
+        drafters |= {("level", width): Unscored(headed(level(width), draft)) for width in widths}
     timers = _timers(target, draft, {1: Plain()} | drafters, length, batch, temperature, rounds)
     samples = alternate(timers, repeats)
     verify = Curve(tuple(nodes), np.array([samples[n] for n in nodes]) / rounds)
     if draft is None:
         return Cost(verify)
-    levels = np.array([samples["level", width] - samples[1] for width in widths]) / rounds / _LEVELS
+    levels = np.array([samples["level", width] - samples[1] for width in widths]) / rounds / levels
     return Cost(verify, Curve(tuple(widths), np.maximum(levels, 0)))
 
 
@@ -144,15 +148,37 @@ class Blank:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unscored(DraftTree):
-    """Drafts a tree, of which the target scores the root alone: a round of plain decoding and a draft."""
+class Unscored:
+    """Drafts with ``drafter`` a tree, of which the target scores the root alone: a round of plain decoding and a draft."""
 
+    drafter: Drafter
     sampled: ClassVar[str] = ""
+    needs_draft: ClassVar[bool] = True
+
+    @property
+    def depth(self) -> int:
+        return self.drafter.depth
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.drafter.taps
+
+    def init(self, *args, **options):
+        return self.drafter.init(*args, **options)
 
     def draft(self, target, draft, state, key):
-        tree, pending = super().draft(target, draft, state, key)
+        tree, pending = self.drafter.draft(target, draft, state, key)
         drawn = tree.tokens.max(1) < 0  # never; without a use of the tokens XLA would leave out what only they need
         return jax.vmap(chain)(jnp.where(drawn, 0, state.root)[:, None]), pending
+
+    def commit(self, target, draft, state, tree, out, verdict):
+        path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # as long as if the draft had been scored
+        return self.drafter.commit(target, draft, state, tree, out, verdict.replace(path=path))
+
+
+def headed(drafter: Drafter, draft: LanguageModel | Head) -> Drafter:
+    """The drafter with the configuration of the head, if the draft is one."""
+    return dataclasses.replace(drafter, head=draft.config) if isinstance(draft, Head) else drafter
 
 
 def _bushy(nodes: int) -> Topology:
@@ -161,14 +187,15 @@ def _bushy(nodes: int) -> Topology:
     return Topology((0, *(i // 2 for i in below)), (0, *(i % 2 for i in below)))
 
 
-def _broom(width: int) -> Topology:
-    """As many chains as the level is wide."""
-    return from_paths((rank, *(0,) * below) for rank in range(width) for below in range(_LEVELS))
+def _broom(width: int, levels: int) -> Topology:
+    """As many chains as a level is wide."""
+    return from_paths((rank, *(0,) * below) for rank in range(width) for below in range(levels))
 
 
 def _timers(target, draft, drafters: dict, length: int, batch: int, temperature: float, rounds: int) -> dict:
     """For each drafter a function that runs so many rounds, already compiled, and returns seconds."""
-    model, draft_model, dtype = target.model, draft and draft.model, cache_dtype(target)
+    model, dtype = target.model, cache_dtype(target)
+    draft_model = draft.module if isinstance(draft, Head) else draft and draft.model
     deepest = max(drafter.depth for drafter in drafters.values())
     capacity = 1 << (length + (rounds + 1) * (deepest + 1)).bit_length()
     rows = lambda n: jnp.full(batch, n, jnp.int32)
@@ -177,17 +204,12 @@ def _timers(target, draft, drafters: dict, length: int, batch: int, temperature:
     options = sampling_params(batch, temperature, bias=np.zeros((batch, target.config.vocab_size), np.float32))
     keys, stop_ids = jax.random.split(jax.random.key(0), batch), jnp.full((batch, 1), -1, jnp.int32)
     chunk = min(128, capacity)
-    prefill = jax.jit(partial(decode.prefill, drafter=Plain(), chunk=chunk, dtype=dtype))
-    start = prefill(model, None, tokens, lengths, options, keys, rows(capacity), stop_ids)
-    begun = {}  # of one class all begin alike
-    for drafter in drafters.values():
-        if type(drafter) not in begun:
-            init = jax.jit(partial(drafter.init, chunk=chunk, dtype=dtype))
-            begun[type(drafter)] = init(model, draft_model, tokens, lengths, ())
-    states = {
-        name: start.replace(drafter=begun[type(drafter)], counters=Counters.zeros(batch, drafter.depth))
-        for name, drafter in drafters.items()
-    }
+    begun, states = {}, {}
+    for name, drafter in drafters.items():
+        if type(drafter) not in begun:  # of one class all begin alike
+            prefill = jax.jit(partial(decode.prefill, drafter=drafter, chunk=chunk, dtype=dtype))
+            begun[type(drafter)] = prefill(model, draft_model, tokens, lengths, options, keys, rows(capacity), stop_ids)
+        states[name] = begun[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))
     return {name: _timer(model, draft_model, states[name], drafter, rounds) for name, drafter in drafters.items()}
 
 

@@ -9,14 +9,20 @@ from rich.table import Table
 from rich.text import Text
 
 from ..bench.runner import machine
+from ..drafters import default_method, heads_of, make_drafter
 from ..errors import RequestError
 from ..generate import Generator
+from ..heads import Head
+from ..heads.load import chosen
 from ..models.hub import LanguageModel
 from ..request import per_row, whole
 from ..tree import expansion
-from . import acceptance, cost, tree_search
+from . import acceptance, cost, head_trees, tree_search
 
-METHODS = ("tree", "token_recycling")
+HEADS = ("medusa", "hydra", "eagle", "eagle3")
+"""Of these, those that draft with a trained head."""
+
+METHODS = ("tree", "token_recycling", *HEADS)
 """The methods whose trees have a fixed shape."""
 
 _COLUMNS = ("nodes", "depth", "expected tokens a call", "ms a round", "expected speed-up", "")
@@ -28,6 +34,10 @@ def check(method: str, draft, temperature: float, max_nodes: int, max_depth: int
         raise RequestError(f"method {method!r} has no tree to tune; use one of {', '.join(METHODS)}")
     if method == "tree" and draft is None:
         raise RequestError("tuning a tree needs a draft: name one with --draft, or tune the tree of --method token_recycling")
+    if method in ("eagle", "eagle3") and temperature:
+        raise RequestError(
+            f"method {method!r} draws its tokens above temperature 0, where its trees are not tuned; leave --temperature out"
+        )
     if method == "token_recycling" and draft is not None:
         raise RequestError("method 'token_recycling' takes no draft; leave it out or use method 'tree'")
     per_row("temperature", temperature, 1, np.float32)
@@ -37,9 +47,10 @@ def check(method: str, draft, temperature: float, max_nodes: int, max_depth: int
 
 def tune_tree(
     target: LanguageModel,
-    draft: LanguageModel | None,
+    draft: LanguageModel | Head | None,
     prompts: Sequence,
     *,
+    method: str | None = None,
     temperature: float = 0.0,
     max_nodes: int = 32,
     max_depth: int = 8,
@@ -52,7 +63,8 @@ def tune_tree(
     """Measures acceptance on what the target writes after ``prompts`` and cost at the length of these texts, and searches the tree.
 
     Args:
-      draft: whose tree is wanted; without one it is that of token recycling.
+      draft: whose tree is wanted, a model's or a head's; without one it is that of token recycling.
+      method: by default the one of the draft. Those of ``HEADS`` take the head that is embedded with the target, if none is given.
       max_nodes: the largest tree, its root counted.
       max_new_tokens: of each text.
       batch: rows of the rounds that are timed.
@@ -60,21 +72,30 @@ def tune_tree(
 
     Returns an object for JSON: "machine", "settings", "acceptance", "cost", "trees" by nodes, "chain", the best one, and "best". Raises RequestError.
     """
-    method = "token_recycling" if draft is None else "tree"
+    method = method or ("token_recycling" if draft is None else "tree" if isinstance(draft, LanguageModel) else default_method((draft,)))
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
+    if method in HEADS:
+        draft = chosen(target, (draft,) if draft else (), heads_of(make_drafter(method)), method)
+        max_depth = min(max_depth, getattr(draft.config, "num_heads", max_depth))
     Generator(target, method, draft)  # raises where the models are no pair
     texts = Generator(target)(list(prompts), max_new_tokens=max_new_tokens, temperature=temperature, ignore_eos=True)
-    if draft is None:
-        found = acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
-    else:
-        found = acceptance.of_draft(target, draft, texts, temperature=temperature, depth=max_depth)
     length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))
     nodes = sorted({n for n in nodes if n < max_nodes} | {1, max_nodes})
     widths = sorted({w for w in widths if w < max_nodes} | {1})
     setting = dict(length=length, batch=batch, temperature=temperature)
-    spent = cost.measure(target, draft, **setting, nodes=nodes, widths=widths, repeats=repeats)
-    trees = tree_search.search(found.chance, spent, max_nodes, max_depth)
-    chains = [tree_search.choice(expansion((1,) * depth), found.chance, spent) for depth in range(1, min(max_depth, max_nodes - 1) + 1)]
+    spent = cost.measure(target, draft, method=method, **setting, nodes=nodes, widths=widths, repeats=repeats)
+    if method in HEADS:
+        ranks = head_trees.ranks_of(target, draft, texts, depth=max_depth)
+        found = head_trees.counted(ranks)
+        trees, chains = head_trees.search(ranks, spent, max_nodes)
+    else:
+        found = (
+            acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
+            if draft is None
+            else acceptance.of_draft(target, draft, texts, temperature=temperature, depth=max_depth)
+        )
+        trees = tree_search.search(found.chance, spent, max_nodes, max_depth)
+        chains = [tree_search.choice(expansion((1,) * depth), found.chance, spent) for depth in range(1, min(max_depth, max_nodes - 1) + 1)]
     models = dict(method=method, model=target.name, draft=draft and draft.name)
     fastest = lambda choices: max(choices, key=lambda choice: choice.speedup)
     return {
@@ -130,7 +151,7 @@ def command(report: dict, file) -> str:
     settings = report["settings"]
     words = ["specjax", "generate", "--model", settings["model"], "--method", settings["method"], "--tree", str(file)]
     if settings["draft"]:
-        words += ["--draft", settings["draft"]] + ["--siblings", "top_k"] * (settings["temperature"] == 0)
+        words += ["--draft", settings["draft"]] + ["--siblings", "top_k"] * (settings["temperature"] == 0 and settings["method"] not in ("medusa", "hydra"))
     if settings["temperature"]:
         words += ["--temperature", str(settings["temperature"])]
     return shlex.join([*words, "--prompt", "..."])
