@@ -182,6 +182,9 @@ def _command(commands, name: str, handler, description: str) -> argparse.Argumen
         type=int,
         help="for dynamic_tree (default 4), eagle2 and eagle3 (10), nodes expanded in a level; for block, tokens of each place (default 4)",
     )
+    command.add_argument(
+        "--tree-temperature", type=float, help="for dynamic_tree, eagle2 and eagle3, at which nodes are ranked; lower is deeper (default 1)"
+    )
     command.add_argument("--exit-layer", type=int, help="for early_exit, how many layers draft (default half of them)")
     layers = dict(type=_numbers, metavar="LAYERS")
     command.add_argument("--skip-attention", **layers, help="for layer_skip, layers that draft without attention, such as 1,3")

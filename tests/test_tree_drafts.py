@@ -43,13 +43,13 @@ def expanded(model, text: list[int], shape) -> dict[tuple[int, ...], tuple]:
     return found
 
 
-def best_first(model, text: list[int], nodes: int, depth: int, top_k: int) -> set[tuple[int, ...]]:
+def best_first(model, text: list[int], nodes: int, depth: int, top_k: int, temperature: float = 1.0) -> set[tuple[int, ...]]:
     """EAGLE-2, section 4: expand the top_k likeliest nodes of each level, then keep the likeliest of all candidates."""
     frontier, candidates = [((), 0.0)], {}
     for _ in range(depth):
         children = []
         for path, value in frontier:
-            logs = log_softmax(logits_after(model, text + list(path)))
+            logs = log_softmax(logits_after(model, text + list(path)) / temperature)
             for token in np.argsort(-logs, kind="stable")[:top_k]:
                 children.append(((*path, int(token)), value + logs[token]))
         candidates |= dict(children)
@@ -95,7 +95,7 @@ def test_likeliest_children_are_those_of_plain_python(shape):
     assert np.asarray(state.cache.length).tolist() != [len(prompt) - 1 for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("sizes", [(20, 5, 4), (3, 2, 5)])
+@pytest.mark.parametrize("sizes", [(20, 5, 4, 0.5), (3, 2, 5)])
 def test_dynamic_trees_are_those_of_plain_python(sizes):
     for state, tree in rounds(TARGET, DRAFT, DynamicTree(*sizes), 4):
         for b, text in enumerate(texts(state)):
@@ -164,6 +164,7 @@ def test_trees_are_read_from_files(tmp_path):
         (lambda: DraftTree(siblings="beam"), "siblings 'beam'"),
         (lambda: DynamicTree(tree_nodes=4, tree_depth=4), "tree_nodes must be 5 to"),
         (lambda: DynamicTree(tree_depth=1), "tree_depth"),
+        (lambda: DynamicTree(tree_temperature=0.0), "tree_temperature must be above 0"),
     ],
 )
 def test_what_is_no_tree_is_refused_in_one_line(make, named):

@@ -24,11 +24,14 @@ class DynamicTree:
       tree_nodes: drafted nodes, the root not counted, with which the default is a power of two.
       tree_depth: levels below the root, at least 2.
       tree_top_k: nodes expanded in a level, and children looked at of each.
+      tree_temperature: at which probabilities are compared; 1 is the papers'. Lower ones make narrower and deeper trees, as suits a target that
+        is surer of its next token than the draft is: one that decodes greedily, above all.
     """
 
     tree_nodes: int = 15
     tree_depth: int = 5
     tree_top_k: int = 4
+    tree_temperature: float = 1.0
     reader: ClassVar[Any] = TokenReader()
     sampled: ClassVar[str] = ""
     taps: ClassVar[tuple[int, ...]] = ()
@@ -37,6 +40,8 @@ class DynamicTree:
     def __post_init__(self):
         for name, least in (("tree_nodes", 1), ("tree_depth", 2), ("tree_top_k", 1)):
             whole(name, getattr(self, name), least)
+        if not self.tree_temperature > 0:
+            raise RequestError(f"tree_temperature must be above 0, not {self.tree_temperature}")
         depth, most = self.tree_depth, self.tree_top_k + (self.tree_depth - 1) * self.tree_top_k**2
         least = depth + (self.tree_top_k > 1)  # as many nodes as levels would say that there are no branches, see ``Tree.is_chain``
         if not least <= self.tree_nodes <= most:
@@ -58,7 +63,9 @@ class DynamicTree:
             return best // k, best % k, scores
 
         once = jnp.broadcast_to(_only_first(k), (B, k))
-        found, (slot, rank), pending = levels.grow(self.reader, target, draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k")
+        found, (slot, rank), pending = levels.grow(
+            self.reader, target, draft, state, key, choose, once, depth=D, width=k, k=k, how="top_k", temperature=self.tree_temperature
+        )
         tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(state.root, found.tokens, found.scores, slot, rank)
         return tree, pending.replace(row_of=row_of)
 

@@ -84,16 +84,17 @@ class Eagle2(FeatureDrafter):
     """The most probable nodes of the tree from an EAGLE-1 head (EAGLE-2, Li et al. 2024, 2406.16858).
 
     Attributes:
-      tree_nodes, tree_depth, tree_top_k: as in ``DynamicTree``; by default the paper's, 60 nodes with the root.
+      tree_nodes, tree_depth, tree_top_k, tree_temperature: as in ``DynamicTree``; by default the paper's, 60 nodes with the root.
     """
 
     tree_nodes: int = 59
     tree_depth: int = 6
     tree_top_k: int = 10
+    tree_temperature: float = 1.0
     heads: ClassVar[tuple[str, ...]] = ("eagle",)
 
     def grown(self):
-        return HeadDynamicTree(self.tree_nodes, self.tree_depth, self.tree_top_k)
+        return HeadDynamicTree(self.tree_nodes, self.tree_depth, self.tree_top_k, self.tree_temperature)
 
 
 @dataclasses.dataclass(frozen=True)

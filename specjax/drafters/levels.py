@@ -33,7 +33,7 @@ class Level:
 
 
 def grow(
-    reader, target, draft, state, key, choose: Callable, carry, *, depth: int, width: int, k: int, how: str
+    reader, target, draft, state, key, choose: Callable, carry, *, depth: int, width: int, k: int, how: str, temperature: float = 1.0
 ) -> tuple[Level, tuple, State]:
     """Reads ``depth`` levels below the root.
 
@@ -44,6 +44,7 @@ def grow(
         frontier, and which child.
       carry: what ``choose`` begins with.
       how: see ``sampling.siblings``.
+      temperature: of the scores.
 
     Returns the levels, stacked [depth, B, ...], of which the first is that of the root in every slot; what was chosen from all but the
     last, ``slot`` and ``rank`` [depth - 1, B, F]; and the drafter's state, in which ``row_of`` is left to the caller.
@@ -59,7 +60,7 @@ def grow(
         q = warped(logits, state.sampling)
         keys = jax.vmap(jax.random.fold_in, (0, None))(key, d)
         tokens, exists = siblings(keys, logits, q, state.sampling, k, how)
-        scores = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens, 2)
+        scores = jnp.take_along_axis(jax.nn.log_softmax(logits / temperature), tokens, 2)
         return Level(q, tokens, exists, scores)
 
     of = lambda leaf, slot: jnp.take_along_axis(leaf, slot[:, :, None], 1)

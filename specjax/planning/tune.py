@@ -151,7 +151,9 @@ def command(report: dict, file) -> str:
     settings = report["settings"]
     words = ["specjax", "generate", "--model", settings["model"], "--method", settings["method"], "--tree", str(file)]
     if settings["draft"]:
-        words += ["--draft", settings["draft"]] + ["--siblings", "top_k"] * (settings["temperature"] == 0 and settings["method"] not in ("medusa", "hydra"))
+        words += ["--draft", settings["draft"]] + ["--siblings", "top_k"] * (
+            settings["temperature"] == 0 and settings["method"] not in ("medusa", "hydra")
+        )
     if settings["temperature"]:
         words += ["--temperature", str(settings["temperature"])]
     return shlex.join([*words, "--prompt", "..."])
