@@ -1,7 +1,8 @@
 """What a head is, and what those have in common that draft from features (EAGLE, multi-token prediction).
 
 Alignment, which is where implementations go wrong: row i of a feature head reads the target's feature of token i and the *next*
-token, i + 1, at position i; what it says is about token i + 2. Tokens are shifted by one, features are not.
+token, i + 1, at position i; what it says is about token i + 2. Tokens are shifted by one, features are not. Of several modules each
+shifts tokens by one more.
 """
 
 import dataclasses
