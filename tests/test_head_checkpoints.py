@@ -401,14 +401,14 @@ def test_every_module_is_whole(tmp_path, deep):
 
 def test_layouts_write_only_what_they_have_names_for(tmp_path, deep):
     """Several modules of one layer, or one of several; without a layout of its own a head gets one that fits."""
-    config = MtpConfig(deep.config.replace(num_layers=1), L, modules=2)
+    config = MtpConfig(deep.config.replace(num_layers=1, windows=(None,)), L, modules=2)
     head = Head(MtpHead(config, jax.random.key(0)), config, "new")
     save_head(head, tmp_path / "a")
     again = load_drafter(tmp_path / "a", deep)
     assert again.layout == "deepseek" and same_heads(head, again)
     with pytest.raises(ConfigError, match="'mtp' holds one module"):
         save_head(head, tmp_path / "b", "mtp")
-    config = MtpConfig(deep.config.replace(num_layers=2), L)
+    config = MtpConfig(deep.config.replace(num_layers=2, windows=(None, None)), L)
     head = Head(MtpHead(config, jax.random.key(0)), config, "new")
     save_head(head, tmp_path / "c")
     assert same_heads(head, load_drafter(tmp_path / "c", deep))
