@@ -144,6 +144,7 @@ METHODS = {
     "eagle2": (Eagle2(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE), ("sample_and_walk",)),
     "eagle3": (Eagle3(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE3), ("sample_and_walk",)),
     "mtp": (Mtp(DRAFTS, head=MTP), ("block",)),
+    "mtp, two modules": (Mtp(DRAFTS, head=dataclasses.replace(MTP, modules=2)), ("block",)),
 }
 
 CONSTRAINT = Automaton(  # written by hand: state 0 allows all; 1 and 2 are the first language, 3 and 4 the second; 1 and 3 are final

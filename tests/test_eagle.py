@@ -32,7 +32,7 @@ TRUE = jnp.full(len(PROMPTS), -1.0)
 EAGLE = tiny_head(EagleHead, EagleConfig(LAYERS, target_layers=2))
 EAGLE3 = tiny_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size), sharpness=20)
 EAGLE3.draft_to_target[...] = jnp.asarray(KNOWN - np.arange(KNOWN.size), jnp.int32)
-MTP = tiny_head(MtpHead, MtpConfig(LAYERS, target_layers=2))
+MTP, MODULES = (tiny_head(MtpHead, MtpConfig(LAYERS, target_layers=2, modules=n)) for n in (1, 3))
 
 
 @jax.jit
@@ -57,19 +57,22 @@ def is_greedy(text: list[int], prompt: list[int], limit: int) -> bool:
 
 
 @jax.jit
-def said_after(target, head, tokens, features, count):
-    """The hidden state [E] and logits [V] after the first ``count`` pairs of [1, T], by a forward without a cache."""
+def read(target, module, tokens, features):
+    """The hidden states [T, E] and logits [T, V] of pairs [1, T], by a forward without a cache."""
     T = tokens.shape[1]
-    out = head(target, tokens, features, jnp.arange(T)[None], jnp.tril(jnp.ones((T, T), bool)))
-    hidden = out.hidden[0, count - 1]
-    return hidden, head.logits(target, hidden)
+    out = module(target, tokens, features, jnp.arange(T)[None], jnp.tril(jnp.ones((T, T), bool)))
+    return out.hidden[0], module.logits(target, out.hidden)[0]
 
 
 class Drafting:
-    """What a head says after a text t_0 ... t_n and drafts: the features f_0 ... f_(n - 1) are the target's, those after them its own."""
+    """What a head says after a text t_0 ... t_n and drafts: the features f_0 ... f_(n - 1) are the target's, those after them its own.
+
+    Of several modules, module k reads in row i < n what module k - 1 made of row i, and t_(i + 1 + k), drafts after the text. The last one
+    goes on from its own hidden states.
+    """
 
     def __init__(self, head, text: list[int]):
-        self.head, self.said = head, {}
+        self.modules, self.said = head.modules, {}
         padded = np.zeros((1, LONGEST), np.int32)
         padded[0, : len(text)] = text
         features = np.asarray(features_of(TARGET, head, padded))
@@ -79,13 +82,19 @@ class Drafting:
     def after(self, path: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Its hidden state and its logits after the drafts of a path."""
         if path not in self.said:
-            features = self.features + [self.after(path[:d])[0] for d in range(len(path))]
-            tokens = self.tokens + list(path)
-            padded = np.zeros((1, LONGEST), np.int32), np.zeros((1, LONGEST, len(features[0])), np.float32)
-            padded[0][0, : len(tokens)], padded[1][0, : len(features)] = tokens, features
-            hidden, logits = said_after(TARGET, self.head, *padded, len(tokens))
-            self.said[path] = np.asarray(hidden), np.asarray(logits, np.float64)
+            k = min(len(path), len(self.modules) - 1)
+            own = [self.after(path[:d])[0] for d in range(k, len(path))]
+            hidden, logits = self.rows(k, path, own)
+            self.said[path] = hidden[-1], np.float64(logits[-1])
         return self.said[path]
+
+    def rows(self, k: int, path: tuple[int, ...], own=()) -> tuple[np.ndarray, np.ndarray]:
+        """Hidden states and logits of module k: of the text's rows and those of its ``own`` hidden states."""
+        features = [*(self.features if k == 0 else self.rows(k - 1, path)[0]), *own]
+        tokens = [*self.tokens, *path][k:][: len(features)]
+        padded = np.zeros((1, LONGEST), np.int32), np.zeros((1, LONGEST, len(features[0])), np.float32)
+        padded[0][0, : len(tokens)], padded[1][0, : len(features)] = tokens, features
+        return tuple(np.asarray(x)[: len(features)] for x in read(TARGET, self.modules[k], *padded))
 
     def best(self, path, k: int) -> list[int]:
         return np.argsort(-self.after(path)[1], kind="stable")[:k].tolist()
@@ -154,6 +163,7 @@ METHODS = {
     "eagle": (EAGLE, Eagle(SHAPE, head=EAGLE.config)),
     "eagle3": (EAGLE3, Eagle3(*DYNAMIC, head=EAGLE3.config)),
     "mtp": (MTP, Mtp(4, head=MTP.config)),
+    "modules": (MODULES, Mtp(4, head=MODULES.config)),
 }
 
 
@@ -171,16 +181,17 @@ def test_dynamic_trees_are_those_of_a_heap():
             assert found == best_first(Drafting(EAGLE3, text), *DYNAMIC) and {token for path in found for token in path} <= set(KNOWN)
 
 
-def test_chains_are_those_of_plain_python():
-    for state, tree in rounds(*METHODS["mtp"]):
+@pytest.mark.parametrize(("head", "depth"), [(MTP, 4), (MODULES, 4), (MODULES, 2)], ids=["one module", "three", "two of three"])
+def test_chains_are_those_of_plain_python(head, depth):
+    for state, tree in rounds(head, Mtp(depth, head=head.config)):
         for b, text in enumerate(texts(state)):
-            drafting, path = Drafting(MTP, text), ()
-            for _ in range(4):
+            drafting, path = Drafting(head, text), ()
+            for _ in range(depth):
                 path += tuple(drafting.best(path, 1))
             assert tree.tokens[b, 1:].tolist() == list(path)
 
 
-@pytest.mark.parametrize("name", ["eagle", "mtp"])
+@pytest.mark.parametrize("name", ["eagle", "mtp", "modules"])
 def test_q_is_what_the_head_says_after_each_node(name):
     head, drafter = METHODS[name]
     for state, tree in rounds(head, drafter, temperature=1.3):
@@ -203,12 +214,16 @@ def test_greedy_output_is_that_of_plain_decoding(name):
         _, state = turn(TARGET, head, state, TRUE, drafter, resolve("auto", drafter.sampled))
     for text, prompt in zip(texts(state), PROMPTS):
         assert is_greedy(text, prompt, LIMIT)
-    assert name == "mtp" or state.counters.accepted_at.sum() > 0
+    assert name in ("mtp", "modules") or state.counters.accepted_at.sum() > 0
 
 
 @pytest.mark.parametrize(
     ("method", "head", "options"),
-    [("eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC))), ("eagle3", EAGLE3, dict(num_speculative_tokens=2))],
+    [
+        ("eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC))),
+        ("eagle3", EAGLE3, dict(num_speculative_tokens=2)),
+        ("mtp", MODULES, dict(num_speculative_tokens=3)),
+    ],
 )
 def test_generators_take_heads_and_compile_once(method, head, options):
     """One prompt at a time, greedily as plain decoding."""
@@ -223,7 +238,7 @@ def test_generators_take_heads_and_compile_once(method, head, options):
 
 def test_rows_do_not_depend_on_their_neighbours():
     """Not even one without a past, whose feature is that of no token."""
-    head, drafter = METHODS["mtp"]
+    head, drafter = METHODS["modules"]
     first = lambda prompts: next(iter(rounds(head, drafter, prompts=prompts, temperature=1.0)))[1]
     together, alone = first(PROMPTS), first([PROMPTS[0]] * len(PROMPTS))
     assert together.tokens[0].tolist() == alone.tokens[0].tolist()

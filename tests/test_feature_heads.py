@@ -10,6 +10,7 @@ import pytest
 from conftest import TINY, tiny_head, tiny_model
 
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MtpConfig, MtpHead
+from specjax.models.decoder import Output
 from specjax.models.translated import LACKING
 
 LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=40, norm_eps=1e-3)
@@ -175,7 +176,8 @@ PLAIN = {EagleConfig: Eagle, Eagle3Config: Eagle3, MtpConfig: Mtp}
 
 
 def plainly(head, plain):
-    """Features, hidden states and logits: N real features, and one hidden state in the place of the next."""
+    """Features, hidden states and logits of a head of one module: N real features, and one hidden state in the place of the next."""
+    (head,) = head.modules
     features = plain.fused(head, streams(TOKENS[:N]))
     fed_back = plain.hidden(head, features, TOKENS[1 : N + 1])[-1:]
     hidden = plain.hidden(head, np.concatenate([features, fed_back]), TOKENS[1:])
@@ -184,21 +186,32 @@ def plainly(head, plain):
 
 @cache
 def taps() -> tuple:
+    """Of the first N tokens, see ``taps_of``."""
+    return taps_of(TOKENS[:N])
+
+
+def taps_of(tokens) -> tuple:
     """What enters the target's layers 0 to 3 and leaves the last, [1, N, E] each."""
-    call = jax.jit(lambda target, *args: target(*args, taps=tuple(range(5))).taps)
-    return call(TARGET, jnp.asarray(TOKENS[None, :N], jnp.int32), jnp.arange(N)[None], jnp.tril(jnp.ones((N, N), bool)))
+    return _taps(TARGET, jnp.asarray(tokens[None], jnp.int32))
+
+
+@jax.jit
+def _taps(target, tokens):
+    return target(tokens, jnp.arange(N)[None], jnp.tril(jnp.ones((N, N), bool)), taps=tuple(range(5))).taps
 
 
 @jax.jit
 def two_steps(head, target, taps, tokens):
     """``plainly`` from the head itself, the second step on the rows of the first."""
     positions, mask = jnp.arange(N)[None], jnp.tril(jnp.ones((N, N), bool))
-    features = head.fuse(target, taps)
-    first = head(target, tokens[:, 1:-1], features, positions, mask)
+    features, last = head.fuse(target, taps), head.modules[-1]
+    first, D = Output(features, ()), len(head.modules)
+    for k, module in enumerate(head.modules):
+        first = module(target, tokens[:, 1 + k :][:, :N], first.hidden, positions, mask)
     seen = jnp.ones((1, 1, N + 1), bool)
-    more = head(target, tokens[:, -1:], first.hidden[:, -1:], positions[:, -1:] + 1, seen, rows=first.rows)
+    more = last(target, tokens[:, N + D :][:, :1], first.hidden[:, -1:], positions[:, -1:] + 1, seen, rows=first.rows)
     hidden = jnp.concatenate([first.hidden, more.hidden], 1)
-    return jax.tree.map(lambda x: x[0], (features, hidden, head.logits(target, hidden)))
+    return jax.tree.map(lambda x: x[0], (features, hidden, last.logits(target, hidden)))
 
 
 @cache
@@ -226,6 +239,19 @@ def test_heads_are_those_of_numpy(name):
     assert close(features, wanted[0]) and close(hidden, wanted[1]) and logits_close(logits, wanted[2])
     probabilities = np.exp(wanted[2] - wanted[2].max(-1, keepdims=True))
     assert (probabilities.max(-1) / probabilities.sum(-1)).mean() > 2 / TINY.vocab_size  # far from uniform
+
+
+def test_modules_follow_one_another():
+    """Module k reads, beside the state that module k - 1 made of a token, the token k further on; the last goes on with its own states."""
+    head, plain = head_of(dataclasses.replace(MTP, modules=3)), Mtp()
+    tokens = np.random.default_rng(2).integers(0, TINY.vocab_size, N + 4)
+    first, second, third = head.modules
+    wanted = plain.hidden(first, plain.fused(first, streams(tokens[:N])), tokens[1 : N + 1])
+    wanted = plain.hidden(second, wanted, tokens[2 : N + 2])
+    own = plain.hidden(third, wanted, tokens[3 : N + 3])
+    wanted = plain.hidden(third, np.concatenate([wanted, own[-1:]]), tokens[3:])
+    _, hidden, logits = two_steps(head, TARGET, taps_of(tokens[:N])[4:], jnp.asarray(tokens[None], jnp.int32))
+    assert close(hidden, wanted) and close(logits, plain.logits(third, wanted))
 
 
 def test_offsets_to_the_targets_vocabulary_are_not_tokens():
@@ -293,8 +319,8 @@ class TestTransformers:
     def test_mtp(self):
         from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
 
-        head = head_of(MTP)
-        features, hidden, _ = found(head.config)
+        (head,) = head_of(MTP).modules
+        features, hidden, _ = found(MTP)
         parts = []
         for weight, x in ((head.embedding_norm, embedded(head, TOKENS[1 : N + 1])), (head.hidden_norm, np.asarray(features))):
             norm = DeepseekV3RMSNorm(32, LAYERS.norm_eps)

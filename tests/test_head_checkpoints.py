@@ -1,6 +1,7 @@
 """Checkpoints of heads: every published layout written by hand, read, written again; every trap and refusal; torch files that lie."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import jax
@@ -15,8 +16,8 @@ from torch_files import described, number, text, torch_file, tuple_of
 import specjax
 from specjax import load_drafter, save_head
 from specjax.errors import CheckpointError, ConfigError, RequestError
-from specjax.heads import Head
-from specjax.heads.layouts import DEFAULT
+from specjax.heads import Head, MtpConfig, MtpHead
+from specjax.heads.layouts import default
 from specjax.heads.load import chosen
 from specjax.models import hub
 from specjax.models.load import load_model, save_model
@@ -177,14 +178,31 @@ MTP = {
 }
 
 
-def mtp(layout, **raw):
-    prefix, first, join, *norms = MTP[layout]
-    tensors = {f"{prefix}.{join}.weight": normal(E, 2 * E)} | {f"{prefix}.{norm}.weight": normal(E) for norm in norms}
-    tensors |= layer(first, bias=layout == "mimo")
-    if layout == "deepseek":
-        tensors |= {f"{prefix}.embed_tokens.weight": normal(V, E), f"{prefix}.shared_head.head.weight": normal(V, E)}
+def mtp(layout, modules=1, **raw):
+    _, _, join, *norms = MTP[layout]
+    tensors = {}
+    for k in range(modules):
+        prefix, first = of_module(MTP[layout][0], k), of_module(MTP[layout][1], k)
+        tensors |= {f"{prefix}.{join}.weight": normal(E, 2 * E)} | {f"{prefix}.{norm}.weight": normal(E) for norm in norms}
+        tensors |= layer(first, bias=layout == "mimo")
+        if layout == "deepseek":
+            tensors |= {f"{prefix}.embed_tokens.weight": normal(V, E), f"{prefix}.shared_head.head.weight": normal(V, E)}
     family = dict(model_type="mimo", attention_bias=True) if layout == "mimo" else {}
-    return LLAMA | dict(num_hidden_layers=L, num_nextn_predict_layers=1) | family | raw, tensors
+    return LLAMA | dict(num_hidden_layers=L, num_nextn_predict_layers=modules) | family | raw, tensors
+
+
+def of_module(prefix: str, k: int) -> str:
+    """How the names of the k-th module begin, where those of the first begin with ``prefix``."""
+    return re.sub(r"\d+$", lambda first: str(int(first[0]) + k), prefix)
+
+
+def mtp_pairs(layout, modules=1) -> dict:
+    pairs = {}
+    for k in range(modules):
+        prefix, _, *parts = (of_module(MTP[layout][0], k), *MTP[layout][1:])
+        ours = dict(zip(("join", "embedding_norm", "hidden_norm", "norm"), parts)) | {"embed": "embed_tokens", "head": "shared_head.head"}
+        pairs |= {f"modules.{k}.{name}": f"{prefix}.{part}.weight" for name, part in ours.items()}
+    return pairs
 
 
 def no_pairs(tensors: dict) -> dict:
@@ -215,13 +233,8 @@ PUBLISHED = {
     "dspark": (dspark, BLOCK, ["layers.0", "layers.1"]),
     "dspark-gated": (lambda: dspark("gated"), BLOCK, ["layers.0", "layers.1"]),
     **{
-        name: (
-            lambda name=name: mtp(name),
-            dict(zip(("join", "embedding_norm", "hidden_norm", "norm"), [f"{MTP[name][0]}.{part}.weight" for part in MTP[name][2:]]))
-            | {"embed": f"{MTP[name][0]}.embed_tokens.weight", "head": f"{MTP[name][0]}.shared_head.head.weight"},
-            [MTP[name][1]],
-        )
-        for name in MTP
+        f"{name}-{n}" if n > 1 else name: (lambda name=name, n=n: mtp(name, n), mtp_pairs(name, n), [of_module(MTP[name][1], k) for k in range(n)])
+        for name, n in [*((name, 1) for name in MTP), ("deepseek", 2), ("mimo", 3)]
     },
 }  # fmt: skip
 """For each layout what is written, our parameters and the tensors that they are, and how the decoder layers' names begin."""
@@ -250,8 +263,10 @@ def test_a_published_layout_is_read_and_written(tmp_path, deep, layout):
         else:
             assert ours not in found
     assert {x.split(".")[0] for x in found} <= {x.split(".")[0] for x in pairs} | {"layers", "heads"}
-    for i, prefix in enumerate(layers):
-        same_layer(head.module.layers[i], tensors, prefix)
+    modules = getattr(head.module, "modules", [head.module])
+    found_layers = [one for module in modules for one in getattr(module, "layers", [])]
+    for one, prefix in zip(found_layers, layers, strict=True):
+        same_layer(one, tensors, prefix)
 
     save_head(head, tmp_path / "saved")
     (file,) = (tmp_path / "saved").glob("*.safetensors")
@@ -261,7 +276,7 @@ def test_a_published_layout_is_read_and_written(tmp_path, deep, layout):
     again = load_drafter(tmp_path / "saved", deep)
     assert hash(again.config) == hash(head.config)
     assert same_heads(head, again) and again.layout == name
-    save_head(head, tmp_path / "default", DEFAULT[head.config.kind])
+    save_head(head, tmp_path / "default", default(head.config))
     assert same_heads(head, load_drafter(tmp_path / "default", deep))
 
 
@@ -374,6 +389,33 @@ def test_every_fault_is_listed_at_once(tmp_path, deep):
     )
 
 
+def test_every_module_is_whole(tmp_path, deep):
+    raw, tensors = mtp("mimo", 3)
+    del tensors["model.mtp_layers.2.input_proj.weight"], tensors["model.mtp_layers.1.self_attn.q_proj.bias"]
+    tensors |= {"model.mtp_layers.1.final_layernorm.weight": normal(E + 1)}
+    with pytest.raises(CheckpointError) as error:
+        load_drafter(write(tmp_path / "a", raw, tensors), deep)
+    for fault in ("2.input_proj.weight is missing", "1.self_attn.q_proj.bias is missing", f"1.final_layernorm.weight has shape ({E + 1},)"):
+        assert fault in str(error.value)
+
+
+def test_layouts_write_only_what_they_have_names_for(tmp_path, deep):
+    """Several modules of one layer, or one of several; without a layout of its own a head gets one that fits."""
+    config = MtpConfig(deep.config.replace(num_layers=1, windows=(None,)), L, modules=2)
+    head = Head(MtpHead(config, jax.random.key(0)), config, "new")
+    save_head(head, tmp_path / "a")
+    again = load_drafter(tmp_path / "a", deep)
+    assert again.layout == "deepseek" and same_heads(head, again)
+    with pytest.raises(ConfigError, match="'mtp' holds one module"):
+        save_head(head, tmp_path / "b", "mtp")
+    config = MtpConfig(deep.config.replace(num_layers=2, windows=(None, None)), L)
+    head = Head(MtpHead(config, jax.random.key(0)), config, "new")
+    save_head(head, tmp_path / "c")
+    assert same_heads(head, load_drafter(tmp_path / "c", deep))
+    with pytest.raises(ConfigError, match="'mimo' holds modules of one decoder layer, not 2"):
+        save_head(head, tmp_path / "d", "mimo")
+
+
 def changed(made, change):
     raw, tensors = made()
     change(raw, tensors)
@@ -402,8 +444,10 @@ REFUSED = {
     "ungrounded": (lambda: hydra(grounded_heads=False), "grounded_heads"),
     "experts": (lambda: changed(lambda: mtp("deepseek"), lambda raw, t: t.update({f"model.layers.{L}.mlp.experts.0.up_proj.weight": normal(2, 2)})), "mixture of experts"),
     "MTP latent": (lambda: changed(lambda: mtp("deepseek"), lambda raw, t: t.update({"model.embed_tokens.weight": normal(V, E), f"model.layers.{L}.self_attn.kv_a_proj_with_mqa.weight": normal(2, 2)})), "latent"),
-    "several modules": (lambda: mtp("deepseek", num_nextn_predict_layers=2), "several modules"),
-    "second module": (lambda: changed(lambda: mtp("mimo"), lambda raw, t: t.update({"model.mtp_layers.1.input_proj.weight": normal(E, E)})), "several modules"),
+    "several modules": (lambda: mtp("mtp", num_nextn_predict_layers=2), "'mtp' holds one module of multi-token prediction, not 2"),
+    "several layers": (lambda: mtp("deepseek", mtp_num_hidden_layers=2), "'deepseek' holds modules of one decoder layer, not 2"),
+    "another module": (lambda: mtp("deepseek", 2, num_nextn_predict_layers=1), rf"num_nextn_predict_layers is 1.*model\.layers\.{L + 1} beyond"),
+    "a third module": (lambda: mtp("mimo", 3, num_nextn_predict_layers=2), r"num_nextn_predict_layers is 2.*mtp_layers\.2 beyond"),
     "Qwen3-Next": (lambda: mtp("mtp", model_type="qwen3_next"), "qwen3_next"),
 }  # fmt: skip
 
@@ -478,7 +522,7 @@ def test_heads_inside_a_language_model(tmp_path):
     for added, changes in (
         (mtp("mimo")[1], dict(model_type="mimo", num_nextn_predict_layers=1)),
         (medusa(prefix="medusa_head.")[1], {}),
-        (mtp("deepseek")[1], {}),
+        (mtp("deepseek", 2)[1], dict(num_nextn_predict_layers=2)),
     ):
         directory = write(tmp_path / "whole", raw | changes, tensors | added)
         loaded = load_model(directory)
@@ -487,7 +531,7 @@ def test_heads_inside_a_language_model(tmp_path):
         assert isinstance(head, Head)
         join = {"mtp": "input_proj.weight", "medusa": "medusa_head.0.0.linear.weight", "deepseek": "eh_proj.weight"}
         kind = "deepseek" if head.layout == "deepseek" else head.config.kind
-        ours = head.module.join if head.config.kind == "mtp" else head.module.heads[0].blocks[0].linear
+        ours = head.module.modules[0].join if head.config.kind == "mtp" else head.module.heads[0].blocks[0].linear
         same(ours, next(tensor for name, tensor in added.items() if name.endswith(join[kind])))
     write(tmp_path / "whole", raw, tensors)
     plain = load_drafter(tmp_path / "whole", target)

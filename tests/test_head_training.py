@@ -265,25 +265,34 @@ def test_eagle3(target, out):
     assert value_of(head_losses.Eagle3Loss(steps), head, target) == pytest.approx(right, rel=1e-4)
 
 
-def test_mtp(target, out):
-    steps, head = 3, made(target, "mtp")
-    config, layer = head.config.layers, head.layers[0]
-    eps, count, right = config.norm_eps, S - steps, 0.0
-    weights = np.array([0.6**s for s in range(steps)])
+@pytest.mark.parametrize("modules, weights", [(1, (1, 0.6, 0.36)), (2, (1, 1, 0.6)), (3, (1, 1, 1))])
+def test_mtp(target, out, modules, weights):
+    """Each module in its own step sees its own rows alone; the last goes on as in training-time test."""
+    steps, head = 3, made(target, "mtp", modules=modules)
+    config, eps, count, right = head.config.layers, head.config.layers.norm_eps, S - 3, 0.0
     for b, window in enumerate(WINDOW):
 
-        def row_of(s, i, hidden):
-            feature = out.hidden[b, i] if s == 0 else hidden
-            embedded = norm(out.embed[window[i + 1 + s]], array(head.embedding_norm), eps)
-            x = array(head.join) @ np.concatenate([embedded, norm(feature, array(head.hidden_norm), eps)])
-            return Row(layer, config, norm(x, array(layer.attention_norm), eps), i + s), x
+        def run(module, features, s, steps):
+            """Steps s, s + 1, ... of a module that begins with ``features`` [count]."""
+            layer = module.layers[0]
 
-        finish = lambda x, row, seen: mlp(layer, config, x + attention(layer, config, row, seen))
-        hidden = chained(layer, steps, count, row_of, finish)
+            def row_of(again, i, hidden):
+                embedded = norm(out.embed[window[i + 1 + s + again]], array(module.embedding_norm), eps)
+                feature = norm(features[i] if again == 0 else hidden, array(module.hidden_norm), eps)
+                x = array(module.join) @ np.concatenate([embedded, feature])
+                return Row(layer, config, norm(x, array(layer.attention_norm), eps), i + again), x
+
+            finish = lambda x, row, seen: mlp(layer, config, x + attention(layer, config, row, seen))
+            return chained(layer, steps, count, row_of, finish)
+
+        hidden = [out.hidden[b]]
+        for k, module in enumerate(head.modules):
+            hidden += run(module, hidden[-1], k, 1 if k + 1 < modules else steps - k)
         for s in range(steps):
+            module = head.modules[min(s, modules - 1)]
             for i in range(count):
-                logits = out.output @ norm(hidden[s][i], array(head.norm), eps)
-                right += 0.3 * weights[s] / weights.sum() * nll(logits, window[i + 2 + s]) / (2 * count)
+                logits = out.output @ norm(hidden[s + 1][i], array(module.norm), eps)
+                right += 0.3 * weights[s] / sum(weights) * nll(logits, window[i + 2 + s]) / (2 * count)
     assert value_of(head_losses.MtpLoss(steps), head, target) == pytest.approx(right, rel=1e-4)
 
 
@@ -427,7 +436,7 @@ def test_a_run_logs_each_step_and_saves_its_head(whole, small, saved):
     assert all(record["loss"] > 0 and record["tokens_per_second"] > 0 for record in log)
     assert head.config.kind == "mtp"
     begun = kinds.MtpShape().make(small, STREAM, jax.random.key(0))
-    assert not np.array_equal(begun.join[...], head.module.join[...])
+    assert not np.array_equal(begun.modules[0].join[...], head.module.modules[0].join[...])
 
 
 def test_an_interrupted_run_goes_on_bit_for_bit(whole, small, text, tmp_path, saved):
@@ -575,6 +584,9 @@ WRONG = {
     "kind = 'medusa'\n[head]\nnum_heads = 'two'": "num_heads = 'two' is not a whole number",
     "kind = 'block'\n[head]\nmarkov = 'deep'": "markov 'deep' is unknown",
     "kind = 'medusa'\nlength = 4": "length 4 is too short",
+    "kind = 'mtp'\n[head]\nmodules = 0": "modules 0 is too few",
+    "kind = 'mtp'\n[head]\nmodules = 4": "steps = 3 leaves out some of the 4 modules",
+    "kind = 'mtp'\n[head]\nmodules = 2\nnum_layers = 2": "no checkpoint holds 2 modules of 2 layers",
     "kind = 'medusa'\nsteps = 0": "steps 0 is too small",
     "kind = 'medusa'\non_policy = 'draft'": "on_policy 'draft' needs",
     "kind = 'medusa'\nbatch = 3\n[mesh]\ndata = 2": "cannot be split",

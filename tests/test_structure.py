@@ -53,7 +53,7 @@ OTHERS = {
 HEAD = TINY.replace(vocab_size=320, hidden_size=128, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
 HEADED = {
     "eagle3": Eagle3(6, 3, 2, head=Eagle3Config(HEAD, 128, 2, (0, 1, 2), draft_vocab_size=288)),
-    "mtp": Mtp(num_speculative_tokens=3, head=MtpConfig(HEAD, target_layers=2)),
+    "mtp": Mtp(num_speculative_tokens=3, head=MtpConfig(HEAD, target_layers=2, modules=2)),
 }
 MOVES = ("copy", "convert", "transpose")
 

@@ -9,7 +9,7 @@ from jax import lax
 
 from ..request import whole
 from . import chains
-from .readers import State, TokenReader
+from .readers import TokenReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,26 +38,31 @@ class DraftModel:
 
     def draft(self, target, draft, state, key, least: jax.Array | None = None):
         """See ``Drafter``; ``least``: see ``chains.draw``."""
-        reader = self.reader
-        begun = reader.begin(target, draft, state, self.depth)
-        B, R = begun.seen.shape
-        node = jnp.arange(1, self.depth)  # all drafts but the last are read
+        reader, modules = self.reader, self.reader.modules(draft, self.depth)
+        begun, before = reader.begin(target, draft, state, self.depth), ()
+        chain = chains.begin(state, self.depth, target.config.vocab_size)
+        chain = chains.draw(chain, reader.logits(target, modules[0], begun.hidden), 0, state, key, least)
+        for i, module in enumerate(modules[1:], 1):
+            before += begun.rows
+            begun = reader.follow(target, module, begun, chain.tokens[:, i])
+            chain = chains.draw(chain, reader.logits(target, module, begun.hidden), i, state, key, least)
+
+        (B, R), D, module = begun.seen.shape, len(modules), modules[-1]
+        node = jnp.arange(D, self.depth)  # of the other drafts all but the last are read, by the last module
         at = jnp.concatenate([begun.positions, begun.root[:, None] + node], 1)
 
-        def read(i, token, before):
-            hidden, rows = before
-            earlier = jnp.broadcast_to(node < i, (B, self.depth - 1))
+        def read(i, token, carry):
+            hidden, rows = carry
+            earlier = jnp.broadcast_to(node < i, (B, node.size))
             seen = jnp.concatenate([begun.seen, earlier, jnp.ones((B, 1), bool)], 1)[:, None]
             position = (begun.root + i)[:, None]
             positions = jnp.concatenate([at, position], 1)
-            out = reader.read(target, draft, token, hidden, position, seen, begun.cache, rows=rows, row_positions=positions)
-            rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], R + i - 1, 2), rows, out.rows)
-            return reader.logits(target, draft, out.hidden), (out.hidden, rows)
+            out = reader.read(target, module, token, hidden, position, seen, begun.cache, rows=rows, row_positions=positions)
+            rows = jax.tree.map(lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -1:], R + i - D, 2), rows, out.rows)
+            return reader.logits(target, module, out.hidden), (out.hidden, rows)
 
-        chain = chains.begin(state, self.depth, target.config.vocab_size)
-        chain = chains.draw(chain, reader.logits(target, draft, begun.hidden), 0, state, key, least)
-        chain, (_, rows), _ = chains.grow(chain, 1, read, (begun.hidden, begun.room(self.depth - 1)), state, key, least)
-        return chain.tree, State(begun.cache, rows=rows)
+        chain, (_, rows), _ = chains.grow(chain, D, read, (begun.hidden, begun.room(node.size)), state, key, least)
+        return chain.tree, state.drafter.replace(cache=begun.cache, rows=before + rows)
 
     def commit(self, target, draft, state, tree, out, verdict):
         kept = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])

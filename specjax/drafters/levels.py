@@ -96,7 +96,7 @@ def grow(
     start = (first, wide(begun.hidden), begun.room((depth - 1) * F), nodes, wide(none), wide(state.states[:, None]), carry)
     (_, _, rows, *_), (levels, *chosen) = lax.scan(turn, start, jnp.arange(1, depth))
     levels = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, levels)
-    return levels, tuple(chosen), State(begun.cache, rows=rows)
+    return levels, tuple(chosen), state.drafter.replace(cache=begun.cache, rows=rows)
 
 
 def commit(reader, target, draft, state, out, verdict) -> State:

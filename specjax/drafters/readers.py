@@ -25,9 +25,9 @@ class State:
 
     Attributes:
       cache: the reader's own keys and values: all but what a round begins with.
-      features: float32 [B, P, E], for a head: the target's features of the newest committed tokens, in order, of which the cache
+      features: float32 [B, R, E], for a head: the target's features of the newest committed tokens, in order, of which the cache
         knows nothing yet; void after them.
-      rows: for each layer keys and values [B, K, M, D] of this round: its first R rows, and the drafted nodes that were read.
+      rows: for each layer keys and values [B, K, M, D] of this round: its first R rows, and the drafted nodes that it read.
       row_of: int32 [B, N], where the row of each node of a tree lies, counted from the root's; 0 for one that was not read.
     """
 
@@ -44,10 +44,11 @@ class Begun:
     Attributes:
       cache: what they were read with, and the drafted nodes will be.
       rows: for each layer keys and values [B, K, R, D].
-      hidden: float32 [B, 1, E], after the root.
+      hidden: float32 [B, 1, E], after the newest token that they hold.
       seen: bool [B, R], which of the rows the drafted nodes see.
       positions: int32 [B, R], theirs.
       root: int32 [B], the position of the root's row. A drafted node's is higher by its depth.
+      tokens, states: int32 [B, R] and float32 [B, R, E], what the rows hold and their hidden states, for the next module of a head.
     """
 
     cache: KVCache
@@ -56,6 +57,8 @@ class Begun:
     seen: jax.Array
     positions: jax.Array
     root: jax.Array
+    tokens: jax.Array | None = None
+    states: jax.Array | None = None
 
     def room(self, nodes: int) -> tuple:
         """The rows, with room for those of so many drafted nodes."""
@@ -72,6 +75,10 @@ class TokenReader:
         cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
         return State(cache.replace(length=jnp.maximum(lengths - 2, 0)))
 
+    def modules(self, draft, depth: int) -> tuple:
+        """What reads the first rows of a round, one after another: module k says the token of depth k + 1, the last all further ones."""
+        return (draft,)
+
     def begin(self, target: Decoder, draft, state, depth: int) -> Begun:
         """Reads the token before the root, where there is one, and the root, at position n."""
         n = state.cache.length
@@ -83,14 +90,14 @@ class TokenReader:
         out = draft(jnp.concatenate([before, state.root[:, None]], 1), positions, mask, cache)
         return Begun(cache, out.rows, out.hidden[:, -1:], seen, positions, n)
 
-    def read(self, target: Decoder, draft, tokens, features, positions, mask, cache, **rows) -> Output:
+    def read(self, target: Decoder, module, tokens, features, positions, mask, cache, **rows) -> Output:
         """Reads drafted nodes int32 [B, F], each drafted from ``features`` float32 [B, F, E], the hidden state of its parent; the rest
         as in ``Decoder``."""
-        return draft(tokens, positions, mask, cache, **rows)
+        return module(tokens, positions, mask, cache, **rows)
 
-    def logits(self, target: Decoder, draft, hidden: jax.Array) -> jax.Array:
+    def logits(self, target: Decoder, module, hidden: jax.Array) -> jax.Array:
         """Float32 [..., V] of hidden states [..., E]."""
-        return draft.logits(hidden)
+        return module.logits(hidden)
 
     def commit(self, target: Decoder, draft, state, on_path: jax.Array, out: Output, verdict) -> State:
         """The state after a verdict: the rows of the token before the root, the root, and the path but its last node are kept.
@@ -112,59 +119,96 @@ class FeatureReader:
     A round begins with the pairs that the last one committed, whose features are the target's own; what the head made of the drafts,
     it made of its own hidden states, and that is dropped (EAGLE, Li et al. 2024, section 3.1). A prompt of one token leaves nothing to draft from: its root
     is read beside a feature of zeros, and that row is dropped too.
+
+    In a head of D modules each has keys and values of its own. Module k, from 0, reads in row i what the one before made of row i, and
+    t_{i + 1 + k}; its last row says the draft of depth k + 1. Of n committed tokens its last k rows therefore hold drafts. No module's
+    cache keeps the last D - 1 rows: a round reads them again, by then with the tokens that came.
     """
 
     def init(self, target: Decoder, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> State:
-        """As in ``TokenReader``. All of the prompt's pairs are read, and the last one again when the first round begins."""
-        n = lengths - 1
-        cache, _, _ = fill(_Pairs(target, draft, taps), jnp.roll(tokens, -1, 1), n, chunk, dtype)
-        at = jnp.maximum(n - 1, 0)[:, None, None]
+        """As in ``TokenReader``. All of the prompt's pairs are read, and the last D again when the first round begins."""
+        n, modules = lengths - 1, self.modules(draft, depth)
+        D = len(modules)
+        cache, _, _ = fill(_Pairs(target, draft, modules, tokens, taps), tokens, n, chunk, dtype)
+        length = jnp.maximum(n - D, 0)
+        at = (length[:, None] + jnp.arange(D))[..., None]
         newest = draft.fuse(target, tuple(jnp.take_along_axis(tap, at, 1) for tap in taps))
-        features = jnp.pad(jnp.where((n > 0)[:, None, None], newest, 0), ((0, 0), (0, depth), (0, 0)))
-        return State(cache.replace(length=jnp.maximum(n - 1, 0)), features)
+        features = jnp.pad(jnp.where(at < n[:, None, None], newest, 0), ((0, 0), (0, depth), (0, 0)))
+        return State(cache.replace(length=length), features)
+
+    def modules(self, draft, depth: int) -> tuple:
+        """As in ``TokenReader``: those of the head that rounds of ``depth`` levels use."""
+        return tuple(draft.modules)[:depth]
 
     def begin(self, target: Decoder, draft, state, depth: int) -> Begun:
-        """Reads the pairs that are not in the cache, at most P = depth + 1 of them; the last has the root."""
-        n, own, place = state.cache.length, state.drafter, jnp.arange(depth + 1)
-        count = jnp.maximum(n - own.cache.length, 1)
+        """Reads the pairs that are not in the cache, at most R = depth + D of them; the last has the root."""
+        n, own = state.cache.length, state.drafter
+        place = jnp.arange(own.features.shape[1])
+        count = jnp.maximum(n - own.cache.length, 1)[:, None]
         positions = own.cache.length[:, None] + place
         tokens = jnp.take_along_axis(state.tokens, jnp.minimum(positions + 1, n[:, None]), 1)
-        out = draft(target, tokens, own.features, positions, jnp.tril(jnp.ones((place.size, place.size), bool)), own.cache)
-        hidden = jnp.take_along_axis(out.hidden, (count - 1)[:, None, None], 1)
-        return Begun(own.cache, out.rows, hidden, place < count[:, None], positions, own.cache.length + count - 1)
+        root = own.cache.length + count[:, 0] - 1
+        return self._read(target, draft.modules[0], Begun(own.cache, (), None, place < count, positions, root, tokens, own.features))
 
-    def read(self, target: Decoder, draft, tokens, features, positions, mask, cache, **rows) -> Output:
-        """As in ``TokenReader``."""
-        return draft(target, tokens, features, positions, mask, cache, **rows)
+    def follow(self, target: Decoder, module, begun: Begun, newest: jax.Array) -> Begun:
+        """Reads the same rows with the next module, from the hidden states of the one before: each has the token one further on, the last
+        the ``newest`` draft int32 [B]."""
+        last = jnp.arange(begun.seen.shape[1]) == begun.seen.sum(-1, keepdims=True) - 1
+        tokens = jnp.where(last, newest[:, None], jnp.roll(begun.tokens, -1, 1))
+        return self._read(target, module, begun.replace(tokens=tokens, root=begun.root - 1))
 
-    def logits(self, target: Decoder, draft, hidden: jax.Array) -> jax.Array:
+    def _read(self, target: Decoder, module, begun: Begun) -> Begun:
+        R = begun.tokens.shape[1]
+        out = module(target, begun.tokens, begun.states, begun.positions, jnp.tril(jnp.ones((R, R), bool)), begun.cache)
+        hidden = jnp.take_along_axis(out.hidden, begun.seen.sum(-1)[:, None, None] - 1, 1)
+        return begun.replace(rows=out.rows, hidden=hidden, states=out.hidden)
+
+    def read(self, target: Decoder, module, tokens, features, positions, mask, cache, **rows) -> Output:
         """As in ``TokenReader``."""
-        return draft.logits(target, hidden)
+        return module(target, tokens, features, positions, mask, cache, **rows)
+
+    def logits(self, target: Decoder, module, hidden: jax.Array) -> jax.Array:
+        """As in ``TokenReader``."""
+        return module.logits(target, hidden)
 
     def commit(self, target: Decoder, draft, state, on_path: jax.Array, out: Output, verdict) -> State:
-        """The state after a verdict: of the rows those that the round began with are kept, of the path the target's features."""
-        pending, P = state.drafter, verdict.path.shape[1]
+        """The state after a verdict: of the rows those that the round began with are kept, but the last D - 1, and of the path the target's
+        features."""
+        n, pending, P = state.cache.length, state.drafter, verdict.path.shape[1]
         rows = jax.tree.map(lambda leaf: leaf[:, :, :P], pending.rows)
+        R = pending.features.shape[1]
+        length = jnp.maximum(n - (R - P), 0)
         # A row that emitted nothing has ended and may be written anywhere; this makes the write depend on all that was read, without
         # which XLA:CPU would copy the cache.
         start = jnp.where(verdict.length > 0, pending.cache.length, 0)
-        taps = tuple(jnp.take_along_axis(tap, verdict.path[..., None], 1) for tap in out.taps)
-        return State(kv.commit(pending.cache, rows, None, start, state.cache.length), draft.fuse(target, taps))
+        cache = kv.commit(pending.cache, rows, None, start, length)
+
+        path = draft.fuse(target, tuple(jnp.take_along_axis(tap, verdict.path[..., None], 1) for tap in out.taps))
+        at = length[:, None] + jnp.arange(R)
+        place = jnp.where(at < n[:, None], at - pending.cache.length[:, None], R + at - n[:, None])
+        features = jnp.take_along_axis(jnp.concatenate([pending.features, path], 1), jnp.minimum(place, R + P - 1)[..., None], 1)
+        return State(cache, features)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Pairs:
-    """A head as a model of the tokens *after* those whose taps float32 [B, T, E] are given, for ``decode.fill``."""
+    """The modules of a head as one model of a text int32 [B, T] whose taps float32 [B, T, E] are given, for ``decode.fill``."""
 
     target: Decoder
     head: Any
+    modules: tuple
+    tokens: jax.Array
     taps: tuple
 
     @property
     def config(self):
-        return self.head.config.layers
+        layers = self.head.config.layers
+        return layers.replace(num_layers=len(self.modules) * layers.num_layers)
 
     def __call__(self, tokens, positions, mask, cache, **_) -> Output:
-        piece = lambda tap: lax.dynamic_slice_in_dim(tap, positions[0, 0], positions.shape[1], 1)  # of one place in all rows
-        taps = tuple(map(piece, self.taps))
-        return self.head(self.target, tokens, self.head.fuse(self.target, taps), positions, mask, cache)
+        piece = lambda whole: lax.dynamic_slice_in_dim(whole, positions[0, 0], positions.shape[1], 1)  # of one place in all rows
+        hidden, rows = self.head.fuse(self.target, tuple(map(piece, self.taps))), ()
+        for k, module in enumerate(self.modules):
+            out = module(self.target, piece(jnp.roll(self.tokens, -1 - k, 1)), hidden, positions, mask, cache)
+            hidden, rows = out.hidden, rows + out.rows
+        return Output(hidden, rows)

@@ -52,6 +52,8 @@ class EagleHead(nnx.Module):
         self.layers = nnx.List([Layer(layers, k, dtype, normed=i > 0 or config.first_norm) for i, k in enumerate(keys)])
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
 
+    modules = property(lambda self: (self,))
+
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
         return rms_norm(taps[0], target.norm[...], target.config.norm_eps)
 
@@ -138,6 +140,8 @@ class Eagle3Head(nnx.Module):
         self.head = matrix(head, (config.draft_vocab_size, E), ("vocab", "embed"), dtype)
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
         self.draft_to_target = nnx.Variable(jnp.zeros(config.draft_vocab_size, jnp.int32), axes=(None,))
+
+    modules = property(lambda self: (self,))
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
         eps = self.config.layers.norm_eps

@@ -15,7 +15,7 @@ from ..models.hub import LanguageModel, find, load, zoo
 from ..models.load import MadeOf, open_tensors, read_module, tensors_of, write_checkpoint
 from ..parallel import mesh_of
 from .base import Head
-from .layouts import DEFAULT, LAYOUTS, Found, Layout, layout_of
+from .layouts import LAYOUTS, Found, Layout, default, layout_of
 
 
 def load_drafter(name: str | Path, target: LanguageModel, dtype=None) -> LanguageModel | Head:
@@ -43,18 +43,18 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
     """Writes ``config.json`` and safetensors, from which ``load_drafter`` reads the same bits.
 
     Args:
-      layout: one of ``layouts.LAYOUTS``; by default that which the head was loaded from, or its kind's first, see ``layouts.DEFAULT``.
+      layout: one of ``layouts.LAYOUTS``; by default that which the head was loaded from, or else ``layouts.default``.
 
-    Raises RequestError for a layout of other heads.
+    Raises RequestError for a layout of other heads, ConfigError for one that has no names for this head's options.
     """
     kind = head.config.kind
-    written = LAYOUTS.get(layout or head.layout or DEFAULT[kind])
+    written = LAYOUTS.get(layout or head.layout or default(head.config))
     if written is None or written.kind != kind:
         known = ", ".join(name for name, other in LAYOUTS.items() if other.kind == kind)
         raise RequestError(f"layout {layout!r} cannot hold a head of kind {kind!r}; use one of {known}")
     config = _of_dtype(head.config, str(jax.tree.leaves(nnx.state(head.module, nnx.Param))[0].dtype))
-    tensors = tensors_of(head.module, _made_of(written, config, None))
-    write_checkpoint(directory, written.finished(tensors, config), written.raw(config), written.file)
+    raw, tensors = written.raw(config), tensors_of(head.module, _made_of(written, config, None))
+    write_checkpoint(directory, written.finished(tensors, config), raw, written.file)
 
 
 def chosen(target: LanguageModel, drafts: tuple, kinds: tuple[str, ...], method: str) -> Head:

@@ -60,11 +60,12 @@ def blocks(path: str, rows: int, names: dict[str, list[str]], config: ModelConfi
     """The blocks whose rows, stacked, are the parameter at ``path``, which has ``rows`` rows.
 
     Args:
-      names: for each path, with N in place of its numbers, the tensors it is made of; N there is the first number and M the second.
+      names: for each path, as it stands or with N in place of its numbers, the tensors it is made of; N there is the first number and
+        M the second.
       config: of the decoder layers, where there are any.
     """
     numbers, pattern = re.findall(r"\d+", path), re.sub(r"\d+", "N", path)
-    names = [reduce(lambda name, at: name.replace(*at), zip("NM", numbers), name) for name in names[pattern]]
+    names = [reduce(lambda name, at: name.replace(*at), zip("NM", numbers), name) for name in names[path if path in names else pattern]]
     if len(names) == 3:  # each key head with its queries: see ``decoder.Layer``
         D, G = config.head_dim, config.num_heads // config.num_kv_heads
         sizes = zip(names, (G * D, D, D))

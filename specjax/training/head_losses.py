@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from ..heads import BlockHead, Eagle3Head, EagleHead, MedusaHeads
-from ..heads.base import FeatureHead
+from ..heads.base import FeatureHead, FeatureModule
 from ..models.attention import Seen
 from ..models.decoder import Decoder, Output
 from . import losses
@@ -70,7 +70,7 @@ class EagleLoss:
         features = head.fuse(target, seen_by(target, window, head.config.taps).taps)
         S = window.shape[1] - 1
         noise = (jax.random.uniform(key, features[:, :-1].shape) - 0.5) * (self.noise * 512 / S)
-        (hidden,) = unrolled(head, target, features[:, :-1] + noise, window[:, 1:], 1)
+        ((_, hidden),) = unrolled(head, target, features[:, :-1] + noise, window[:, 1:], 1)
         near = optax.huber_loss(hidden, features[:, 1:]).mean()
         value = lambda hidden, feature: losses.soft_cross_entropy(target.logits(feature), target.logits(hidden))
         return self.feature * near + self.token * in_pieces(value, head.config.vocab_size, hidden, features[:, 1:]).mean()
@@ -99,7 +99,7 @@ class Eagle3Loss:
         wanted = wanted[..., known]
         total = 0.0
         features = head.fuse(target, out.taps)[:, :N]
-        for s, hidden in enumerate(unrolled(head, target, features, window[:, 1:], self.steps)):
+        for s, (_, hidden) in enumerate(unrolled(head, target, features, window[:, 1:], self.steps)):
             value = lambda hidden, wanted: losses.soft_cross_entropy(wanted, head.draft_logits(hidden))
             found = in_pieces(value, config.draft_vocab_size, hidden, wanted[:, s : s + N])
             total += self.decay**s * _mean(found, counted[:, s : s + N])
@@ -108,12 +108,13 @@ class Eagle3Loss:
 
 @dataclasses.dataclass(frozen=True)
 class MtpLoss:
-    """Multi-token prediction (DeepSeek-V3, 2412.19437, section 2.2) with one module that is used again and again, each time on its own
-    hidden state and the true next token; step k counts in proportion to ``beta`` to the power k (FastMTP).
+    """Multi-token prediction (DeepSeek-V3, 2412.19437, section 2.2): the mean over the modules, one for each step. Further steps use the
+    last again, each time on its own hidden state and the true next token, and count in proportion to ``beta`` to the power of how often
+    that was done (FastMTP, whose only module is the last).
 
     Attributes:
-      steps: how often it continues.
-      beta: what each further step counts less; the weights sum to one.
+      steps: tokens that are predicted, at least as many as there are modules.
+      beta: what each further step counts less, once modules are used again; the weights sum to one.
       weight: lambda of the paper, on the whole.
       teacher: how much of the loss is against the target's distribution, rather than the text.
     """
@@ -127,12 +128,13 @@ class MtpLoss:
         out = seen_by(target, window[:, :-1], head.config.taps)
         N = window.shape[1] - 1 - self.steps
         features = head.fuse(target, out.taps)[:, :N]
-        value = lambda hidden, label, said: taught(self.teacher, head.logits(target, hidden), label, target, said)
+        weights = [self.beta ** max(s + 1 - len(head.modules), 0) for s in range(self.steps)]
         total = 0.0
-        for s, hidden in enumerate(unrolled(head, target, features, window[:, 1:], self.steps)):
+        for s, (module, hidden) in enumerate(unrolled(head, target, features, window[:, 1:], self.steps)):
+            value = lambda hidden, label, said, module=module: taught(self.teacher, module.logits(target, hidden), label, target, said)
             label, said = window[:, s + 2 :][:, :N], out.hidden[:, s + 1 :][:, :N]
-            total += self.beta**s * in_pieces(value, head.config.vocab_size, hidden, label, said).mean()
-        return self.weight * total / sum(self.beta**s for s in range(self.steps))
+            total += weights[s] * in_pieces(value, head.config.vocab_size, hidden, label, said).mean()
+        return self.weight * total / sum(weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,21 +240,26 @@ def seen_by(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) -> O
     return jax.lax.stop_gradient(losses.forward(target, tokens, taps).replace(rows=()))
 
 
-def unrolled(head: FeatureHead, target: Decoder, features: jax.Array, tokens: jax.Array, steps: int) -> Iterator[jax.Array]:
-    """The hidden states float32 [B, N, E] of a head that continues its own, step by step, from ``features`` [B, N, E].
+def unrolled(
+    head: FeatureHead, target: Decoder, features: jax.Array, tokens: jax.Array, steps: int
+) -> Iterator[tuple[FeatureModule, jax.Array]]:
+    """The hidden states float32 [B, N, E] of a head that continues its own, step by step, from ``features`` [B, N, E]; and whose they are.
 
-    In step s row i reads token s + i of ``tokens`` int32 [B, N + steps - 1 or more], at position i + s. It sees the first step's rows up to i,
-    which is what the head's cache holds when it drafts after them, and of each later step row i alone, its own chain. Positions of a
-    chain are compared with those it grew from: no matrix of rows by rows is needed.
+    In step s row i reads token s + i of ``tokens`` int32 [B, N + steps - 1 or more]. Each module sees its own rows up to i, at positions 0 to
+    i, which is what its cache holds when it drafts after them. When the last is used again, for the c-th time, row i is at position i + c,
+    and of those steps sees row i alone, its own chain. Positions of a chain are compared with those it grew from: no matrix of rows by
+    rows is needed.
     """
     B, N = features.shape[:2]
     rows = None
     for s in range(steps):
-        positions = jnp.broadcast_to(jnp.arange(N) + s, (B, N))
-        seen = Seen.causal(N) if s == 0 else Seen.causal(N).replace(inner=jnp.ones((1, s), bool))
-        out = head(target, tokens[:, s : s + N], features, positions, seen, rows=rows)
+        k = min(s, len(head.modules) - 1)
+        again = s - k
+        positions = jnp.broadcast_to(jnp.arange(N) + again, (B, N))
+        seen = Seen.causal(N) if again == 0 else Seen.causal(N).replace(inner=jnp.ones((1, again), bool))
+        out = head.modules[k](target, tokens[:, s : s + N], features, positions, seen, rows=rows if again else None)
         features, rows = out.hidden, out.rows
-        yield out.hidden
+        yield head.modules[k], out.hidden
 
 
 def places(key: jax.Array, batch: int, choices: int, count: int) -> jax.Array:

@@ -121,25 +121,40 @@ class Eagle3Shape:
 
 @dataclasses.dataclass(frozen=True)
 class MtpShape:
-    """A module of multi-token prediction; the norm before the output, which is the target's, begins as the target's.
+    """Modules of multi-token prediction; the norm before the output, which is the target's, begins as the target's.
 
     Attributes:
-      num_layers, from_target: as in ``EagleShape``.
+      modules: one for each depth; beyond them the last is used again.
+      num_layers, from_target: as in ``EagleShape``, of each module.
       normed_features, norm_output, hidden_first: see ``MtpConfig``.
     """
 
+    modules: int = 1
     num_layers: int = 1
     normed_features: bool = True
     norm_output: bool = False
     hidden_first: bool = False
     from_target: bool = False
 
+    def __post_init__(self):
+        if self.modules < 1:
+            raise RequestError(f"modules {self.modules} is too few; 1 is the least")
+        if self.modules > 1 and self.num_layers > 1:
+            raise RequestError(
+                f"no checkpoint holds {self.modules} modules of {self.num_layers} layers; train one module, or num_layers = 1"
+            )
+
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MtpHead:
         layers = layers_like(target.config, self.num_layers)
-        variants = dict(normed_features=self.normed_features, norm_output=self.norm_output, hidden_first=self.hidden_first)
-        head = MtpHead(MtpConfig(layers, target.config.num_layers, **variants), key)
-        head.norm[...] = target.model.norm[...].astype(jnp.float32)
-        return begun(head, target.model) if self.from_target else head
+        config = MtpConfig(
+            layers, target.config.num_layers, self.normed_features, self.norm_output, self.hidden_first, modules=self.modules
+        )
+        head = MtpHead(config, key)
+        for module in head.modules:
+            module.norm[...] = target.model.norm[...].astype(jnp.float32)
+            if self.from_target:
+                begun(module, target.model)
+        return head
 
 
 @dataclasses.dataclass(frozen=True)

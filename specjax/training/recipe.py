@@ -69,6 +69,9 @@ class Recipe:
             raise RequestError(f"dtype {self.dtype!r} is unknown; use float32 or bfloat16")
         if self.mesh.data < 1 or self.mesh.model < 1 or self.batch % self.mesh.data:
             raise RequestError(f"batch {self.batch} cannot be split over data = {self.mesh.data} devices; use a multiple")
+        modules = getattr(self.head, "modules", 1)
+        if modules > self.reach:
+            raise RequestError(f"[loss] steps = {self.reach} leaves out some of the {modules} modules; use {modules} or more")
         if self.length <= self.reach:
             raise RequestError(f"length {self.length} is too short for a drafter that reaches {self.reach} tokens ahead; use a longer one")
 

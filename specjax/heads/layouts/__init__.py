@@ -7,15 +7,19 @@ from .eagle import Eagle, Eagle3, Speculators
 from .medusa import Hydra, Medusa
 from .mtp import DeepSeek, MiMo, Mtp
 
+__all__ = ["LAYOUTS", "Found", "Layout", "default", "layout_of"]
+
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout for layout in (Speculators(), DFlash(), Eagle3(), Hydra(), Medusa(), Mtp(), DeepSeek(), MiMo(), Eagle())
 }
 """By name, in the order in which they are tried."""
 
-DEFAULT = {"eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "hydra": "hydra", "block": "dflash", "mtp": "mtp"}
-"""For each kind of head the layout that it is written in unless it was loaded from another."""
+_DEFAULT = {"eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "hydra": "hydra", "block": "dflash", "mtp": "mtp"}
 
-__all__ = ["DEFAULT", "LAYOUTS", "Found", "Layout", "layout_of"]
+
+def default(config) -> str:
+    """The layout that a head of this configuration is written in unless it was loaded from another."""
+    return "deepseek" if getattr(config, "modules", 1) > 1 else _DEFAULT[config.kind]
 
 
 def layout_of(found: Found) -> Layout | None:
