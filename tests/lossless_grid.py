@@ -32,7 +32,9 @@ from specjax import (
     Mtp,
     Ngram,
     Plain,
+    Suffix,
     Switch,
+    TokenRecycling,
     decode,
 )  # fmt: skip
 from specjax.constraint import Automaton
@@ -119,6 +121,8 @@ FEATURE_HEADS = {"eagle": (EagleHead, 4), "eagle3": (Eagle3Head, 1), "mtp": (Mtp
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
     "ngram": (Ngram(DRAFTS), ("sample_and_walk",)),
+    "suffix": (Suffix(DRAFTS, max_match=2), ("sample_and_walk",)),
+    "token_recycling": (TokenRecycling(expansion((2, 1)), 2), ("sample_and_walk",)),
     "lookahead": (Lookahead(window=3, ngram_size=3, guesses=3, pool_from_prompt=True), ("sample_and_walk",)),
     "draft_model": (
         DraftModel(DRAFTS),
