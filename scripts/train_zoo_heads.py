@@ -26,7 +26,7 @@ from specjax.training.run import train
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("medusa", "eagle3", "mtp", "block")
-TREES = {"eagle3": dict(tree_nodes=15, tree_top_k=4)}
+TREES = {"eagle3": dict(tree_nodes=23, tree_depth=8, tree_top_k=4, tree_temperature=0.3)}
 """Drafting options that a card's figures are of, where they are not the method's own: on a CPU more nodes cost more."""
 
 CARD = """# tiny-python-{kind}
