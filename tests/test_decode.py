@@ -271,8 +271,9 @@ CONTEXT = 48
 @pytest.fixture(scope="module")
 def generator() -> Generator:
     """One prompt at a time, in a context of 48 tokens; prompts of 18 to 33 tokens share its programs."""
-    target = tiny_model(0, max_position_embeddings=CONTEXT)
-    return Generator(language_model(target), draft=language_model(disturbed(target)), num_speculative_tokens=DRAFTS)
+    model = tiny_model(0)  # itself of a longer context, so that batches of the tests above share their programs with it
+    target = dataclasses.replace(language_model(model), config=model.config.replace(max_position_embeddings=CONTEXT))
+    return Generator(target, draft=language_model(disturbed(model)), num_speculative_tokens=DRAFTS)
 
 
 PROMPTS = [prompt[:18] * 2 for prompt in random_prompts(200, 60, seed=8) if len(prompt) >= 18][:6]

@@ -36,7 +36,7 @@ def letters() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def generators() -> dict[str, Generator]:
-    tokenizer, model = letters(), tiny_model(0, 4.0)
+    tokenizer, model = letters(), tiny_model(0, 4.0, num_layers=1)
     target, draft = (LanguageModel(m, m.config, tokenizer, "letters") for m in (model, disturbed(model)))
     return {m: Generator(target, m, draft if m == "draft_model" else None, num_speculative_tokens=3, capacity=256) for m in METHODS}
 
@@ -48,9 +48,21 @@ MIXED = dict(
     presence_penalty=[0, 0.5, 0, 0, 1, 0, -0.3, 0], frequency_penalty=[0, 0, 0.4, 0, 0, 0.2, 0, -0.1], min_new_tokens=[0, 3, 0, 5, 0, 0, 8, 0],
     seed=list(range(8)), logit_bias=[None, {5: 3.0}, None, {7: -np.inf, 9: 1.0}, None, None, {0: 4.0}, None],
     suppressed_tokens=[None, [3, 4], None, None, [10], None, None, [1, 2, 3]], stop_token_ids=[None, None, [40], None, [41, 42, 43], None, None, None],
-    stop=[None, ["ab"], None, ["q", "zz"], None, ["c1"], None, ["e"]], regex=[None, None, r"[a-h]{3,30}", None, None, r"(ab|[x-z])+", None, None],
-    logprobs=[None, 0, 2, None, 20, None, 1, None],
+    stop=[None, ["bc", "ab"], ["gh", "ca"], ["q", "zz"], None, ["c1"], None, ["e"]],
+    regex=[None, r"[b-h]{2,30}", r"[a-h]{3,30}", None, None, r"(ab|[x-z])+", None, None], logprobs=[None, 1, 2, None, 20, None, 1, 0],
 )  # fmt: skip
+ROWS = 64
+LAST = dict(max_new_tokens=1, regex="a+", stop=["~"], logprobs=20)
+
+
+def in_batch(generator: Generator, prompts: list[list[int]], **options) -> list:
+    """Results of a batch that is filled up to ROWS rows by one which asks for everything that makes a program of its own and has the
+    longest prompt: so all batches share a program."""
+    more = ROWS - len(prompts)
+    fields = {field.name: field.default for field in dataclasses.fields(Options)}
+    rows = lambda name: options[name] if isinstance(options.get(name), list) else [options.get(name, fields[name])] * len(prompts)
+    filled = {name: rows(name) + [LAST.get(name, fields[name])] * more for name in {**options, **LAST}}
+    return generator(prompts + [[5] * 20] * more, **filled)[: len(prompts)]
 
 
 def same(a, b) -> bool:
@@ -61,7 +73,7 @@ def same(a, b) -> bool:
 
 
 def test_a_seed_gives_plain_texts_where_drafts_are_chosen(generators):
-    plain, drafted = (generators[method](PROMPTS, **MIXED) for method in ("none", "ngram"))
+    plain, drafted = (in_batch(generators[method], PROMPTS, **MIXED) for method in ("none", "ngram"))
     assert all(map(same, plain, drafted))
     assert sum(result.stats.accepted for result in drafted) > 0
 
@@ -69,12 +81,12 @@ def test_a_seed_gives_plain_texts_where_drafts_are_chosen(generators):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, generators):
     generator = generators[method]
-    together = generator(PROMPTS, **MIXED)
+    together = in_batch(generator, PROMPTS, **MIXED)
     order = [3, 0, 7, 1, 5, 2, 6, 4]
-    shuffled = generator([PROMPTS[i] for i in order], **{name: [values[i] for i in order] for name, values in MIXED.items()})
+    shuffled = in_batch(generator, [PROMPTS[i] for i in order], **{name: [values[i] for i in order] for name, values in MIXED.items()})
     assert all(same(shuffled[place], together[i]) for place, i in enumerate(order))
     assert not any(result.stats.lossy for result in together)
-    for i in (1, 2):  # a stop string and a bias; a constraint, log-probabilities and penalties
+    for i in (1, 2):  # stop strings, a constraint and log-probabilities, with a bias or penalties
         prompt = PROMPTS[i]
         alone = {name: values[i] for name, values in MIXED.items()}
         assert same(generator(prompt, **alone), together[i]), i
@@ -116,9 +128,9 @@ def test_greedy_texts_are_plain_ones_under_every_option(generators):
     each = 6
     prompts = random_prompts(each, 20, V, seed=5) * len(GREEDY_OPTIONS)
     options = mixed(GREEDY_OPTIONS, each)
-    plain = generators["none"](prompts, max_new_tokens=40, **options)
+    plain = in_batch(generators["none"], prompts, max_new_tokens=40, **options)
     for method in METHODS[1:]:
-        results = generators[method](prompts, max_new_tokens=40, **options)
+        results = in_batch(generators[method], prompts, max_new_tokens=40, **options)
         assert [i for i, pair in enumerate(zip(results, plain)) if not same(*pair)] == [], method
     for row in range(1, len(GREEDY_OPTIONS)):
         part = plain[row * each : (row + 1) * each]
@@ -131,7 +143,8 @@ def test_output_matches_the_expression_even_where_the_limit_cuts(method, generat
     options = mixed([dict(regex=regex) for regex in regexes], each)
     limits = [5 + i for i in range(each)] * len(regexes)
     prompts = random_prompts(each * len(regexes), 20, V, seed=6)
-    results = generators[method](prompts, temperature=1.5, seed=list(range(len(prompts))), max_new_tokens=limits, **options)
+    seeds = list(range(len(prompts)))
+    results = in_batch(generators[method], prompts, temperature=1.5, seed=seeds, max_new_tokens=limits, **options)
     for result, regex in zip(results, options["regex"]):
         assert re.fullmatch(regex, result.text), result.text
 
@@ -141,7 +154,8 @@ def test_stop_strings_cut_texts_and_tokens_where_they_are_complete(method, gener
     """Against the same texts without stop strings, cut afterwards."""
     generator, stops = generators[method], ["ab", "ca", "q7", "m"]
     seeds, prompts = list(range(24)), random_prompts(24, 20, V, seed=7)
-    results = generator(prompts * 2, temperature=1.0, seed=seeds * 2, max_new_tokens=40, stop=[None] * 24 + [stops] * 24)
+    strings = [None] * 24 + [stops] * 24
+    results = in_batch(generator, prompts * 2, temperature=1.0, seed=seeds * 2, max_new_tokens=40, stop=strings)
     tokenizer, cut = generator.target.tokenizer, 0
     for free, stopped in zip(results[:24], results[24:]):
         texts = [tokenizer.decode(free.token_ids[: k + 1], skip_special_tokens=True) for k in range(len(free.token_ids))]
@@ -159,23 +173,25 @@ def test_stop_strings_cut_texts_and_tokens_where_they_are_complete(method, gener
 
 def test_a_stream_never_shows_what_it_would_take_back(generators):
     """Every piece stands in the final text, without half a character or the beginning of a stop string."""
-    for i, prompt in enumerate(random_prompts(12, 20, V, seed=8)):
-        options = dict(
-            temperature=1.0, seed=i, max_new_tokens=40, stop=["abc", "xyz", "q"], logit_bias=dict.fromkeys([1, 2, 3, 50, 51, 54], 2.0)
-        )
-        pieces, result = streamed(generators["draft_model"], prompt, rounds=1, **options)
+    generator, prompts = generators["draft_model"], [prompt[:17] for prompt in random_prompts(12, 20, V, seed=8)]
+    options = dict(temperature=1.0, max_new_tokens=40, logprobs=0)
+    lists = dict(stop=["abc", "xyz", "q"], logit_bias=dict.fromkeys([1, 2, 3, 50, 51, 54], 2.0))
+    together = in_batch(generator, prompts, seed=list(range(12)), **options, **{name: [value] * 12 for name, value in lists.items()})
+    for i, prompt in enumerate(prompts):
+        pieces, result = streamed(generator, prompt, rounds=1, seed=i, **options, **lists)
         shown = ""
         for piece in pieces:
             shown += piece
             assert result.text.startswith(shown)
-        assert shown == result.text
+        assert shown == result.text and same(result, together[i])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_logprobs_are_those_of_the_model_alone(method, generators):
     generator = generators[method]
-    result = generator(PROMPTS[0], max_new_tokens=12, temperature=0.7, repetition_penalty=1.3, seed=3, logprobs=3, ignore_eos=True)
-    assert len(result.logprobs) == len(result.top_logprobs) == len(result.token_ids)
+    options = dict(max_new_tokens=12, temperature=0.7, repetition_penalty=1.3, seed=3, logprobs=3, regex="[a-zA-H0-9 ]{20,}", stop="~")
+    result = generator(PROMPTS[0], **options)
+    assert len(result.logprobs) == len(result.top_logprobs) == len(result.token_ids) > 6
     for k, token in enumerate(result.token_ids):
         ids = [*result.prompt_token_ids, *result.token_ids[:k]]
         logits = logits_after(generator.target, ids, len(result.prompt_token_ids)).astype(np.float64)
@@ -187,7 +203,8 @@ def test_logprobs_are_those_of_the_model_alone(method, generators):
 def test_cache_and_text_agree_after_a_stop(generators):
     generator = generators["draft_model"]
     ids = [PROMPTS[0]]
-    state, batch, times = generator._start(ids, Options.of(dict(max_new_tokens=40, temperature=1.0, seed=2, stop=["a", "e", "i"])))
+    options = dict(max_new_tokens=40, temperature=1.0, seed=2, stop=["a", "e", "i"], logprobs=0)
+    state, batch, times = generator._start(ids, Options.of(options))
     state = generator._run(state, 10_000, times)
     (result,) = results_of(state, batch, ids, generator.target, "auto", times)
     assert result.finish_reason == "stop"
@@ -250,10 +267,11 @@ def test_bad_processors_are_named(processor, named, generators):
 
 
 def test_options_that_leave_no_token_stop_with_one_line(generators):
+    target = generators["none"].target
     nothing = lambda logits, context: jnp.where(context.generated[..., None] >= 3, -jnp.inf, logits)
     for method in ("none", "ngram"):
         with pytest.raises(NumericsError, match="no token is possible for prompt 0"):
-            Generator(generators["none"].target, method, processors=[nothing])([5, 6, 7], max_new_tokens=9, ignore_eos=True)
+            Generator(target, method, processors=[nothing], capacity=256)([5, 6, 7], max_new_tokens=9, ignore_eos=True)
 
 
 def test_typical_acceptance_says_that_it_is_lossy(generators):

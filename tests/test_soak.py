@@ -16,7 +16,7 @@ def test_random_options_change_nothing(monkeypatch):
     spec.loader.exec_module(script)
     monkeypatch.setattr(script, "STOPS", ["!", "#", '"', "%&", "()", "A"])
     monkeypatch.setattr(script, "REGEXES", [None, "[!-Z]{2,40}", "[!-Z]+"])
-    target = language_model(tiny_model(0, 4.0))
+    target = language_model(tiny_model(0, 4.0, num_layers=1))
     draft = language_model(disturbed(target.model))
     report = script.soak(target, "draft_model", draft, random_prompts(20, 60), prompts=240, rows=8, watch=lambda turns, _: turns)
     assert report["different"] == report["broken"] == report["compiled_after_warm_up"] == 0, report

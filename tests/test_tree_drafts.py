@@ -15,7 +15,7 @@ from specjax.training.losses import scores
 from specjax.tree import expansion, from_paths, topology
 from specjax.verify import resolve
 
-TARGET = tiny_model(0, 8.0)
+TARGET = tiny_model(0, 8.0, num_layers=1)
 DRAFT = disturbed(TARGET)
 PROMPTS = [[7], *random_prompts(3, 30, seed=4)]
 WINDOWED = dict(family="mistral", windows=(4, 9))

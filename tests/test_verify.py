@@ -56,8 +56,8 @@ WORLDS = {kind: make_world(kind) for kind in ("random", "sharp", "sparse", "clos
 def sampled_chain(world: World, kept, key):
     """A chain drawn from q of which ``kept`` drafts are valid, and p after each node."""
     drafted = []
-    for q, k in zip(world.q, random.split(key, DRAFTS)):
-        drafted.append(random.categorical(k, jnp.log(q[tuple(drafted)])))
+    for q, noise in zip(world.q, random.gumbel(key, (DRAFTS, V))):
+        drafted.append(jnp.argmax(jnp.log(q[tuple(drafted)]) + noise))
     p, q = (jnp.stack([x[tuple(drafted[:i])] for i, x in enumerate(xs)]) for xs in (world.p, world.q))
     tokens = jnp.stack([jnp.zeros_like(drafted[0]), *drafted])
     return chain(tokens, jnp.concatenate([q, jnp.zeros((1, V))]), jnp.arange(LENGTH) <= kept), p
@@ -82,19 +82,18 @@ def top_two_tree(world: World, kept, key):
     return Tree(tokens, jnp.array([0, 0, 0, 1, 1, 2, 4]), jnp.arange(7) <= kept, None, max_depth=3), jnp.stack(p)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 2})  # it runs for longer than it compiles
 def draw(rule, draft, world: World, kept, keys):
     """Four tokens [DRAWS, 4], those after the verdict's drawn from the target, and accepted drafts [DRAWS]."""
 
     def once(key):
-        draft_key, *rest = random.split(key, 1 + LENGTH)
-        rule_keys, rest = random.split(rest[0], LENGTH), random.split(rest[1], LENGTH)
+        draft_key, rule_key, rest_key = random.split(key, 3)
         tree, p = draft(world, kept, draft_key)
-        verdict = rule(p, tree, rule_keys)
+        verdict = rule(p, tree, random.split(rule_key, LENGTH))
         tokens = jnp.append(tree.tokens[verdict.path[1:]], 0).at[verdict.length - 1].set(verdict.bonus)
         emitted = []
-        for i, k in enumerate(rest):
-            further = random.categorical(k, jnp.log(world.p[i][tuple(emitted)]))
+        for i, noise in enumerate(random.gumbel(rest_key, (LENGTH, V))):
+            further = jnp.argmax(jnp.log(world.p[i][tuple(emitted)]) + noise)
             emitted.append(jnp.where(i < verdict.length, tokens[i], further))
         return jnp.stack(emitted), verdict.length - 1
 

@@ -22,7 +22,7 @@ from .runner import difference, logits_after
 UNLIKELY = 1e-3
 """A p-value below this is reported as a disagreement; an exact method meets it in one of a thousand checks."""
 
-_ROWS, _FEWEST = 64, 8
+_ROWS, _FEWEST = 64, 8  # every batch has so many rows, the greedy ones too: they share a program
 
 
 def verify(
@@ -57,16 +57,18 @@ def verify(
     if inject:
         method = faulty(method, inject)
     batches = -(-samples // _ROWS)
-    done, of = itertools.count(1), 2 * len(prompts) * (1 + batches)
+    parts = [prompts[first : first + _ROWS] for first in range(0, len(prompts), _ROWS)]
+    done, of = itertools.count(1), 2 * (len(parts) + len(prompts) * batches)
 
-    def run(generator: Generator, *args, **kwargs):
-        results = generator(*args, **kwargs)
+    def run(generator: Generator, part: Sequence[str], **kwargs) -> list[Result]:
+        """Of so few prompts, repeated until the batch is full."""
+        results = generator([part[i % len(part)] for i in range(_ROWS)], **kwargs)
         progress(next(done), of)
         return results
 
     greedy = dict(options, temperature=0.0, max_new_tokens=max_new_tokens)
-    pairs = [[run(generator, prompt, **greedy) for generator in (method, plain)] for prompt in prompts]
-    differences = [d for i, pair in enumerate(pairs) if (d := _difference(i, *pair, plain, greedy))]
+    texts = [[result for part in parts for result in run(generator, part, **greedy)[: len(part)]] for generator in (method, plain)]
+    differences = [d for i, pair in enumerate(zip(*texts)) if (d := _difference(i, *pair, plain, greedy))]
 
     sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
     seeds = itertools.count(seed, _ROWS)  # no seed is used twice
@@ -113,7 +115,7 @@ def _draws(run: Callable, prompts: Sequence[str], batches: int, seeds: Iterator[
     texts = []
     for i, prompt in enumerate(prompts):
         for first in itertools.islice(seeds, batches):
-            results = run([prompt] * _ROWS, **options, seed=list(range(first, first + _ROWS)))
+            results = run([prompt], **options, seed=list(range(first, first + _ROWS)))
             texts += [(i, *result.token_ids) for result in results]
     return texts
 

@@ -11,7 +11,7 @@ from ..errors import RequestError
 from ..request import per_row
 from ..tree import chain
 from .acceptance import Acceptance, gain
-from .base import can_rest, checked, parameters, remembered
+from .base import can_rest, caught_up, checked, parameters, remembered
 from .draft_model import DraftModel
 
 LENGTHS = ("fixed", "confidence", "heuristic", "ema")
@@ -111,7 +111,8 @@ class Adaptive:
             q = jnp.zeros((state.root.size, 1, target.config.vocab_size)) if self.sampled else None
             return jax.vmap(chain)(state.root[:, None], q), own
         until = {"least": jnp.full(state.root.size, self.draft_confidence)} if self.draft_length == "confidence" else {}
-        tree, inner = self._at(length).draft(target, draft, state.replace(drafter=own.inner), key, **until)
+        before = caught_up(self.drafter, draft, state.replace(drafter=own.inner))
+        tree, inner = self._at(length).draft(target, draft, before, key, **until)
         cut = lambda leaf: None if leaf is None else leaf[:, : length + 1]
         valid = cut(tree.valid) & (jnp.arange(length + 1) <= own.wanted[:, None])
         return jax.vmap(chain)(cut(tree.tokens), cut(tree.q), valid), own.replace(inner=inner)

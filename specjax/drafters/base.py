@@ -58,6 +58,13 @@ def can_rest(drafter: Drafter) -> bool:
     return getattr(drafter, "can_rest", False)
 
 
+def caught_up(drafter: Drafter, draft, state: DecodeState) -> DecodeState:
+    """``state``, in which the drafter has read what was emitted in rounds that passed it over: by its method ``catch_up``, where it has
+    one. Who may pass it over, or keep less of a round than was accepted, calls this before ``draft``; nobody else need compile it."""
+    own = getattr(drafter, "catch_up", None)
+    return state if own is None else state.replace(drafter=own(draft, state))
+
+
 def checked(drafter: Drafter, config: ModelConfig) -> Drafter:
     """The drafter. Raises RequestError where its method ``check`` finds that its options do not fit the target."""
     if hasattr(drafter, "check"):

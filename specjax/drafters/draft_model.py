@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..decode import catch_up
 from ..request import whole
 from . import chains
 from .readers import TokenReader
@@ -35,6 +36,11 @@ class DraftModel:
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+
+    def catch_up(self, draft, state) -> State:
+        """See ``base.caught_up``: the draft reads all but the newest two tokens."""
+        own = state.drafter
+        return own.replace(cache=catch_up(draft, own.cache, state.tokens, jnp.maximum(state.cache.length - 1, 0)))
 
     def draft(self, target, draft, state, key, least: jax.Array | None = None):
         """See ``Drafter``; ``least``: see ``chains.draw``."""

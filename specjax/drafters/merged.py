@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from ..request import whole
 from ..tree import Tree
+from .base import caught_up
 from .draft_model import DraftModel
 
 
@@ -40,7 +41,8 @@ class Merged:
         chains, pending = [], []
         for m, (model, own) in enumerate(zip(draft, state.drafter)):
             keys = jax.vmap(jax.random.fold_in, (0, None))(key, m)
-            tree, drawing = self.member.draft(target, model, state.replace(drafter=own), keys)
+            before = caught_up(self.member, model, state.replace(drafter=own))
+            tree, drawing = self.member.draft(target, model, before, keys)
             chains.append((tree.tokens[:, 1:], tree.q[:, :-1]))
             pending.append(drawing)
         tokens, q = (jnp.stack(leaves, 1) for leaves in zip(*chains))

@@ -15,7 +15,7 @@ from jax import lax
 
 from .. import cache as kv
 from ..cache import KVCache
-from ..decode import catch_up, fill
+from ..decode import fill
 from ..models.decoder import Decoder, Output
 
 
@@ -81,8 +81,7 @@ class TokenReader:
 
     def begin(self, target: Decoder, draft, state, depth: int) -> Begun:
         """Reads the token before the root, where there is one, and the root, at position n."""
-        n = state.cache.length
-        cache = catch_up(draft, state.drafter.cache, state.tokens, jnp.maximum(n - 1, 0))
+        n, cache = state.cache.length, state.drafter.cache
         before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
         seen = jnp.stack([n > 0, jnp.ones_like(n > 0)], 1)
         positions = jnp.stack([jnp.maximum(n - 1, 0), n], 1)

@@ -13,7 +13,7 @@ from ..errors import RequestError
 from ..request import per_row
 from ..tree import chain
 from .acceptance import Acceptance, gain, tally
-from .base import can_rest, checked, parameters, remembered
+from .base import can_rest, caught_up, checked, parameters, remembered
 from .draft_model import DraftModel
 from .ngram import Ngram
 
@@ -97,7 +97,8 @@ class Switch:
 
     def draft(self, target, draft, state, key):
         own, model = state.drafter, self._model
-        propose = lambda i, before: self.drafters[i].draft(target, draft[i], state.replace(drafter=before), key)
+        ready = lambda i, before: caught_up(self.drafters[i], draft[i], state.replace(drafter=before))
+        propose = lambda i, before: self.drafters[i].draft(target, draft[i], ready(i, before), key)
         found = {i: propose(i, before) for i, before in enumerate(own.members) if i != model}
 
         proposed = lambda i: (
