@@ -10,7 +10,7 @@ from jax import lax
 from ..decode import catch_up
 from ..request import whole
 from . import chains
-from .readers import TokenReader
+from .readers import State, TokenReader
 
 
 @dataclasses.dataclass(frozen=True)
