@@ -117,7 +117,7 @@ MTP = MtpConfig(CONFIG, target_layers=1)
 HEADS = {
     "medusa": (MedusaHeads, 0),
     "hydra": (MedusaHeads, 0),
-    "block": (BlockHead, 0),
+    "block": (BlockHead, 3),
     "eagle": (EagleHead, 4),
     "eagle3": (Eagle3Head, 1),
     "mtp": (MtpHead, 0),

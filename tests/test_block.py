@@ -36,7 +36,7 @@ CONFIGS = {
     ),
     "vanilla": BlockConfig(OWN, E, 2, (2,), 6, 3, causal=True, from_root=True, markov_rank=3, confidence=True, own_embedding=True, own_head=True),
 }  # fmt: skip
-HEADS = {name: random_head(BlockHead, config, seed=i) for i, (name, config) in enumerate(CONFIGS.items())}
+HEADS = {name: random_head(BlockHead, config, seed=3, scale=0.2) for name, config in CONFIGS.items()}
 
 
 def sigmoid(x):
