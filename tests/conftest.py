@@ -50,16 +50,27 @@ def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY
     return nnx.merge(graph, jax.tree.map(lambda x: x * sharpness if x.ndim == 2 else x, params))
 
 
-def tiny_head(kind, config, seed: int = 0, sharpness: float = 8.0):
-    """A random head of the class ``kind``, far from uniform as in ``tiny_model``, whose norms and biases all do something."""
+def random_head(kind, config, seed: int = 0, scale: float = 0.16):
+    """A head of the class ``kind`` with random parameters throughout: matrices of standard deviation ``scale``, so that distributions are far
+    from uniform as in ``tiny_model``, and biases and norms that all do something."""
     graph, params = nnx.split(nnx.eval_shape(lambda: kind(config, jax.random.key(0))))
     rng = np.random.default_rng(seed)
 
-    def drawn(x):
-        values = rng.normal(0, 0.02 * sharpness, x.shape) if len(x.shape) == 2 else rng.normal(1, 0.3, x.shape)
-        return jnp.zeros(x.shape, x.dtype) if x.dtype == jnp.int32 else jnp.asarray(values, x.dtype)
+    def drawn(path, x):
+        if x.dtype == jnp.int32:
+            return jnp.zeros(x.shape, x.dtype)
+        centre, spread = (0, scale) if len(x.shape) == 2 else ("bias" not in jax.tree_util.keystr(path), 0.3)
+        return jnp.asarray(rng.normal(centre, spread, x.shape), x.dtype)
 
-    return nnx.merge(graph, jax.tree.map(drawn, params))
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(drawn, params))
+
+
+def on_mesh(module: nnx.Module, mesh: jax.sharding.Mesh) -> nnx.Module:
+    """The module with its parameters split as they are when it is loaded with a mesh."""
+    from specjax.training.loop import placed  # orbax takes seconds
+
+    graph, params = nnx.split(module)
+    return nnx.merge(graph, placed(params, mesh))
 
 
 def byte_tokenizer(vocab_size: int = 61, first: int = 0) -> PreTrainedTokenizerFast:
@@ -86,15 +97,6 @@ def disturbed(model: Decoder, amount: float = 0.05) -> Decoder:
     graph, params = nnx.split(model)
     noise = lambda x: amount * x.std() * jax.random.normal(jax.random.key(x.size), x.shape)
     return nnx.merge(graph, jax.tree.map(lambda x: x + noise(x), params))
-
-
-def lively(module: nnx.Module, scale: float = 0.15, seed: int = 0) -> nnx.Module:
-    """The module with random parameters throughout: matrices of standard deviation ``scale``, biases and norms that much off."""
-    graph, params = nnx.split(module)
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    leaves = [scale * jax.random.normal(key, x.shape, x.dtype) + (x if x.ndim == 1 else 0) for x, key in zip(leaves, keys)]
-    return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
 
 
 def warped(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:

@@ -11,7 +11,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import TINY, lively, p_value, tiny_head, tiny_model, warped
+from conftest import TINY, p_value, random_head, tiny_model, warped
 
 from specjax import (
     Adaptive,
@@ -116,7 +116,14 @@ EAGLE = EagleConfig(CONFIG, target_layers=1)
 EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
 MTP = MtpConfig(CONFIG, target_layers=1)
 # The second is added to the seed: of these heads at least one draft in ten is kept.
-FEATURE_HEADS = {"eagle": (EagleHead, 4), "eagle3": (Eagle3Head, 1), "mtp": (MtpHead, 0)}
+HEADS = {
+    "medusa": (MedusaHeads, 0),
+    "hydra": (MedusaHeads, 0),
+    "block": (BlockHead, 3),
+    "eagle": (EagleHead, 4),
+    "eagle3": (Eagle3Head, 1),
+    "mtp": (MtpHead, 0),
+}
 
 METHODS = {
     "none": (Plain(), ("sample_and_walk",)),
@@ -174,14 +181,11 @@ def model(seed: int):
 @cache
 def head(config, seed: int):
     """A random head, right now and then; one of a draft vocabulary lacks token 1, which prompts and constraints are full of."""
-    if config.kind in FEATURE_HEADS:
-        kind, more = FEATURE_HEADS[config.kind]
-        found = tiny_head(kind, config, seed + more, sharpness=15)
-        if config.kind == "eagle3":
-            found.draft_to_target[...] = jnp.array([0, 1, 1, 1])
-        return found
-    kind, seed = (BlockHead, 8) if isinstance(config, BlockConfig) else (MedusaHeads, 7)
-    return lively(kind(config, jax.random.key(seed)), 0.4, seed)
+    kind, more = HEADS[config.kind]
+    found = random_head(kind, config, seed + more, 0.3)
+    if config.kind == "eagle3":
+        found.draft_to_target[...] = jnp.array([0, 1, 1, 1])
+    return found
 
 
 @cache

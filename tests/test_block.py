@@ -8,18 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, language_model, lively, random_prompts, tiny_model
+from conftest import TINY, language_model, on_mesh, random_head, random_prompts, tiny_model
 from flax import nnx
 from test_medusa import array, assert_greedy, normed, seen
 from test_structure import MOVES, Program
 from test_structure import TARGET as WIDE
 from test_tree_drafts import log_softmax, rounds, spelled, texts
 
-from specjax import Block, ConfigError, Generator, RequestError
+from specjax import Block, ConfigError, Generator, RequestError, make_mesh
 from specjax.cache import KVCache
 from specjax.drafters.block import best_first
 from specjax.heads import BlockConfig, BlockHead, Head
 from specjax.planning import hlo
+from specjax.training.run import cast
 
 V, TAPS, ROUNDS = 7, (1, 2), 8
 TARGET = tiny_model(0, 8.0, vocab_size=V)
@@ -35,7 +36,7 @@ CONFIGS = {
     ),
     "vanilla": BlockConfig(OWN, E, 2, (2,), 6, 3, causal=True, from_root=True, markov_rank=3, confidence=True, own_embedding=True, own_head=True),
 }  # fmt: skip
-HEADS = {name: lively(BlockHead(config, jax.random.key(1)), 0.2, seed=i) for i, (name, config) in enumerate(CONFIGS.items())}
+HEADS = {name: random_head(BlockHead, config, seed=3, scale=0.2) for name, config in CONFIGS.items()}
 
 
 def sigmoid(x):
@@ -233,6 +234,17 @@ def test_one_prompt_says_what_plain_decoding_says():
         rows = [prompt + result.token_ids] * len(PROMPTS)
         assert_greedy([prompt], rows, seen(TARGET, rows, (0, 1, 2))[1])
         assert len(result.token_ids) == 24 and result.stats.accepted > 0
+
+
+def test_a_head_in_bfloat16_on_two_devices():
+    """Split with its target, it drafts for the text of plain decoding."""
+    target, head = (on_mesh(module, make_mesh(1, 2)) for module in (TARGET, cast(HEADS["in place"], "bfloat16")))
+    assert not head.layers[0].qkv[...].is_fully_replicated
+    generator = Generator(language_model(target), "block", Head(head, head.config, "head"))
+    result = generator(PROMPTS[1], max_new_tokens=24, ignore_eos=True)
+    rows = [PROMPTS[1] + result.token_ids] * len(PROMPTS)
+    assert_greedy([PROMPTS[1]], rows, seen(TARGET, rows, (0, 1, 2))[1])
+    assert len(result.token_ids) == 24 and result.stats.accepted > 0
 
 
 def test_the_loop_copies_neither_cache_nor_weights():

@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, language_model, random_prompts, tiny_head, tiny_model
+from conftest import TINY, language_model, on_mesh, random_head, random_prompts, tiny_model
 from test_decode import start
 from test_structure import compilations
 from test_tree_drafts import log_softmax, spelled, texts
 
-from specjax import Eagle, Eagle2, Eagle3, Generator, Mtp, RequestError, decode
+from specjax import Eagle, Eagle2, Eagle3, Generator, Mtp, RequestError, decode, make_mesh
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MtpConfig, MtpHead
 from specjax.training.losses import scores
+from specjax.training.run import cast
 from specjax.tree import ancestors, expansion
 from specjax.verify import _verdict_at, resolve
 
@@ -29,10 +30,10 @@ KNOWN = np.sort(np.random.default_rng(1).choice(TINY.vocab_size, 40, replace=Fal
 LONGEST, LIMIT = 64, 56
 TRUE = jnp.full(len(PROMPTS), -1.0)
 
-EAGLE = tiny_head(EagleHead, EagleConfig(LAYERS, target_layers=2))
-EAGLE3 = tiny_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size), sharpness=20)
+EAGLE = random_head(EagleHead, EagleConfig(LAYERS, target_layers=2))
+EAGLE3 = random_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size), scale=0.4)
 EAGLE3.draft_to_target[...] = jnp.asarray(KNOWN - np.arange(KNOWN.size), jnp.int32)
-MTP, MODULES = (tiny_head(MtpHead, MtpConfig(LAYERS, target_layers=2, modules=n)) for n in (1, 3))
+MTP, MODULES = (random_head(MtpHead, MtpConfig(LAYERS, target_layers=2, modules=n)) for n in (1, 3))
 
 
 @jax.jit
@@ -234,6 +235,37 @@ def test_generators_take_heads_and_compile_once(method, head, options):
         assert (count > 0) == (i == 0)
         new = generator(prompt, max_new_tokens=20, ignore_eos=True).token_ids
         assert is_greedy([*prompt, *new], prompt, len(prompt) + 20)
+
+
+def kept_plainly(head, text: list[int], prompt: list[int], drafts: int) -> int:
+    """How many drafted tokens plain Python keeps on the way to a greedy text, ``drafts`` at most in a round."""
+    root, kept = len(prompt) - 1, 0
+    while root + 1 < len(text):
+        drafting, path = Drafting(head, text[: root + 1]), ()
+        while len(path) < drafts and root + len(path) + 1 < len(text):
+            token = drafting.best(path, 1)[0]
+            if token != text[root + len(path) + 1]:
+                break
+            path += (token,)
+        kept, root = kept + len(path), root + len(path) + 1
+    return kept
+
+
+@pytest.mark.parametrize("where", ["bfloat16", "two devices"])
+def test_heads_elsewhere(where):
+    """A head in bfloat16, and one that is split with its target: greedy text as plain decoding, and as many drafts kept as in plain Python."""
+    target = TARGET
+    head = plain = cast(EAGLE3, "bfloat16") if where == "bfloat16" else EAGLE3
+    if where == "two devices":
+        target, head = (on_mesh(module, make_mesh(1, 2)) for module in (TARGET, EAGLE3))
+        assert len(head.fc[...].sharding.device_set) == 2 and not head.layers[0].qkv[...].is_fully_replicated
+    generator = Generator(language_model(target), "eagle3", Head(head, head.config, "random"), num_speculative_tokens=2)
+    results, kept = generator(PROMPTS, max_new_tokens=24, ignore_eos=True), 0
+    for prompt, result in zip(PROMPTS, results):
+        text = [*prompt, *result.token_ids]
+        assert is_greedy(text, prompt, len(prompt) + 24)
+        kept += kept_plainly(plain, text, prompt, 2)
+    assert sum(result.stats.accepted for result in results) == kept > 0
 
 
 def test_rows_do_not_depend_on_their_neighbours():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, tiny_head, tiny_model
+from conftest import TINY, random_head, tiny_model
 
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MtpConfig, MtpHead
 from specjax.models.decoder import Output
@@ -39,7 +39,7 @@ HEADS = {EagleConfig: EagleHead, Eagle3Config: Eagle3Head, MtpConfig: MtpHead}
 
 
 def head_of(config):
-    head = tiny_head(HEADS[type(config)], config)
+    head = random_head(HEADS[type(config)], config)
     if isinstance(config, Eagle3Config):
         head.draft_to_target[...] = jnp.asarray(KNOWN - np.arange(KNOWN.size), jnp.int32)
     return head

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import byte_tokenizer, language_model, tiny_model
+from conftest import byte_tokenizer, language_model, on_mesh, tiny_model
 from flax import nnx
 
 import specjax
@@ -456,15 +456,14 @@ def test_an_interrupted_run_goes_on_bit_for_bit(whole, small, text, tmp_path, sa
     assert [(r["step"], r["loss"]) for r in records(tmp_path)] == [(r["step"], r["loss"]) for r in records(whole[0])]
 
 
-def test_a_mesh_gives_the_same_losses(whole, small, text, tmp_path, saved):
-    mesh = make_mesh(4, 2)
-    graph, params = nnx.split(small.model)
-    from specjax.training.loop import placed
-
-    spread = language_model(nnx.merge(graph, placed(params, mesh)), "small")
-    run(spread, text, tmp_path, mesh={"data": 4, "model": 2})
+@pytest.mark.parametrize(("data", "model"), [(4, 2), (8, 1)])
+def test_a_mesh_gives_the_same_losses_and_parameters(whole, small, text, tmp_path, saved, data, model):
+    spread = language_model(on_mesh(small.model, make_mesh(data, model)), "small")
+    head = run(spread, text, tmp_path, mesh={"data": data, "model": model})
     for a, b in zip(records(tmp_path), records(whole[0])):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5) and a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+    for a, b in zip(*(jax.tree.leaves(nnx.state(h.module)) for h in (head, whole[1]))):
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(whole, small, text, tmp_path, saved, monkeypatch):

@@ -5,7 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from conftest import TINY, language_model, random_prompts, tiny_head, tiny_model
+from conftest import TINY, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MedusaConfig, MedusaHeads
@@ -28,7 +28,7 @@ PROMPTS = [prompt for prompt in random_prompts(8, 12, seed=3) if len(prompt) > 1
 
 def head_of(method: str) -> Head:
     kind, config = HEADS[method]
-    return Head(tiny_head(kind, config), config, method)
+    return Head(random_head(kind, config), config, method)
 
 
 def rounds(ranks: np.ndarray, tree: set, new: int) -> list[int]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import language_model, lively, p_value, random_prompts, tiny_model
+from conftest import language_model, p_value, random_head, random_prompts, tiny_model
 from test_tree_drafts import rounds, spelled, texts
 
 from specjax import Generator, Hydra, Medusa, RequestError
@@ -24,7 +24,7 @@ CONFIGS = {
     "medusa": MedusaConfig(E, L, V, num_heads=4, num_layers=2),
     "hydra": MedusaConfig(E, L, V, num_heads=4, num_layers=3, hydra=True, head_bias=True, own_embedding=True),
 }
-HEADS = {name: lively(MedusaHeads(config, jax.random.key(1)), seed=2) for name, config in CONFIGS.items()}
+HEADS = {name: random_head(MedusaHeads, config, seed=2) for name, config in CONFIGS.items()}
 DRAFTERS = {"medusa": Medusa(PUBLISHED, CONFIGS["medusa"]), "hydra": Hydra(PUBLISHED, CONFIGS["hydra"])}
 
 

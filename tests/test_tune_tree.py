@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import disturbed, language_model, random_prompts, tiny_head, tiny_model
+from conftest import disturbed, language_model, random_head, random_prompts, tiny_model
 from test_token_recycling import from_prompt
 from test_tree_drafts import logits_after
 
@@ -26,7 +26,7 @@ from specjax.tree import from_paths, topology
 K, DEPTH = 4, 3
 TARGET = language_model(tiny_model(0, 8.0, num_layers=1), "target")
 DRAFT = language_model(disturbed(TARGET.model, 0.1), "draft")
-HEAD = Head(tiny_head(MedusaHeads, MedusaConfig(32, 1, 61, num_heads=2)), MedusaConfig(32, 1, 61, num_heads=2), "head")
+HEAD = Head(random_head(MedusaHeads, MedusaConfig(32, 1, 61, num_heads=2)), MedusaConfig(32, 1, 61, num_heads=2), "head")
 
 
 @pytest.fixture(scope="module", autouse=True)

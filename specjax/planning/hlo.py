@@ -72,6 +72,21 @@ def moved(text: str, sizes: Collection[int], opcodes: Collection[str] = ("copy",
     return [i for i in instructions if i.opcode in opcodes and i.size in sizes]
 
 
+def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruction]:
+    """The instructions whose result has two axes of ``least`` or more, those of a size in ``widths`` not counted: what a step on a window of
+    so many tokens makes for each pair of them. Looks inside fusions too, which keep what they compute to themselves."""
+    wide = lambda shape: [n for n in shape if n >= least and n not in widths]
+    return [i for i in sum(computations(text).values(), []) if len(wide(i.shape)) > 1]
+
+
+def largest(text: str) -> Instruction:
+    """The instruction with the largest array that the program makes: its arguments and what stays inside fusions are left out."""
+    found = computations(text)
+    inside = {name for body in found.values() for i in body if i.opcode == "fusion" for name in i.calls}
+    made = [i for name, body in found.items() if name not in inside for i in body if i.opcode != "parameter"]
+    return max(made, key=lambda i: i.size)
+
+
 def host_calls(text: str) -> list[Instruction]:
     """The instructions in loops that exchange data with the host: callbacks, infeeds, outfeeds."""
     return [i for i in in_loops(text) if i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text]

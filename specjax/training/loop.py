@@ -63,12 +63,7 @@ def fit(
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     params, rest = placed(params, mesh), jax.tree.map(jnp.copy, rest)  # updates take over their buffers, and the model is the caller's
 
-    @jax.jit(donate_argnums=(0, 1))
-    def update(params, state, rest, batch, extra):
-        value, gradients = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), batch, *extra))(params)
-        updates, state = rule.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
-
+    update = step_of(graph, loss, rule)
     with _on(mesh), _checkpointer(directory / CHECKPOINTS) as checkpoints, _Bar(steps) as show:
         state = jax.jit(rule.init)(params)
         start, (params, state) = _restored(checkpoints, (params, state))
@@ -96,6 +91,19 @@ def fit(
             log.write(record)
             show(record)
     return nnx.merge(graph, params, rest)
+
+
+def step_of(graph: nnx.GraphDef, loss: Callable[..., jax.Array], rule: optax.GradientTransformation) -> Callable:
+    """One step, compiled: ``(params, state, rest, batch, extra)`` to the next parameters and state of the optimizer, whose buffers it takes
+    over, the loss before the step and the norm of its gradient."""
+
+    @jax.jit(donate_argnums=(0, 1))
+    def update(params, state, rest, batch, extra):
+        value, gradients = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), batch, *extra))(params)
+        updates, state = rule.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
+
+    return update
 
 
 def placed(params: nnx.State, mesh: Mesh | None) -> nnx.State:

@@ -1,0 +1,124 @@
+"""Memory and time of one training step as its window grows, one window a batch, with tiny-python as the target.
+
+python scripts/training_cost.py [--lengths 1000 2000 4000 8000] [--timed eagle3]      writes docs/results/training_cost_<platform>.md
+
+The step is the one that `specjax train` runs, compiled once for each length. What it needs beside its arguments is what the compiler says,
+and that no array is as large as a mask of the window by itself is read from the compiled program. Lengths are none of the model's widths, so
+that axes are told apart by size.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from rich.progress import track
+
+from specjax import LanguageModel, load
+from specjax.planning import hlo
+from specjax.training.kinds import KINDS
+from specjax.training.loop import step_of
+from specjax.training.recipe import Recipe, read_recipe
+from specjax.training.run import loss_of, quick
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPES = ("medusa", "eagle3", "mtp", "block")
+TOKENS_PER_BLOCK = 8
+"""As many blocks begin in a window, for each of its tokens, as in the shipped recipe."""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 2000, 4000, 8000], help="tokens of a window")
+    parser.add_argument("--kinds", nargs="+", default=RECIPES, choices=RECIPES, help="those to measure; the others stay as they were")
+    parser.add_argument("--timed", nargs="*", default=("eagle3",), choices=RECIPES, help="kinds whose steps are run, too: minutes each")
+    parser.add_argument("--steps", type=int, default=2, help="timed, after one that is not")
+    args = parser.parse_args()
+    target = long_context(load("tiny-python"), max(args.lengths) + 1)
+    file = ROOT / f"docs/results/training_cost_{jax.default_backend()}.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    for kind in args.kinds:
+        found[kind] = [
+            figures(kind, length, target, args.steps if kind in args.timed else 0) for length in track(args.lengths, f"{kind}, lengths")
+        ]
+        file.write_text(json.dumps(found, indent=1) + "\n")
+        file.with_suffix(".md").write_text(page(found))
+    print(page(found))
+    raise SystemExit(any(row["pairs"] for rows in found.values() for row in rows))
+
+
+def long_context(target: LanguageModel, context: int) -> LanguageModel:
+    """The target as if it had been trained on texts so long: what it costs does not depend on what it says."""
+    target.model.config = target.config.replace(max_position_embeddings=context)
+    return dataclasses.replace(target, config=target.model.config)
+
+
+def recipe_for(kind: str, length: int) -> Recipe:
+    recipe = read_recipe(ROOT / f"configs/tiny-python-{kind}.toml", batch=1, length=length)
+    if kind == "block":
+        return dataclasses.replace(recipe, loss=dataclasses.replace(recipe.loss, anchors=length // TOKENS_PER_BLOCK))
+    return recipe
+
+
+def figures(kind: str, length: int, target: LanguageModel, steps: int) -> dict:
+    """What a step costs: bytes from the compiler, the largest array and all with two axes of the window from the program, seconds from so many steps."""
+    recipe, stream = recipe_for(kind, length), np.random.default_rng(0).integers(0, target.config.vocab_size, length + 1).astype(np.int32)
+    module = KINDS[kind].shape.make(recipe.head, target, stream, jax.random.key(0))
+    graph, params, rest = nnx.split(module, nnx.Param, ...)
+    rule = recipe.optimizer.rule(recipe.steps)
+    batch, extra = (jnp.asarray(stream[None]), jnp.uint32(0)), (quick(target.model),)
+    state = jax.jit(rule.init)(params)
+    began = time.perf_counter()
+    compiled = step_of(graph, loss_of(recipe), rule).lower(params, state, rest, batch, extra).compile()
+    compiling, text = time.perf_counter() - began, compiled.as_text()
+    widths = {size for leaf in jax.tree.leaves((params, rest, extra)) for size in leaf.shape}
+    assert length not in widths
+    array = hlo.largest(text)
+    # On a CPU the processor's own seconds, of all its cores together, which hardly depend on what else is running.
+    clock, seconds = time.process_time if jax.default_backend() == "cpu" else time.perf_counter, []
+    for _ in range(steps and 1 + steps):
+        began = clock()
+        params, state, *_ = jax.block_until_ready(compiled(params, state, rest, batch, extra))
+        seconds.append(clock() - began)
+    return {
+        "length": length, "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "largest": f"{array.dtype}{list(array.shape)}", "elements": array.size,
+        "pairs": sorted({f"{i.dtype}{list(i.shape)}" for i in hlo.squares(text, length * 9 // 10, widths)}),
+        "compiling": round(compiling, 1), "seconds": [round(s, 2) for s in seconds[1:]],
+    }  # fmt: skip
+
+
+def page(found: dict[str, list[dict]]) -> str:
+    lines = [
+        "# Memory and time of a training step by the length of its window",
+        "",
+        "Written by `scripts/training_cost.py`: one window a batch, target tiny-python with a longer context, recipes `configs/tiny-python-*.toml` (of blocks one for each "
+        f"{TOKENS_PER_BLOCK} tokens), float32, on {jax.default_backend()}, jax {jax.__version__}.",
+        "",
+        "| kind | tokens | temporary memory | to the first | largest array | its elements to tokens² | pairs | seconds | to the first |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for kind, rows in found.items():
+        for row in rows:
+            n, size, seconds = row["length"], row["temporary_bytes"], float(np.median(row["seconds"] or 0))
+            times = f"{seconds:.2f} | {seconds / np.median(rows[0]['seconds']):.1f}" if seconds else "- | -"
+            lines.append(
+                f"| {kind} | {n} | {size / 1e6:.0f} MB | {size / rows[0]['temporary_bytes']:.1f} | `{row['largest']}` | "
+                f"{row['elements'] / n**2:.2f} | {', '.join(row['pairs']) or 'none'} | {times} |"
+            )
+    lines += [
+        "",
+        "Temporary memory is what the compiled step needs beside parameters, the optimizer's state and the window. Pairs are arrays of the compiled program, those inside fusions included, with two "
+        "axes of nine tenths of the window or more that are no widths of the model: a mask or scores of all tokens by all would be one. Seconds are the median of the steps that were run, of some kinds alone; on a CPU they "
+        "are the processor's, of all cores together. Attention looks at every pair of tokens, a chunk of 128 rows at a time: time has a part that grows with the square, memory has none.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
