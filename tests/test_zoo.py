@@ -25,7 +25,7 @@ def test_all_of_it_is_small():
 @pytest.mark.parametrize("kind", HEADS)
 def test_embedded_heads_draft_what_the_target_says(target, kind):
     head = load_drafter(f"tiny-python-{kind}", target)
-    assert head.config.kind == kind and str(head.module.config.kind) == kind
+    assert head.config.kind == kind
     options = dict(tree_nodes=7, tree_depth=3, tree_top_k=2) if kind == "eagle3" else {}
     generator = Generator(target, kind, **options)  # no draft is named
     prompt = "import os\n\n\nclass Path:\n    def __init__(self, path):\n        self.path = path\n\n    def"

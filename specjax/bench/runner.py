@@ -62,7 +62,7 @@ def compare(
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
     setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
     setting["drafters"] = {method: dataclasses.asdict(d) for method, d in drafters.items()}
-    setting["options"] = {name: str(value) for name, value in drafting.items()}
+    setting["options"] = {name: value for name, value in drafting.items() if isinstance(value, int | float | str)}
     used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
     if used:
         setting["draft"] = ", ".join(used)

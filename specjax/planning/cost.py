@@ -97,15 +97,15 @@ def measure(
         drafters = {n: TokenRecycling(_bushy(n)) for n in nodes[1:]}
     else:
         drafters = {n: Blank(_bushy(n), "" if siblings == "top_k" else siblings) for n in nodes[1:]}
-        levels = min(_LEVELS, getattr(draft.config, "num_heads", _LEVELS)) if isinstance(draft, Head) else _LEVELS
-        level = lambda width: make_drafter(method, tree=_broom(width, levels), siblings=siblings)
+        deep = min(_LEVELS, getattr(draft.config, "num_heads", _LEVELS)) if isinstance(draft, Head) else _LEVELS
+        level = lambda width: make_drafter(method, tree=_broom(width, deep), siblings=siblings)
         drafters |= {("level", width): Unscored(headed(level(width), draft)) for width in widths}
     timers = _timers(target, draft, {1: Plain()} | drafters, length, batch, temperature, rounds)
     samples = alternate(timers, repeats)
     verify = Curve(tuple(nodes), np.array([samples[n] for n in nodes]) / rounds)
     if draft is None:
         return Cost(verify)
-    levels = np.array([samples["level", width] - samples[1] for width in widths]) / rounds / levels
+    levels = np.array([samples["level", width] - samples[1] for width in widths]) / rounds / deep
     return Cost(verify, Curve(tuple(widths), np.maximum(levels, 0)))
 
 

@@ -36,7 +36,7 @@ def ranks_of(target: LanguageModel, head: Head, texts: Sequence[Result], *, dept
     for text in texts:
         ids, first = [*text.prompt_token_ids, *text.token_ids], max(len(text.prompt_token_ids) - 2, 0)  # row i has token i + 1 as root
         tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)[None]
-        found.append(np.asarray(_ranks(target.model, head.module, tokens, depth=depth))[first : len(ids) - 1 - depth])
+        found.append(np.asarray(_ranks(target.model, head.module, tokens, depth=depth))[first : max(len(ids) - 1 - depth, 0)])
     return np.minimum(np.concatenate(found), ranks)
 
 

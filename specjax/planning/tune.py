@@ -83,11 +83,15 @@ def tune_tree(
     nodes = sorted({n for n in nodes if n < max_nodes} | {1, max_nodes})
     widths = sorted({w for w in widths if w < max_nodes} | {1})
     setting = dict(length=length, batch=batch, temperature=temperature)
+    if method in HEADS and max(len(text.token_ids) for text in texts) <= max_depth:
+        raise RequestError(f"max_new_tokens must be above {max_depth}, the depth of the trees; raise it or lower max_depth")
     spent = cost.measure(target, draft, method=method, **setting, nodes=nodes, widths=widths, repeats=repeats)
     if method in HEADS:
         ranks = head_trees.ranks_of(target, draft, texts, depth=max_depth)
         found = head_trees.counted(ranks)
         trees, chains = head_trees.search(ranks, spent, max_nodes)
+        if not trees:
+            raise RequestError("the head never had a token of these texts; use more or other prompts, or another head")
     else:
         found = (
             acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
