@@ -8,7 +8,6 @@ python scripts/lossless_table.py [--draws 100000] [--methods tree]         of ot
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -77,32 +76,24 @@ def main():
 
 
 def measure(args) -> None:
-    """Draws, and keeps the p-values in RESULTS."""
-    calls, began = -(-args.draws // ROWS), time.perf_counter()
+    """Draws, and keeps the p-values in RESULTS after every column."""
+    calls = -(-args.draws // ROWS)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"p_values": {}}
+    results |= {"draws": calls * ROWS, "jax": jax.__version__, "faults": {}}
+    for fault in track(FAULTS, "planted faults"):
+        drafter, rule = planted(fault, DraftModel(DRAFTS), "block")
+        results["faults"][fault] = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
 
+    columns = [f"{method}: {rule}" for method, (_, rules) in METHODS.items() for rule in rules]
     grid = [(method, rule) for method in args.methods for rule in METHODS[method][1]]
-    measured = json.loads(RESULTS.read_text())["p_values"] if RESULTS.exists() else {}
     for method, rule in track(grid, "methods and rules"):
         drafter = METHODS[method][0]
         values = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
         processed = draws(drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halved_after_repeat,))[0]
-        measured[f"{method}: {rule}"] = values | {"processor": p_values(processed, processed=True)["pooled"]}
+        measured = results["p_values"] | {f"{method}: {rule}": values | {"processor": p_values(processed, processed=True)["pooled"]}}
+        results["p_values"] = {column: measured[column] for column in columns if column in measured}
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         print(method, rule, values, flush=True)
-    columns = [f"{method}: {rule}" for method, (_, rules) in METHODS.items() for rule in rules]
-    measured = {column: measured[column] for column in columns if column in measured}
-    faults = {}
-    for fault in track(FAULTS, "planted faults"):
-        drafter, rule = planted(fault, DraftModel(DRAFTS), "block")
-        faults[fault] = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
-
-    results = {
-        "draws": calls * ROWS,
-        "p_values": measured,
-        "faults": faults,
-        "seconds": time.perf_counter() - began,
-        "jax": jax.__version__,
-    }
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def page(results: dict) -> str:

@@ -118,7 +118,7 @@ MTP = MtpConfig(CONFIG, target_layers=1)
 # The second is added to the seed: of these heads at least one draft in ten is kept.
 HEADS = {
     "medusa": (MedusaHeads, 0),
-    "hydra": (MedusaHeads, 0),
+    "hydra": (MedusaHeads, 3),
     "block": (BlockHead, 3),
     "eagle": (EagleHead, 4),
     "eagle3": (Eagle3Head, 1),
@@ -145,6 +145,7 @@ METHODS = {
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
     "medusa": (Medusa(BRANCHED, MEDUSA), ("sample_and_walk",)),
     "hydra": (Hydra(BRANCHED, dataclasses.replace(MEDUSA, hydra=True)), ("sample_and_walk",)),
+    "hydra, prefix layer": (Hydra(BRANCHED, dataclasses.replace(MEDUSA, hydra=True, layers=CONFIG)), ("sample_and_walk",)),
     "block": (Block(head=DFLASH), ("sample_and_walk",)),
     "block, tree": (Block(tree_nodes=4, tree_top_k=2, head=DFLASH), ("sample_and_walk",)),
     "block, drawn": (Block(draft_confidence=0.4, head=DSPARK), ("block", "rejection")),

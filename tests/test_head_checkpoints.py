@@ -149,6 +149,21 @@ def hydra(blocks=1, **raw):
     ) | raw, tensors
 
 
+def hydra_prefixed(blocks=2, **raw):
+    """Hydra++ as its authors write it: dropouts take numbers, and the blocks after the first are one, written several times."""
+    base, plain = hydra(blocks + 1)
+    tensors = {"input_embed_fn.weight": plain["input_embed_fn.weight"], "prefix_embeding_layer.norm.weight": normal(E)}
+    tensors |= layer("prefix_embeding_layer.layers.0")
+    for name, tensor in plain.items():
+        part, *rest = name.split(".")
+        if part == "hydra_lm_head":
+            tensors[f"{part}.{rest[0]}.1.{rest[1]}"] = tensor
+        elif part == "hydra_mlp":
+            tensors[".".join([part, rest[0], str(2 * int(rest[1]) + 1), *rest[2:]])] = tensor
+    tensors |= {name.replace(".5.", ".3."): tensor for name, tensor in tensors.items() if name.startswith("hydra_mlp") and ".5." in name}
+    return base | dict(hydra_head_arch="prefix-mlp", hydra_num_layers=blocks + 1, hidden_state_offset=0) | raw, tensors
+
+
 def dflash(layers=2, own=False, **raw):
     tensors = {"fc.weight": normal(E, 2 * E), "hidden_norm.weight": normal(E), "norm.weight": normal(E)}
     for i in range(layers):
@@ -229,6 +244,13 @@ PUBLISHED = {
         [],
     ),
     "hydra-2": (lambda: hydra(2), {"heads.1.blocks.1.linear": "hydra_mlp.1.1.linear.weight", "heads.2.blocks.0.residual": "hydra_mlp.2.0.res_connection.weight", "embed": "input_embed_fn.weight"}, []),
+    "hydra-prefix": (
+        hydra_prefixed,
+        {f"heads.{k}.head{'_bias' * b}": f"hydra_lm_head.{k}.1.{'bias' if b else 'weight'}" for k in range(3) for b in (0, 1)}
+        | {f"heads.{k}.blocks.{j}.{x}": f"hydra_mlp.{k}.{2 * j + 1}.{y}.weight" for k in range(3) for j in range(3) for x, y in (("linear", "linear"), ("residual", "res_connection"))}
+        | {"embed": "input_embed_fn.weight", "norm": "prefix_embeding_layer.norm.weight"},
+        ["prefix_embeding_layer.layers.0"],
+    ),
     "dflash": (dflash, BLOCK, ["layers.0", "layers.1"]),
     "dspark": (dspark, BLOCK, ["layers.0", "layers.1"]),
     "dspark-gated": (lambda: dspark("gated"), BLOCK, ["layers.0", "layers.1"]),
@@ -293,6 +315,20 @@ def test_layers_are_named_by_outputs_or_inputs(tmp_path, deep):
     assert of(eagle3, **{ids: [0, 2, 4]}) == (0, 2, 4)
     assert of(speculators) == (1, 2, 4) and of(speculators, **{ids: None}) == (2, 3, 3)
     assert of(dflash) == of(dspark) == (2, 4)
+
+
+def test_embeddings_of_a_prefix_layer_that_nothing_reads(tmp_path, deep):
+    """Hydra++ writes its prefix layer as a whole language model."""
+    raw, tensors = hydra_prefixed()
+    one = load_drafter(write(tmp_path / "a", raw, tensors), deep)
+    unread = {
+        "prefix_embeding_layer.embed_tokens.weight": normal(V, E),
+        "prefix_embeding_layer.layers.0.self_attn.rotary_emb.inv_freq": normal(4),
+    }
+    assert same_heads(one, load_drafter(write(tmp_path / "b", raw, tensors | unread), deep))
+    del tensors["prefix_embeding_layer.layers.0.mlp.down_proj.weight"]
+    with pytest.raises(CheckpointError, match=r"prefix_embeding_layer\.layers\.0\.mlp\.down_proj\.weight"):
+        load_drafter(write(tmp_path / "c", raw, tensors), deep)
 
 
 def test_options_that_vary(tmp_path, deep):
@@ -439,8 +475,8 @@ REFUSED = {
     "no mask": (lambda: dflash(dflash_config=dict(target_layer_ids=[1, 3])), "mask_token_id"),
     "recurrent Markov": (lambda: dspark(markov_head_type="rnn"), "'rnn'"),
     "shift": (lambda: dflash(dflash_config=dict(mask_token_id=60, target_layer_ids=[1, 3], draft_shift=True)), "draft_shift"),
-    "Hydra++": (lambda: hydra(hydra_head_arch="prefix-mlp"), r"Hydra\+\+"),
-    "Hydra++ tensors": (lambda: changed(hydra, lambda raw, t: t.update({"prefix_embeding_layer.norm.weight": normal(2)})), r"Hydra\+\+"),
+    "other Hydra": (lambda: hydra(hydra_head_arch="cross-attn"), "'cross-attn'"),
+    "earlier states": (lambda: hydra(hidden_state_offset=1), "hidden_state_offset 1"),
     "ungrounded": (lambda: hydra(grounded_heads=False), "grounded_heads"),
     "experts": (lambda: changed(lambda: mtp("deepseek"), lambda raw, t: t.update({f"model.layers.{L}.mlp.experts.0.up_proj.weight": normal(2, 2)})), "mixture of experts"),
     "MTP latent": (lambda: changed(lambda: mtp("deepseek"), lambda raw, t: t.update({"model.embed_tokens.weight": normal(V, E), f"model.layers.{L}.self_attn.kv_a_proj_with_mqa.weight": normal(2, 2)})), "latent"),
@@ -465,7 +501,9 @@ def test_what_is_not_known_is_named(tmp_path, deep):
         load_drafter(write(tmp_path / "a", dict(architectures=["StrangeModel"]), {"a.weight": normal(2), "b.weight": normal(2)}), deep)
 
 
-@pytest.mark.parametrize("layout", ["eagle", "eagle3", "speculators", "medusa", "hydra", "dflash", "mtp", "deepseek", "mimo"])
+@pytest.mark.parametrize(
+    "layout", ["eagle", "eagle3", "speculators", "medusa", "hydra", "hydra-prefix", "dflash", "mtp", "deepseek", "mimo"]
+)
 @pytest.mark.parametrize(
     "changes, named", [(dict(hidden_size=64), "width is 32, not 64"), (dict(vocab_size=99), "vocabulary is 61, not 99")]
 )

@@ -180,14 +180,22 @@ def value_of(loss, head, target) -> float:
     return float(jax.jit(loss)(head, jnp.asarray(WINDOW), KEY, target.model))
 
 
-@pytest.mark.parametrize("kind, teacher", [("medusa", 0.0), ("hydra", 0.3)])
-def test_medusa_and_hydra(target, out, kind, teacher):
-    head = made(target, kind, num_heads=3)
-    right, count = 0.0, S - 3
+@pytest.mark.parametrize("kind, teacher, options", [("medusa", 0.0, {}), ("hydra", 0.3, {}), ("hydra", 1.0, {"prefix": True})])
+def test_medusa_and_hydra(target, out, kind, teacher, options):
+    """With a prefix layer row i of the heads reads what that makes of the hidden states up to i."""
+    head = made(target, kind, num_heads=3, **options)
+    right, count, read = 0.0, S - 3, out.hidden
+    if options:
+        config, (layer,) = head.config.layers, head.layers
+        normed = lambda x: norm(x, array(layer.attention_norm), config.norm_eps)
+        rows = [[Row(layer, config, normed(x), i) for i, x in enumerate(states)] for states in out.hidden]
+        seen = lambda b, i: attention(layer, config, rows[b][i], rows[b][: i + 1])
+        read = [[mlp(layer, config, x + seen(b, i)) for i, x in enumerate(states[:S])] for b, states in enumerate(out.hidden)]
+        read = [[norm(x, array(head.norm), config.norm_eps) for x in states] for states in read]
     for k, part in enumerate(head.heads):
         for b, window in enumerate(WINDOW):
             for i in range(count):
-                x = kept = out.hidden[b, i]
+                x = kept = read[b][i]
                 if kind == "hydra":
                     x = np.concatenate([x, *(out.embed[window[i + 1 + j]] for j in range(k + 1))])
                     kept = array(part.blocks[0].residual) @ x + array(part.blocks[0].residual_bias)

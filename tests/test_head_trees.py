@@ -18,6 +18,7 @@ LAYER = TINY.replace(num_layers=1)
 HEADS = {
     "medusa": (MedusaHeads, MedusaConfig(32, 2, 61, num_heads=3)),
     "hydra": (MedusaHeads, MedusaConfig(32, 2, 61, num_heads=3, hydra=True, head_bias=True)),
+    "hydra++": (MedusaHeads, MedusaConfig(32, 2, 61, num_heads=3, hydra=True, head_bias=True, layers=LAYER)),
     "eagle": (EagleHead, EagleConfig(LAYER, 2)),
     "eagle3": (Eagle3Head, Eagle3Config(LAYER, 32, 2, (0, 1, 2), 61)),
 }
@@ -52,7 +53,7 @@ def longer() -> list:
 def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
     """At every place the engine must accept as much as the ranks say that the tree catches there."""
     head, tree = head_of(method), from_paths(TREE)
-    results = Generator(TARGET, method, head, tree=tree, siblings="top_k")(PROMPTS, max_new_tokens=NEW, ignore_eos=True)
+    results = Generator(TARGET, head.config.kind, head, tree=tree, siblings="top_k")(PROMPTS, max_new_tokens=NEW, ignore_eos=True)
     caught = 0
     for result, text in zip(results, longer):
         assert text.token_ids[:NEW] == result.token_ids

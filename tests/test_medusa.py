@@ -1,5 +1,6 @@
 """Medusa and Hydra against plain Python: heads in float64, trees of tokens read text by text, typical acceptance path by path."""
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import language_model, p_value, random_head, random_prompts, tiny_model
+from test_feature_heads import ordinary
 from test_tree_drafts import rounds, spelled, texts
 
 from specjax import Generator, Hydra, Medusa, RequestError
@@ -24,8 +26,10 @@ CONFIGS = {
     "medusa": MedusaConfig(E, L, V, num_heads=4, num_layers=2),
     "hydra": MedusaConfig(E, L, V, num_heads=4, num_layers=3, hydra=True, head_bias=True, own_embedding=True),
 }
+PREFIX = TARGET.config.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=40, norm_eps=1e-3)
+CONFIGS["hydra++"] = dataclasses.replace(CONFIGS["hydra"], num_layers=2, layers=PREFIX)
 HEADS = {name: random_head(MedusaHeads, config, seed=2) for name, config in CONFIGS.items()}
-DRAFTERS = {"medusa": Medusa(PUBLISHED, CONFIGS["medusa"]), "hydra": Hydra(PUBLISHED, CONFIGS["hydra"])}
+DRAFTERS = {name: (Medusa if name == "medusa" else Hydra)(PUBLISHED, config) for name, config in CONFIGS.items()}
 
 
 def array(param) -> np.ndarray:
@@ -101,25 +105,35 @@ def test_rounds_are_those_of_plain_python(name):
         taps, choices = seen(TARGET, now, drafter.taps)
         assert_greedy(PROMPTS, now, choices)
         kept |= {len(text) - len(old) - 1 for text, old in zip(now, before)}
+        states = [read_by(heads, tap[0]) for tap in taps]
         for b, text in enumerate(now):
             drafted = {}
             for path in PUBLISHED.paths:
                 above = drafted[path[:-1]] if path else ()
-                drafted[path] = (*above, likeliest(of_heads(heads, taps[b][0], text, above), path[-1])) if path else ()
+                drafted[path] = (*above, likeliest(of_heads(heads, states[b], text, above), path[-1])) if path else ()
             assert spelled(tree, b) == list(drafted.values())
         before = now
     assert {0, 1, 2} <= kept
 
 
-def of_heads(heads, tap: np.ndarray, text: list[int], above: tuple[int, ...]) -> np.ndarray:
-    """What the heads say below a node: they read the last token that the target has read, the one before the root."""
-    hidden = normed(tap[len(text) - 2], TARGET.norm, TARGET.config.norm_eps) if len(text) > 1 else np.zeros(E)
+def read_by(heads, tap: np.ndarray) -> np.ndarray:
+    """What heads read of a text whose last layer's output is ``tap`` [n, E]: for Hydra++ its prefix layer reads the whole text at once."""
+    states = normed(tap, TARGET.norm, TARGET.config.norm_eps)
+    if heads.config.layers is None:
+        return states
+    return normed(ordinary(heads.layers[0], heads.config.layers, states), heads.norm, heads.config.layers.norm_eps)
+
+
+def of_heads(heads, states: np.ndarray, text: list[int], above: tuple[int, ...]) -> np.ndarray:
+    """What the heads say below a node: they read the last token that the target has read, the one before the root. After a prompt of
+    one token there is none, and a prefix layer makes nothing of nothing."""
+    hidden = states[len(text) - 2] if len(text) > 1 else np.zeros(E)
     return plain_logits(heads, len(above), hidden, [text[-1], *above])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_one_prompt_says_what_plain_decoding_says(name):
-    generator = Generator(language_model(TARGET), name, Head(HEADS[name], CONFIGS[name], "head"), tree=PUBLISHED)
+    generator = Generator(language_model(TARGET), CONFIGS[name].kind, Head(HEADS[name], CONFIGS[name], "head"), tree=PUBLISHED)
     for prompt in PROMPTS[:2]:
         result = generator(prompt, max_new_tokens=24, ignore_eos=True)
         rows = [prompt + result.token_ids] * len(PROMPTS)

@@ -19,7 +19,7 @@ LENGTH, REACH = 512, 16
 TARGET = language_model(tiny_model(config=TINY, num_layers=1, num_heads=1, num_kv_heads=1))
 HEADS = {
     "medusa": dict(num_heads=2),
-    "hydra": dict(num_heads=2),
+    "hydra": dict(num_heads=2, prefix=True),
     "eagle": {},
     "eagle3": dict(draft_vocab_size=40, taps=[0, 1]),
     "mtp": {},

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import RequestError
 from ..sampling import likeliest
 from ..tree import Topology, Tree, from_paths
+from .readers import FeatureReader
 
 PATHS = [
     (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0),
@@ -66,15 +67,18 @@ class Medusa:
         return jnp.where((lengths > 1)[:, None], draft.fuse(target, (read,))[:, 0], 0)
 
     def draft(self, target, draft, state, key):
-        shape, B, hidden = self.shape, state.root.size, state.drafter
-        tokens = state.root[:, None]
+        return self.filled(target, draft, state.root, state.drafter), state.drafter
+
+    def filled(self, target, draft, root, hidden) -> Tree:
+        """The tree below ``root`` int32 [B], from the hidden state float32 [B, E] of the token before it."""
+        shape, B, tokens = self.shape, root.size, root[:, None]
         for k, level in enumerate(plan(shape)):
             scores = draft.logits(target, k, hidden[:, None], tokens[:, level.above])
             _, best = likeliest(scores, int(max(level.rank)) + 1)  # [B, A, ...]; Medusa's A is 1
             best = jnp.broadcast_to(best, (B, len(level.above), best.shape[2]))
             tokens = jnp.concatenate([tokens, best[:, level.slot, level.rank]], 1)
         parent = jnp.broadcast_to(jnp.array(shape.parent, jnp.int32), tokens.shape)
-        return Tree(tokens, parent, jnp.ones(tokens.shape, bool), max_depth=self.depth), hidden
+        return Tree(tokens, parent, jnp.ones(tokens.shape, bool), max_depth=self.depth)
 
     def commit(self, target, draft, state, tree, out, verdict):
         """The hidden state of the last node that was kept. The bonus token is the next root and has none yet."""
@@ -85,9 +89,33 @@ class Medusa:
 @dataclasses.dataclass(frozen=True)
 class Hydra(Medusa):
     """As ``Medusa``, but a head also reads the tokens on the way to each node, so that every node has children of its own. One depth after
-    another, each depth at once."""
+    another, each depth at once.
+
+    A prefix layer (Hydra++) reads the hidden states of the newest tokens when a round begins, as other heads read features.
+    """
 
     heads: ClassVar[tuple[str, ...]] = ("hydra",)
+    reader: ClassVar = FeatureReader()
+
+    @property
+    def prefixed(self) -> bool:
+        return self.head is not None and self.head.layers is not None
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        if not self.prefixed:
+            return super().init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+
+    def draft(self, target, draft, state, key):
+        if not self.prefixed:
+            return super().draft(target, draft, state, key)
+        begun = self.reader.begin(target, draft, state, self.depth)
+        return self.filled(target, draft, state.root, begun.hidden[:, 0]), state.drafter.replace(rows=begun.rows)
+
+    def commit(self, target, draft, state, tree, out, verdict):
+        if not self.prefixed:
+            return super().commit(target, draft, state, tree, out, verdict)
+        return self.reader.commit(target, draft, state, verdict.path, out, verdict)
 
 
 class Level(NamedTuple):

@@ -10,7 +10,7 @@ from flax import nnx
 
 from ..config import ModelConfig, read_json
 from ..errors import CheckpointError, RequestError
-from ..models.families import blocks
+from ..models.families import blocks, derived
 from ..models.hub import LanguageModel, find, load, zoo
 from ..models.load import MadeOf, open_tensors, read_module, tensors_of, write_checkpoint
 from ..parallel import mesh_of
@@ -75,7 +75,7 @@ def _module(layout: Layout, found: Found, target: LanguageModel, dtype: str, mes
     config = layout.config(found, target.config)
     _check_target(config, target, found.where)
     abstract = nnx.eval_shape(lambda: layout.module(config, jax.random.key(0), dtype))
-    tensors = {name: tensor for name, tensor in found.tensors.items() if layout.owns(name, config, found)}
+    tensors = {name: tensor for name, tensor in found.tensors.items() if layout.owns(name, config, found) and not derived(name)}
     module = read_module(abstract, tensors, _made_of(layout, config, found), found.where, mesh)
     layout.checked(module, found)
     return module
@@ -111,6 +111,6 @@ def _check_target(config, target: LanguageModel, where: str) -> None:
 
 def _of_dtype(config, dtype: str):
     """The configuration with the type of the weights as they are."""
-    if hasattr(config, "layers"):
-        return dataclasses.replace(config, layers=config.layers.replace(dtype=dtype))
-    return dataclasses.replace(config, dtype=dtype)
+    own = {"dtype": dtype} if hasattr(config, "dtype") else {}
+    layers = getattr(config, "layers", None)
+    return dataclasses.replace(config, **own, **({"layers": layers.replace(dtype=dtype)} if layers else {}))

@@ -1,7 +1,7 @@
 """Heads that look only at the target's last hidden state: Medusa (Cai et al. 2024, 2401.10774) and Hydra (Ankner et al. 2024, 2402.05109).
 
 Head k says the token k + 1 places after the one that the target itself says next. A Medusa head knows nothing of the tokens between; a
-Hydra head reads their embeddings.
+Hydra head reads their embeddings. In Hydra++ the hidden states first pass a decoder layer with a cache of its own, the prefix layer.
 """
 
 import dataclasses
@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..models.decoder import Decoder
+from ..config import ModelConfig
+from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, matrix, param, rms_norm, value_of
 from .eagle import embeddings
 
@@ -26,6 +27,7 @@ class MedusaConfig:
       hydra: whether head k also reads the embeddings of the k + 1 tokens since the hidden state.
       head_bias: whether the output matrices have one; Hydra's do.
       own_embedding: whether the checkpoint brings token embeddings (Hydra); else the target's serve.
+      layers: the prefix layer, or several, as wide as the target; None for none.
       dtype: of the weights.
     """
 
@@ -37,6 +39,7 @@ class MedusaConfig:
     hydra: bool = False
     head_bias: bool = False
     own_embedding: bool = False
+    layers: ModelConfig | None = None
     dtype: str = "float32"
 
     @property
@@ -82,25 +85,38 @@ class MedusaHead(nnx.Module):
 
 
 class MedusaHeads(nnx.Module):
-    """All heads of a target."""
+    """All heads of a target. With a prefix layer this is a ``FeatureHead``, which knows hidden states and no tokens; ``norm`` follows it."""
 
     def __init__(self, config: MedusaConfig, key: jax.Array, dtype=None):
-        dtype = jnp.dtype(dtype or config.dtype)
-        embed, *keys = jax.random.split(key, config.num_heads + 1)
+        dtype, shape = jnp.dtype(dtype or config.dtype), (config.vocab_size, config.target_size)
+        embed, prefix, *keys = jax.random.split(key, config.num_heads + 2)
         self.config = config
         self.heads = nnx.List([MedusaHead(config, k, key, dtype) for k, key in enumerate(keys)])
-        shape = (config.vocab_size, config.target_size)
         self.embed = matrix(embed, shape, ("vocab", "embed"), dtype) if config.own_embedding else None
+        layers = jax.random.split(prefix, config.layers.num_layers) if config.layers else ()
+        self.layers = nnx.List([Layer(config.layers, key, dtype) for key in layers])
+        self.norm = param(jnp.ones(config.target_size, dtype), ("embed",)) if config.layers else None
+
+    modules = property(lambda self: (self,))
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
         """The last hidden states float32 [B, N, E], after the final norm."""
         return rms_norm(taps[0], target.norm[...], target.config.norm_eps)
 
+    def __call__(self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None) -> Output:
+        """What the heads read: without a prefix layer the features as they are."""
+        config = self.config.layers
+        if config is None:
+            return Output(features, ())
+        dtype = self.norm[...].dtype if cache is None else cache.layers[0][0].dtype
+        x, new_rows, _ = run_layers(self.layers, config, features, positions, mask, cache, dtype, rows=rows, row_positions=row_positions)
+        return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
+
     def logits(self, target: Decoder, k: int, hidden: jax.Array, tokens: jax.Array | None = None) -> jax.Array:
         """Float32 [..., V], what head k says.
 
         Args:
-          hidden: float32 [..., E], of the token before the root: the newest that the target has read.
+          hidden: float32 [..., E], what a call made of the token before the root: the newest that the target has read.
           tokens: int32 [..., k + 1], for Hydra: the root and the k tokens drafted after it. Their leading axes may be longer than those
             of ``hidden``.
         """

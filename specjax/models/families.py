@@ -40,9 +40,7 @@ _LLAMA = {
 NAMES = {"llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "qwen3": _LLAMA}
 """For each family, our parameter paths and the tensors they are made of; N is the layer."""
 
-_IGNORED = re.compile(r"rotary_emb\.inv_freq$")
-"""Tensors that old checkpoints carry and that follow from the configuration."""
-
+_DERIVED = re.compile(r"rotary_emb\.inv_freq$")
 
 _HEAD = re.compile(r"(mtp\.|medusa_head\.|model\.mtp_layers\.|model\.layers\.\d+\.(?=eh_proj\.))")
 """How the names of heads begin that come inside a language model's checkpoint; see ``heads.layouts``."""
@@ -73,9 +71,14 @@ def blocks(path: str, rows: int, names: dict[str, list[str]], config: ModelConfi
     return [Block(name, 0, rows // len(names)) for name in names]
 
 
+def derived(name: str) -> bool:
+    """Whether a tensor is one that old checkpoints carry and that follows from the configuration."""
+    return bool(_DERIVED.search(name))
+
+
 def ignored(name: str, config: ModelConfig) -> bool:
     """Whether a tensor of a checkpoint may be passed over: derived tables, and the head of a model that ties it."""
-    return bool(_IGNORED.search(name)) or (name == "lm_head.weight" and config.tie_embeddings)
+    return derived(name) or (name == "lm_head.weight" and config.tie_embeddings)
 
 
 def without_heads(names) -> list[str]:

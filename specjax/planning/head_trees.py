@@ -75,8 +75,9 @@ def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array
     N = tokens.shape[1] - depth - 1
     features = head.fuse(target, seen_by(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
     if isinstance(head, MedusaHeads):
+        ((_, hidden),) = unrolled(head, target, features, tokens[:, 1:], 1)
         read = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.hydra else None
-        said = [head.logits(target, d, features, read(d)) for d in range(depth)]
+        said = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
     else:
         said = [module.logits(target, hidden) for module, hidden in unrolled(head, target, features, tokens[:, 1:], depth)]
     return jnp.stack([_rank(scores[0], tokens[0, d + 2 :][:N]) for d, scores in enumerate(said)], 1)

@@ -24,7 +24,7 @@ from .losses import in_pieces
 @dataclasses.dataclass(frozen=True)
 class MedusaLoss:
     """Head k says token i + k + 2, and counts ``decay`` to the power k (Medusa, 2401.10774, section 2.2.1; Hydra, 2402.05109, section 3,
-    whose heads read the true tokens between).
+    whose heads read the true tokens between, and in Hydra++ what a prefix layer makes of the hidden states up to i).
 
     Attributes:
       decay: what each further head counts less.
@@ -37,7 +37,7 @@ class MedusaLoss:
     def __call__(self, head: MedusaHeads, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
         N = window.shape[1] - 1 - head.config.num_heads  # rows after which all heads have a token to say
         out = seen_by(target, window[:, :-1], head.config.taps)
-        hidden = head.fuse(target, out.taps)[:, :N]
+        ((_, hidden),) = unrolled(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
         total = 0.0
         for k in range(head.config.num_heads):
             read = jnp.stack([window[:, j : j + N] for j in range(1, k + 2)], -1) if head.config.hydra else None

@@ -43,23 +43,36 @@ class MedusaShape:
 
     num_heads: int = 5
     num_layers: int = 1
-    hydra = False
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MedusaHeads:
-        E, V = target.config.hidden_size, target.config.vocab_size
-        config = MedusaConfig(E, target.config.num_layers, V, self.num_heads, self.num_layers, hydra=self.hydra, head_bias=self.hydra)
-        heads = MedusaHeads(config, key)
+        return self._made(target, key)
+
+    def _made(self, target: LanguageModel, key: jax.Array, **changes) -> MedusaHeads:
+        own = target.config
+        heads = MedusaHeads(MedusaConfig(own.hidden_size, own.num_layers, own.vocab_size, self.num_heads, self.num_layers, **changes), key)
         for head in heads.heads:
             head.head[...] = output_of(target.model)
-            if self.hydra:  # of all that is joined, the hidden state passes
-                head.blocks[0].residual[...] = jnp.eye(E, head.blocks[0].residual.shape[1])
         return heads
 
 
+@dataclasses.dataclass(frozen=True)
 class HydraShape(MedusaShape):
-    """As ``MedusaShape``; what a head reads beside the hidden state adds nothing at first."""
+    """As ``MedusaShape``; what a head reads beside the hidden state adds nothing at first.
 
-    hydra = True
+    Attributes:
+      prefix: whether there is a prefix layer, like one of the target's (Hydra++).
+    """
+
+    prefix: bool = False
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MedusaHeads:
+        layers = layers_like(target.config, 1) if self.prefix else None
+        heads = self._made(target, key, hydra=True, head_bias=True, layers=layers)
+        for head in heads.heads:  # of all that is joined, the hidden state passes
+            head.blocks[0].residual[...] = jnp.eye(*head.blocks[0].residual.shape)
+        if self.prefix:  # about what it was before this second norm
+            heads.norm[...] = jnp.full_like(heads.norm[...], jnp.sqrt(jnp.mean(jnp.square(target.model.norm[...].astype(jnp.float32)))))
+        return heads
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,16 +94,19 @@ class Layout(ABC):
 
 
 def layers_of(found: Found, raw: dict, first: str) -> ModelConfig:
-    """The decoder layers that ``raw`` describes. Which biases and norms they have, the tensors of the ``first`` one say: configurations
-    of heads are copied from targets and often say it wrongly."""
-    config = from_hf(raw, found.where)
-    return config.replace(
-        tie_embeddings=False,
-        qkv_bias=f"{first}.self_attn.q_proj.bias" in found,
-        out_bias=f"{first}.self_attn.o_proj.bias" in found,
-        mlp_bias=f"{first}.mlp.gate_proj.bias" in found,
-        qk_norm=f"{first}.self_attn.q_norm.weight" in found,
-    )
+    """The decoder layers that ``raw`` describes, of which the ``first`` is called so."""
+    return from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
+
+
+def layer_options(found: Found, first: str) -> dict[str, bool]:
+    """Which biases and norms decoder layers have, by the tensors of the ``first``: configurations of heads are copied from targets and
+    often say it wrongly."""
+    return {
+        "qkv_bias": f"{first}.self_attn.q_proj.bias" in found,
+        "out_bias": f"{first}.self_attn.o_proj.bias" in found,
+        "mlp_bias": f"{first}.mlp.gate_proj.bias" in found,
+        "qk_norm": f"{first}.self_attn.q_norm.weight" in found,
+    }
 
 
 def without(raw: dict, keys) -> dict:

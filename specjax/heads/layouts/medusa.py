@@ -4,11 +4,13 @@ import re
 
 from ...config import ModelConfig
 from ...errors import CheckpointError, ConfigError
+from ...models.families import layer_names
 from ..medusa import MedusaConfig, MedusaHeads
-from .base import Found, Layout
+from .base import Found, Layout, layer_options
 
 _MEDUSA = re.compile(r"(medusa_head\.)?\d+\.\d+\.(linear\.)?(weight|bias)$")
 _HYDRA = re.compile(r"hydra_mlp\.\d+\.(\d+)\.")
+_PREFIX = "prefix_embeding_layer."  # as it is spelled there
 
 
 class Medusa(Layout):
@@ -45,7 +47,11 @@ class Medusa(Layout):
 
 
 class Hydra(Layout):
-    """``hydra_mlp.{k}.{j}`` with ``linear`` and, for the first, ``res_connection``, and ``hydra_lm_head.{k}``, in hydra_lm_head.pt."""
+    """``hydra_mlp.{k}.{j}`` with ``linear`` and, for the first, ``res_connection``, and ``hydra_lm_head.{k}``, in hydra_lm_head.pt.
+
+    Hydra++ has a dropout before each block and output, which takes a number: block j is ``hydra_mlp.{k}.{2 j + 1}``, the output
+    ``hydra_lm_head.{k}.1``. Its prefix layer is a language model of one layer like the target's, with embeddings that nothing reads.
+    """
 
     name, kind, module, file = "hydra", "hydra", MedusaHeads, "hydra_lm_head.safetensors"
 
@@ -53,33 +59,49 @@ class Hydra(Layout):
         return found.begins("hydra_mlp.", "hydra_lm_head.")
 
     def config(self, found: Found, target: ModelConfig) -> MedusaConfig:
-        raw = found.raw
-        if found.begins("prefix_embeding_layer", "prefix_embedding_layer") or raw.get("hydra_head_arch", "mlp") != "mlp":
-            raise ConfigError(f"{found.where}: Hydra++ (a prefix layer before the heads) is not supported; use a Hydra head without one")
-        if raw.get("grounded_heads") is False or not found.begins("hydra_mlp.0.0.res_connection."):
+        raw, spaced = found.raw, _spaced(found)
+        kind, offset = raw.get("hydra_head_arch", "mlp"), raw.get("hidden_state_offset") or 0
+        if kind not in ("mlp", "prefix-mlp"):
+            raise ConfigError(f"{found.where}: hydra_head_arch {kind!r} is not supported; use a head of mlp or prefix-mlp")
+        if offset:
+            raise ConfigError(f"{found.where}: hidden_state_offset {offset} is not supported; use a head that reads the last hidden states")
+        if raw.get("grounded_heads") is False or not found.begins(f"hydra_mlp.0.{int(spaced)}.res_connection."):
             raise ConfigError(f"{found.where}: heads that do not read the tokens between (grounded_heads = false) are not supported")
+        output = "hydra_lm_head.0" + ".1" * spaced
+        size = _size(found, f"{output}.weight", target)
+        like = target.replace(num_layers=1, windows=(), tie_embeddings=False, dtype=size["dtype"])
         return MedusaConfig(
-            **_size(found, "hydra_lm_head.0.weight", target),
+            **size,
             num_heads=len({name.split(".")[1] for name in found.tensors if name.startswith(("hydra_mlp.", "hydra_lm_head."))}),
             num_layers=len({match[1] for match in map(_HYDRA.match, found.tensors) if match}),
             hydra=True,
-            head_bias=found.begins("hydra_lm_head.0.bias"),
+            head_bias=found.begins(f"{output}.bias"),
             own_embedding="input_embed_fn.weight" in found,
+            layers=like.replace(**layer_options(found, f"{_PREFIX}layers.0")) if kind == "prefix-mlp" or found.begins(_PREFIX) else None,
         )
 
     def names(self, config: MedusaConfig, found: Found | None = None) -> dict[str, list[str]]:
-        return {
-            "heads.N.blocks.N.linear": ["hydra_mlp.N.M.linear.weight"],
-            "heads.N.blocks.N.linear_bias": ["hydra_mlp.N.M.linear.bias"],
-            "heads.N.blocks.N.residual": ["hydra_mlp.N.M.res_connection.weight"],
-            "heads.N.blocks.N.residual_bias": ["hydra_mlp.N.M.res_connection.bias"],
-            "heads.N.head": ["hydra_lm_head.N.weight"],
-            "heads.N.head_bias": ["hydra_lm_head.N.bias"],
-            "embed": ["input_embed_fn.weight"],
-        }
+        spaced = config.layers is not None if found is None else _spaced(found)
+        names = {"embed": ["input_embed_fn.weight"], "norm": [f"{_PREFIX}norm.weight"]} | layer_names(f"{_PREFIX}layers.N")
+        for ours, theirs in {"": "weight", "_bias": "bias"}.items():
+            names[f"heads.N.head{ours}"] = ["hydra_lm_head.N." + "1." * spaced + theirs]
+            for j in range(config.num_layers):
+                place = 2 * j + 1 if spaced else j
+                for k in range(config.num_heads):
+                    names[f"heads.{k}.blocks.{j}.linear{ours}"] = [f"hydra_mlp.{k}.{place}.linear.{theirs}"]
+                    names[f"heads.{k}.blocks.{j}.residual{ours}"] = [f"hydra_mlp.{k}.{place}.res_connection.{theirs}"]
+        return names
 
     def raw(self, config: MedusaConfig) -> dict:
-        return _written(config, "hydra") | {"hydra_head_arch": "mlp", "grounded_heads": True}
+        return _written(config, "hydra") | {"hydra_head_arch": "prefix-mlp" if config.layers else "mlp", "grounded_heads": True}
+
+    def owns(self, name: str, config: MedusaConfig, found: Found) -> bool:
+        return name != f"{_PREFIX}embed_tokens.weight"
+
+
+def _spaced(found: Found) -> bool:
+    """Whether there are dropouts between the blocks, which are numbered too."""
+    return found.begins("hydra_lm_head.0.1.")
 
 
 def _prefix(found: Found) -> str:
