@@ -111,7 +111,9 @@ CONFIG = TINY.replace(
 BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
 MEDUSA = MedusaConfig(16, 1, V, num_heads=DRAFTS)
 DFLASH = BlockConfig(CONFIG, 16, 1, (0, 1), mask_token=V - 1, block_size=DRAFTS + 1)
-DSPARK = dataclasses.replace(DFLASH, block_size=DRAFTS, from_root=True, markov_rank=3, confidence=True, confidence_markov=True)
+DSPARK = dataclasses.replace(
+    DFLASH, block_size=DRAFTS, from_root=True, markov_rank=3, markov="rnn", confidence=True, confidence_markov=True
+)
 EAGLE = EagleConfig(CONFIG, target_layers=1)
 EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
 MTP = MtpConfig(CONFIG, target_layers=1)

@@ -34,6 +34,7 @@ CONFIGS = {
     "from the root": BlockConfig(
         LAYERS.replace(num_layers=1), E, 2, TAPS, mask_token=6, block_size=4, from_root=True, markov_rank=5, markov="gated", confidence=True, confidence_markov=True
     ),
+    "recurrent": BlockConfig(OWN, E, 2, TAPS, 5, 4, from_root=True, markov_rank=3, markov="rnn", confidence=True, own_embedding=True, own_head=True),
     "vanilla": BlockConfig(OWN, E, 2, (2,), 6, 3, causal=True, from_root=True, markov_rank=3, confidence=True, own_embedding=True, own_head=True),
 }  # fmt: skip
 HEADS = {name: random_head(BlockHead, config, seed=3, scale=0.2) for name, config in CONFIGS.items()}
@@ -88,15 +89,22 @@ class Plainly:
             x = x + gate_up[:, :F] * sigmoid(gate_up[:, :F]) * gate_up[:, F:] @ array(layer.down).T
         return normed(x, self.head.norm, eps)
 
-    def logits(self, hidden: np.ndarray, before: int) -> np.ndarray:
-        logits = self.output @ hidden
-        if self.config.markov_rank:
-            state = array(self.head.markov.first)[before]
+    def logits(self, places: np.ndarray, before: list[int]) -> np.ndarray:
+        """Of the last of some places of a block, [n, E] from its beginning, each with the token before it."""
+        logits = self.output @ places[-1]
+        if not self.config.markov_rank:
+            return logits
+        r, memory = self.config.markov_rank, np.zeros(self.config.markov_rank)
+        for place, token in zip(places, before, strict=True):
+            code = array(self.head.markov.first)[token]
+            gate = lambda *read: array(self.head.markov.gate) @ np.concatenate(read) + array(self.head.markov.gate_bias)
             if self.config.markov == "gated":
-                gate = array(self.head.markov.gate) @ np.concatenate([hidden, state]) + array(self.head.markov.gate_bias)
-                state = state * sigmoid(gate)
-            logits = logits + array(self.head.markov.second) @ state
-        return logits
+                code = code * sigmoid(gate(place, code))
+            if self.config.markov == "rnn":
+                found = gate(memory, code, place)
+                stays, code = sigmoid(found[:r]), np.tanh(found[2 * r :])
+                memory = stays * memory + (1 - stays) * np.tanh(found[r : 2 * r])
+        return logits + array(self.head.markov.second) @ code
 
     def sure(self, hidden: np.ndarray, before: int) -> float:
         if self.config.confidence_markov:
@@ -109,11 +117,11 @@ class Plainly:
 
     def chain(self, taps, root: int, length: int, confidence: float = 0.0, shift: int = 0) -> list[int]:
         """The likeliest token of each place, given the one before where the head looks at it."""
-        drafted = [root]
-        for place in self.places(taps, root, shift)[:length]:
+        drafted, places = [root], self.places(taps, root, shift)
+        for i, place in enumerate(places[:length]):
             if confidence and self.sure(place, drafted[-1]) < confidence:
                 break
-            drafted.append(int(self.logits(place, drafted[-1]).argmax()))
+            drafted.append(int(self.logits(places[: i + 1], drafted).argmax()))
         return drafted[1:]
 
 
@@ -130,7 +138,8 @@ def test_a_block_is_read_as_plain_python_reads_it(name):
         cache = KVCache(head.context(tuple(taps), at, jnp.float32), jnp.asarray(lengths, jnp.int32))
         tokens = jnp.full((3, N), config.mask_token).at[:, 0].set(jnp.array(roots))
         hidden = head(TARGET, tokens, cache.length[:, None] + jnp.arange(N), cache).hidden
-        return hidden, head.logits(TARGET, hidden, before), head.sure(hidden, before) if config.confidence else hidden[..., 0]
+        code = head.markov.codes(hidden, before) if config.markov_rank else None
+        return hidden, head.logits(TARGET, hidden, code), head.sure(hidden, before) if config.confidence else hidden[..., 0]
 
     hidden, logits, sure = read(head, jnp.asarray(taps, jnp.float32), jnp.asarray(before, jnp.int32))
     plain = Plainly(head)
@@ -138,13 +147,13 @@ def test_a_block_is_read_as_plain_python_reads_it(name):
         wanted = plain.hidden(taps[:, b, :n], root)
         np.testing.assert_allclose(hidden[b], wanted, rtol=1e-4, atol=1e-5)
         for i in range(N):
-            np.testing.assert_allclose(logits[b, i], plain.logits(wanted[i], before[b, i]), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(logits[b, i], plain.logits(wanted[: i + 1], before[b, : i + 1]), rtol=1e-4, atol=1e-5)
             if config.confidence:
                 np.testing.assert_allclose(sure[b, i], plain.sure(wanted[i], before[b, i]), rtol=1e-4)
 
 
 def each_round(name: str, drafter: Block, **options):
-    """For each round and row the text, the taps of all tokens before its root, those one layer lower, the trees, and the row's number.
+    """For each round and unfinished row the text, the taps of all tokens before its root, those one layer lower, the trees, and the row's number.
     Greedy texts are checked on the way, and that rounds kept none and some."""
     kept, before = set(), PROMPTS
     for state, tree in rounds(TARGET, HEADS[name], drafter, ROUNDS, PROMPTS, **options):
@@ -154,7 +163,8 @@ def each_round(name: str, drafter: Block, **options):
             assert_greedy(PROMPTS, now, choices)
         kept |= {len(text) - len(old) - 1 for text, old in zip(now, before)}
         before = now
-        for b, (text, taps) in enumerate(zip(now, found)):
+        for b in np.flatnonzero(~np.asarray(state.done)):
+            text, taps = now[b], found[b]
             of = lambda layers: taps[list(layers), : len(text) - 1]
             yield text, of(drafter.taps), of(i - 1 for i in drafter.taps), tree, b
     assert {0, 1} <= kept
@@ -162,7 +172,7 @@ def each_round(name: str, drafter: Block, **options):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("in place", dict(draft_confidence=0.4)), ("from the root", dict(draft_confidence=0.4))],
+    [("in place", dict(draft_confidence=0.4)), ("from the root", dict(draft_confidence=0.4)), ("recurrent", {})],
 )
 def test_chains_are_those_of_plain_python(name, options):
     """And a place further, or a layer lower, would say something else."""
@@ -180,15 +190,16 @@ def test_chains_are_those_of_plain_python(name, options):
     assert max(lengths) == drafter.depth and (len(lengths) > 1) == bool(drafter.draft_confidence)
 
 
-def test_drawn_chains_carry_the_law_they_were_drawn_from():
-    """Of every drafted token, after temperature, given the token before; and rows end where the next token's confidence is low."""
-    drafter, plain, lengths = Block(draft_confidence=0.4, head=CONFIGS["from the root"]), Plainly(HEADS["from the root"]), set()
-    for text, taps, _, tree, b in each_round("from the root", drafter, temperature=1.3):
+@pytest.mark.parametrize("name", ["from the root", "recurrent"])
+def test_drawn_chains_carry_the_law_they_were_drawn_from(name):
+    """Of every drafted token, after temperature, given the tokens before; and rows end where the next token's confidence is low."""
+    drafter, plain, lengths = Block(draft_confidence=0.4, head=CONFIGS[name]), Plainly(HEADS[name]), set()
+    for text, taps, _, tree, b in each_round(name, drafter, temperature=1.3):
         places, drafted = plain.places(taps, text[-1]), [text[-1], *np.asarray(tree.tokens[b, 1:]).tolist()]
         sure = [plain.sure(place, before) >= 0.4 for place, before in zip(places, drafted)]
         length = (sure + [False]).index(False)
         assert tree.valid[b].tolist() == [i <= length for i in range(drafter.depth + 1)]
-        wanted = [np.exp(log_softmax(plain.logits(place, before) / 1.3)) for place, before in zip(places[:length], drafted)]
+        wanted = [np.exp(log_softmax(plain.logits(places[: i + 1], drafted[: i + 1]) / 1.3)) for i in range(length)]
         np.testing.assert_allclose(tree.q[b, :length], np.reshape(wanted, (length, V)), rtol=1e-3, atol=1e-6)
         assert not np.any(tree.q[b, length:])
         lengths.add(length)
@@ -280,7 +291,7 @@ def test_what_does_not_fit_is_refused_in_one_line(options, name, named):
 
 @pytest.mark.parametrize(
     ("changes", "named"),
-    [(dict(layers=OWN), "40 wide and its target 32"), (dict(markov="rnn"), "'rnn'"), (dict(confidence_markov=True), "markov_rank is 0")],
+    [(dict(layers=OWN), "40 wide and its target 32"), (dict(markov="lstm"), "'lstm'"), (dict(confidence_markov=True), "markov_rank is 0")],
 )
 def test_heads_that_cannot_be_are_refused_in_one_line(changes, named):
     with pytest.raises(ConfigError) as error:

@@ -179,6 +179,7 @@ def dspark(kind="vanilla", **raw):
     tensors |= {"markov_head.markov_w1.weight": normal(V, 4), "markov_head.markov_w2.weight": normal(V, 4)}
     tensors |= {"confidence_head.proj.weight": normal(1, E + 4), "confidence_head.proj.bias": normal(1)}
     tensors |= {"markov_head.gate_proj.weight": normal(4, E + 4), "markov_head.gate_proj.bias": normal(4)} if kind == "gated" else {}
+    tensors |= {"markov_head.joint_proj.weight": normal(12, 8 + E), "markov_head.joint_proj.bias": normal(12)} if kind == "rnn" else {}
     del base["dflash_config"]
     return base | dict(
         architectures=["Qwen3DSparkModel"], block_size=7, mask_token_id=60, target_layer_ids=[1, 3], num_anchors=512, markov_rank=4,
@@ -254,6 +255,11 @@ PUBLISHED = {
     "dflash": (dflash, BLOCK, ["layers.0", "layers.1"]),
     "dspark": (dspark, BLOCK, ["layers.0", "layers.1"]),
     "dspark-gated": (lambda: dspark("gated"), BLOCK, ["layers.0", "layers.1"]),
+    "dspark-rnn": (
+        lambda: dspark("rnn"),
+        BLOCK | {"markov.gate": "markov_head.joint_proj.weight", "markov.gate_bias": "markov_head.joint_proj.bias"},
+        ["layers.0", "layers.1"],
+    ),
     **{
         f"{name}-{n}" if n > 1 else name: (lambda name=name, n=n: mtp(name, n), mtp_pairs(name, n), [of_module(MTP[name][1], k) for k in range(n)])
         for name, n in [*((name, 1) for name in MTP), ("deepseek", 2), ("mimo", 3)]
@@ -473,7 +479,7 @@ REFUSED = {
     "architecture": (lambda: eagle3(model_type="gpt_oss"), "gpt_oss"),
     "no layer ids": (lambda: dflash(dflash_config=dict(mask_token_id=60)), "target_layer_ids"),
     "no mask": (lambda: dflash(dflash_config=dict(target_layer_ids=[1, 3])), "mask_token_id"),
-    "recurrent Markov": (lambda: dspark(markov_head_type="rnn"), "'rnn'"),
+    "another Markov": (lambda: dspark(markov_head_type="fir"), "'fir'"),
     "shift": (lambda: dflash(dflash_config=dict(mask_token_id=60, target_layer_ids=[1, 3], draft_shift=True)), "draft_shift"),
     "other Hydra": (lambda: hydra(hydra_head_arch="cross-attn"), "'cross-attn'"),
     "earlier states": (lambda: hydra(hidden_state_offset=1), "hidden_state_offset 1"),

@@ -311,6 +311,7 @@ BLOCKS = {
         head_losses.BlockLoss(anchors=3, gamma=0.0, ce=0.1, forward_kl=0.5, tv=0.9, confidence=0.7),
     ),
 }
+BLOCKS["a recurrent Markov head"] = (BLOCKS["jetspec and dspark"][0] | dict(markov="rnn"), BLOCKS["jetspec and dspark"][1])
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -330,6 +331,7 @@ def test_block(target, out, name):
         for a in anchors[b]:
             xs = [out.embed[window[a] if j == 0 else mask] for j in range(4)]
             rows = [Row(layer, config, norm(x, array(layer.attention_norm), eps), a + j) for j, x in enumerate(xs)]
+            memory = np.zeros(4)
             for j in range(4):
                 k = j + 1 if options.get("from_root") else j  # it says the k-th token after the anchor
                 if k == 0:
@@ -339,8 +341,12 @@ def test_block(target, out, name):
                 q, p = out.output @ hidden, out.logits[b, a + k - 1]
                 value = nll(q, window[a + k])
                 if options:
-                    before = array(head.markov.first)[window[a + k - 1]]
-                    q = q + array(head.markov.second) @ before
+                    before = code = array(head.markov.first)[window[a + k - 1]]
+                    if "markov" in options:
+                        gate = array(head.markov.gate) @ np.concatenate([memory, before, hidden]) + array(head.markov.gate_bias)
+                        stays, becomes, code = 1 / (1 + np.exp(-gate[:4])), np.tanh(gate[4:8]), np.tanh(gate[8:])
+                        memory = stays * memory + (1 - stays) * becomes
+                    q = q + array(head.markov.second) @ code
                     sure = 1 / (1 + np.exp(-(array(head.confidence) @ np.concatenate([hidden, before]) + array(head.confidence_bias))[0]))
                     far = np.abs(softmax(p) - softmax(q)).sum() / 2
                     value = 0.1 * nll(q, window[a + k]) + 0.5 * (softmax(p) * np.log(softmax(p) / softmax(q))).sum() + 0.9 * far

@@ -115,14 +115,17 @@ class Block:
     def _drawn(self, draft, hidden, scores, state, key) -> Tree:
         """A chain drawn token by token; ``scores`` [B, D, V] lack the correction."""
 
-        def turn(i, drawn):
+        def turn(i, carry):
+            drawn, memory = carry
             at = lambda leaf: lax.dynamic_index_in_dim(leaf, i, 1, keepdims=False)
             here, before = at(hidden), at(drawn.tokens)
             if self.draft_confidence:
                 drawn = drawn.replace(going=drawn.going & (draft.sure(here, before) >= self.draft_confidence))
-            return chains.draw(drawn, (at(scores) + draft.markov(here, before))[:, None], i, state, key)
+            memory, code = draft.markov.step(memory, here, before)
+            return chains.draw(drawn, (at(scores) + draft.markov(code))[:, None], i, state, key), memory
 
-        return lax.fori_loop(0, self.depth, turn, chains.begin(state, self.depth, scores.shape[2])).tree
+        begun = chains.begin(state, self.depth, scores.shape[2]), jnp.zeros((state.root.size, self.head.markov_rank))
+        return lax.fori_loop(0, self.depth, turn, begun)[0].tree
 
     def _check_head(self) -> None:
         D, w, drafts = self.depth, self.tree_top_k, self.head.drafts

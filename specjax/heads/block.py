@@ -10,6 +10,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 
 from ..cache import KVCache
 from ..config import ModelConfig
@@ -17,6 +18,9 @@ from ..errors import ConfigError
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
 from .eagle import embeddings
+
+MARKOV = ("vanilla", "gated", "rnn")
+"""Kinds of Markov corrections, see ``Markov``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +36,7 @@ class BlockConfig:
       causal: whether a place sees only those before it (JetSpec).
       from_root: whether a place says the token *after* it, so that the root's place is used too (DSpark); else each place says its own.
       markov_rank: of the correction by the token before (DSpark); 0 for none.
-      markov: its kind, "vanilla" or "gated".
+      markov: its kind, one of ``MARKOV``.
       confidence: whether there is a confidence head.
       confidence_markov: whether that also reads the Markov embedding of the token before.
       own_embedding, own_head: whether the checkpoint brings them; else the target's serve.
@@ -59,8 +63,8 @@ class BlockConfig:
             raise ConfigError(
                 f"the block head is {self.layers.hidden_size} wide and its target {self.target_size}: it needs an embedding and a head of its own"
             )
-        if self.markov not in ("vanilla", "gated"):
-            raise ConfigError(f"the block head's Markov correction {self.markov!r} is not supported; use vanilla or gated")
+        if self.markov not in MARKOV:
+            raise ConfigError(f"the block head's Markov correction {self.markov!r} is not supported; use one of {', '.join(MARKOV)}")
         if self.confidence_markov and not self.markov_rank:
             raise ConfigError("the block head's confidence reads a Markov embedding, and markov_rank is 0")
 
@@ -75,30 +79,49 @@ class BlockConfig:
 
 
 class Markov(nnx.Module):
-    """A low-rank correction of a place's logits by the token before it: ``second`` [V, r] times ``first`` [V, r] of that token.
+    """A low-rank correction of a place's logits: ``second`` [V, r] times a code of the token before it, ``first`` [V, r] of that token.
 
-    "gated" multiplies the latter by the sigmoid of ``gate`` [r, E + r] of the place's hidden state and itself.
+    "gated" multiplies the code by the sigmoid of ``gate`` [r, E + r] of the place's hidden state and itself. "rnn" has a state beside it,
+    zeros where a block begins: ``gate`` [3r, 2r + E] of state, code and hidden state says how much of the state stays, what else it
+    becomes, and the code that is used.
     """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype):
         V, r, E = config.vocab_size, config.markov_rank, config.layers.hidden_size
         first, second, gate = jax.random.split(key, 3)
+        self.kind = config.markov
         self.first = matrix(first, (V, r), ("vocab", None), dtype)
         self.second = matrix(second, (V, r), ("vocab", None), dtype, 0.0)
-        gated = config.markov == "gated"
-        self.gate = matrix(gate, (r, E + r), (None, None), dtype) if gated else None
-        self.gate_bias = param(jnp.zeros(r, dtype), (None,)) if gated else None
+        shape = {"gated": (r, E + r), "rnn": (3 * r, 2 * r + E)}.get(self.kind)
+        self.gate = matrix(gate, shape, (None, None), dtype) if shape else None
+        self.gate_bias = param(jnp.zeros(shape[0], dtype), (None,)) if shape else None
 
     def embedding(self, before: jax.Array) -> jax.Array:
         """Float32 [..., r] of tokens int32 [...]."""
         return lookup(self.first[...], before).astype(jnp.float32)
 
-    def __call__(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Float32 [..., V] to be added, of the place's hidden state [..., E] and int32 [...], the token before it."""
-        state = self.embedding(before)
-        if self.gate is not None:
-            state *= jax.nn.sigmoid(linear(jnp.concatenate([hidden, state], -1), self.gate[...], value_of(self.gate_bias)))
-        return linear(state, self.second[...])
+    def step(self, state: jax.Array, hidden: jax.Array, before: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The state float32 [..., r] after a place, and the place's code: of the state before, its hidden state [..., E] and int32 [...],
+        the token before it."""
+        code = self.embedding(before)
+        if self.kind == "vanilla":
+            return state, code
+        gate = lambda *read: linear(jnp.concatenate(read, -1), self.gate[...], value_of(self.gate_bias))
+        if self.kind == "gated":
+            return state, code * jax.nn.sigmoid(gate(hidden, code))
+        stays, becomes, code = jnp.split(gate(state, code, hidden), 3, -1)
+        stays = jax.nn.sigmoid(stays)
+        return stays * state + (1 - stays) * jnp.tanh(becomes), jnp.tanh(code)
+
+    def codes(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
+        """Codes float32 [..., D, r] of the D places of blocks, one after another: of hidden states [..., D, E] and tokens int32 [..., D]."""
+        places = (jnp.moveaxis(hidden, -2, 0), jnp.moveaxis(before, -1, 0))
+        state = jnp.zeros((*before.shape[:-1], self.first.shape[1]))
+        return jnp.moveaxis(lax.scan(lambda state, place: self.step(state, *place), state, places)[1], 0, -2)
+
+    def __call__(self, code: jax.Array) -> jax.Array:
+        """Float32 [..., V] to be added to the logits of places with these codes."""
+        return linear(code, self.second[...])
 
 
 class BlockHead(nnx.Module):
@@ -146,11 +169,10 @@ class BlockHead(nnx.Module):
         x, new_rows, _ = run_layers(self.layers, config, x, positions, mask, cache, dtype, rows=rows)
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 
-    def logits(self, target: Decoder, hidden: jax.Array, before: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E]. ``before`` int32 [...] is the token before the one that is said, by which a Markov
-        head corrects them; None leaves that out."""
+    def logits(self, target: Decoder, hidden: jax.Array, code: jax.Array | None = None) -> jax.Array:
+        """Float32 [..., V] of hidden states [..., E], corrected by the codes [..., r] of a Markov head; None leaves that out."""
         scores = target.logits(hidden) if self.head is None else linear(hidden, self.head[...])
-        return scores if self.markov is None or before is None else scores + self.markov(hidden, before)
+        return scores if code is None else scores + self.markov(code)
 
     def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
         """Float32 [...], DSpark's confidence: how probable it is that the token of each place is accepted if those before it are.

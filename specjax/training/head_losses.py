@@ -166,17 +166,18 @@ class BlockLoss:
         hidden = blocks_of(head, target, window, out, anchors)[:, :, config.block_size - drafts :]
         before = (anchors[..., None] + jnp.arange(drafts)).reshape(B, -1)  # the place of the token before, whose state says the label
         take = lambda x, at: jnp.take_along_axis(x, at, 1)
-        rows = (
-            hidden.reshape(B, -1, hidden.shape[-1]), take(window, before + 1), take(window, before),
-            jnp.take_along_axis(out.hidden, before[..., None], 1),
-        )  # fmt: skip
+        flat = lambda x: x.reshape(B, -1, x.shape[-1])
+        rows = (flat(hidden), take(window, before + 1), take(window, before), take(out.hidden, before[..., None]))
+        if head.markov is not None:
+            rows += (flat(head.markov.codes(hidden, rows[2].reshape(hidden.shape[:-1]))),)
         found = in_pieces(lambda *rows: self.value(head, target, *rows), config.vocab_size, *rows)
         weights = jnp.exp(-jnp.arange(drafts, dtype=jnp.float32) / self.gamma) if self.gamma else jnp.ones(drafts)
         return _mean(found, jnp.broadcast_to(weights, (B, anchors.shape[1], drafts)).reshape(B, -1))
 
-    def value(self, head: BlockHead, target: Decoder, hidden, label, before, said) -> jax.Array:
-        """Float32 [B, N] of N places: their hidden states, the tokens they should say, those before, and the target's states there."""
-        q = head.logits(target, hidden, before)
+    def value(self, head: BlockHead, target: Decoder, hidden, label, before, said, code=None) -> jax.Array:
+        """Float32 [B, N] of N places: their hidden states, the tokens they should say, those before, the target's states there, and the
+        codes of a Markov head."""
+        q = head.logits(target, hidden, code)
         p = target.logits(said) if self.forward_kl or self.tv or self.confidence else None
         total = jnp.zeros(label.shape)
         if self.ce:

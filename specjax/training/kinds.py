@@ -25,6 +25,7 @@ from ..heads import (
     MtpConfig,
     MtpHead,
 )  # fmt: skip
+from ..heads.block import MARKOV
 from ..models.decoder import Decoder
 from ..models.hub import LanguageModel, load
 from . import head_losses
@@ -194,8 +195,8 @@ class BlockShape:
     from_target: bool = False
 
     def __post_init__(self):
-        if self.markov not in ("vanilla", "gated"):
-            raise RequestError(f"markov {self.markov!r} is unknown; use vanilla or gated")
+        if self.markov not in MARKOV:
+            raise RequestError(f"markov {self.markov!r} is unknown; use one of {', '.join(MARKOV)}")
         if self.block_size < 2:
             raise RequestError(f"block_size {self.block_size} is too small; 2 is the least")
 

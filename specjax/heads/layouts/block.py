@@ -8,7 +8,7 @@ their own: a place says the token after it, so the root's is used too.
 from ...config import ModelConfig, check_options, to_hf
 from ...errors import ConfigError
 from ...models.families import layer_names
-from ..block import BlockConfig, BlockHead
+from ..block import MARKOV, BlockConfig, BlockHead
 from .base import Found, Layout, layers_of, without
 
 _OPTIONS = {
@@ -55,7 +55,7 @@ class DFlash(Layout):
     def _refuse(self, found: Found, options: dict, rank: int, shifted: bool, causal: bool) -> None:
         reasons = {
             f"markov_head_type {options.get('markov_head_type')!r}": rank
-            and str(options.get("markov_head_type") or "vanilla").lower() not in ("vanilla", "gated"),
+            and str(options.get("markov_head_type") or "vanilla").lower() not in MARKOV,
             "draft_shift without causal_head": shifted and not causal,
             f"attention_mode {options.get('attention_mode')!r}": options.get("attention_mode") not in (None, "gqa", "mha"),
             f"projector_type {options.get('projector_type')!r}": options.get("projector_type") not in (None, "dflash", "dspark"),
@@ -65,6 +65,7 @@ class DFlash(Layout):
                 raise ConfigError(f"{found.where}: {reason} is not supported; use a head without it")
 
     def names(self, config: BlockConfig, found: Found | None = None) -> dict[str, list[str]]:
+        gate = "joint_proj" if config.markov == "rnn" else "gate_proj"
         return {
             "fc": ["fc.weight"],
             "hidden_norm": ["hidden_norm.weight"],
@@ -73,8 +74,8 @@ class DFlash(Layout):
             "head": ["lm_head.weight"],
             "markov.first": ["markov_head.markov_w1.weight"],
             "markov.second": ["markov_head.markov_w2.weight"],
-            "markov.gate": ["markov_head.gate_proj.weight"],
-            "markov.gate_bias": ["markov_head.gate_proj.bias"],
+            "markov.gate": [f"markov_head.{gate}.weight"],
+            "markov.gate_bias": [f"markov_head.{gate}.bias"],
             "confidence": ["confidence_head.proj.weight"],
             "confidence_bias": ["confidence_head.proj.bias"],
         } | layer_names("layers.N")
