@@ -123,7 +123,7 @@ HEADS = {
     "hydra": (MedusaHeads, 3),
     "block": (BlockHead, 3),
     "eagle": (EagleHead, 4),
-    "eagle3": (Eagle3Head, 1),
+    "eagle3": (Eagle3Head, 3),
     "mtp": (MtpHead, 0),
 }
 
@@ -157,6 +157,10 @@ METHODS = {
     "eagle": (Eagle(expansion((2, 1)), head=EAGLE), ("recursive_rejection",)),
     "eagle2": (Eagle2(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE), ("sample_and_walk",)),
     "eagle3": (Eagle3(tree_nodes=4, tree_depth=2, tree_top_k=2, head=EAGLE3), ("sample_and_walk",)),
+    "eagle3, one pass": (
+        Eagle3(tree_nodes=4, tree_depth=2, tree_top_k=2, head=dataclasses.replace(EAGLE3, mask_token=0)),
+        ("sample_and_walk",),
+    ),
     "mtp": (Mtp(DRAFTS, head=MTP), ("block",)),
     "mtp, two modules": (Mtp(DRAFTS, head=dataclasses.replace(MTP, modules=2)), ("block",)),
 }

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import TINY, language_model, on_mesh, random_head, random_prompts, tiny_model
+from test_block import heap
 from test_decode import start
 from test_structure import compilations
 from test_tree_drafts import log_softmax, spelled, texts
@@ -33,6 +34,8 @@ TRUE = jnp.full(len(PROMPTS), -1.0)
 EAGLE = random_head(EagleHead, EagleConfig(LAYERS, target_layers=2))
 EAGLE3 = random_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size), scale=0.4)
 EAGLE3.draft_to_target[...] = jnp.asarray(KNOWN - np.arange(KNOWN.size), jnp.int32)
+PARALLEL = random_head(Eagle3Head, dataclasses.replace(EAGLE3.config, mask_token=3), seed=1, scale=0.4)
+PARALLEL.draft_to_target[...], PARALLEL.mask_hidden[...] = EAGLE3.draft_to_target[...], jax.random.normal(jax.random.key(2), (1, 1, 96))
 MTP, MODULES = (random_head(MtpHead, MtpConfig(LAYERS, target_layers=2, modules=n)) for n in (1, 3))
 
 
@@ -101,6 +104,17 @@ class Drafting:
         return np.argsort(-self.after(path)[1], kind="stable")[:k].tolist()
 
 
+class Masked(Drafting):
+    """What a P-EAGLE head says: after the text it reads masks, whatever is drafted."""
+
+    def after(self, path):
+        hidden = (np.float64(PARALLEL.fc[...]) @ np.float64(PARALLEL.mask_hidden[0, 0])).astype(np.float32)
+        self.features, features = [*self.features, *[hidden] * len(path)], self.features
+        found = [x[-1] for x in self.rows(0, (3,) * len(path))]
+        self.features = features
+        return found
+
+
 def expanded(drafting: Drafting, shape) -> list[tuple[int, ...]]:
     """A tree of fixed shape: every node's i-th child is the i-th likeliest token after it."""
     found = {(): ()}
@@ -163,6 +177,7 @@ DYNAMIC = (20, 4, 4)
 METHODS = {
     "eagle": (EAGLE, Eagle(SHAPE, head=EAGLE.config)),
     "eagle3": (EAGLE3, Eagle3(*DYNAMIC, head=EAGLE3.config)),
+    "parallel": (PARALLEL, Eagle3(*DYNAMIC, head=PARALLEL.config)),
     "mtp": (MTP, Mtp(4, head=MTP.config)),
     "modules": (MODULES, Mtp(4, head=MODULES.config)),
 }
@@ -190,6 +205,21 @@ def test_chains_are_those_of_plain_python(head, depth):
             for _ in range(depth):
                 path += tuple(drafting.best(path, 1))
             assert tree.tokens[b, 1:].tolist() == list(path)
+
+
+def test_one_pass_makes_the_trees_of_a_heap():
+    for state, tree in rounds(*METHODS["parallel"]):
+        for b, text in enumerate(texts(state)):
+            drafting = Masked(PARALLEL, text)
+            logs = np.array([log_softmax(drafting.after((0,) * d)[1]) for d in range(4)])
+            assert set(spelled(tree, b)) == heap(logs, 20, 4)
+
+
+def test_one_pass_makes_chains():
+    for state, tree in rounds(PARALLEL, Eagle3(num_speculative_tokens=3, head=PARALLEL.config)):
+        for b, text in enumerate(texts(state)):
+            drafting = Masked(PARALLEL, text)
+            assert tree.tokens[b, 1:].tolist() == [drafting.best((0,) * d, 1)[0] for d in range(3)]
 
 
 @pytest.mark.parametrize("name", ["eagle", "mtp", "modules"])
@@ -280,6 +310,10 @@ def test_rows_do_not_depend_on_their_neighbours():
 def test_options_that_do_not_fit_are_refused():
     with pytest.raises(RequestError, match="tree_nodes must be"):
         Eagle3(tree_nodes=3, tree_depth=4)
+    with pytest.raises(RequestError, match="leave tree out"):
+        Eagle3(tree=SHAPE, head=PARALLEL.config)
+    with pytest.raises(RequestError, match="tree_nodes must be 5 to 30 for 4 drafted tokens and tree_top_k 2, not 31"):
+        Eagle3(tree_nodes=31, tree_depth=4, tree_top_k=2, head=PARALLEL.config)
     with pytest.raises(RequestError, match="siblings 'beam'"):
         Eagle(siblings="beam")
     with pytest.raises(RequestError, match="drafts with a trained head of kind eagle3"):

@@ -110,6 +110,11 @@ def eagle3(prefix="midlayer", **raw):
     return LLAMA | dict(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=KNOWN) | raw, tensors
 
 
+def parallel(**raw):
+    base, tensors = eagle3()
+    return base | dict(parallel_drafting=True, mask_token_id=60) | raw, tensors | {"mask_hidden": normal(1, 1, 3 * E)}
+
+
 def speculators(fc_norm=False, norm_before_fc=False, **raw):
     _, tensors = eagle3("layers.0")
     tensors |= {"embed_tokens.weight": normal(V, E)}
@@ -235,6 +240,7 @@ HYDRA = {"blocks.0.linear": "hydra_mlp.{k}.0.linear", "blocks.0.residual": "hydr
 PUBLISHED = {
     "eagle": (eagle, {"fc": "fc.weight", "fc_bias": "fc.bias", "embed": "embed_tokens.weight"}, ["layers.0"]),
     "eagle3": (eagle3, EAGLE3, ["midlayer"]),
+    "eagle3-parallel": (parallel, EAGLE3 | {"mask_hidden": "mask_hidden"}, ["midlayer"]),
     "speculators": (lambda: speculators(fc_norm=True), EAGLE3 | {f"fc_norms.{i}": f"fc_norm.{i}.weight" for i in range(3)}, ["layers.0"]),
     "speculators-norm": (lambda: speculators(norm_before_fc=True), EAGLE3 | {"input_norm": "input_norm.weight"}, ["layers.0"]),
     "medusa": (medusa, {f"heads.{k}.{x}": y for k in range(5) for x, y in {"blocks.0.linear": f"{k}.0.linear.weight", "blocks.0.linear_bias": f"{k}.0.linear.bias", "head": f"{k}.1.weight"}.items()}, []),
@@ -467,7 +473,7 @@ def changed(made, change):
 REFUSED = {
     "speculators type": (lambda: speculators(speculators_model_type="dspark"), "'dspark'"),
     "DFlash 2": (lambda: dflash(architectures=["DFlash2DraftModel"]), "DFlash 2"),
-    "P-EAGLE": (lambda: eagle3(parallel_drafting=True), "P-EAGLE"),
+    "P-EAGLE without a mask": (lambda: eagle3(parallel_drafting=True), "'mask_token_id'"),
     "ReDrafter": (lambda: ({}, {"rnn_u.weight": normal(2, 2)}), "ReDrafter"),
     "latent": (lambda: changed(eagle3, lambda raw, t: t.update({"midlayer.self_attn.kv_a_proj_with_mqa.weight": normal(2, 2)})), "latent"),
     "quantised": (lambda: changed(eagle, lambda raw, t: t.update({"fc.weight_scale_inv": normal(2)})), "quantised"),
@@ -531,6 +537,8 @@ def test_layers_that_the_target_does_not_have(tmp_path, deep, target):
             load_drafter(write(tmp_path / "a", *made()), target)
     with pytest.raises(CheckpointError, match="mask token 61"):
         load_drafter(write(tmp_path / "a", *dspark(mask_token_id=V)), deep)
+    with pytest.raises(CheckpointError, match="mask token 61"):
+        load_drafter(write(tmp_path / "a", *parallel(mask_token_id=V)), deep)
     raw, tensors = eagle3(hidden_size=16, target_hidden_size=E)
     with pytest.raises(CheckpointError, match="16 wide and brings no embeddings"):
         load_drafter(write(tmp_path / "a", raw, tensors), deep)

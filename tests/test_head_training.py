@@ -244,8 +244,10 @@ def chained(layers_of, steps, count, row_of, finish):
     return hidden
 
 
-def test_eagle3(target, out):
-    steps, head = 3, made(target, "eagle3", draft_vocab_size=20, taps=(0, 1))
+@pytest.mark.parametrize("parallel", [False, True])
+def test_eagle3(target, out, parallel):
+    """P-EAGLE reads its mask in all steps but the first."""
+    steps, head = 3, made(target, "eagle3", draft_vocab_size=20, taps=(0, 1), parallel=parallel)
     config, layer = head.config.layers, head.layers[0]
     known = [int(d + offset) for d, offset in enumerate(head.draft_to_target[...])]
     assert known == sorted(sorted(range(V), key=lambda t: (-(STREAM == t).sum(), t))[:20])
@@ -254,8 +256,10 @@ def test_eagle3(target, out):
     for b, window in enumerate(WINDOW):
 
         def row_of(s, i, hidden):
-            feature = array(head.fc) @ np.concatenate([tap[b, i] for tap in out.taps]) if s == 0 else hidden
-            embedded = norm(out.embed[window[i + 1 + s]], array(layer.attention_norm), config.norm_eps)
+            feature, token = array(head.fc) @ np.concatenate([tap[b, i] for tap in out.taps]) if s == 0 else hidden, window[i + 1 + s]
+            if parallel and s:
+                feature, token = array(head.fc) @ array(head.mask_hidden)[0, 0], head.config.mask_token
+            embedded = norm(out.embed[token], array(layer.attention_norm), config.norm_eps)
             read = np.concatenate([embedded, norm(feature, array(layer.hidden_norm), config.norm_eps)])
             return Row(layer, config, read, i + s), feature
 

@@ -128,7 +128,7 @@ class Block:
         return lax.fori_loop(0, self.depth, turn, begun)[0].tree
 
     def _check_head(self) -> None:
-        D, w, drafts = self.depth, self.tree_top_k, self.head.drafts
+        D, drafts = self.depth, self.head.drafts
         if D > drafts:
             raise RequestError(f"num_speculative_tokens is {D} and the head drafts {drafts} at once; lower it")
         if self.draft_confidence and not self.head.confidence:
@@ -138,12 +138,17 @@ class Block:
         if self.head.markov_rank or self.draft_confidence:
             which = "a head whose tokens depend on each other" if self.head.markov_rank else "draft_confidence"
             raise RequestError(f"tree_nodes makes a tree and {which} makes chains; leave tree_nodes out")
-        if w > self.head.vocab_size:
-            raise RequestError(f"tree_top_k is {w} and the vocabulary has {self.head.vocab_size} tokens; lower it")
-        most = sum(w**d for d in range(1, D + 1))
-        if not D < self.tree_nodes <= most:
-            allowed = f"must be {D + 1} to {most}" if D < most else "makes no tree"
-            raise RequestError(f"tree_nodes {allowed} for {D} drafted tokens and tree_top_k {w}, not {self.tree_nodes}")
+        check_best_first(self.tree_nodes, self.tree_top_k, D, self.head.vocab_size)
+
+
+def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> None:
+    """Raises RequestError where there is no such tree, see ``best_first``."""
+    if width > vocab_size:
+        raise RequestError(f"tree_top_k is {width} and the vocabulary has {vocab_size} tokens; lower it")
+    most = sum(width**d for d in range(1, depth + 1))
+    if not depth < nodes <= most:
+        allowed = f"must be {depth + 1} to {most}" if depth < most else "makes no tree"
+        raise RequestError(f"tree_nodes {allowed} for {depth} drafted tokens and tree_top_k {width}, not {nodes}")
 
 
 def best_first(root: jax.Array, logs: jax.Array, *, nodes: int, width: int) -> Tree:

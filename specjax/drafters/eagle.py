@@ -4,9 +4,12 @@ import dataclasses
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from ..errors import RequestError
 from ..tree import Topology, from_paths
+from .block import check_best_first
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
+from .one_pass import OnePass
 from .readers import FeatureReader
 from .tree import DraftTree
 
@@ -100,7 +103,8 @@ class Eagle2(FeatureDrafter):
 @dataclasses.dataclass(frozen=True)
 class Eagle3(Eagle2):
     """Drafts from an EAGLE-3 head (Li et al. 2025, 2503.01840), in which 3.1 is included: the most probable nodes of its tree as in
-    EAGLE-2, or a tree of fixed shape if ``tree`` is given, or else a chain if ``num_speculative_tokens`` is.
+    EAGLE-2, or a tree of fixed shape if ``tree`` is given, or else a chain if ``num_speculative_tokens`` is. A P-EAGLE head drafts the
+    first and the last of these, in one pass.
 
     Attributes:
       tree, siblings: as in ``DraftTree``.
@@ -113,8 +117,18 @@ class Eagle3(Eagle2):
     heads: ClassVar[tuple[str, ...]] = ("eagle3",)
 
     def grown(self):
+        if self.head is not None and self.head.mask_token is not None:
+            return self._one_pass()
         if self.tree is not None:
             return HeadTree(self.tree, self.siblings)
         if self.num_speculative_tokens is not None:
             return HeadChain(self.num_speculative_tokens)
         return super().grown()
+
+    def _one_pass(self) -> OnePass:
+        if self.tree is not None:
+            raise RequestError("tree gives a shape, and a P-EAGLE head drafts chains and the most probable trees; leave tree out")
+        if self.num_speculative_tokens is not None:
+            return OnePass(self.num_speculative_tokens)
+        check_best_first(self.tree_nodes, self.tree_top_k, self.tree_depth, self.head.draft_vocab_size)
+        return OnePass(self.tree_depth, self.tree_nodes, self.tree_top_k, self.tree_temperature)

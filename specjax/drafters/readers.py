@@ -44,7 +44,7 @@ class Begun:
     Attributes:
       cache: what they were read with, and the drafted nodes will be.
       rows: for each layer keys and values [B, K, R, D].
-      hidden: float32 [B, 1, E], after the newest token that they hold.
+      hidden: float32 [B, 1, E], after the newest token that they hold; None before they are read.
       seen: bool [B, R], which of the rows the drafted nodes see.
       positions: int32 [B, R], theirs.
       root: int32 [B], the position of the root's row. A drafted node's is higher by its depth.
@@ -141,13 +141,17 @@ class FeatureReader:
 
     def begin(self, target: Decoder, draft, state, depth: int) -> Begun:
         """Reads the pairs that are not in the cache, at most R = depth + D of them; the last has the root."""
+        return self._read(target, draft.modules[0], self.pairs(state))
+
+    def pairs(self, state) -> Begun:
+        """Those pairs, before they are read."""
         n, own = state.cache.length, state.drafter
         place = jnp.arange(own.features.shape[1])
         count = jnp.maximum(n - own.cache.length, 1)[:, None]
         positions = own.cache.length[:, None] + place
         tokens = jnp.take_along_axis(state.tokens, jnp.minimum(positions + 1, n[:, None]), 1)
         root = own.cache.length + count[:, 0] - 1
-        return self._read(target, draft.modules[0], Begun(own.cache, (), None, place < count, positions, root, tokens, own.features))
+        return Begun(own.cache, (), None, place < count, positions, root, tokens, own.features)
 
     def follow(self, target: Decoder, module, begun: Begun, newest: jax.Array) -> Begun:
         """Reads the same rows with the next module, from the hidden states of the one before: each has the token one further on, the last

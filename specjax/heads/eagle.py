@@ -2,7 +2,8 @@
 
 Both are ``FeatureHead``s. EAGLE-1 and 2 share their weights: the feature is the target's last hidden state after the final norm, and so
 is what the head says, which goes through the target's own output matrix. EAGLE-3 reads three layers, feeds back whatever is useful,
-and has an output matrix over a draft vocabulary.
+and has an output matrix over a draft vocabulary. P-EAGLE (2602.01469) is an EAGLE-3 head that reads masks in the place of what it would
+draft and feed back, so that one pass says all places.
 """
 
 import dataclasses
@@ -84,6 +85,7 @@ class Eagle3Config:
       fc_norm: whether each tap is normed before ``fc`` (3.1).
       norm_before_fc: whether all taps together are.
       norm_output: whether what is fed back is the normed hidden state (3.1), rather than the raw one.
+      mask_token: P-EAGLE's, which stands in the place of drafted tokens; None for a head that drafts one after another.
     """
 
     layers: ModelConfig
@@ -96,6 +98,7 @@ class Eagle3Config:
     fc_norm: bool = False
     norm_before_fc: bool = False
     norm_output: bool = False
+    mask_token: int | None = None
     kind: ClassVar[str] = "eagle3"
 
     @property
@@ -124,6 +127,7 @@ class Eagle3Head(nnx.Module):
     """``fc`` [E, 3 * target's E] fuses the taps; ``head`` [Vd, E] scores the draft vocabulary.
 
     ``draft_to_target`` int32 [Vd] is, for each token of the draft vocabulary, the target's token minus its own number, as published.
+    P-EAGLE's ``mask_hidden`` [1, 1, 3 * target's E] stands in the place of the taps of drafted tokens.
     """
 
     def __init__(self, config: Eagle3Config, key: jax.Array, dtype=None):
@@ -140,8 +144,16 @@ class Eagle3Head(nnx.Module):
         self.head = matrix(head, (config.draft_vocab_size, E), ("vocab", "embed"), dtype)
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
         self.draft_to_target = nnx.Variable(jnp.zeros(config.draft_vocab_size, jnp.int32), axes=(None,))
+        masked = config.mask_token is not None
+        self.mask_hidden = param(0.02 * jax.random.normal(fc, (1, 1, width), dtype), (None,) * 3) if masked else None
 
     modules = property(lambda self: (self,))
+
+    def mask(self, target: Decoder) -> tuple[int, jax.Array] | None:
+        """P-EAGLE's token and feature float32 [1, 1, E] for places that are not known yet."""
+        if self.mask_hidden is None:
+            return None
+        return self.config.mask_token, self.fuse(target, tuple(jnp.split(self.mask_hidden[...], len(self.config.taps), -1)))
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
         eps = self.config.layers.norm_eps

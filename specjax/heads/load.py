@@ -101,7 +101,7 @@ def _check_target(config, target: LanguageModel, where: str) -> None:
     faults += [f"layer {tap} is read, of {own.num_layers}" for tap in config.taps if not 0 <= tap <= own.num_layers]
     if layers is not None and borrows and layers.hidden_size != own.hidden_size:
         faults.append(f"the head is {layers.hidden_size} wide and brings no embeddings of its own")
-    if not 0 <= getattr(config, "mask_token", 0) < own.vocab_size:
+    if not 0 <= (getattr(config, "mask_token", None) or 0) < own.vocab_size:
         faults.append(f"mask token {config.mask_token} is outside the vocabulary")
     if faults:
         raise CheckpointError(

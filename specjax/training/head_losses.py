@@ -79,7 +79,8 @@ class EagleLoss:
 @dataclasses.dataclass(frozen=True)
 class Eagle3Loss:
     """Training-time test (EAGLE-3, 2503.01840, section 3.2): the head continues its own hidden states, as when it drafts, and each step is
-    scored against the target's distribution over the draft vocabulary, where the target's likeliest token is in it.
+    scored against the target's distribution over the draft vocabulary, where the target's likeliest token is in it. A P-EAGLE head reads
+    masks instead; of the paper's rows all are kept, rather than a falling share of those of each step.
 
     Attributes:
       steps: how often it continues.
@@ -249,16 +250,19 @@ def unrolled(
     In step s row i reads token s + i of ``tokens`` int32 [B, N + steps - 1 or more]. Each module sees its own rows up to i, at positions 0 to
     i, which is what its cache holds when it drafts after them. When the last is used again, for the c-th time, row i is at position i + c,
     and of those steps sees row i alone, its own chain. Positions of a chain are compared with those it grew from: no matrix of rows by
-    rows is needed.
+    rows is needed. A P-EAGLE head reads its mask in all steps but the first.
     """
     B, N = features.shape[:2]
-    rows = None
+    rows, mask = None, head.mask(target) if isinstance(head, Eagle3Head) else None
     for s in range(steps):
         k = min(s, len(head.modules) - 1)
         again = s - k
         positions = jnp.broadcast_to(jnp.arange(N) + again, (B, N))
         seen = Seen.causal(N) if again == 0 else Seen.causal(N).replace(inner=jnp.ones((1, again), bool))
-        out = head.modules[k](target, tokens[:, s : s + N], features, positions, seen, rows=rows if again else None)
+        read = tokens[:, s : s + N]
+        if mask is not None and s:
+            read, features = jnp.full_like(read, mask[0]), jnp.broadcast_to(mask[1], features.shape)
+        out = head.modules[k](target, read, features, positions, seen, rows=rows if again else None)
         features, rows = out.hidden, out.rows
         yield head.modules[k], out.hidden
 

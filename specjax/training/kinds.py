@@ -104,6 +104,7 @@ class Eagle3Shape:
       draft_vocab_size: how many tokens the head knows, the most frequent of the data; 0 for all, or 32000 of more.
       taps: layers whose inputs it reads; by default those of the paper.
       norm_before_residual, fc_norm, norm_before_fc, norm_output: see ``Eagle3Config``.
+      parallel: whether it drafts in one pass (P-EAGLE). Its mask is a token that no text holds, see ``spare_token``.
     """
 
     num_layers: int = 1
@@ -113,6 +114,7 @@ class Eagle3Shape:
     fc_norm: bool = False
     norm_before_fc: bool = False
     norm_output: bool = False
+    parallel: bool = False
     from_target: bool = False
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Eagle3Head:
@@ -123,7 +125,7 @@ class Eagle3Shape:
         config = Eagle3Config(
             layers_like(target.config, self.num_layers), target.config.hidden_size, L, taps, self.draft_vocab_size or min(V, _MOST_DRAFTED),
             norm_before_residual=self.norm_before_residual, fc_norm=self.fc_norm, norm_before_fc=self.norm_before_fc,
-            norm_output=self.norm_output,
+            norm_output=self.norm_output, mask_token=spare_token(target) if self.parallel else None,
         )  # fmt: skip
         head = Eagle3Head(config, key)
         known = most_frequent(stream, config.draft_vocab_size, V)

@@ -47,7 +47,6 @@ def _refuse(found: Found) -> None:
     reasons = {
         f"the speculators type {kind!r}": kind not in (None, "eagle3"),
         "DFlash 2 (convolutions and a path selector)": found.architecture("DFlash2") or found.begins("selector", "path_selector"),
-        "P-EAGLE (parallel drafting)": found.raw.get("parallel_drafting") or found.begins("mask_hidden"),
         "ReDrafter (a recurrent head)": found.begins("rnn_u", "rnn_w", "drafter.rnn"),
         "a head with multi-head latent attention": ends("kv_a_proj_with_mqa.weight"),
         "a quantised head": ends("weight_scale_inv", ".weight_scale", ".qweight"),

@@ -1,4 +1,4 @@
-"""EAGLE heads as published: EAGLE-1 and 2, EAGLE-3 of the authors and of SpecForge, EAGLE-3 in the speculators format.
+"""EAGLE heads as published: EAGLE-1 and 2, EAGLE-3 of the authors and of SpecForge, EAGLE-3 in the speculators format; P-EAGLE in both of these.
 
 Layers of the target are named by three conventions. ``taps`` here name layers whose *inputs* are read: 2, L // 2 and L - 3 by default.
 
@@ -19,14 +19,14 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 _FLAGS = ("norm_before_residual", "fc_norm", "norm_before_fc", "norm_output")
 _OWN = {
     "draft_vocab_size", "target_hidden_size", "num_target_layers", "eagle_config", _IDS, *_FLAGS, "num_aux_hidden_states", "target_model_type",
-    "modal_type", "parallel_drafting",
+    "modal_type", "parallel_drafting", "mask_token_id",
 }  # fmt: skip
 _NESTED = {
     _IDS, *_FLAGS, "use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm", "next_layer_regular", "has_lm_head",
 }  # fmt: skip
 _OUTER = {
     "architectures", "model_type", "speculators_model_type", "speculators_version", "speculators_config", "transformer_layer_config",
-    "draft_vocab_size", "target_hidden_size", "num_target_layers", _IDS, *_FLAGS, "dtype", "torch_dtype", "embed_requires_grad",
+    "draft_vocab_size", "target_hidden_size", "num_target_layers", _IDS, *_FLAGS, "parallel_drafting", "mask_token_id", "dtype", "torch_dtype", "embed_requires_grad",
     "has_no_defaults_at_init", "enable_sp_ulysses", "draft_attn_kernel", "tie_word_embeddings", "rope_theta", "rope_parameters", "rope_scaling",
 }  # fmt: skip
 
@@ -82,6 +82,7 @@ class Eagle3(Layout):
             taps=tuple(ids or (2, depth // 2, depth - 3)),
             draft_vocab_size=options.get("draft_vocab_size") or layers.vocab_size,
             own_embedding="embed_tokens.weight" in found,
+            mask_token=found.need(options, "mask_token_id") if "mask_hidden" in found or options.get("parallel_drafting") else None,
             **{flag: bool(options.get(flag, False)) for flag in _FLAGS},
         )
 
@@ -100,6 +101,7 @@ class Eagle3(Layout):
             "head": ["lm_head.weight"],
             "embed": ["embed_tokens.weight"],
             "draft_to_target": [] if whole else ["d2t"],
+            "mask_hidden": ["mask_hidden"],
             "layers.N.hidden_norm": [f"{prefix}.hidden_norm.weight"],
         } | layer_names(prefix)
 
@@ -169,8 +171,13 @@ class Speculators(Eagle3):
 
 def _options(config: Eagle3Config) -> dict:
     """What all EAGLE-3 layouts write alike."""
-    return {
-        "draft_vocab_size": config.draft_vocab_size,
-        "target_hidden_size": config.target_size,
-        "num_target_layers": config.target_layers,
-    } | {flag: getattr(config, flag) for flag in _FLAGS}
+    masked = {} if config.mask_token is None else {"parallel_drafting": True, "mask_token_id": config.mask_token}
+    return (
+        masked
+        | {
+            "draft_vocab_size": config.draft_vocab_size,
+            "target_hidden_size": config.target_size,
+            "num_target_layers": config.target_layers,
+        }
+        | {flag: getattr(config, flag) for flag in _FLAGS}
+    )
