@@ -1,5 +1,6 @@
 """Shared by all tests: eight CPU devices, strict dtype promotion, one compilation cache, and tiny models."""
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from transformers import PreTrainedTokenizerFast
 from specjax import Decoder, LanguageModel, ModelConfig
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+gc.set_threshold(100_000, 20, 20)  # tracing makes millions of objects, and a tenth of the time was looking through them
 
 TINY = ModelConfig(
     "llama",
@@ -125,6 +127,15 @@ def p_value(counts, law) -> float:
     cell = np.maximum(np.arange(counts.size) - np.sum(expected < 5), 0)
     counts, expected = (np.bincount(cell, x[order]) for x in (counts, expected))
     return float(stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), max(counts.size - 1, 1)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs():
+    """A Linux process may map 65,530 areas of memory, and each compiled program takes a dozen; beyond them XLA aborts."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_text().splitlines()) > 30_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
