@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 from specjax import Decoder, LanguageModel, ModelConfig
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-gc.set_threshold(100_000, 20, 20)  # tracing makes millions of objects, and a tenth of the time was looking through them
+gc.set_threshold(20_000, 10, 10)  # tracing makes millions of objects, and a tenth of the time was looking through them
 
 TINY = ModelConfig(
     "llama",

@@ -234,7 +234,7 @@ def test_trees_of_a_block_are_those_of_plain_python():
     """And a block whose places see none after them is read no further than it is used."""
     drafter, plain = Block(3, tree_nodes=24, tree_top_k=4, head=CONFIGS["causal"]), Plainly(HEADS["causal"])
     for text, taps, _, tree, b in each_round("causal", drafter):
-        logs = np.array([log_softmax(plain.logits(place, 0)) for place in plain.places(taps, text[-1])[:3]])
+        logs = np.array([log_softmax(plain.logits([place], [0])) for place in plain.places(taps, text[-1])[:3]])
         assert set(spelled(tree, b)) == heap(logs, 24, 4)
 
 
