@@ -23,7 +23,8 @@ from specjax.bench.faults import FAULTS, planted  # noqa: E402
 from specjax.verify import LOSSY, RULES, resolve  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results" / "lossless.json"
-ROWS, COLUMNS = 12_500, 7
+ROWS, WIDTH = 12_500, 7
+COLUMNS = [f"{method}: {rule}" for method, (_, rules) in METHODS.items() for rule in rules]
 TEXT = """# Lossless, option by option
 
 Written by `scripts/lossless_table.py`; `tests/test_lossless.py` runs the same cases with fewer draws each time.
@@ -33,7 +34,7 @@ batch, against the probability of every sequence by enumeration in numpy, {lengt
 p-values are spread evenly over 0 to 1: of the {cells} below, {low} lie under 0.05 and the least is {least:.2g}, where chance alone gives about {chance:.0f} and {expected:.2g}.
 An output impossible under the law would give 0. Rules that are the same test on a chain (recursive rejection, multi-step and K-SEQ; traversal and block
 verification) give the same figures there, since all columns use the same seeds. Nothing here is refused: every option works with every method and rule.
-
+{missing}
 {options}
 
 *min_new_tokens* and *stop_token_ids* cover end-of-text tokens, which are stop tokens unless `ignore_eos`; *regex* covers choices and JSON schemas, which become
@@ -84,14 +85,13 @@ def measure(args) -> None:
         drafter, rule = planted(fault, DraftModel(DRAFTS), "block")
         results["faults"][fault] = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
 
-    columns = [f"{method}: {rule}" for method, (_, rules) in METHODS.items() for rule in rules]
     grid = [(method, rule) for method in args.methods for rule in METHODS[method][1]]
     for method, rule in track(grid, "methods and rules"):
         drafter = METHODS[method][0]
         values = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
         processed = draws(drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halved_after_repeat,))[0]
         measured = results["p_values"] | {f"{method}: {rule}": values | {"processor": p_values(processed, processed=True)["pooled"]}}
-        results["p_values"] = {column: measured[column] for column in columns if column in measured}
+        results["p_values"] = {column: measured[column] for column in COLUMNS if column in measured}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         print(method, rule, values, flush=True)
 
@@ -99,9 +99,11 @@ def measure(args) -> None:
 def page(results: dict) -> str:
     """docs/lossless.md."""
     measured = results["p_values"]
+    missing = [f"`{column}`" for column in COLUMNS if column not in measured]
     cells = [value for values in measured.values() for name, value in values.items() if name not in ("temperature 0", "pooled")]
     return TEXT.format(
         draws=results["draws"], length=LENGTH, vocabulary=V, cells=len(cells), low=sum(c < 0.05 for c in cells), least=min(cells),
+        missing=f"Only by the tests so far: {', '.join(missing)}.\n" if missing else "",
         chance=0.05 * len(cells), expected=1 / len(cells), options=options_table(measured), rules=rules_table(),
         faults=table(["rule", "shown by", "p-value", "all cases"], [faults_row(name, values) for name, values in results["faults"].items()]),
     )  # fmt: skip
@@ -111,7 +113,7 @@ def options_table(measured: dict) -> str:
     shown = lambda case, value: "always the same" if case == "temperature 0" and value == 1 else f"{value:.2g}"
     tables = []
     names = list(measured)
-    for some in (names[i : i + COLUMNS] for i in range(0, len(names), COLUMNS)):
+    for some in (names[i : i + WIDTH] for i in range(0, len(names), WIDTH)):
         rows = [[case, *(shown(case, measured[name][case]) for name in some)] for case in (*CASES, "processor", "pooled")]
         tables.append(table(["option", *(name.replace(": ", "<br>") for name in some)], rows))
     return "\n\n".join(tables)
@@ -124,10 +126,12 @@ def faults_row(name: str, values: dict) -> list[str]:
 
 
 def rules_table() -> str:
-    """What ``resolve`` says of each rule and method."""
+    """What ``resolve`` says of each rule and each way to sample drafts."""
+    methods: dict[str, list[str]] = {}
+    for name, (drafter, _) in METHODS.items():
+        methods.setdefault(drafter.sampled, []).append(name)
 
-    def said(rule: str, method: str) -> str:
-        sampled = METHODS[method][0].sampled
+    def said(rule: str, sampled: str) -> str:
         try:
             resolve(rule, sampled)
         except RequestError as error:
@@ -137,7 +141,9 @@ def rules_table() -> str:
         default = " (default)" if resolve("auto", sampled) is RULES[rule] else ""
         return "lossy, and `stats.lossy` says so; never by default" if rule in LOSSY else "lossless" + default
 
-    return table(["rule", *METHODS], [[f"`{rule}`", *(said(rule, method) for method in METHODS)] for rule in RULES])
+    head = ["rule", *(f"`{sampled}`" if sampled else "chosen, not drawn" for sampled in methods)]
+    drafts = ["drafts of", *("; ".join(names) for names in methods.values())]
+    return table(head, [drafts, *([f"`{rule}`", *(said(rule, sampled) for sampled in methods)] for rule in RULES)])
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
