@@ -18,6 +18,7 @@ from specjax import (
     DynamicTree,
     Eagle3,
     Generator,
+    Hydra,
     Merged,
     Mtp,
     Ngram,
@@ -29,7 +30,7 @@ from specjax import (
     sampling_params,
 )  # fmt: skip
 from specjax.drafters import parameters, several
-from specjax.heads import Eagle3Config, Eagle3Head, MtpConfig, MtpHead
+from specjax.heads import Eagle3Config, Eagle3Head, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
 from specjax.models.layers import linear
 from specjax.models.load import abstract_decoder
 from specjax.planning import hlo
@@ -53,7 +54,9 @@ OTHERS = {
 HEAD = TINY.replace(vocab_size=320, hidden_size=128, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
 HEADED = {
     "eagle3": Eagle3(6, 3, 2, head=Eagle3Config(HEAD, 128, 2, (0, 1, 2), draft_vocab_size=288)),
+    "one pass": Eagle3(7, 3, 2, head=Eagle3Config(HEAD, 128, 2, (0, 1, 2), draft_vocab_size=288, mask_token=1)),
     "mtp": Mtp(num_speculative_tokens=3, head=MtpConfig(HEAD, target_layers=2, modules=2)),
+    "hydra": Hydra(head=MedusaConfig(128, 2, 320, num_heads=2, hydra=True, layers=HEAD)),
 }
 MOVES = ("copy", "convert", "transpose")
 
@@ -183,7 +186,7 @@ def test_tpu_loop_copies_no_cache(batch: int, monkeypatch):
 
 def abstract_head(config) -> nnx.Module:
     """A head that holds shapes instead of arrays."""
-    kind = {"eagle3": Eagle3Head, "mtp": MtpHead}[config.kind]
+    kind = {"eagle3": Eagle3Head, "mtp": MtpHead, "hydra": MedusaHeads}[config.kind]
     return nnx.eval_shape(lambda: kind(config, jax.random.key(0), jnp.bfloat16))
 
 
