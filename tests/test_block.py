@@ -17,7 +17,7 @@ from test_tree_drafts import log_softmax, rounds, spelled, texts
 
 from specjax import Block, ConfigError, Generator, RequestError, make_mesh
 from specjax.cache import KVCache
-from specjax.drafters.block import best_first
+from specjax.drafters.best_first import best_first
 from specjax.heads import BlockConfig, BlockHead, Head
 from specjax.planning import hlo
 from specjax.training.run import cast

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from ..errors import RequestError
 from ..tree import Topology, from_paths
-from .block import check_best_first
+from .best_first import check_best_first
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
 from .one_pass import OnePass

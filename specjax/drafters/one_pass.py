@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..tree import chain
-from .block import best_first
+from .best_first import best_first
 from .readers import FeatureReader
 
 
