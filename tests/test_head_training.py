@@ -17,7 +17,7 @@ from specjax import CheckpointError, NumericsError, RequestError
 from specjax.cli import main
 from specjax.models.attention import Seen, attend
 from specjax.parallel import make_mesh
-from specjax.training import head_losses, kinds, losses
+from specjax.training import head_losses, kinds, losses, shapes
 from specjax.training.loop import fit
 from specjax.training.optimizers import Optimizer
 from specjax.training.recipe import read_recipe, recipe_of
@@ -453,7 +453,7 @@ def test_a_run_logs_each_step_and_saves_its_head(whole, small, saved):
     assert [record.get("acceptance") for record in log] == [None, 1.5, None, 1.5]
     assert all(record["loss"] > 0 and record["tokens_per_second"] > 0 for record in log)
     assert head.config.kind == "mtp"
-    begun = kinds.MtpShape().make(small, STREAM, jax.random.key(0))
+    begun = shapes.MtpShape().make(small, STREAM, jax.random.key(0))
     assert not np.array_equal(begun.modules[0].join[...], head.module.modules[0].join[...])
 
 
@@ -522,8 +522,8 @@ def test_another_recipe_is_not_mixed_in(whole, small, text, saved):
 
 
 def test_in_bfloat16_gradients_reach_every_parameter(small):
-    shapes = {"eagle3": {"draft_vocab_size": 30, "taps": [1], "from_target": True}, "block": {"num_layers": 1, "block_size": 4}}
-    for kind, shape in shapes.items():
+    heads = {"eagle3": {"draft_vocab_size": 30, "taps": [1], "from_target": True}, "block": {"num_layers": 1, "block_size": 4}}
+    for kind, shape in heads.items():
         recipe = recipe_of(
             {"kind": kind, "dtype": "bfloat16", "length": S, "head": shape, "loss": {"steps": 2} if kind == "eagle3" else {}}, kind
         )
