@@ -34,8 +34,8 @@ batch, against the probability of every sequence by enumeration in numpy, {lengt
 p-values are spread evenly over 0 to 1: of the {cells} below, {low} lie under 0.05 and the least is {least:.2g}, where chance alone gives about {chance:.0f} and {expected:.2g}.
 An output impossible under the law would give 0. All columns use the same seeds. Rules that are the same test on a chain (recursive rejection, multi-step and K-SEQ;
 traversal and block verification) give the same figures there, and so do all methods under sample and walk: what is drawn at a place is the target's, and its key is
-the place's, so the very same sequences come out whoever drafts (not so in the columns of none, ngram and draft_model, which are older: their keys were those of
-rounds). Nothing here is refused: every option works with every method and rule.
+the place's, so the very same sequences come out whoever drafts, in columns that were drawn with the same rule for keys; earlier ones stand as they were drawn.
+Nothing here is refused: every option works with every method and rule.
 {missing}
 {options}
 

@@ -242,6 +242,11 @@ PUBLISHED = {
     "eagle3": (eagle3, EAGLE3, ["midlayer"]),
     "eagle3-parallel": (parallel, EAGLE3 | {"mask_hidden": "mask_hidden"}, ["midlayer"]),
     "speculators": (lambda: speculators(fc_norm=True), EAGLE3 | {f"fc_norms.{i}": f"fc_norm.{i}.weight" for i in range(3)}, ["layers.0"]),
+    "speculators-parallel": (
+        lambda: (speculators(parallel_drafting=True, mask_token_id=60)[0], speculators()[1] | {"mask_hidden": normal(1, 1, 3 * E)}),
+        EAGLE3 | {"mask_hidden": "mask_hidden"},
+        ["layers.0"],
+    ),
     "speculators-norm": (lambda: speculators(norm_before_fc=True), EAGLE3 | {"input_norm": "input_norm.weight"}, ["layers.0"]),
     "medusa": (medusa, {f"heads.{k}.{x}": y for k in range(5) for x, y in {"blocks.0.linear": f"{k}.0.linear.weight", "blocks.0.linear_bias": f"{k}.0.linear.bias", "head": f"{k}.1.weight"}.items()}, []),
     "medusa-2": (lambda: medusa(2), {"heads.3.blocks.1.linear": "3.1.linear.weight", "heads.4.head": "4.2.weight"}, []),

@@ -1,5 +1,6 @@
 """Trees for trained heads: ranks against the rounds of the real loop, the search against brute force, and rounds that are timed."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import TINY, language_model, random_head, random_prompts, tiny_model
 
-from specjax import Generator
+from specjax import Generator, RequestError
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MedusaConfig, MedusaHeads
-from specjax.planning import cost, head_trees
+from specjax.planning import cost, head_trees, tune
 from specjax.planning.cost import Cost, Curve
 from specjax.tree import from_paths
 
@@ -97,3 +98,9 @@ def test_rounds_with_a_head_are_timed(method):
     finally:
         jax.config.update("jax_disable_most_optimizations", False)
     assert found.verify.samples.shape == (2, 2) and found.level.samples.shape == (1, 2) and found.of_round(from_paths([(0,), (0, 0)])) > 0
+
+
+def test_a_head_whose_trees_have_no_shape_is_refused():
+    config = dataclasses.replace(HEADS["eagle3"][1], mask_token=1)
+    with pytest.raises(RequestError, match="'masked' is a P-EAGLE head, whose trees have no fixed shape"):
+        tune.tune_tree(TARGET, Head(random_head(Eagle3Head, config), config, "masked"), ["a"], method="eagle3")

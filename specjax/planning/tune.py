@@ -76,6 +76,10 @@ def tune_tree(
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
     if method in HEADS:
         draft = chosen(target, (draft,) if draft else (), heads_of(make_drafter(method)), method)
+        if getattr(draft.config, "mask_token", None) is not None:
+            raise RequestError(
+                f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; choose tree_nodes by specjax compare"
+            )
         max_depth = min(max_depth, getattr(draft.config, "num_heads", max_depth))
     Generator(target, method, draft)  # raises where the models are no pair
     texts = Generator(target)(list(prompts), max_new_tokens=max_new_tokens, temperature=temperature, ignore_eos=True)
