@@ -20,8 +20,8 @@ from rich.progress import track
 from rich.table import Table
 
 import specjax
-from specjax.bench import held_out_prompts, machine
-from specjax.models.hub import find
+from specjax.checkpoints.hub import find
+from specjax.evaluation import held_out_prompts, machine
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 COLUMNS = ("decoding", "tokens/s: median (quartiles)")

@@ -27,9 +27,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from specjax import Decoder, DecodeState, ModelConfig, Plain, Tree, decode, sampling_params
 from specjax.cache import KVCache, empty
-from specjax.config import Rope
+from specjax.checkpoints.tensors import abstract_decoder
 from specjax.models.attention import attend
-from specjax.models.load import abstract_decoder
+from specjax.models.config import Rope
 from specjax.planning import hlo
 from specjax.stats import Counters
 from specjax.tree import chain

@@ -16,9 +16,9 @@ from flax import nnx
 from rich.progress import track
 
 from specjax import Generator, load
-from specjax.bench import held_out_prompts, left_out
-from specjax.bench.runner import difference
 from specjax.drafters import METHODS, heads_of, make_drafter
+from specjax.evaluation import held_out_prompts, left_out
+from specjax.evaluation.comparison import difference
 from specjax.generate import fitting
 from specjax.heads import Head
 from specjax.training.kinds import KINDS

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import Generator, load
-from specjax.bench import held_out_prompts
-from specjax.bench.shares import drafting_share
-from specjax.options import Options
+from specjax.evaluation import held_out_prompts
+from specjax.evaluation.shares import drafting_share
+from specjax.requests.options import Options
 
 ROUNDS = 24
 

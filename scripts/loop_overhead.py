@@ -24,7 +24,8 @@ from gpu_report import alternate  # beside this file
 from jax import lax
 
 from specjax import Decoder, DecodeState, decode, load, sampling_params
-from specjax.drafters import chains, make_drafter
+from specjax.drafters import make_drafter
+from specjax.drafters.parts import chains
 from specjax.tree import chain
 from specjax.verify import resolve
 

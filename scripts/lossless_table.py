@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from lossless_grid import CASES, DRAFTS, LENGTH, METHODS, V, draws, halved_after_repeat, p_values  # noqa: E402
 
 from specjax import DraftModel, RequestError  # noqa: E402
-from specjax.bench.faults import FAULTS, planted  # noqa: E402
+from specjax.evaluation.faults import FAULTS, planted  # noqa: E402
 from specjax.verify import LOSSY, RULES, resolve  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results" / "lossless.json"

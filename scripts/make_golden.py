@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
+GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "models" / "golden"
 BATCH, LENGTH = 2, 20
 SHAPE = dict(vocab_size=32, hidden_size=16, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=64, rms_norm_eps=1e-3)
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)

@@ -11,8 +11,8 @@ from pathlib import Path
 import jax
 
 import specjax
-from specjax.bench import compare, edit_prompts, held_out_prompts, left_out, report
 from specjax.drafters import METHODS
+from specjax.evaluation import compare, edit_prompts, held_out_prompts, left_out, report
 
 ROOT = Path(__file__).resolve().parent.parent
 SETS = {

@@ -18,7 +18,7 @@ import numpy as np
 from rich.progress import track
 
 from specjax import Generator, LanguageModel, load
-from specjax.bench import held_out_prompts
+from specjax.evaluation import held_out_prompts
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORTEST, LONGEST, NEW = 8, 48, 16

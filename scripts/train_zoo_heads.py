@@ -16,9 +16,9 @@ from flax import nnx
 from training_curves import draw
 
 import specjax
-from specjax.bench import held_out_prompts
+from specjax.checkpoints.heads import save_head
 from specjax.drafters import default_method
-from specjax.heads.load import save_head
+from specjax.evaluation import held_out_prompts
 from specjax.stats import total
 from specjax.training.loop import LOG
 from specjax.training.recipe import read_recipe

@@ -1,6 +1,7 @@
 """Speculative decoding for JAX: every way to draft, one way to verify, output that is the target model's own."""
 
-from .config import ModelConfig
+from .checkpoints.heads import load_drafter, save_head
+from .checkpoints.hub import LanguageModel, embedded, load, save
 from .decode import DecodeState, prefill, run, step
 from .drafters import (
     METHODS,
@@ -26,13 +27,12 @@ from .drafters import (
     Suffix,
     Switch,
     TokenRecycling,
-)  # fmt: skip
+)
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, generate
 from .heads import Head
-from .heads.load import load_drafter, save_head
+from .models.config import ModelConfig
 from .models.decoder import Decoder
-from .models.hub import LanguageModel, embedded, load, save
 from .models.translated import Translated
 from .parallel import make_mesh
 from .result import Result

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from .config import ModelConfig
+from .models.config import ModelConfig
 
 
 @struct.dataclass

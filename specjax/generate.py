@@ -10,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
+from .checkpoints.heads import chosen, load_drafter
+from .checkpoints.hub import LanguageModel, load
+from .checks import LARGEST
 from .drafters import OPTIONS, check_drafts, checked, default_method, heads_of, make_drafter, parameters, remembered, several
 from .errors import RequestError
 from .heads import Head
-from .heads.load import chosen, load_drafter
-from .models.hub import LanguageModel, load
-from .models.translated import speaking
-from .options import MOST_LOGPROBS, Options, batched
 from .parallel import use_mesh_of
-from .request import LARGEST, translated
+from .requests.options import MOST_LOGPROBS, Options, batched
+from .requests.other_libraries import from_other_libraries
+from .requests.shared_vocabulary import translate_draft
 from .result import results_of, settled
 from .sampling import checked_processors
 from .verify import resolve
@@ -84,7 +85,7 @@ class Generator:
             if isinstance(draft, Head):
                 kind = draft.config.kind
                 raise RequestError(f"draft {draft.name!r} is a head of kind {kind!r}; method {self.method!r} needs a language model")
-        models = tuple(speaking(draft, self.target) for draft in self.drafts)
+        models = tuple(translate_draft(draft, self.target) for draft in self.drafts)
         return models if several(drafter) else next(iter(models), None)
 
     def __call__(self, prompts, **options):
@@ -223,7 +224,7 @@ def generate(
     drafting = {name: options.pop(name) for name in OPTIONS if name in options}
     method = tuple(method) if isinstance(method, list) else method
     setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
-    setting = translated(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
+    setting = from_other_libraries(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     setting["draft"] = listed(setting["draft"])
     key = tuple(setting.items())
     if key not in target.generators:

@@ -5,13 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 
+from .checkpoints.hub import LanguageModel
 from .decode import DecodeState
 from .errors import NumericsError
-from .models.hub import LanguageModel
-from .options import Batch
+from .requests.options import Batch
+from .requests.vocabulary import token_bytes
 from .stats import Stats, stats_of
 from .verify import LOSSY
-from .vocabulary import token_bytes
 
 HALF = "\ufffd"
 """What decoding gives for a character of which some bytes are missing."""

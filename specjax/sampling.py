@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from .checks import LARGEST, per_row
 from .context import Context
 from .errors import RequestError
-from .request import LARGEST, per_row
 
 _PIECE = 64
 """Tokens of a piece in ``likeliest``."""

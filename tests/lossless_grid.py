@@ -36,8 +36,7 @@ from specjax import (
     Switch,
     TokenRecycling,
     decode,
-)  # fmt: skip
-from specjax.constraint import Automaton
+)
 from specjax.drafters import heads_of, parameters, several
 from specjax.heads import (
     BlockConfig,
@@ -51,8 +50,9 @@ from specjax.heads import (
     MtpConfig,
     MtpHead,
 )
+from specjax.requests.constraint import Automaton
+from specjax.requests.stop_strings import StopAutomaton
 from specjax.sampling import sampling_params
-from specjax.stops import StopAutomaton
 from specjax.training.losses import scores
 from specjax.tree import expansion, from_paths
 from specjax.verify import RULES

@@ -11,7 +11,7 @@ from conftest import TINY, disturbed, language_model, random_prompts, tiny_model
 from flax import nnx
 
 from specjax import DraftModel, Generator, Ngram, NumericsError, Plain, decode
-from specjax.config import Rope
+from specjax.models.config import Rope
 from specjax.sampling import sampling_params
 from specjax.training.losses import scores
 from specjax.tree import chain

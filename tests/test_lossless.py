@@ -7,7 +7,7 @@ import pytest
 from lossless_grid import DRAFTS, METHODS, draws, halved_after_repeat, p_values
 
 from specjax import DraftModel, Plain, decode
-from specjax.bench.faults import FAULTS, planted
+from specjax.evaluation.faults import FAULTS, planted
 from specjax.verify import sample_and_walk
 
 ROWS = 2_500  # of each case in each call; docs/lossless.md has the figures of 100,000

@@ -28,11 +28,11 @@ from specjax import (
     TokenRecycling,
     decode,
     sampling_params,
-)  # fmt: skip
+)
+from specjax.checkpoints.tensors import abstract_decoder
 from specjax.drafters import parameters, several
 from specjax.heads import Eagle3Config, Eagle3Head, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
 from specjax.models.layers import linear
-from specjax.models.load import abstract_decoder
 from specjax.planning import hlo
 from specjax.tree import expansion
 from specjax.verify import resolve

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from ..checks import per_row
 from ..errors import RequestError
-from ..request import per_row
 from ..tree import chain
-from .acceptance import Acceptance, gain
 from .base import can_rest, caught_up, checked, parameters, remembered
 from .draft_model import DraftModel
+from .parts.gain import Acceptance, gain
 
 LENGTHS = ("fixed", "confidence", "heuristic", "ema")
 """What ``draft_length`` may be; "fixed" is the drafter by itself."""

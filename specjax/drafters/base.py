@@ -4,8 +4,8 @@ from typing import Any, Protocol
 
 import jax
 
-from ..config import ModelConfig
 from ..decode import DecodeState
+from ..models.config import ModelConfig
 from ..models.decoder import Decoder, Output
 from ..tree import Tree
 from ..verify import Verdict

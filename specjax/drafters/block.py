@@ -10,11 +10,11 @@ from jax import lax
 
 from .. import cache as kv
 from ..cache import KVCache
+from ..checks import per_row, whole
 from ..errors import RequestError
-from ..request import per_row, whole
 from ..tree import Tree, chain
-from . import chains
-from .best_first import best_first, check_best_first
+from .parts import chains
+from .parts.best_first import best_first, check_best_first
 
 
 @dataclasses.dataclass(frozen=True)

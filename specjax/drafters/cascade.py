@@ -10,8 +10,8 @@ from jax import lax
 
 from .. import decode
 from ..cache import KVCache
+from ..checks import whole
 from ..decode import fill
-from ..request import whole
 from ..stats import Counters
 from ..tree import chain
 from ..verify import resolve

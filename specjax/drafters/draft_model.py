@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..checks import whole
 from ..decode import catch_up
-from ..request import whole
-from . import chains
-from .readers import State, TokenReader
+from .parts import chains
+from .parts.readers import State, TokenReader
 
 
 @dataclasses.dataclass(frozen=True)

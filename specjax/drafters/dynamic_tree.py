@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from ..checks import whole
 from ..errors import RequestError
-from ..request import whole
 from ..tree import Tree
-from . import levels
-from .readers import TokenReader
+from .parts import levels
+from .parts.readers import TokenReader
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 from ..errors import RequestError
 from ..tree import Topology, from_paths
-from .best_first import check_best_first
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
-from .one_pass import OnePass
-from .readers import FeatureReader
+from .parts.best_first import check_best_first
+from .parts.one_pass import OnePass
+from .parts.readers import FeatureReader
 from .tree import DraftTree
 
 PUBLISHED = (

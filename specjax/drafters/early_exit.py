@@ -3,11 +3,11 @@
 import dataclasses
 from typing import ClassVar
 
-from ..config import ModelConfig
+from ..checks import per_row, whole
 from ..errors import RequestError
+from ..models.config import ModelConfig
 from ..models.decoder import Skip
-from ..request import per_row, whole
-from . import self_chain
+from .parts import self_chain
 
 
 @dataclasses.dataclass(frozen=True)

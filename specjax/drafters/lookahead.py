@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from ..checks import whole
 from ..errors import RequestError
-from ..request import whole
 from ..tree import Tree, ancestors
 
 

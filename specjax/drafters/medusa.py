@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import RequestError
 from ..sampling import likeliest
 from ..tree import Topology, Tree, from_paths
-from .readers import FeatureReader
+from .parts.readers import FeatureReader
 
 PATHS = [
     (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0),

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from ..request import whole
+from ..checks import whole
 from ..tree import Tree
 from .base import caught_up
 from .draft_model import DraftModel

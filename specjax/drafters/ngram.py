@@ -6,10 +6,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from ..checks import whole
 from ..errors import RequestError
-from ..request import whole
 from ..tree import Tree, chain
-from .statistics import ORDERS, Statistics, load
+from .parts.statistics import ORDERS, Statistics, load
 
 
 @dataclasses.dataclass(frozen=True)

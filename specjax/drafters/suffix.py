@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..request import per_row, whole
+from ..checks import per_row, whole
 from ..tree import Tree, chain
-from . import store as texts
+from .parts import store as texts
 
 _LOOKED_AT = 32  # places of a range in the store, evenly spaced where it has more
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from ..checks import per_row
 from ..decode import once
 from ..errors import RequestError
-from ..request import per_row
 from ..tree import chain
-from .acceptance import Acceptance, gain, tally
 from .base import can_rest, caught_up, checked, parameters, remembered
 from .draft_model import DraftModel
 from .ngram import Ngram
+from .parts.gain import Acceptance, gain, tally
 
 
 @struct.dataclass

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..checks import whole
 from ..errors import RequestError
-from ..request import whole
 from ..sampling import likeliest
 from ..tree import Topology, Tree, from_paths
 

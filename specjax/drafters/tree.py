@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import RequestError
 from ..tree import Topology, Tree, expansion
-from . import levels
-from .readers import TokenReader
+from .parts import levels
+from .parts.readers import TokenReader
 
 DEFAULT = (1, 1, 3, 1, 1, 1, 1, 1)
 

@@ -13,7 +13,7 @@ import jax
 from flax import nnx
 
 from ..cache import KVCache
-from ..config import ModelConfig
+from ..models.config import ModelConfig
 from ..models.decoder import Decoder, Output
 
 

@@ -13,8 +13,8 @@ from flax import nnx
 from jax import lax
 
 from ..cache import KVCache
-from ..config import ModelConfig
 from ..errors import ConfigError
+from ..models.config import ModelConfig
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
 from .eagle import embeddings

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..config import ModelConfig
+from ..models.config import ModelConfig
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
 from ..models.translated import LACKING

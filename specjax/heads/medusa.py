@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..config import ModelConfig
+from ..models.config import ModelConfig
 from ..models.decoder import Decoder, Layer, Output, run_layers
 from ..models.layers import linear, matrix, param, rms_norm, value_of
 from .eagle import embeddings

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import nnx, struct
 
 from ..cache import KVCache
-from ..config import ModelConfig
 from .attention import Seen, attend, within
+from .config import ModelConfig
 from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, value_of
 
 

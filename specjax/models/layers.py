@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from ..config import ModelConfig, Rope
 from ..parallel import nodes_are_split
+from .config import ModelConfig, Rope
 
 
 def param(value: jax.Array, axes: tuple) -> nnx.Param:

@@ -10,10 +10,10 @@ import numpy as np
 from flax import struct
 from jax import lax
 
+from ..checkpoints.hub import LanguageModel
 from ..drafters import TokenRecycling
 from ..generate import Generator
-from ..models.hub import LanguageModel
-from ..options import Options
+from ..requests.options import Options
 from ..result import Result
 from ..sampling import probabilities, sampling_params
 from ..verify import _normalised, _residual

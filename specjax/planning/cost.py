@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import decode
+from ..checkpoints.hub import LanguageModel
 from ..drafters import Drafter, Plain, TokenRecycling, make_drafter
 from ..drafters.tree import plan
 from ..generate import cache_dtype
 from ..heads import Head
-from ..models.hub import LanguageModel
 from ..sampling import sampling_params
 from ..stats import Counters
 from ..tree import Topology, Tree, chain, from_paths

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..checkpoints.hub import LanguageModel
 from ..heads import Head, MedusaHeads
 from ..models.decoder import Decoder
-from ..models.hub import LanguageModel
 from ..result import Result
 from ..training.head_losses import seen_by, unrolled
 from ..tree import Topology, expansion, from_paths

@@ -14,12 +14,12 @@ from flax import nnx
 from jax import lax
 from rich.table import Table
 
-from ..bench.runner import machine
+from ..checkpoints.hub import LanguageModel
+from ..checks import per_row, whole
 from ..errors import RequestError
+from ..evaluation.comparison import machine
 from ..generate import cache_dtype
 from ..models.decoder import Decoder, Skip
-from ..models.hub import LanguageModel
-from ..request import per_row, whole
 from ..sampling import SamplingParams, sampling_params, warped
 from .layer_cost import Costs, measured_costs, speedup
 

@@ -8,14 +8,14 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.runner import machine
+from ..checkpoints.heads import chosen
+from ..checkpoints.hub import LanguageModel
+from ..checks import per_row, whole
 from ..drafters import default_method, heads_of, make_drafter
 from ..errors import RequestError
+from ..evaluation.comparison import machine
 from ..generate import Generator
 from ..heads import Head
-from ..heads.load import chosen
-from ..models.hub import LanguageModel
-from ..request import per_row, whole
 from ..tree import expansion
 from . import acceptance, cost, head_trees, tree_search
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..checkpoints.hub import LanguageModel
 from ..drafters import METHODS, heads_of, parameters
 from ..generate import Generator
 from ..heads import Head
-from ..models.hub import LanguageModel
 from ..stats import total
 
 _ROWS = 16

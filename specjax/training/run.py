@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ..checkpoints.hub import LanguageModel, save
 from ..errors import RequestError
 from ..heads import Head
 from ..models.decoder import Decoder
-from ..models.hub import LanguageModel, save
 from . import data
 from .kinds import KINDS
 from .loop import fit
@@ -183,7 +183,7 @@ def _saved(recipe: Recipe, module: nnx.Module, target: LanguageModel, output: Pa
         draft = LanguageModel(whole, whole.config, target.tokenizer, str(output))
         save(draft, output)
         return draft
-    from ..heads.load import save_head
+    from ..checkpoints.heads import save_head
 
     config = whole.config
     layers = {"layers": config.layers.replace(dtype=dtype)} if hasattr(config, "layers") else {"dtype": dtype}

@@ -10,23 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..config import ModelConfig
+from ..checkpoints.hub import LanguageModel, load
 from ..errors import RequestError
-from ..heads import (
-    BlockConfig,
-    BlockHead,
-    Eagle3Config,
-    Eagle3Head,
-    EagleConfig,
-    EagleHead,
-    MedusaConfig,
-    MedusaHeads,
-    MtpConfig,
-    MtpHead,
-)  # fmt: skip
+from ..heads import BlockConfig, BlockHead, Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
 from ..heads.block import MARKOV
+from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.hub import LanguageModel, load
 
 _MOST_DRAFTED = 32000
 """Tokens that an EAGLE-3 head of the paper knows."""

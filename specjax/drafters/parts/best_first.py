@@ -1,0 +1,44 @@
+"""Trees where the places of a draft are independent: the likeliest sequences, of tokens that one pass said (DDTree, 2604.12989)."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...errors import RequestError
+from ...sampling import likeliest
+from ...tree import Tree
+
+
+def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> None:
+    """Raises RequestError where there is no such tree, see ``best_first``."""
+    if width > vocab_size:
+        raise RequestError(f"tree_top_k is {width} and the vocabulary has {vocab_size} tokens; lower it")
+    most = sum(width**d for d in range(1, depth + 1))
+    if not depth < nodes <= most:
+        allowed = f"must be {depth + 1} to {most}" if depth < most else "makes no tree"
+        raise RequestError(f"tree_nodes {allowed} for {depth} drafted tokens and tree_top_k {width}, not {nodes}")
+
+
+def best_first(root: jax.Array, logs: jax.Array, *, nodes: int, width: int) -> Tree:
+    """The ``nodes`` likeliest sequences of up to D tokens, where the places are independent: a tree, since a part of a sequence is likelier
+    than the whole (DDTree).
+
+    A heap would take them one after another. Here every level keeps its best, and then the best of all levels are kept: the same set.
+
+    Args:
+      root: int32 [].
+      logs: float32 [D, V], log-probabilities of each place's token. Of those the ``width`` likeliest are looked at; D is less than ``nodes``.
+    """
+    values, choices = likeliest(logs, width)
+    reached, above, levels, size = jnp.zeros(1), jnp.full(1, -1), [], 0
+    for value, choice in zip(values, choices):  # of equals ``top_k`` prefers the first, which is the shallower: no node without its parent
+        flat = (reached[:, None] + value).reshape(-1)
+        reached, kept = lax.top_k(flat, min(nodes, flat.size))
+        levels.append((reached, choice[kept % width], above[kept // width]))
+        above, size = size + jnp.arange(reached.size), size + reached.size
+    score, token, parent = map(jnp.concatenate, zip(*levels))
+    kept = jnp.sort(lax.top_k(score, nodes)[1])
+    parent = jnp.where(parent[kept] < 0, 0, jnp.searchsorted(kept, parent[kept]) + 1)
+    tokens = jnp.concatenate([root[None], token[kept].astype(jnp.int32)])
+    parent = jnp.concatenate([jnp.zeros(1, jnp.int32), parent.astype(jnp.int32)])
+    return Tree(tokens, parent, jnp.ones(tokens.shape, bool), max_depth=logs.shape[0])

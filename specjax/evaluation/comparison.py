@@ -1,0 +1,236 @@
+"""Methods against each other on the same prompts, in one process and taking turns, so that a machine's moods hit all alike."""
+
+import dataclasses
+import os
+import platform
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import bootstrap
+
+from ..checkpoints.heads import chosen
+from ..checkpoints.hub import LanguageModel
+from ..drafters import check_drafts, checked, heads_of, make_drafter
+from ..errors import RequestError
+from ..generate import Generator, fitting, loaded
+from ..result import Result
+from ..stats import total
+from .shares import drafting_share
+
+_TIE_ULPS = 8
+
+
+def compare(
+    target: LanguageModel,
+    methods: Sequence[str],
+    prompts: Sequence[str],
+    *,
+    draft=None,
+    max_new_tokens: int = 128,
+    repeats: int = 1,
+    shares: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    **drafting,
+) -> dict:
+    """Runs every method, and "none" as the baseline, on every prompt: greedily, one prompt at a time, past end-of-text tokens.
+
+    Everything is compiled before anything is timed. For each prompt the methods take turns, in an order that rotates; of
+    ``repeats`` runs a prompt's median time counts.
+
+    Args:
+      draft, drafting: see ``Generator``.
+      shares: also measure what part of a round is drafting, on the first prompt; compiles two more programs for each method.
+      progress: told how many of how many runs are done.
+
+    Returns an object for JSON: "machine", "settings" and "methods", see ``_summary``. Raises RequestError for bad input.
+    """
+    ids = _encoded(target, prompts)
+    drafters = {method: make_drafter(method, **drafting) for method in dict.fromkeys(["none", *methods])}
+    drafts = loaded(target, draft) if any(drafter.needs_draft for drafter in drafters.values()) else ()
+    generators = {
+        method: Generator(target, method, fitting(drafter, drafts) if drafter.needs_draft else None, **drafting)
+        for method, drafter in drafters.items()
+    }
+    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(g.drafter.depth for g in generators.values()) + 1
+    for generator in generators.values():
+        generator.capacity = room
+    runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
+    setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
+    setting["drafters"] = {method: dataclasses.asdict(d) for method, d in drafters.items()}
+    setting["options"] = {name: value for name, value in drafting.items() if isinstance(value, int | float | str)}
+    used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
+    if used:
+        setting["draft"] = ", ".join(used)
+    summaries = [_summary(method, runs[method], runs["none"], target) for method in generators]
+    for summary in summaries:
+        summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
+    return {"machine": machine(target), "settings": setting, "methods": summaries}
+
+
+def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **drafting) -> dict[str, str]:
+    """Of the methods those that the target and the loaded drafts do not allow, and why."""
+    reasons = {}
+    for method in methods:
+        try:
+            drafter = checked(make_drafter(method, **drafting), target.config)
+            fit = fitting(drafter, drafts)
+            check_drafts(method, drafter, len(fit))
+            if kinds := heads_of(drafter):
+                dataclasses.replace(drafter, head=chosen(target, fit, kinds, method).config)
+        except RequestError as error:
+            reasons[method] = str(error)
+    return reasons
+
+
+def machine(target: LanguageModel) -> dict:
+    """What a measurement depends on beside specjax: device, processor, versions and the dtype of the weights."""
+    return {
+        "platform": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "flax": flax.__version__,
+        "dtype": str(target.model.embed[...].dtype),
+    }
+
+
+def interval(statistic: Callable, *samples) -> list[float] | None:
+    """The 95 % bootstrap interval of ``statistic`` over paired samples; None for a single one."""
+    if len(samples[0]) < 2:
+        return None
+    found = bootstrap(samples, statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile", rng=0)
+    return [float(found.confidence_interval.low), float(found.confidence_interval.high)]
+
+
+def rate(a, b, axis=-1):
+    """Ratio of sums: tokens per second from tokens and seconds, a speed-up from two times."""
+    return np.sum(a, axis) / np.sum(b, axis)
+
+
+def _encoded(target: LanguageModel, prompts: Sequence[str]) -> list[list[int]]:
+    ids = [target.tokenizer.encode(prompt) for prompt in prompts]
+    context = target.config.context
+    for i, prompt in enumerate(ids, 1):
+        if not 0 < len(prompt) < context:
+            raise RequestError(f"prompt {i} has {len(prompt)} tokens; between 1 and {context - 1} leave room in the model's context")
+    if not ids:
+        raise RequestError("the list of prompts is empty; give at least one")
+    return ids
+
+
+def _alternate(generators: dict, ids: list, max_new_tokens: int, repeats: int, progress) -> dict[str, list[list[Result]]]:
+    """For each method and prompt the results of all repeats."""
+    lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one of each prefill bucket
+    names, done, of = list(generators), 0, len(generators) * (len(lengths) + len(ids) * repeats)
+    runs = {name: [[] for _ in ids] for name in names}
+    jobs = [(prompt, None) for prompt in lengths.values()] + list(zip(ids, range(len(ids)))) * repeats
+    for turn, (prompt, kept) in enumerate(jobs):
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            result = generators[name](prompt, max_new_tokens=max_new_tokens, ignore_eos=True)
+            if kept is not None:
+                runs[name][kept].append(result)
+            done += 1
+            progress(done, of)
+    return runs
+
+
+def _summary(method: str, runs: list[list[Result]], plain: list[list[Result]], target: LanguageModel) -> dict:
+    """The figures of one method.
+
+    ``tokens_per_second`` is all new tokens over all seconds of decoding, ``speedup`` the ratio of those seconds to plain's, each
+    with a 95 % bootstrap interval over prompts. The ``spec_bench`` figures are means over prompts of tokens over seconds, prefill
+    included, as that benchmark has them.
+    """
+    tokens = np.array([r[0].stats.generated for r in runs])
+    seconds, plain_seconds = _seconds(runs), _seconds(plain)
+    spec_bench, plain_spec_bench = (float(np.mean(tokens / _seconds(r, prefill=True))) for r in (runs, plain))
+    differences = [d for i in range(len(runs)) if (d := difference(i, runs[i][0], plain[i][0], target))]
+    stats = total([results[0].stats for results in runs])
+    speedup = float(rate(plain_seconds, seconds))
+    return {
+        "method": method,
+        "tokens_per_second": float(rate(tokens, seconds)),
+        "tokens_per_second_interval": interval(rate, tokens, seconds),
+        "speedup": speedup,
+        "speedup_interval": interval(rate, plain_seconds, seconds),
+        "mean_acceptance_length": stats.mean_acceptance_length,
+        "draft_acceptance_rate": stats.draft_acceptance_rate,
+        "acceptance_rate_per_position": stats.acceptance_rate_per_position,
+        "drafted_per_call": stats.drafted / max(stats.target_calls, 1),
+        "target_calls": stats.target_calls,
+        "generated": stats.generated,
+        "decode_seconds": float(seconds.sum()),
+        "spec_bench_tokens_per_second": spec_bench,
+        "spec_bench_speedup": spec_bench / plain_spec_bench,
+        "equal_to_plain": not differences,
+        "differences": differences,
+        "note": _note(method, speedup, differences),
+    }
+
+
+def _seconds(runs: list[list[Result]], prefill: bool = False) -> np.ndarray:
+    """For each prompt the median time of its repeats."""
+    return np.array([np.median([r.stats.decode_seconds + prefill * r.stats.prefill_seconds for r in results]) for results in runs])
+
+
+def _note(method: str, speedup: float, differences: list[dict]) -> str | None:
+    notes = []
+    if method != "none" and speedup < 1:
+        notes.append(f"{method} is slower than plain decoding here ({speedup:.2f}x): do without it or draft another number of tokens")
+    if not all(d["tie"] for d in differences):
+        notes.append(f"{method} differs from plain decoding by more than rounding: please report it if it does so with dtype float32")
+    return "; ".join(notes) or None
+
+
+def difference(prompt: int, result: Result, plain: Result, target: LanguageModel, logits_of: Callable | None = None) -> dict | None:
+    """Where two outputs part, None if they do not.
+
+    ``margin`` is how far the two tokens lie below the likeliest one, the larger of the two: plain's token being that one, the
+    logit it is ahead of the method's. ``tie`` says that rounding explains it: it is within a few units in the last place.
+    ``logits_of``: the logits [V] that were compared, of the tokens so far and the prompt's length; by default the target's own.
+    """
+    pairs = zip(result.token_ids, plain.token_ids)
+    k = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if k is None:
+        shorter = min(len(result.token_ids), len(plain.token_ids))
+        same = len(result.token_ids) == len(plain.token_ids)
+        return None if same else {"prompt": prompt, "token": shorter, "margin": None, "tie": False}  # one ended, the other went on
+    logits_of = logits_of or partial(logits_after, target)
+    logits = logits_of([*plain.prompt_token_ids, *plain.token_ids[:k]], len(plain.prompt_token_ids))
+    margin = float(logits.max() - min(logits[result.token_ids[k]], logits[plain.token_ids[k]]))
+    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0 ** np.floor(np.log2(np.abs(logits[np.isfinite(logits)]).max()))
+    return {"prompt": prompt, "token": k, "margin": margin, "tie": bool(margin <= _TIE_ULPS * unit)}
+
+
+def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarray:
+    """Float32 [V] that follow ``ids``, from one forward without a cache, padded so that few lengths are compiled."""
+    size = 1 << (len(ids) - 1).bit_length()
+    tokens = np.zeros((1, size), np.int32)
+    tokens[0, : len(ids)] = ids
+    return np.asarray(_score(target.model, tokens, jnp.int32(len(ids) - 1), jnp.int32(prompt)))
+
+
+@jax.jit
+def _score(model, tokens, last, prompt):
+    positions = jnp.arange(tokens.shape[1])[None]
+    mask = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))
+    out = model(tokens, positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt))
+    return model.logits(out.hidden[:, last])[0]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "unknown")

@@ -1,0 +1,83 @@
+"""Known wrong ways to verify, each found in published code, to be planted on purpose: a check that cannot fail shows nothing."""
+
+import dataclasses
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+from jax import random
+
+from ..drafters import DraftModel
+from ..drafters.parts import chains
+from ..errors import RequestError
+from ..sampling import probabilities, sample
+from ..tree import Tree
+from ..verify import Verdict
+
+FAULTS = ("equality-residual", "q-before-top-p", "softmax-q-for-argmax", "ratio-epsilon")
+
+_EPSILON = 0.1  # large enough to show in a few thousand draws; the published ones are smaller and as wrong
+
+
+def planted(fault: str, drafter: DraftModel, rule):
+    """A drafter and a rule that are wrong in one way. Raises RequestError for an unknown fault or a drafter without a q."""
+    if fault not in FAULTS:
+        raise RequestError(f"fault {fault!r} is unknown; use one of {', '.join(FAULTS)}")
+    if not isinstance(drafter, DraftModel):
+        raise RequestError(f"fault {fault!r} needs drafts drawn from a model; use method 'draft_model'")
+    options = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
+    if fault == "q-before-top-p":
+        return _Untruncated(**options), rule
+    if fault == "softmax-q-for-argmax":
+        return _Argmax(**options), rule
+    return drafter, _equality_residual if fault == "equality-residual" else _ratio_epsilon
+
+
+@dataclasses.dataclass(frozen=True)
+class _Untruncated(DraftModel):
+    """Draws after top-k, top-p and min-p, and reports the q before them."""
+
+    def draft(self, target, draft, state, key):
+        options = state.sampling
+        cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q is tempered already
+
+        def truncated(keys, q, _):
+            return sample(keys, probabilities(jnp.log(q)[:, None], cut)[:, 0], options)
+
+        loose = options.replace(
+            top_k=jnp.zeros_like(options.top_k), top_p=jnp.ones_like(options.top_p), min_p=jnp.zeros_like(options.min_p)
+        )
+        with mock.patch.object(chains, "sample", truncated):
+            tree, pending = super().draft(target, draft, state.replace(sampling=loose), key)
+        return tree, pending
+
+
+@dataclasses.dataclass(frozen=True)
+class _Argmax(DraftModel):
+    """Takes the likeliest token and reports the q of a draw."""
+
+    def draft(self, target, draft, state, key):
+        with mock.patch.object(chains, "sample", lambda keys, q, _: jnp.argmax(q, -1).astype(jnp.int32)):
+            return super().draft(target, draft, state, key)
+
+
+def _equality_residual(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Keeps a draft only if it equals a draw from p, and draws from the residual otherwise."""
+    wanted_key, bonus_key = random.split(key[0])
+    wanted = random.categorical(wanted_key, jnp.log(p))
+    return _chain(tree.tokens[1:] == wanted[:-1], p, tree, bonus_key)
+
+
+def _ratio_epsilon(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Adds an epsilon to the denominator, lest it be zero."""
+    accept_key, bonus_key = random.split(key[0])
+    of_next = lambda dist: jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], -1)[:, 0]
+    kept = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(tree.q) + _EPSILON)
+    return _chain(kept, p, tree, bonus_key)
+
+
+def _chain(kept: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    last = jnp.cumprod(kept & tree.valid[1:]).sum()
+    residual = jnp.maximum(p[last] - tree.q[last], 0)
+    bonus = random.categorical(key, jnp.log(jnp.where(residual.sum() > 0, residual, p[last])))
+    return Verdict(jnp.minimum(jnp.arange(tree.max_depth + 1), last), last + 1, bonus)

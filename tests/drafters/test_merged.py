@@ -1,0 +1,209 @@
+"""Trees merged from several drafts, against a trie of nested dictionaries and SpecInfer's loop over them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import disturbed, p_value, random_prompts, tiny_model, warped
+from jax import random
+from test_decode import NEW, score
+from test_tree_drafts import logits_after, rounds, texts
+
+from specjax import Generator, Merged, RequestError, generate
+from specjax.cli.arguments import method_of
+from specjax.cli.main import _parser
+from specjax.drafters.merged import merge
+from specjax.verify import RULES
+
+V, M, D, DRAWS, UNLIKELY = 5, 3, 2, 60_000, 1e-4
+NODES = 1 + M * D
+
+
+def trie(chains: list[list[int]]) -> dict:
+    """{token: (drafts that propose it here, in their order, children)}."""
+    root = {}
+    for m, chain in enumerate(chains):
+        children = root
+        for token in chain:
+            proposers, below = children.setdefault(token, ([], {}))
+            proposers.append(m)
+            children = below
+    return root
+
+
+def trie_of(tree, b: int) -> dict:
+    """The same of row b of a batched tree."""
+    found = [{} for _ in range(tree.tokens.shape[1])]
+    root, *_ = found
+    for node in range(1, len(found)):
+        above, token = found[int(tree.parent[b, node])], int(tree.tokens[b, node])
+        proposers, below = above.setdefault(token, ([], found[node]))
+        proposers.append(int(tree.source[b, node]))
+        assert below is found[node] or node not in np.asarray(tree.parent[b, 1:])  # children hang below the first alone
+    return root
+
+
+def world(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Target [1 + V, V] and drafts [M, 1 + V, V]: after the root, and after each first token; the drafts may propose a second token."""
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(V), 1 + V), rng.dirichlet(np.ones(V), (M, 1 + V))
+    if kind == "identical":
+        q[:] = q[0]
+    if kind == "disjoint":
+        q *= (np.arange(V) % M == np.arange(M)[:, None])[:, None]
+    if kind == "overlapping":
+        q *= (np.arange(V) != np.arange(M)[:, None])[:, None]
+    return p, q / q.sum(-1, keepdims=True)
+
+
+def drawn(q, key):
+    """The chains of all drafts and the tree they make: tokens [M, D], Tree."""
+    keys = random.split(key, (M, D))
+    first = jax.vmap(random.categorical)(keys[:, 0], jnp.log(q[:, 0]))
+    after = jnp.take_along_axis(q, first[:, None, None] + 1, 1)[:, 0]
+    second = jax.vmap(random.categorical)(keys[:, 1], jnp.log(after))
+    tokens = jnp.stack([first, second], 1)
+    return tokens, merge(jnp.int32(0), tokens, jnp.stack([q[:, 0], after], 1))
+
+
+def without_repeats(tree):
+    """A tree that tests a token once, whoever proposed it."""
+    again = (jnp.tril(tree.tokens[:, None] == tree.tokens, -1) & (tree.parent[:, None] == tree.parent))[:, 1:].any(1)
+    return tree.replace(valid=~again.at[0].set(False))
+
+
+def in_order_of_tokens(tree):
+    """A tree that tests all proposals of a token before the next token: the order then depends on what was drawn."""
+    order = jnp.argsort(jnp.where(jnp.arange(NODES) == 0, -1, (tree.parent * V + tree.tokens) * M + tree.source))
+    parent = jnp.argsort(order)[tree.parent[order]]
+    return tree.replace(tokens=tree.tokens[order], parent=parent, source=tree.source[order], q=tree.q[:, order])
+
+
+@jax.jit
+def play(p, q, keys, kind):
+    """For each draw the chains, their tree, made wrong in one way by ``kind`` 1 and 2, the verdict, and the first two tokens [2]; what
+    the rule leaves open is the target's."""
+
+    def once(key):
+        tree_key, rule_key, fill_key = random.split(key, 3)
+        tokens, tree = drawn(q, tree_key)
+        wrong = tree, without_repeats(tree), in_order_of_tokens(tree)
+        tree = jax.tree.map(lambda *leaves: jnp.stack(leaves)[kind], *wrong)
+        path = jnp.where(jnp.arange(NODES) == 0, 0, tree.tokens + 1)
+        after = jnp.where((tree.parent > 0)[:, None], 1 / V, p[path])  # uniform after the last level
+        verdict = RULES["multi_step"](after, tree, random.split(rule_key, tree.max_depth + 1))
+        emitted = jnp.append(tree.tokens[verdict.path[1:]], 0).at[verdict.length - 1].set(verdict.bonus)
+        fill = random.categorical(fill_key, jnp.log(p[emitted[0] + 1]))
+        return tokens, tree, verdict, jnp.stack([emitted[0], jnp.where(verdict.length > 1, emitted[1], fill)])
+
+    return jax.vmap(once)(keys)
+
+
+def outcome(kind: str, wrong: int = 0) -> tuple[float, float]:
+    """The p-value of the two tokens, and the mean accepted length."""
+    p, q = world(kind)
+    *_, verdict, emitted = play(jnp.float32(p), jnp.float32(q), random.split(random.key(0), DRAWS), wrong)
+    counts = np.bincount(np.ravel_multi_index(np.asarray(emitted).T, (V, V)), minlength=V * V)
+    return p_value(counts, p[0][:, None] * p[1:]), float(verdict.length.mean())
+
+
+@pytest.mark.parametrize("kind", ["random", "identical", "disjoint", "overlapping"])
+def test_law_is_the_targets(kind):
+    value, length = outcome(kind)
+    assert value > UNLIKELY and length > 1.5
+
+
+@pytest.mark.parametrize("wrong", [1, 2], ids=["repeats are dropped", "the order depends on the draws"])
+def test_a_tree_that_forgets_who_proposed_what_and_when_is_noticed(wrong):
+    assert outcome("random", wrong)[0] < UNLIKELY
+
+
+def test_trees_and_verdicts_are_those_of_nested_dictionaries():
+    p, q = world("random")
+    keys = random.split(random.key(0), DRAWS)
+    tokens, tree, verdict, _ = jax.device_get(jax.tree.map(lambda x: x[:300], play(jnp.float32(p), jnp.float32(q), keys, 0)))
+    accept_keys, bonus_keys = jax.vmap(lambda key: random.split(random.split(random.split(key, 3)[1], D + 1)[0]))(keys[:300]).T
+    luck = np.asarray(jax.vmap(lambda key: random.uniform(key, (NODES,)))(accept_keys))
+    shapes, residuals = set(), []
+    for b, chains in enumerate(tokens.tolist()):
+        wanted = trie(chains)
+        assert trie_of(tree, b) == wanted
+        shapes.add(str(wanted))
+        path, residual = specinfer(wanted, p, q, luck[b, 1:].reshape(M, D))
+        assert tree.tokens[b, verdict.path[b, 1 : verdict.length[b]]].tolist() == path
+        residuals.append(residual)
+    assert verdict.bonus.tolist() == jax.vmap(random.categorical)(bonus_keys, jnp.log(jnp.float32(np.array(residuals)))).tolist()
+    assert len(shapes) > 50
+
+
+def specinfer(root: dict, p, q, luck) -> tuple[list[int], np.ndarray]:
+    """VerifyStochastic: the tokens accepted, and what the next one is drawn from."""
+    children, path = root, []
+    while True:
+        at = path[-1] + 1 if path else 0
+        r = p[at] if len(path) < D else np.full(V, 1 / V)
+        proposals = sorted((m, token) for token, (proposers, _) in children.items() for m in proposers)
+        for m, token in proposals:
+            if luck[m, len(path)] * q[m, at, token] < r[token]:
+                children = children[token][1]
+                path.append(token)
+                break
+            r = np.maximum(r - q[m, at], 0)
+            r /= r.sum()
+        else:
+            return path, r
+
+
+TARGET = tiny_model(0, 8.0, num_layers=1)
+DRAFTERS = disturbed(TARGET), disturbed(TARGET, 0.1)
+
+
+def is_argmax(target, state, prompts) -> list[bool]:
+    """For each row whether it holds NEW tokens, each the argmax of a forward without a cache, as those of plain decoding are."""
+    best = np.asarray(score(target, state.tokens).argmax(-1))
+    new = [text[len(prompt) :] for text, prompt in zip(texts(state), prompts)]
+    wanted = [best[b, len(prompt) - 1 : len(prompt) - 1 + NEW].tolist() for b, prompt in enumerate(prompts)]
+    return [a == b for a, b in zip(new, wanted)]
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_every_draft_reads_what_was_emitted_whoever_proposed_it(rows):
+    """Round after round q is what each draft says after each of its tokens, by a forward without a cache; of greedy rows the text
+    is that of plain decoding."""
+    prompts, deep, foreign = [[7], *random_prompts(7, 40, seed=3)][-rows:], 3, 0
+    temperature = np.where(np.arange(rows) % 2, 1.3, 0)
+    for i, (state, tree) in enumerate(rounds(TARGET, DRAFTERS, Merged(deep), NEW + 1, prompts, temperature=temperature)):
+        for b, text in enumerate(texts(state) if i in (1, 3) else ()):
+            for m, draft in enumerate(DRAFTERS):
+                nodes = 1 + m * deep + np.arange(deep)
+                for node, at in zip(nodes, tree.parent[b, nodes].tolist()):
+                    foreign += at > 0 and int(tree.source[b, at]) != m
+                    path = tree.tokens[b, nodes[: node - nodes[0]]].tolist()
+                    wanted = warped(logits_after(draft, text + path), temperature[b])
+                    np.testing.assert_allclose(tree.q[b, m, at], wanted, rtol=1e-3, atol=1e-6)
+                assert np.count_nonzero(np.asarray(tree.q[b, m]).any(-1)) == deep
+        if state.done.all():
+            break
+    assert is_argmax(TARGET, state, prompts)[::2] == [True] * -(-rows // 2)
+    assert foreign and np.all(state.counters.calls < NEW)
+
+
+def test_it_takes_two_drafts_or_more(target, draft):
+    for given in (None, draft, [draft]):
+        with pytest.raises(RequestError, match="needs 2 drafts and (none|1) is given"):
+            Generator(target, "merged", given)
+    generator = Generator(target, draft=[draft, target, draft])
+    assert generator.method == "merged" and generator.drafts == (draft, target, draft) and generator.draft is draft
+    assert Generator(target, "tree", [draft, target]).drafts == (draft,)
+    for given in (draft, [draft], (draft, target), (draft, target)):
+        with pytest.raises(RequestError, match="prompt is empty"):
+            generate(target, "", draft=given, num_speculative_tokens=2)
+    assert [kept.method for kept in target.generators.values()][-2:] == ["draft_model", "merged"]
+    with pytest.raises(RequestError, match="takes no draft"):
+        Generator(target, "ngram", [draft, draft])
+    args = _parser().parse_args(["generate", "--prompt", "x", "--draft", "a", "--draft", "b"])
+    assert args.draft == ["a", "b"] and method_of(args) == "merged"
+    with pytest.raises(RequestError, match="num_speculative_tokens"):
+        Merged(0)
+    with pytest.raises(RequestError, match="chain or independent, and this method draws from several"):
+        Generator(target, "merged", [draft, draft], rule="k_seq")

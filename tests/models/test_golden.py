@@ -1,0 +1,126 @@
+"""Our logits against those of transformers, recorded by scripts/make_golden.py. Needs no torch."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from specjax import cache as kv
+from specjax.checkpoints.tensors import load_model
+from specjax.models import attention, decoder
+from specjax.models.decoder import Decoder
+
+FILES = sorted((Path(__file__).parent / "golden").glob("*.safetensors"))
+TOLERANCE = 1e-4
+
+commit = jax.jit(kv.commit)
+
+
+@dataclasses.dataclass
+class Case:
+    """A model, a batch of tokens [B, S], their recorded logits [B, S, V] and the length ``prompt`` of what was given at once."""
+
+    model: Decoder
+    tokens: jax.Array
+    logits: np.ndarray
+    prompt: int
+
+
+@pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
+def case(request, tmp_path_factory) -> Case:
+    directory = tmp_path_factory.mktemp("model")
+    with safe_open(request.param, framework="numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+        (directory / "config.json").write_text(file.metadata()["config"])
+    tokens, logits, prompt = (tensors.pop(name) for name in ("tokens", "logits", "prompt"))
+    save_file(tensors, directory / "model.safetensors")
+    return Case(load_model(directory), jnp.asarray(tokens), logits, int(prompt))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_programs():
+    """Blocks of the past so short that there are several, the last overlapping. And not whole models compiled but their parts,
+    which most of them share: several times faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "BLOCK", 8)
+        for name, static in {"attend": "window", "rms_norm": "eps", "linear": (), "rotate": ()}.items():
+            patch.setattr(decoder, name, jax.jit(getattr(decoder, name), static_argnames=static))
+        yield
+
+
+def test_files_are_there():
+    assert FILES
+
+
+def test_whole_sequence(case: Case):
+    B, S = case.tokens.shape
+    check(whole(case.model, case.tokens, case.prompt)[0], case, jnp.zeros(B, int))
+
+
+def test_rest_at_once_after_a_cached_prefix(case: Case):
+    start = prefixes(case)
+    check(rest_at_once(case.model, case.tokens, start, case.prompt), case, start)
+
+
+def test_rest_token_by_token_after_a_cached_prefix(case: Case):
+    start = prefixes(case)
+    check(token_by_token(case.model, case.tokens, start, case.prompt), case, start)
+
+
+def prefixes(case: Case) -> jax.Array:
+    """How many tokens of each row are in the cache: int32 [B], of different lengths, within the prompt."""
+    B, S = case.tokens.shape
+    return jnp.array([min(S // 2, case.prompt) - 3 * b for b in range(B)])
+
+
+def check(ours: jax.Array, case: Case, start: jax.Array) -> None:
+    """Compares logits [B, N, V] of the tokens from ``start`` [B] on."""
+    golden = np.take_along_axis(case.logits, np.asarray(span(start, ours.shape[1]))[..., None], 1)
+    assert np.abs(ours - golden).max() / np.abs(case.logits).max() < TOLERANCE
+
+
+def span(start: jax.Array, count: int) -> jax.Array:
+    """Positions [B, N] of ``count`` tokens from ``start`` [B] on."""
+    return start[:, None] + jnp.arange(count)
+
+
+def score(model: Decoder, tokens: jax.Array, positions: jax.Array, prompt: int, cache=None) -> tuple[jax.Array, tuple]:
+    """Logits of the tokens at ``positions`` [B, N], which follow the cache; also their rows."""
+    # dynamic scaling: a prompt is rotated for its whole length, a later token for the length up to itself
+    lengths = jnp.maximum(positions + 1, prompt)
+    mask = jnp.tril(jnp.ones((positions.shape[1],) * 2, bool))
+    out = model(jnp.take_along_axis(tokens, positions, 1), positions, mask, cache, rope_lengths=lengths)
+    return model.logits(out.hidden), out.rows
+
+
+def whole(model: Decoder, tokens: jax.Array, prompt: int) -> tuple[jax.Array, tuple]:
+    """Logits [B, S, V] without a cache, and the rows."""
+    B, S = tokens.shape
+    return score(model, tokens, span(jnp.zeros(B, int), S), prompt)
+
+
+def prefilled(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> kv.KVCache:
+    """A cache that holds ``start`` [B] tokens of each row, and rubbish after them."""
+    B, S = tokens.shape
+    _, rows = whole(model, tokens, prompt)
+    return commit(kv.empty(model.config, B, S, jnp.float32), rows, span(jnp.zeros(B, int), S), jnp.zeros(B, int), start)
+
+
+def rest_at_once(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:
+    """Logits [B, N, V] of what follows a cached prefix, scored in one call."""
+    return score(model, tokens, span(start, tokens.shape[1] // 2), prompt, prefilled(model, tokens, start, prompt))[0]
+
+
+def token_by_token(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:
+    """Logits [B, N, V] of what follows a cached prefix, scored and committed one by one."""
+    cache, logits = prefilled(model, tokens, start, prompt), []
+    for _ in range(tokens.shape[1] // 2):
+        step, rows = score(model, tokens, cache.length[:, None], prompt, cache)
+        cache = commit(cache, rows, jnp.zeros_like(start)[:, None], cache.length, cache.length + 1)
+        logits.append(step)
+    return jnp.concatenate(logits, 1)

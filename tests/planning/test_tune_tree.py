@@ -1,0 +1,258 @@
+"""Acceptance by rank against plain Python that counts one place after another, cost, and the ``tune --tree`` command."""
+
+import itertools
+import json
+import shlex
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import disturbed, language_model, random_head, random_prompts, tiny_model
+from test_token_recycling import from_prompt
+from test_tree_drafts import logits_after
+
+import specjax
+from specjax import Generator, TokenRecycling
+from specjax.cli import main as cli
+from specjax.cli.arguments import drafting_of
+from specjax.drafters import make_drafter
+from specjax.heads import Head, MedusaConfig, MedusaHeads
+from specjax.planning import acceptance, cost, tune
+from specjax.planning.cost import Cost, Curve
+from specjax.planning.tree_search import expected_tokens
+from specjax.tree import from_paths, topology
+
+K, DEPTH = 4, 3
+TARGET = language_model(tiny_model(0, 8.0, num_layers=1), "target")
+DRAFT = language_model(disturbed(TARGET.model, 0.1), "draft")
+HEAD = Head(random_head(MedusaHeads, MedusaConfig(32, 1, 61, num_heads=2)), MedusaConfig(32, 1, 61, num_heads=2), "head")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unoptimised():
+    """Nothing here is large enough to be worth the optimiser's time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def ranked(model, text: list[int]) -> list[int]:
+    return np.argsort(-logits_after(model, text), kind="stable").tolist()
+
+
+def test_likeliest_children_are_counted_one_by_one():
+    """Of texts that nobody wrote, so that what the target prefers and what the text says differ."""
+    texts = [
+        SimpleNamespace(prompt_token_ids=ids[:4], token_ids=ids[4:]) for ids in ([5, 6] * 9, *random_prompts(2, 30, seed=2)) if len(ids) > 5
+    ]
+    tried, accepted, tried_at, accepted_at = np.zeros(K), np.zeros(K), np.zeros((DEPTH, K)), np.zeros((DEPTH, K))
+    for text in texts:
+        ids, first = text.prompt_token_ids + text.token_ids, len(text.prompt_token_ids)
+        places = []  # for each place the rank of what the target wants, and whether the text's own token is among the children
+        for n in range(first, len(ids)):
+            children, wanted = ranked(DRAFT.model, ids[:n])[:K], ranked(TARGET.model, ids[:n])[0]
+            places.append((children.index(wanted) if wanted in children else K, ids[n] in children))
+        for start in range(len(places)):
+            for d, (rank, kept) in enumerate(places[start:][:DEPTH]):
+                tried_at[d, : rank + 1] += 1
+                accepted_at[d, rank : rank + 1] += 1
+                if d == 0:
+                    tried[: rank + 1] += 1
+                    accepted[rank : rank + 1] += 1
+                if not kept:
+                    break
+    found = acceptance.of_draft(TARGET, DRAFT, texts, depth=DEPTH, ranks=K)
+    for name, wanted in dict(tried=tried, accepted=accepted, tried_at=tried_at, accepted_at=accepted_at).items():
+        np.testing.assert_allclose(getattr(found, name), wanted, err_msg=name)
+    assert found.P[0] == accepted[0] / tried[0] and found.chance.sum() == pytest.approx(accepted.sum() / tried[0])
+
+
+def test_drawn_children_are_accepted_as_recursive_rejection_does():
+    """Every order of draws without replacement, with its probability, through the rule of algorithm 1 of the paper."""
+    p, q = np.array([0.45, 0.3, 0.15, 0.1, 0.0]), np.array([0.1, 0.35, 0.0, 0.25, 0.3])
+    tried, accepted = np.zeros(5), np.zeros((5, 5))  # there are four tokens to draw
+
+    def draw(r, q, rank, weight):
+        if rank == 5:
+            return
+        tried[rank] += weight
+        for x in np.flatnonzero(q):
+            keep = min(1, r[x] / q[x])
+            accepted[rank, x] += weight * q[x] * keep
+            left, others = np.maximum(r - q, 0), np.where(np.arange(5) == x, 0, q)
+            if keep < 1:
+                draw(left / left.sum(), others / max(others.sum(), 1e-9), rank + 1, weight * q[x] * (1 - keep))
+        if not q.any():
+            draw(r, q, rank + 1, weight)
+
+    draw(p, q, 0, 1.0)
+    keys = jax.random.split(jax.random.key(0), 6_000)
+    for token in (1,):
+        found = jax.vmap(acceptance._drawn, (None, None, None, 0, None))(jnp.float32(p), jnp.float32(q), token, keys, 5)
+        for sums, wanted in zip(found, (tried, accepted.sum(1), accepted[:, token])):
+            assert sums[:, 0].std() < 1e-6  # nothing was drawn yet
+            np.testing.assert_allclose(sums.mean(0), wanted, atol=0.02)
+
+
+def test_places_of_a_table_are_counted_round_by_round():
+    shape = from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
+    prompts, new, depth = [[7], [5, 6, 5, 7, 5, 6, 8, 5]], 12, 3
+    tried, accepted = np.zeros((depth + 1, 3)), np.zeros((depth + 1, 3))
+    for prompt in prompts:
+        text, table = list(prompt), from_prompt(prompt)
+        while len(text) < len(prompt) + new:
+            nodes = {(): text[-1]}
+            for path in shape.paths[1:]:
+                successors = table.get(nodes.get(path[:-1]), [])
+                if path[-1] < len(successors):
+                    nodes[path] = successors[path[-1]]
+            spelled = {path: [nodes[path[: i + 1]] for i in range(len(path))] for path in nodes}
+            best = {path: ranked(TARGET.model, text + spelled[path]) for path in nodes}
+            at, emitted = (), []
+            while at is not None and len(text) + len(emitted) < len(prompt) + new:
+                successors, wanted = table.get(nodes[at], []), best[at][0]
+                rank = successors.index(wanted) if wanted in successors else 3
+                tried[len(at), : rank + 1] += 1
+                accepted[len(at), rank : rank + 1] += 1
+                emitted.append(wanted)
+                at = (*at, rank) if (*at, rank) in nodes else None
+            table |= {nodes[path]: best[path][:3] for path in nodes}
+            text += emitted
+    found = acceptance.of_recycling(TARGET, prompts, max_new_tokens=new, drafter=TokenRecycling(shape, 3))
+    np.testing.assert_allclose(found.tried_at, tried)
+    np.testing.assert_allclose(found.accepted_at, accepted)
+    assert found.tried[0] == len(prompts) * new and found.accepted.sum() > 0
+
+
+def test_deviations_shrink_with_what_was_tried():
+    found = acceptance.Acceptance(np.array([100.0, 25.0, 0.0]), np.array([50.0, 5.0, 0.0]), *np.zeros((2, 1, 3)))
+    np.testing.assert_allclose(found.P, [0.5, 0.2, 0])
+    np.testing.assert_allclose(found.chance, [0.5, 0.05, 0])
+    np.testing.assert_allclose(found.deviation, [0.05, 0.08, 1])
+
+
+def test_expected_tokens_are_those_of_the_real_loop():
+    """Drawn trees at temperature 1, at which a random model's text does not run in circles."""
+    tree = from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
+    results = Generator(TARGET, "tree", DRAFT, tree=tree)(
+        random_prompts(24, 8, seed=5), temperature=1.0, max_new_tokens=64, ignore_eos=True
+    )
+    found = acceptance.of_draft(TARGET, DRAFT, results, temperature=1.0, depth=2, ranks=3)
+    measured = sum(r.stats.generated for r in results) / sum(r.stats.target_calls for r in results)
+    assert measured == pytest.approx(expected_tokens(tree, found.chance), rel=0.05)
+    assert measured == pytest.approx(expected_tokens(tree, found.chance_at), rel=0.05)
+
+
+def test_turns_rotate_and_the_first_run_does_not_count():
+    seen, clock = [], itertools.count()
+    timer = lambda name: lambda: (seen.append(name), float(next(clock)))[1]
+    samples = cost.alternate({name: timer(name) for name in "abc"}, 2)
+    assert "".join(seen) == "abcbcacab"
+    assert {name: times.tolist() for name, times in samples.items()} == {"a": [5, 7], "b": [3, 8], "c": [4, 6]}
+
+
+def test_costs_are_timed_after_everything_is_compiled(monkeypatch):
+    compiled, alternate = [], cost.alternate
+
+    def timed(timers, repeats):
+        listen = lambda event, *_, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
+        for timer in timers.values():
+            timer()  # copying a state for the first time compiles the copy
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            return alternate(timers, repeats)
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
+
+    monkeypatch.setattr(cost, "alternate", timed)
+    found = cost.measure(TARGET, DRAFT, length=9, batch=2, temperature=1.0, nodes=(1, 4), widths=(2,), rounds=2, repeats=3)
+    assert compiled == []
+    assert found.verify.sizes == (1, 4) and found.verify.samples.shape == (2, 3) and (found.verify.samples > 0).all()
+    assert found.verify.quartiles.shape == (3, 2) and found.of_round(topology("2")) > 0
+
+
+@pytest.fixture
+def specjax_main(capsys, monkeypatch):
+    models = {"target": TARGET, "draft": DRAFT, "head": HEAD}
+    monkeypatch.setattr(specjax.checkpoints.hub, "load", lambda name, **options: models[str(name)])
+    monkeypatch.setattr(specjax.checkpoints.heads, "load_drafter", lambda name, target: models[str(name)])
+
+    def run(*argv):
+        try:
+            code = cli.main([str(a) for a in argv])
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def cheap(verify, level: float) -> Cost:
+    return Cost(Curve((1, 9), np.array(verify)[:, None]), Curve((1,), np.array([[level]])))
+
+
+def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_path):
+    prompts, output = tmp_path / "prompts.jsonl", tmp_path / "my tree.toml"
+    prompts.write_text('{"prompt": "def f("}\n{"prompt": "class A:"}\n')
+    argv = ("tune", "--tree", "--model", "target", "--draft", "draft", "--prompts", prompts, "--max-new-tokens", "16", "--max-nodes", "9")
+    for verify, level, note in (([1.0, 1.05], 0.4, None), ([1.0, 1.2], 9.0, "no tree beats plain")):
+        monkeypatch.setattr(cost, "measure", lambda *args, **options: cheap(verify, level))
+        code, out, err = specjax_main(*argv, "--output", output)
+        assert (code, err) == (0, "") and "plain decoding" in out and "best" in out
+        assert note in out if note else "note" not in out
+        written = output.read_text()
+        assert written.startswith("# ") and "target with draft" in written and "temperature 0.0" in written
+    _, out, _ = specjax_main(*argv, "--output", output)
+    report = json.loads(specjax_main(*argv, "--json")[1])
+    assert topology(str(output)) == from_paths(report["best"]["paths"])
+    (line,) = (line for line in out.splitlines() if line.startswith("now: "))
+    args = cli._parser().parse_args(shlex.split(line)[2:])
+    assert make_drafter(args.method, **drafting_of(args)).tree == topology(str(output))
+    assert (args.model, args.draft, args.siblings, args.temperature) == ("target", ["draft"], "top_k", 0.0)
+    assert report["acceptance"]["tried"][0] == 2 * 16 and len(report["trees"]) == 8
+
+
+def test_a_head_brings_its_method(specjax_main, monkeypatch, tmp_path):
+    (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "def f("}\n{"prompt": "class A:"}\n')
+    monkeypatch.setattr(cost, "measure", lambda *args, **options: cheap([1.0, 1.05], 0.4))
+    argv = ("--prompts", prompts, "--max-new-tokens", "16", "--max-nodes", "5", "--json")
+    code, out, err = specjax_main("tune", "--tree", "--model", "target", "--draft", "head", *argv)
+    report = json.loads(out)
+    assert (code, err, report["settings"]["method"]) == (0, "", "medusa")
+    assert max(tree["depth"] for tree in report["trees"]) <= 2 and "--siblings" not in tune.command(report, "TREE.toml")
+
+
+def test_chains_are_named_as_such():
+    chain = dict(nodes=3, depth=2, tokens=2.0, seconds=1.0, speedup=1.5, paths=[[0], [0, 0]])
+    report = dict(best=chain, chain=chain, trees=[chain], cost={"verify": {"sizes": [1, 3], "median": [1.0, 1.5]}})
+    assert tune.notes(report) == ["no tree beats the chain here: the best tree has no branches"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--draft", "draft"), "--tree"),
+        (("--tree",), "needs a draft"),
+        (("--tree", "--method", "token_recycling", "--draft", "draft"), "takes no draft"),
+        (("--tree", "--method", "ngram"), "no tree to tune"),
+        (("--tree", "--method", "mtp"), "no tree to tune"),
+        (("--tree", "--method", "medusa"), "name one with draft"),
+        (("--tree", "--method", "medusa", "--draft", "draft"), "is a language model"),
+        (("--tree", "--method", "tree", "--draft", "head"), "is a head of kind 'medusa'"),
+        (("--tree", "--method", "eagle3", "--temperature", "1"), "leave --temperature out"),
+        (("--tree", "--draft", "draft", "--max-nodes", "0"), "max_nodes"),
+        (("--tree", "--draft", "draft", "--max-depth", "0"), "max_depth"),
+        (("--tree", "--draft", "draft", "--batch", "0"), "batch"),
+        (("--tree", "--draft", "draft", "--num-prompts", "0"), "num_prompts"),
+        (("--tree", "--draft", "draft", "--temperature", "-1"), "temperature"),
+        (("--tree", "--draft", "draft", "--prompts", "/nowhere/prompts"), "/nowhere/prompts"),
+        (("--tree", "--draft", "draft", "--output", "/nowhere/tree.toml"), "--output /nowhere/tree.toml"),
+        (("--tree", "--draft", "draft", "--output", "/"), "--output"),
+    ],
+)
+def test_bad_input_gets_one_line(specjax_main, argv, words):
+    code, out, err = specjax_main("tune", "--model", "target", *argv)
+    assert (code, out, err.count("\n")) == (2, "", 1) and words in err

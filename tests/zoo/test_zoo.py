@@ -1,0 +1,34 @@
+"""What comes with the library: the embedded heads fit the embedded target, are taken without being named, and agree with it often."""
+
+from pathlib import Path
+
+import pytest
+
+import specjax
+from specjax import Generator, load_drafter
+from specjax.checkpoints.hub import zoo
+
+HEADS = {"medusa": 1.6, "eagle3": 2.5, "mtp": 2.0, "block": 1.6}  # tokens a call that an untrained head is far from
+
+
+@pytest.fixture(scope="module")
+def target():
+    return specjax.load("tiny-python")
+
+
+def test_all_of_it_is_small():
+    files = [path for path in Path(specjax.__file__).parent.joinpath("zoo").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 60e6
+    assert all(any(f"tiny-python-{kind}" == name for name in zoo()) for kind in HEADS)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_embedded_heads_draft_what_the_target_says(target, kind):
+    head = load_drafter(f"tiny-python-{kind}", target)
+    assert head.config.kind == kind
+    options = dict(tree_nodes=7, tree_depth=3, tree_top_k=2) if kind == "eagle3" else {}
+    generator = Generator(target, kind, **options)  # no draft is named
+    prompt = "import os\n\n\nclass Path:\n    def __init__(self, path):\n        self.path = path\n\n    def"
+    result = generator(prompt, max_new_tokens=48, ignore_eos=True)
+    assert generator.drafts[0].name == f"tiny-python-{kind}"
+    assert result.stats.mean_acceptance_length > HEADS[kind]
