@@ -1,8 +1,8 @@
-"""The key/value cache, and the only functions that write it.
+"""The key/value cache, the rows that are not yet in it, and the only functions that write it.
 
-Rows are left-aligned with a length of their own. A forward never writes: the rows of a verified tree are gathered along the
-accepted path and written here, once per layer. A position from ``length`` on may hold anything; it is masked and will be
-overwritten.
+Rows of the batch are left-aligned, and each has a length of its own. A forward reads the cache and never writes it: it
+returns the key/value rows of the nodes it scored. After acceptance ``commit`` writes the rows of the accepted path, once
+per layer. Positions from ``length`` on are void: attention masks them, and later writes overwrite them.
 """
 
 import jax
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from .models.config import ModelConfig
+_POSITIONS = 2
+"""The axis of positions in every array of keys or values, [B, K, positions, D]."""
 
 
 @struct.dataclass
@@ -27,38 +28,88 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        return self.layers[0][0].shape[2]
+        """T, the positions that the cache has room for."""
+        return self.layers[0][0].shape[_POSITIONS]
+
+    @property
+    def dtype(self):
+        """The dtype of keys and values."""
+        return self.layers[0][0].dtype
+
+    def blank_rows(self, nodes: int, skip: tuple[int, ...] = ()) -> "Rows":
+        """Zeros for the rows of ``nodes`` nodes in each layer; None for the layers in ``skip``."""
+        blank = lambda leaf: jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
+        return Rows(tuple(None if i in skip else jax.tree.map(blank, pair) for i, pair in enumerate(self.layers)))
 
 
-def empty(config: ModelConfig, batch: int, capacity: int, dtype) -> KVCache:
-    """A cache for ``capacity`` positions. Leave room for one path beyond the last token: writes must not be clamped."""
+@struct.dataclass
+class Rows:
+    """Uncommitted keys and values of M nodes.
+
+    Attributes:
+      layers: for each layer a pair of arrays [B, K, M, D]; None for a layer whose attention was skipped.
+    """
+
+    layers: tuple
+
+    def room(self, nodes: int) -> "Rows":
+        """These rows, followed by zeros for ``nodes`` more."""
+        return jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, nodes), (0, 0))), self)
+
+    def put(self, layers: tuple, count: int, at) -> "Rows":
+        """These rows, with the newest ``count`` rows of ``layers`` (as a forward returns them) written from ``at`` on."""
+        newest = lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, _POSITIONS)
+        return Rows(jax.tree.map(newest, self.layers, layers))
+
+    def first(self, count: int) -> "Rows":
+        """The first ``count`` rows."""
+        return jax.tree.map(lambda leaf: leaf[:, :, :count], self)
+
+    def gather(self, nodes: jax.Array) -> "Rows":
+        """The rows of ``nodes`` int32 [B, P], in this order."""
+        return jax.tree.map(lambda leaf: jnp.take_along_axis(leaf, nodes[:, None, :, None], axis=_POSITIONS), self)
+
+
+def empty(config, batch: int, capacity: int, dtype) -> KVCache:
+    """A cache without tokens.
+
+    Args:
+      config: the model's; ``num_layers``, ``num_kv_heads`` and ``head_dim`` are read.
+      capacity: positions. Leave room for one path beyond the last token: ``dynamic_update_slice`` would clamp a write at
+        the end, and overwrite the newest tokens.
+    """
     shape = (batch, config.num_kv_heads, capacity, config.head_dim)
     layers = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_layers))
     return KVCache(layers, jnp.zeros(batch, jnp.int32))
 
 
-def commit(cache: KVCache, rows: tuple, path: jax.Array | None, start: jax.Array, length: jax.Array) -> KVCache:
-    """Writes the rows of a path and sets the new length.
+def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Array, *, valid: jax.Array) -> KVCache:
+    """Writes the rows of a path behind the committed ones and sets the new length.
+
+    The write must depend on the forward that read the cache, or else XLA:CPU copies every cache in every round.
+    ``valid`` is that dependence, and therefore has no default. Rows where it is false are void and are overwritten.
 
     Args:
       rows: for each layer keys and values [B, K, N, D], as a forward returns them.
-      path: int32 [B, P], the nodes whose rows are kept, in order; None for all as they stand (a chain). Entries beyond the accepted
-        part are written too, and lie beyond ``length``.
-      start: int32 [B], position of the first.
-      length: int32 [B], the new lengths. ``start + P`` must not exceed the capacity.
+      path: int32 [B, P], the nodes whose rows are kept, in order. None keeps all N in their order (a chain). Rows beyond
+        the accepted part are written too; they lie beyond ``length``.
+      length: int32 [B], the new lengths. ``cache.length + P`` must not exceed the capacity.
+      valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
-
-    def kept(leaf):
-        return leaf if path is None else jnp.take_along_axis(leaf, path[:, None, :, None], axis=2)
-
-    layers = tuple((_write(k, kept(new_k), start), _write(v, kept(new_v), start)) for (k, v), (new_k, new_v) in zip(cache.layers, rows))
+    kept = Rows(rows) if path is None else Rows(rows).gather(path)
+    start = jnp.where(valid, cache.length, 0)
+    layers = tuple(
+        (_write(k, new_k, start), _write(v, new_v, start)) for (k, v), (new_k, new_v) in zip(cache.layers, kept.layers)
+    )
     return KVCache(layers, length)
 
 
 def _write(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
-    """One slice per batch row, in a loop: a vectorised write becomes a scatter, for which XLA copies the cache."""
+    """Writes one slice per batch row, in a loop. A vectorised write becomes a scatter, for which XLA copies the cache."""
 
-    def row(b, leaf):
-        return lax.dynamic_update_slice(leaf, lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype), (b, 0, start[b], 0))
+    def write_row(b, leaf):
+        # The compiler of libtpu 0.0.42.1 fails where it fuses this slice into the write.
+        new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
+        return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
 
-    return row(0, leaf) if leaf.shape[0] == 1 else lax.fori_loop(0, leaf.shape[0], row, leaf)
+    return write_row(0, leaf) if leaf.shape[0] == 1 else lax.fori_loop(0, leaf.shape[0], write_row, leaf)

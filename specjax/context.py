@@ -17,7 +17,7 @@ class Context:
 
     Attributes:
       tokens: int32 [B, T], the text of each row; void from ``length`` on.
-      prompt: int32 [B], tokens of the prompt.
+      prompt_length: int32 [B], tokens of the prompt.
       length: int32 [B], tokens of the text up to the root, prompt and root included.
       limit: int32 [B], tokens at which the row ends.
       stop_ids: int32 [B, n], tokens that end the row; -1 matches none.
@@ -27,7 +27,7 @@ class Context:
     """
 
     tokens: jax.Array
-    prompt: jax.Array
+    prompt_length: jax.Array
     length: jax.Array
     limit: jax.Array
     stop_ids: jax.Array
@@ -38,12 +38,12 @@ class Context:
     @property
     def generated(self) -> jax.Array:
         """Int32 [B, N], new tokens up to each node, itself included."""
-        return (self.length - self.prompt)[:, None] + self.path.sum(-1)
+        return (self.length - self.prompt_length)[:, None] + self.path.sum(-1)
 
     def counts(self, vocab_size: int) -> jax.Array:
         """Float32 [B, N, V], how often each token was generated up to node i; the prompt does not count."""
         place = jnp.arange(self.tokens.shape[1])
-        new = (place >= self.prompt[:, None]) & (place < self.length[:, None])
+        new = (place >= self.prompt_length[:, None]) & (place < self.length[:, None])
         return _histogram(self.tokens, new, vocab_size)[:, None] + self._on_path(vocab_size)
 
     def seen(self, vocab_size: int) -> jax.Array:

@@ -1,54 +1,54 @@
-"""Text in, text and statistics out: what most users call. Holds compiled functions, and texts for a drafter that wants them, between calls."""
+"""Text in, text and statistics out: what most users call."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from . import decode
-from .checkpoints.heads import chosen, load_drafter
+from .checkpoints.heads import choose_head, load_drafter
 from .checkpoints.hub import LanguageModel, load
-from .checks import LARGEST
-from .drafters import OPTIONS, check_drafts, checked, default_method, heads_of, make_drafter, parameters, remembered, several
+from .checks import whole
+from .drafter import Models, Nothing, TrainedHead
+from .drafters import all_options, check_drafts, check_options, default_method, make_drafter, needs_of
 from .errors import RequestError
-from .heads import Head
-from .parallel import use_mesh_of
-from .requests.options import MOST_LOGPROBS, Options, batched
+from .heads.base import Head
+from .requests.options import Options, batched
 from .requests.other_libraries import from_other_libraries
 from .requests.shared_vocabulary import translate_draft
-from .result import results_of, settled
-from .sampling import checked_processors
+from .result import Result, results_of, settled_text
+from .sampling import check_processors
+from .session import Decoding, Session
 from .verify import resolve
 
 Prompt = str | Sequence[int]
 
-_LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
-
 
 class Generator:
-    """Decodes prompts with one method. Compiles once for each batch size, capacity and prompt bucket (powers of two).
+    """Decodes prompts with one method. Holds compiled programs, and texts for a drafter that remembers them.
 
     Args:
-      target: the model whose output is wanted.
-      method: one of ``drafters.METHODS``, or a list of those that draft chains, between which each row switches; by default
-        "draft_model" if a draft is given, "merged" if several are, that of its kind if it is a trained head, else "none".
-      draft: for methods that draft with a second model or a head: a name, directory, hub id or loaded model, or a list of them, of which
-        a method that takes one uses the first. Vocabularies of models may differ from the target's, see ``models.translated``. Where
-        the method needs a head and none is given, it is the one that comes with an embedded target.
-      rule: acceptance rule, see ``verify``; "auto" is the best lossless one.
+      target: the model whose output is wanted, or its name.
+      method: one of ``drafters.METHODS``, or a list of methods that draft chains, between which each row switches. By
+        default "draft_model" for one draft, "merged" for several, a head's own method for a trained head, else "none".
+      draft: for methods that draft with a second model or a head: a name, directory, hub id or loaded model, or a list of
+        them. A method with one draft uses the first. A draft model may have another vocabulary, see
+        ``requests.shared_vocabulary``. Where the method needs a head and none is given, it is the head that comes with an
+        embedded target.
+      rule: acceptance rule, see ``verify``; "auto" is the best lossless rule.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
-      processors: pure functions ``(logits [B, N, V], Context) -> logits`` compiled into the pipeline, after all built-in options
-        but before temperature; see ``context.Context`` for what they may look back at.
-      drafting: options of the method: num_speculative_tokens, prompt_lookup_max, tree and others, see its class in ``drafters``.
+      processors: pure functions ``(logits [B, N, V], Context) -> logits``, compiled into the pipeline after all built-in
+        options but before temperature; ``context.Context`` says what they may read.
+      drafting: options of the method, such as num_speculative_tokens, prompt_lookup_max or tree; see its class in
+        ``drafters``.
+
+    Raises RequestError for options that do not fit or belong to another method, before anything is compiled.
     """
 
     def __init__(
         self,
-        target: LanguageModel,
+        target: LanguageModel | str,
         method: str | Sequence[str] | None = None,
         draft=None,
         *,
@@ -57,67 +57,74 @@ class Generator:
         processors: Sequence[Callable] = (),
         **drafting,
     ):
+        self.target = target = as_model(target)
         if method is None:
-            draft = loaded(target, draft)
+            draft = load_drafts(target, draft)
             method = default_method(draft)
-        self.method, self.target = method if isinstance(method, str) else ",".join(method), target
-        drafter, given = checked(make_drafter(method, **drafting), target.config), listed(draft)
-        if given and not drafter.needs_draft:
+        check_options(method, drafting)
+        self.method = method if isinstance(method, str) else ",".join(method)
+        needs, given = needs_of(method), as_list(draft)
+        if given and isinstance(needs, Nothing):
             raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
-        check_drafts(self.method, drafter, len(given))
-        self.drafts = loaded(target, given if several(drafter) else given[: drafter.needs_draft])
-        self.drafter, draft_model = self._headed(drafter) if heads_of(drafter) else (drafter, self._speaking(drafter))
-        self.parameters = parameters(self.drafter, draft_model, target.config.vocab_size)
-        self.rule_name, self.rule = rule, resolve(rule, self.drafter.sampled)
-        self.capacity = capacity
-        self.processors = checked_processors(tuple(processors), target.config.vocab_size)
-        self._compiled: dict = {}
+        check_drafts(method, len(given))
+        if isinstance(needs, TrainedHead):
+            head = choose_head(target, load_drafts(target, given[:1]), needs.kind, self.method)
+            self.drafts, module = (head,), head.module
+            self.drafter = make_drafter(method, head=head.config, **drafting)
+        else:
+            self.drafter = make_drafter(method, **drafting)
+            self.drafts, module = self._draft_models(needs, given)
+        self.drafter.check(target.config)
+        capacity = None if capacity is None else whole("capacity", capacity)
+        self.rule_name = rule
+        self.processors = check_processors(tuple(processors), target.config.vocab_size)
+        parameters = self.drafter.parameters(module, target.config.vocab_size)
+        self.session = Session(target, self.drafter, parameters, resolve(rule, self.drafter.drawn), capacity)
 
-    def _headed(self, drafter) -> tuple:
-        """The drafter for a trained head, and the head's module."""
-        head = chosen(self.target, self.drafts, heads_of(drafter), self.method)
-        self.drafts = (head,)
-        return dataclasses.replace(drafter, head=head.config), head.module
-
-    def _speaking(self, drafter):
-        """The draft models for the target's tokens: all for a drafter that takes several, else the first."""
-        for draft in self.drafts:
+    def _draft_models(self, needs: Nothing | Models, given: tuple) -> tuple[tuple, object]:
+        """The drafts that the method uses, and their modules for the target's tokens."""
+        if isinstance(needs, Nothing):
+            return (), None
+        drafts = load_drafts(self.target, given[: needs.most])
+        for draft in drafts:
             if isinstance(draft, Head):
                 kind = draft.config.kind
-                raise RequestError(f"draft {draft.name!r} is a head of kind {kind!r}; method {self.method!r} needs a language model")
-        models = tuple(translate_draft(draft, self.target) for draft in self.drafts)
-        return models if several(drafter) else next(iter(models), None)
+                raise RequestError(
+                    f"draft {draft.name!r} is a head of kind {kind!r}; method {self.method!r} needs a language model"
+                )
+        models = tuple(translate_draft(draft, self.target) for draft in drafts)
+        return drafts, models[0] if needs.most == 1 else models
 
     def __call__(self, prompts, **options):
-        """Continues a prompt (a string, or token ids) or a list of prompts as one ragged batch.
+        """Continues a prompt (a string, or token ids), or a list of prompts as one ragged batch.
 
-        ``options`` are those of ``options.Options``: max_new_tokens, temperature, seed, stop, regex and others. Returns a Result for one
-        prompt, a list of them for a list. Raises RequestError for bad input, before any compilation, and NumericsError where the
-        model produces NaN.
+        ``options`` are those of ``requests.options.Options``: max_new_tokens, temperature, seed, stop, regex and others.
+        Returns a Result for one prompt, and a list of them for a list. Raises RequestError for bad input before any
+        compilation, and NumericsError where the model produces NaN.
         """
         single = _is_one(prompts)
-        ids = self._encode([prompts] if single else prompts)
-        state, batch, times = self._start(ids, Options.of(options))
-        state = self._run(state, LARGEST, times)
-        results = results_of(state, batch, ids, self.target, self.rule_name, times)
+        decoding = self.start([prompts] if single else prompts, **options)
+        self.session.advance(decoding)
+        results = self._results(decoding)
         self._remember(results)
         return results[0] if single else results
 
     def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
         """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result.
 
-        What is shown stays: half a character waits for its other bytes, and what may be the beginning of a stop string for the rest.
+        Text that was yielded is final. Half a character waits for its other bytes, and the possible beginning of a stop
+        string for its rest.
         """
         if not _is_one(prompt):
             raise RequestError("stream takes one prompt; call the generator for a batch")
-        ids = self._encode([prompt])
-        state, batch, times = self._start(ids, Options.of(options))
+        whole("rounds", rounds)
+        decoding = self.start([prompt], **options)
         shown = ""
         while True:
-            state = self._run(state, int(state.step) + rounds, times)
-            (result,) = results_of(state, batch, ids, self.target, self.rule_name, times)
-            finished = bool(state.done[0])
-            text = result.text if finished else settled(result, self.target, batch.stop_strings[0])
+            self.session.advance(decoding, rounds)
+            (result,) = self._results(decoding)
+            finished = decoding.is_done
+            text = result.text if finished else settled_text(result, self.target, decoding.batch.stop_strings[0])
             if text.startswith(shown) and len(text) > len(shown):
                 yield text[len(shown) :]
                 shown = text
@@ -125,9 +132,40 @@ class Generator:
                 self._remember([result])
                 return result
 
-    def _remember(self, results: list) -> None:
+    def update(self, parameters) -> None:
+        """Goes on with other weights; nothing is compiled anew.
+
+        Args:
+          parameters: a model like the target's, or for a Flax module its state (``nnx.state``).
+
+        Raises RequestError where structure, shapes or dtypes differ.
+        """
+        model = parameters
+        if isinstance(parameters, nnx.State):
+            model = nnx.merge(nnx.graphdef(self.target.model), parameters)
+        target = dataclasses.replace(self.target, model=model, generators={})
+        self.session.update(target)
+        self.target = target
+
+    @property
+    def draft(self) -> LanguageModel | Head | None:
+        """The first of ``drafts``."""
+        return next(iter(self.drafts), None)
+
+    def start(self, prompts: Sequence[Prompt], **options) -> Decoding:
+        """Reads a list of prompts; ``session.advance`` goes on from there."""
+        ids = self._encode(prompts)
+        batch = batched(Options.of(options), np.array([len(row) for row in ids]), self.target, self.processors)
+        if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
+            raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
+        return self.session.start(ids, batch)
+
+    def _results(self, decoding: Decoding) -> list[Result]:
+        return results_of(decoding, self.target, self.rule_name)
+
+    def _remember(self, results: list[Result]) -> None:
         texts = [[*r.prompt_token_ids, *r.token_ids] for r in results]
-        self.parameters = remembered(self.drafter, self.parameters, texts)
+        self.session.parameters = self.drafter.remember(self.session.parameters, texts)
 
     def _encode(self, prompts) -> list[list[int]]:
         if not prompts:
@@ -140,65 +178,11 @@ class Generator:
             if min(ids) < 0 or max(ids) >= config.vocab_size:
                 raise RequestError(f"the prompt holds a token outside the vocabulary of {config.vocab_size}")
             if len(ids) > config.context:
-                raise RequestError(f"the prompt has {len(ids)} tokens and the model's context is {config.context}; shorten it")
+                raise RequestError(
+                    f"the prompt has {len(ids)} tokens and the model's context is {config.context}; shorten it"
+                )
             rows.append(ids)
         return rows
-
-    def _start(self, ids, options: Options):
-        """The state after the prefill, the batch, and the times so far: prefill, decode, compile."""
-        lengths = np.array([len(row) for row in ids])
-        batch = batched(options, lengths, self.target, self.processors)
-        if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
-            raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        capacity, chunk = self._sizes(int(lengths.max()), int(batch.limit.max()))
-        tokens = np.zeros((len(ids), capacity), np.int32)
-        for row, prompt in zip(tokens, ids):
-            row[: len(prompt)] = prompt
-        arrays = jax.tree.map(
-            jnp.asarray,
-            (tokens, np.int32(lengths), batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping),
-        )
-        asked = [n for n in batch.logprobs if n is not None]
-        width = None if not asked else MOST_LOGPROBS if max(asked) else 0
-        function = partial(decode.prefill, drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
-        compiled, compiling = self._compile(("prefill", chunk, width), function, arrays)
-        began = time.perf_counter()
-        state = jax.block_until_ready(compiled(self.target.model, self.parameters, *arrays))
-        return state, batch, [time.perf_counter() - began, 0.0, compiling]
-
-    def _run(self, state, until: int, times: list):
-        args = (state, jnp.int32(until))
-        function = partial(decode.run, drafter=self.drafter, rule=self.rule)
-        compiled, compiling = self._compile(("run",), function, args, donate_argnums=2)
-        began = time.perf_counter()
-        state = jax.block_until_ready(compiled(self.target.model, self.parameters, *args))
-        times[1] += time.perf_counter() - began
-        times[2] += compiling
-        return state
-
-    def _compile(self, key: tuple, function, args: tuple, **options):
-        """The executable for ``key`` and the shapes of ``args``, and the seconds its compilation took now: 0 if it was there."""
-        began = time.perf_counter()
-        leaves, structure = jax.tree.flatten(args)
-        key = (*key, structure, tuple(leaf.shape for leaf in leaves))
-        new = key not in self._compiled
-        if new:
-            with use_mesh_of(self.target.model.embed[...]):
-                self._compiled[key] = jax.jit(function, **options).lower(self.target.model, self.parameters, *args).compile()
-        return self._compiled[key], time.perf_counter() - began if new else 0.0
-
-    @property
-    def draft(self) -> LanguageModel | None:
-        """The first of ``drafts``."""
-        return next(iter(self.drafts), None)
-
-    def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
-        """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a program."""
-        need = limit + self.drafter.depth + 1
-        if self.capacity is not None and self.capacity < need:
-            raise RequestError(f"capacity {self.capacity} is too small: prompt, max_new_tokens and one round need {need}")
-        capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
-        return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
 
 
 def generate(
@@ -215,40 +199,37 @@ def generate(
     processors: Sequence[Callable] = (),
     **options,
 ):
-    """Continues ``prompts`` in one call; see ``Generator`` for the arguments; ``options`` are its ``drafting`` and ``options.Options``.
+    """Continues ``prompts`` in one call; ``options`` are those of the method and ``requests.options.Options``.
 
-    Also understands ``assistant_model`` and ``prompt_lookup_num_tokens`` of transformers, and the ``speculative_config`` of vLLM with
-    ``method``, ``model``, ``num_speculative_tokens``, ``prompt_lookup_max`` and ``prompt_lookup_min``.
+    See ``Generator`` for the other arguments. It also takes ``assistant_model`` and ``prompt_lookup_num_tokens`` of
+    transformers, and the ``speculative_config`` of vLLM with ``method``, ``model``, ``num_speculative_tokens``,
+    ``prompt_lookup_max`` and ``prompt_lookup_min``.
     """
-    target = target if isinstance(target, LanguageModel) else load(target)
-    drafting = {name: options.pop(name) for name in OPTIONS if name in options}
+    target = as_model(target)
+    drafting = {name: options.pop(name) for name in all_options() if name in options}
     method = tuple(method) if isinstance(method, list) else method
     setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
     setting = from_other_libraries(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
-    setting["draft"] = listed(setting["draft"])
-    key = tuple(setting.items())
+    setting["draft"] = as_list(setting["draft"])
+    key = tuple((name, _hashable(value)) for name, value in setting.items())
     if key not in target.generators:
         target.generators[key] = Generator(target, **setting)
     return target.generators[key](prompts, **options)
 
 
-def cache_dtype(target: LanguageModel):
-    """What keys and values are stored in: the weights' dtype, but float32 on CPU, which has no fast product of halves here."""
-    return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else target.model.embed[...].dtype
+def as_model(target: LanguageModel | str) -> LanguageModel:
+    """The language model, loaded if it is given by name."""
+    return target if isinstance(target, LanguageModel) else load(target)
 
 
-def loaded(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
-    """The drafts that a user gave, see ``Generator``, those given by name in the target's dtype."""
-    return tuple(given if isinstance(given, LanguageModel | Head) else load_drafter(given, target) for given in listed(draft))
+def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
+    """The drafts that a user gave, see ``Generator``. Drafts given by name are loaded in the target's dtype."""
+    return tuple(
+        given if isinstance(given, LanguageModel | Head) else load_drafter(given, target) for given in as_list(draft)
+    )
 
 
-def fitting(drafter, drafts: tuple) -> tuple:
-    """Of several drafts those that a method drafts with: heads of its kinds, or language models."""
-    kinds = heads_of(drafter)
-    return tuple(d for d in drafts if (isinstance(d, Head) and d.config.kind in kinds if kinds else isinstance(d, LanguageModel)))
-
-
-def listed(draft) -> tuple:
+def as_list(draft) -> tuple:
     """The drafts that a user gave, none, one or a list, as a tuple."""
     return () if draft is None else tuple(draft) if isinstance(draft, list | tuple) else (draft,)
 
@@ -258,5 +239,6 @@ def _is_one(prompts) -> bool:
     return isinstance(prompts, str) or len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence, np.ndarray))
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+def _hashable(value):
+    """Lists, also inside lists, as tuples."""
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -25,7 +25,7 @@ def empty_logprobs(B: int, T: int, n: int) -> Logprobs:
     return Logprobs(jnp.zeros((B, T)), jnp.zeros((B, T, n), jnp.int32), jnp.zeros((B, T, n)))
 
 
-def recorded(old: Logprobs, logits: jax.Array, path: jax.Array, emitted: jax.Array, start: jax.Array) -> Logprobs:
+def record(old: Logprobs, logits: jax.Array, path: jax.Array, emitted: jax.Array, start: jax.Array) -> Logprobs:
     """``old`` with one round written from place ``start`` [B] on; what lies after the last emitted token is void.
 
     Args:

@@ -6,10 +6,9 @@ import jax
 import numpy as np
 
 from .checkpoints.hub import LanguageModel
-from .decode import DecodeState
 from .errors import NumericsError
-from .requests.options import Batch
 from .requests.vocabulary import token_bytes
+from .session import Decoding
 from .stats import Stats, stats_of
 from .verify import LOSSY
 
@@ -42,16 +41,13 @@ class Result:
     top_logprobs: list[dict[int, float]] | None = None
 
 
-def results_of(
-    state: DecodeState, batch: Batch, prompts: list[list[int]], target: LanguageModel, rule: str, times: list[float]
-) -> list[Result]:
+def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Result]:
     """One Result for each row. Raises NumericsError where a row failed.
 
-    Args:
-      prompts: their token ids.
-      rule: name of the acceptance rule.
-      times: seconds of prefill, decoding and compilation.
+    ``rule``: name of the acceptance rule.
     """
+    state, batch = decoding.state, decoding.batch
+    times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
     host = jax.device_get((state.tokens, state.cache.length, state.failed, state.counters, state.logprobs))
     tokens, lengths, failed, counters, logprobs = host
     if failed.any():
@@ -61,7 +57,7 @@ def results_of(
         )
     sampled = np.asarray(batch.sampling.temperature) > 0
     results = []
-    for b, prompt in enumerate(prompts):
+    for b, prompt in enumerate(decoding.prompts):
         place = slice(len(prompt), lengths[b] + 1)
         new = tokens[b, place].tolist()
         text = target.tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -74,7 +70,7 @@ def results_of(
     return results
 
 
-def settled(result: Result, target: LanguageModel, stop_strings: list[str]) -> str:
+def settled_text(result: Result, target: LanguageModel, stop_strings: list[str]) -> str:
     """The part of a growing text that no later token can change or cut."""
     text = result.text.rstrip(HALF)
     said = _said(result.token_ids, target).rstrip(HALF) if stop_strings else ""

@@ -1,8 +1,9 @@
 """The one path from logits to probabilities, used by plain decoding, by drafters and by verification alike.
 
-Losslessness rests on p and q coming out of the same pipeline, so nothing else in specjax touches logits. Options are arrays over
-the batch: requests with different options share one compiled program. Order and meaning are those of transformers: logit bias and
-forbidden tokens, penalties, ``min_new_tokens``, constraint, the user's processors, temperature, top-k, top-p, min-p.
+Losslessness rests on p and q coming out of the same pipeline. Nothing else in specjax touches logits. Options are arrays
+over the batch, so that requests with different options share one compiled program. Order and meaning are those of
+transformers: logit bias and forbidden tokens, penalties, ``min_new_tokens``, constraint, the user's processors,
+temperature, top-k, top-p, min-p.
 """
 
 from collections.abc import Callable
@@ -16,29 +17,33 @@ from .checks import LARGEST, per_row
 from .context import Context
 from .errors import RequestError
 
+KEYS = "threefry2x32"
+"""The implementation of all random keys. A vmapped draw of "rbg", the default on many TPU hosts, uses the first key of the
+batch for all rows; sampling would then be neither lossless nor independent of the batch."""
+
 _PIECE = 64
 """Tokens of a piece in ``likeliest``."""
 
 
 @struct.dataclass
 class SamplingParams:
-    """Options of each row.
+    """Sampling options of each row.
 
     Attributes:
-      temperature: float32 [B]. 0 is greedy: all probability on the likeliest token.
-      top_k: int32 [B]. Keep the k likeliest tokens; 0 keeps all.
-      top_p: float32 [B], in (0, 1]. Keep the likeliest tokens that together reach this probability.
-      min_p: float32 [B], in [0, 1]. Drop tokens less likely than this fraction of the likeliest. After top-k and top-p, as in
-        transformers; vLLM applies it before them.
-      repetition_penalty: float32 [B], above 0. Logits of tokens in prompt or output are divided by it if positive and multiplied
-        if negative; 1 does nothing.
-      presence_penalty, frequency_penalty: float32 [B]. Subtracted from the logits of tokens in the output, once and for each
-        occurrence (OpenAI, vLLM; transformers has neither); 0 does nothing.
-      min_new_tokens: int32 [B]. Until then the tokens that would end the row are impossible. A stop string may still end it, as
-        in transformers; vLLM ignores those too.
+      temperature: float32 [B]. 0 is greedy: all probability lies on the likeliest token.
+      top_k: int32 [B]. Keeps the k likeliest tokens; 0 keeps all.
+      top_p: float32 [B], in (0, 1]. Keeps the likeliest tokens that together reach this probability.
+      min_p: float32 [B], in [0, 1]. Drops tokens less likely than this fraction of the likeliest. It applies after top-k
+        and top-p, as in transformers; vLLM applies it before them.
+      repetition_penalty: float32 [B], above 0. Divides positive logits of tokens in prompt or output, and multiplies
+        negative ones; 1 changes nothing.
+      presence_penalty, frequency_penalty: float32 [B]. Subtracted from the logits of tokens in the output, once or for each
+        occurrence (OpenAI, vLLM; transformers has neither); 0 changes nothing.
+      min_new_tokens: int32 [B]. Until then the tokens that would end the row are impossible. A stop string may still end
+        it, as in transformers; vLLM ignores stop strings too.
       bias: float32 [B, V] or [B, 1], added to the logits first; minus infinity forbids a token.
-      constraint: ``constraint.Automaton`` of all rows, or None.
-      start: int32 [B], each row's first state in it.
+      constraint: the automaton of all rows' constraints, or None.
+      start: int32 [B], each row's first state in ``constraint``.
       processors: functions ``(logits [B, N, V], Context) -> logits`` that run after all of the above. Static.
     """
 
@@ -54,6 +59,12 @@ class SamplingParams:
     constraint: struct.PyTreeNode | None = None
     start: jax.Array | None = None
     processors: tuple[Callable, ...] = struct.field(pytree_node=False, default=())
+
+
+def random_keys(seed, batch: int) -> jax.Array:
+    """Typed keys [batch] of the implementation ``KEYS`` from whole numbers: one seed for all rows, or one for each."""
+    seeds = np.broadcast_to(np.asarray(seed, np.uint32), batch)
+    return jax.vmap(lambda seed: jax.random.key(seed, impl=KEYS))(jnp.asarray(seeds))
 
 
 def sampling_params(
@@ -72,7 +83,10 @@ def sampling_params(
     start=None,
     processors: tuple[Callable, ...] = (),
 ) -> SamplingParams:
-    """Checked options for ``batch`` rows; each is one value for all or a list with one per row. Raises RequestError."""
+    """Options for ``batch`` rows. Each is one value for all rows, or a list with one value for each row.
+
+    Raises RequestError for a value out of range.
+    """
     options = (
         per_row("temperature", temperature, batch, np.float32),
         per_row("top_k", top_k, batch, np.int32),
@@ -88,8 +102,8 @@ def sampling_params(
     return SamplingParams(*map(jnp.asarray, options), constraint, start, tuple(processors))
 
 
-def checked_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:
-    """``processors``. Raises RequestError for one that does not map float32 logits [B, N, V] to the same."""
+def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:
+    """The processors. Raises RequestError for a processor that changes shape or dtype of float32 logits [B, N, V]."""
     shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, dtype)
     i32, logits = jnp.int32, shape(jnp.float32, 2, 3, vocab_size)
     rows, nodes = shape(i32, 2), shape(i32, 2, 3)
@@ -106,31 +120,32 @@ def checked_processors(processors: tuple[Callable, ...], vocab_size: int) -> tup
 
 
 def probabilities(logits: jax.Array, params: SamplingParams, context: Context | None = None) -> jax.Array:
-    """Distributions that the options make of logits: float32 [B, N, V] to float32 [B, N, V], one-hot in greedy rows.
+    """Distributions float32 [B, N, V] of logits [B, N, V] under the options; one-hot in greedy rows.
 
-    Work that no row asks for is not done: a batch of greedy rows costs an argmax, one without truncation no sort. Without a
-    ``context`` only the options that do not look back apply. Where the options rule out every token the distribution is NaN.
+    Options that no row uses cost nothing: a batch of greedy rows costs an argmax, a batch without truncation sorts nothing.
+    Without a ``context`` only the options that do not look back apply. Where the options rule out every token the
+    distribution is NaN.
     """
     logits = logits.astype(jnp.float32)
-    return warped(logits if context is None else adjusted(logits, params, context), params)
+    return warp(logits if context is None else adjust(logits, params, context), params)
 
 
-def warped(logits: jax.Array, params: SamplingParams) -> jax.Array:
-    """The second half of ``probabilities``: temperature and truncation of adjusted logits."""
+def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
+    """Temperature and truncation of adjusted logits: the second half of ``probabilities``."""
     greedy = params.temperature == 0
 
     def sampled(logits):
-        scaled = logits - logits.max(-1, keepdims=True)  # so that no temperature makes the largest infinite
+        scaled = logits - logits.max(-1, keepdims=True)  # no temperature then makes the largest infinite
         scaled /= jnp.where(greedy, 1.0, params.temperature)[:, None, None]
         cut = jnp.any((params.top_k > 0) | (params.top_p < 1) | (params.min_p > 0))
-        p = jax.nn.softmax(jax.lax.cond(cut, _truncated, lambda x, _: x, scaled, params))
+        p = jax.nn.softmax(jax.lax.cond(cut, _truncate, lambda x, _: x, scaled, params))
         return jnp.where(greedy[:, None, None], _one_hot_argmax(logits), p)
 
     return jax.lax.cond(jnp.all(greedy), _one_hot_argmax, sampled, logits)
 
 
 def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
-    """One token for each row: int32 [B] from keys [B] and distributions [B, V] that ``probabilities`` made."""
+    """One token for each row, int32 [B], from keys [B] and distributions [B, V] of ``probabilities``."""
     return jax.lax.cond(
         jnp.all(params.temperature == 0),
         lambda keys, p: jnp.argmax(p, -1).astype(jnp.int32),
@@ -140,14 +155,14 @@ def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
 
 
 def siblings(keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingParams, k: int, how: str) -> tuple[jax.Array, jax.Array]:
-    """k children for each node: int32 [B, N, k] in the order of choice, and bool [B, N, k], whether there was such a token.
+    """k children for each node: int32 [B, N, k] in the order of choice, and bool [B, N, k], whether the child exists.
 
     Args:
       keys: [B].
-      logits, q: float32 [B, N, V], adjusted logits and what ``warped`` made of them.
-      how: "without_replacement" and "independent" draw from q, the former by Gumbel's trick: the k largest of log q plus noise are
-        k draws, each given that those before it were something else (Kool et al. 2019). "top_k" takes the k likeliest, as greedy
-        rows always do.
+      logits, q: float32 [B, N, V], adjusted logits and their distribution after ``warp``.
+      how: "independent" draws k times from q. "without_replacement" draws by Gumbel's trick: the k largest of log q plus
+        noise are k draws, each given that it differs from those before (Kool et al. 2019). "top_k" takes the k likeliest,
+        as greedy rows always do.
     """
 
     def drawn(keys, logits, q):
@@ -170,9 +185,10 @@ def siblings(keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingP
 
 
 def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest of scores [..., V] and where they are, int32, both [..., k]: ``lax.top_k``, which looks at few of them here.
+    """The k largest of scores [..., V] and their indices int32, both [..., k], as ``lax.top_k``, but faster.
 
-    Of pieces of the vocabulary the k with the largest maxima hold them all. They stay in order, so that of equals the first comes first.
+    The vocabulary is cut into pieces. The k pieces with the largest maxima hold the k largest scores. The pieces stay in
+    order, so that of equal scores the first comes first.
     """
     size = _PIECE
     if scores.shape[-1] < 2 * k * size or scores.shape[-1] % size:
@@ -186,19 +202,19 @@ def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     return values, (piece * size + where % size).astype(jnp.int32)
 
 
-def adjusted(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Logits after everything that is not temperature or truncation, float32 [B, N, V]."""
+def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+    """Logits float32 [B, N, V] after all options but temperature and truncation: the first half of ``probabilities``."""
     penalties = (params.repetition_penalty != 1) | (params.presence_penalty != 0) | (params.frequency_penalty != 0)
     asked = jnp.any(penalties | (params.min_new_tokens > 0)) | jnp.any(params.bias != 0)
-    logits = jax.lax.cond(asked, _penalised, lambda logits, *_: logits, logits, params, context)
+    logits = jax.lax.cond(asked, _penalise, lambda logits, *_: logits, logits, params, context)
     if params.constraint is not None:
-        logits = _constrained(logits, params, context)
+        logits = _constrain(logits, params, context)
     for processor in params.processors:
         logits = processor(logits, context)
     return logits
 
 
-def _penalised(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
     V = logits.shape[-1]
     option = lambda x: x[:, None, None]
     logits = logits + params.bias[:, None]
@@ -212,10 +228,10 @@ def _penalised(logits: jax.Array, params: SamplingParams, context: Context) -> j
     return jnp.where(early[..., None] & stops[:, None], -jnp.inf, logits)
 
 
-def _constrained(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Minus infinity for tokens after which the row's constraint cannot be met within ``min_new_tokens`` and the limit.
+def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+    """Minus infinity for tokens after which the row cannot meet its constraint within ``min_new_tokens`` and the limit.
 
-    Nodes that can no longer be reached, since their path already breaks it, are left as they are.
+    Nodes whose path already breaks the constraint are never reached, and keep their logits.
     """
     automaton = params.constraint
     after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
@@ -232,11 +248,11 @@ def _one_hot_argmax(logits: jax.Array) -> jax.Array:
     return jnp.where(impossible, jnp.nan, jax.nn.one_hot(jnp.argmax(logits, -1), logits.shape[-1]))
 
 
-def _truncated(logits: jax.Array, params: SamplingParams) -> jax.Array:
-    """Logits with everything outside top-k, then top-p, then min-p at minus infinity.
+def _truncate(logits: jax.Array, params: SamplingParams) -> jax.Array:
+    """Logits with minus infinity outside top-k, then top-p, then min-p.
 
-    Each option keeps a prefix of the tokens in falling order, so one sort gives one threshold. Ties at the threshold are kept,
-    as transformers keeps them for top-k. The likeliest token always stays.
+    Each option keeps a prefix of the tokens in falling order, so that one sort gives one threshold. Ties at the threshold
+    are kept, as transformers keeps them for top-k. The likeliest token always stays.
     """
     V = logits.shape[-1]
     option = lambda x: x[:, None, None]
@@ -244,7 +260,7 @@ def _truncated(logits: jax.Array, params: SamplingParams) -> jax.Array:
     last = jnp.where(option(params.top_k) == 0, V, jnp.minimum(option(params.top_k), V)) - 1
     ranked = jnp.where(ranked >= jnp.take_along_axis(ranked, last, -1), ranked, -jnp.inf)
     p = jax.nn.softmax(ranked)
-    before = jnp.cumsum(p, -1) - p  # mass of the likelier ones: a token is in the nucleus while that is below top_p
+    before = jnp.cumsum(p, -1) - p  # a token is in the nucleus while the mass before it is below top_p
     kept = ((before < option(params.top_p)) | (option(params.top_p) >= 1)) & jnp.isfinite(ranked)
     p = jnp.where(kept, p, 0)
     kept &= p >= option(params.min_p) * p[..., :1]

@@ -50,7 +50,7 @@ class Stats:
     @property
     def mean_acceptance_length(self) -> float:
         """Tokens per target call: 1 + accepted drafts / calls, the bonus token counted (vLLM; tau of the EAGLE papers)."""
-        return 1 + self.accepted / max(self.target_calls, 1)
+        return self.generated / max(self.target_calls, 1)
 
     @property
     def draft_acceptance_rate(self) -> float:

@@ -9,6 +9,7 @@ Functions here take one row, without a batch axis; callers ``jax.vmap`` them.
 import dataclasses
 import itertools
 import math
+import operator
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -107,8 +108,28 @@ def expansion(widths: Sequence[int]) -> Topology:
     return from_paths(path for m in range(1, len(widths) + 1) for path in itertools.product(*map(range, widths[:m])))
 
 
+def as_topology(tree) -> Topology:
+    """The topology that a user means.
+
+    Args:
+      tree: a Topology; widths such as "1,1,3,1" or (1, 1, 3, 1); the name of a TOML file with ``paths``; or a list of paths,
+        see ``from_paths``.
+
+    Raises RequestError where there is no such tree.
+    """
+    if isinstance(tree, Topology):
+        return tree
+    if isinstance(tree, str | Path):
+        return topology(str(tree))
+    try:
+        parts = [part if isinstance(part, int) else tuple(map(operator.index, part)) for part in tree]
+    except TypeError:
+        raise RequestError(f"tree must be widths such as 1,1,3,1, a TOML file or a list of paths, not {tree!r}") from None
+    return expansion(parts) if all(isinstance(part, int) for part in parts) else from_paths(parts)
+
+
 def topology(text: str) -> Topology:
-    """The topology that a user names: widths such as "1,1,3,1", or a TOML file with ``paths``, see ``from_paths``."""
+    """The topology in a text: widths such as "1,1,3,1", or a TOML file with ``paths``, see ``from_paths``."""
     if all(width.strip().isdecimal() for width in text.split(",")):
         return expansion([int(width) for width in text.split(",")])
     try:

@@ -1,22 +1,24 @@
 """Acceptance rules: which path of a token tree is kept, and which token follows it.
 
-A rule is a pure function ``(p, tree, key) -> Verdict`` for one row. ``p[i]`` is the target's distribution after node i and
-``tree.q[i]`` the one its children were drawn from, both already warped by the sampling options (temperature, top-k, ...), in
-float32. ``key`` holds typed keys [P], of the root's place in the text and those after it; rules that draw otherwise than place by
-place use the first. Every rule but ``typical`` is lossless: accepted tokens plus bonus are distributed as the target's own samples. At
-temperature 0 both are one-hot and every rule is the greedy walk.
+A rule is a pure function ``(p, tree, key) -> Verdict`` for one row. ``p[i]`` is the target's distribution after node i.
+``tree.q[i]`` is the distribution from which the children of node i were drawn. Both are float32 and come out of the same
+sampling options. ``key`` holds typed keys [P]: one for the root's place in the text and for each place after it. Rules that
+do not draw place by place use the first. Every rule but ``typical`` is lossless: accepted tokens and bonus token are
+distributed as the target's own samples. At temperature 0 both distributions are one-hot, and every rule is the greedy walk.
 
-Rules that divide by q hold for candidates drawn in one particular way, which ``resolve`` checks: a chain, siblings drawn without
-replacement, or siblings drawn independently, from one draft or several. Siblings are tested in the order of their nodes, which must be that of the draws; of
-siblings drawn without replacement only the last may be invalid, since each was drawn given those before it.
+A rule that divides by q is exact for nodes drawn in certain ways, which ``resolve`` checks: a chain, siblings drawn
+without replacement, or siblings drawn independently, from one draft or several. Siblings are tested in the order of their
+nodes, which must be the order of their draws. Of siblings drawn without replacement only the last may be invalid, since
+each was drawn given those before it.
 """
 
+import enum
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import random
+from jax import lax, random
 
 from .errors import RequestError
 from .tree import Tree, ancestors
@@ -67,7 +69,7 @@ def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     return _chain_verdict(last, p[last], tree, bonus_key)
 
 
-def block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Block verification of a chain drawn from q (Sun et al. 2024, Algorithm 2): judges whole prefixes jointly.
 
     Never accepts fewer tokens in expectation than ``rejection``. ``w[i]`` is the mass with which the first i tokens may be kept;
@@ -80,7 +82,7 @@ def block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         w = jnp.where(w * p >= q, 1.0, w * p / q)  # min(1, w p / q), without overflow; q > 0: the token was drawn from it
         return w, w
 
-    _, w = jax.lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(tree.q, tree)))
+    _, w = lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(tree.q, tree)))
     w = jnp.concatenate([jnp.ones(1), w])  # [N]
 
     node, end = jnp.arange(w.size), _end(tree)
@@ -136,7 +138,7 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         enough = some(beta) <= middle * beta
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-    _, rho = jax.lax.fori_loop(0, 30, halve, (jnp.ones(nodes.size), jnp.maximum(k, 1.0)))
+    _, rho = lax.fori_loop(0, 30, halve, (jnp.ones(nodes.size), jnp.maximum(k, 1.0)))
     beta = overlap(rho).sum(-1)
     covered = overlap(rho) * (some(beta) / jnp.where(beta > 0, beta, 1))[:, None]
     left = _residual(p, jnp.where(k[:, None] > 0, covered, 0))
@@ -146,7 +148,7 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Traversal verification of siblings drawn without replacement (Weng et al. 2025): from the leaves up.
 
-    Generalises ``block`` to trees. ``w[i]`` is the mass with which node i may be kept. Nodes are left in depth-first post-order:
+    Generalises ``block_verification`` to trees. ``w[i]`` is the mass with which node i may be kept. Nodes are left in depth-first post-order:
     one that is refused takes its share from its parent's w, p and q before the next sibling is entered. The root has w = 1.
     """
     accept_key, bonus_key = random.split(key[0])
@@ -179,10 +181,10 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         node, seen = state[:2]
         waiting = (tree.parent == node) & (nodes > seen[node]) & tree.valid
         child = jnp.argmax(waiting)
-        return jax.lax.cond(waiting.any(), enter, leave, state, child)
+        return lax.cond(waiting.any(), enter, leave, state, child)
 
     start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)  # a node's children come after itself
-    node, _, _, p, _, _ = jax.lax.while_loop(lambda state: ~state[-1], turn, start)
+    node, _, _, p, _, _ = lax.while_loop(lambda state: ~state[-1], turn, start)
     return _verdict_at(node, random.categorical(bonus_key, jnp.log(p[node])), tree, ancestors(tree))
 
 
@@ -202,41 +204,80 @@ def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, 
 
 
 RULES = {
-    "argmax_walk": argmax_walk, "sample_and_walk": sample_and_walk, "rejection": rejection, "block": block,
-    "recursive_rejection": recursive_rejection, "multi_step": multi_step, "k_seq": k_seq, "traversal": traversal, "typical": typical,
-}  # fmt: skip
-"""The rules by the names users give them."""
+    "argmax_walk": argmax_walk,
+    "sample_and_walk": sample_and_walk,
+    "rejection": rejection,
+    "block": block_verification,
+    "recursive_rejection": recursive_rejection,
+    "multi_step": multi_step,
+    "k_seq": k_seq,
+    "traversal": traversal,
+    "typical": typical,
+}
+"""The rules by their public names."""
 
 LOSSY = ("typical",)
 
-_DRAWN = {
-    "rejection": ("chain",),
-    "block": ("chain",),
-    "recursive_rejection": ("chain", "without_replacement"),
-    "traversal": ("chain", "without_replacement"),
-    "multi_step": ("chain", "independent", "from_several"),
-    "k_seq": ("chain", "independent"),
+
+class Drawn(enum.StrEnum):
+    """How the nodes of a tree were drawn from its q."""
+
+    CHOSEN = "chosen"
+    CHAIN = "chain"
+    WITHOUT_REPLACEMENT = "without_replacement"
+    INDEPENDENT = "independent"
+    FROM_SEVERAL = "from_several"
+
+
+_HOLDS_FOR = {
+    "rejection": (Drawn.CHAIN,),
+    "block": (Drawn.CHAIN,),
+    "recursive_rejection": (Drawn.CHAIN, Drawn.WITHOUT_REPLACEMENT),
+    "traversal": (Drawn.CHAIN, Drawn.WITHOUT_REPLACEMENT),
+    "multi_step": (Drawn.CHAIN, Drawn.INDEPENDENT, Drawn.FROM_SEVERAL),
+    "k_seq": (Drawn.CHAIN, Drawn.INDEPENDENT),
 }
-"""How candidates must have been drawn for a rule that divides by their q."""
+"""For each rule that divides by q, the ways of drawing for which it is exact."""
 
 _AUTO = {
-    "": "sample_and_walk", "chain": "block", "without_replacement": "recursive_rejection", "independent": "multi_step", "from_several": "multi_step",
-}  # fmt: skip
+    Drawn.CHOSEN: "sample_and_walk",
+    Drawn.CHAIN: "block",
+    Drawn.WITHOUT_REPLACEMENT: "recursive_rejection",
+    Drawn.INDEPENDENT: "multi_step",
+    Drawn.FROM_SEVERAL: "multi_step",
+}
 
 
-def resolve(name: str, sampled: str):
-    """The rule called ``name``; "auto" is the lossless one with the highest acceptance for ``sampled`` (see ``Drafter``).
+def resolve(name: str, drawn: Drawn) -> Callable:
+    """The rule called ``name``; "auto" is the lossless rule that accepts most of nodes drawn in this way.
 
-    Raises RequestError for an unknown name, or a rule that does not hold for candidates drawn in that way.
+    Raises RequestError for an unknown name, or a rule that is not exact for nodes drawn in this way.
     """
     if name == "auto":
-        name = _AUTO[sampled]
+        name = _AUTO[drawn]
     if name not in RULES:
         raise RequestError(f"rule {name!r} is unknown; use auto or one of {', '.join(RULES)}")
-    if name in _DRAWN and sampled not in _DRAWN[name]:
-        drawn = f"draws {sampled.replace('_', ' ')}" if sampled else "chooses them"
-        raise RequestError(f"rule {name!r} needs drafts sampled as {' or '.join(_DRAWN[name])}, and this method {drawn}; use rule='auto'")
+    if name in _HOLDS_FOR and drawn not in _HOLDS_FOR[name]:
+        exact = " or ".join(way.value for way in _HOLDS_FOR[name])
+        does = "chooses them" if drawn is Drawn.CHOSEN else f"draws {drawn.value.replace('_', ' ')}"
+        raise RequestError(f"rule {name!r} needs drafts sampled as {exact}, and this method {does}; use rule='auto'")
     return RULES[name]
+
+
+def accept(rule: Callable, p: jax.Array, tree: Tree, keys: jax.Array, temperature: jax.Array) -> Verdict:
+    """The rule's verdict for every row.
+
+    Args:
+      p: float32 [B, N, V]; ``tree`` is batched.
+      keys: typed keys [B, P].
+      temperature: float32 [B]. Where all rows are greedy only the greedy walk is computed.
+    """
+    return lax.cond(
+        jnp.all(temperature == 0),
+        lambda p, tree, keys: jax.vmap(argmax_walk)(p, tree),
+        lambda p, tree, keys: jax.vmap(rule)(p, tree, keys),
+        p, tree, keys,
+    )  # fmt: skip
 
 
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
@@ -281,7 +322,7 @@ def _descend(p, tree: Tree, key, proposal: Callable, refused: Callable, left: ja
         return (jnp.where(kept, i, node), r, tried), None
 
     start = (jnp.int32(0), p[0], jnp.zeros(p.shape[-1], bool))
-    (last, r, _), _ = jax.lax.scan(test, start, jnp.arange(1, tree.parent.size))
+    (last, r, _), _ = lax.scan(test, start, jnp.arange(1, tree.parent.size))
     bonus = random.categorical(bonus_key, jnp.log(r if left is None else left[last]))
     return _verdict_at(last, bonus, tree, ancestors(tree))
 

@@ -58,18 +58,17 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
     write_checkpoint(directory, written.finished(tensors, config), raw, written.file)
 
 
-def chosen(target: LanguageModel, drafts: tuple, kinds: tuple[str, ...], method: str) -> Head:
+def choose_head(target: LanguageModel, drafts: tuple, kind: str, method: str) -> Head:
     """The one head among the drafts, or without drafts the embedded one of the target. Raises RequestError where it is of no such kind."""
-    wanted = f"method {method!r} drafts with a trained head of kind {' or '.join(kinds)}"
+    wanted = f"method {method!r} drafts with a trained head of kind {kind}"
     for draft in drafts[:1]:
-        if isinstance(draft, Head) and draft.config.kind in kinds:
+        if isinstance(draft, Head) and draft.config.kind == kind:
             return draft
         given = f"is one of kind {draft.config.kind!r}" if isinstance(draft, Head) else "is a language model"
         raise RequestError(f"{wanted}, and draft {draft.name!r} {given}; name another draft, or another method")
-    embedded = [f"{target.name}-{kind}" for kind in kinds if f"{target.name}-{kind}" in zoo()]
-    if not embedded:
+    if f"{target.name}-{kind}" not in zoo():
         raise RequestError(f"{wanted}, and {target.name!r} comes with none; name one with draft, or --draft")
-    return load_drafter(embedded[0], target)
+    return load_drafter(f"{target.name}-{kind}", target)
 
 
 def _module(layout: Layout, found: Found, target: LanguageModel, dtype: str, mesh) -> nnx.Module:

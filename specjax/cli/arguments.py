@@ -23,26 +23,33 @@ def method_of(args: argparse.Namespace) -> str:
 
 def drafting_of(args: argparse.Namespace) -> dict:
     """The options of drafting methods that were given."""
-    from ..drafters import OPTIONS
+    from ..drafters import all_options
     from ..tree import topology
 
-    given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name, None) is not None}
+    given = {name: getattr(args, name) for name in all_options() if getattr(args, name, None) is not None}
     return given | ({"tree": topology(given["tree"])} if "tree" in given else {})
 
 
-def check_options(args: argparse.Namespace, methods: list[str], sampling: dict) -> None:
-    """Raises what would be raised later anyway, before a model is loaded."""
+def check_arguments(args: argparse.Namespace, methods: list[str], sampling: dict, select: bool = False) -> None:
+    """Raises before a model is loaded what the library would raise later.
+
+    ``select``: options of other methods are passed over, so that one set of options serves all methods.
+    """
     from ..checks import whole
-    from ..drafters import METHODS, check_drafts, make_drafter
+    from ..drafter import TrainedHead
+    from ..drafters import METHODS, check_drafts, check_options, make_drafter, needs_of
+    from ..evaluation.comparison import select_options
     from ..requests.options import Options, checked_numbers
     from ..verify import resolve
 
     if not methods:
         raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
     for method in methods:
-        drafter = make_drafter(method, **drafting_of(args))
-        resolve(getattr(args, "rule", "auto"), drafter.sampled)
-        check_drafts(method, drafter, len(args.draft))
+        options = select_options(method, drafting_of(args)) if select else drafting_of(args)
+        check_options(method, options)
+        check_drafts(method, len(args.draft))
+        if not isinstance(needs_of(method), TrainedHead):  # a head's method is made when the head is loaded
+            resolve(getattr(args, "rule", "auto"), make_drafter(method, **options).drawn)
     checked_numbers(Options.of(sampling), 1)
     numbers = {name: getattr(args, name, None) for name in ("max_new_tokens", "num_prompts", "repeats", "num_speculative_tokens")}
     for name, value in numbers.items():

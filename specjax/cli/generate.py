@@ -6,7 +6,7 @@ import json
 import sys
 
 from ..errors import RequestError
-from .arguments import check_options, drafting_of, load_target, method_of, sampling_of
+from .arguments import check_arguments, drafting_of, load_target, method_of, sampling_of
 from .terminal import print_prompt, print_stats, status, streamed
 
 
@@ -16,7 +16,7 @@ def run_generate(args: argparse.Namespace) -> None:
     if args.stream and len(prompts) > 1:
         raise RequestError("--stream takes one prompt; leave it out for several")
     sampling = sampling_of(args)
-    check_options(args, [method_of(args)], sampling)
+    check_arguments(args, [method_of(args)], sampling)
     from ..generate import Generator
 
     with status("loading"):

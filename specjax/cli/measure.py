@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from .arguments import check_options, check_output, drafting_of, load_target, method_of, prompts_of, sampling_of
+from .arguments import check_arguments, check_output, drafting_of, load_target, method_of, prompts_of, sampling_of
 from .terminal import bar_of, print_table, status
 
 _VERIFIED_PROMPTS, _VERIFIED_TOKENS = 4, 32  # short: every draw reads its prompt anew
@@ -11,20 +11,22 @@ _VERIFIED_PROMPTS, _VERIFIED_TOKENS = 4, 32  # short: every draw reads its promp
 
 def run_compare(args: argparse.Namespace) -> None:
     """Measures the methods and prints a table, or JSON."""
-    from ..drafters import METHODS, make_drafter
+    from ..drafter import Models
+    from ..drafters import METHODS, needs_of
     from ..evaluation import compare, left_out, report
-    from ..generate import loaded
+    from ..generate import load_drafts
 
     everything = args.methods in (None, "all")
     methods = list(METHODS) if everything else [m.strip() for m in args.methods.split(",") if m.strip()]
-    enough = lambda method: int(make_drafter(method, **drafting_of(args)).needs_draft) <= len(args.draft)
-    check_options(args, list(filter(enough, methods)) if everything else methods, {})
+    enough = lambda needs: not isinstance(needs, Models) or needs.least <= len(args.draft)
+    fit = [method for method in methods if enough(needs_of(method))] if everything else methods
+    check_arguments(args, fit, {}, select=True)
     check_output(args.output)
     prompts = prompts_of(args)
     with status("loading"):
         target = load_target(args)
         prompts = prompts(target)
-        drafts = loaded(target, args.draft)
+        drafts = load_drafts(target, args.draft)
         reasons = left_out(target, methods, drafts, **drafting_of(args)) if everything else {}
     with bar_of("comparing") as bar:
         options = dict(drafting_of(args), max_new_tokens=args.max_new_tokens, repeats=args.repeats, shares=args.shares)
@@ -45,7 +47,7 @@ def run_verify(args: argparse.Namespace) -> int:
     from ..generate import Generator
 
     sampling = sampling_of(args)
-    check_options(args, [method_of(args)], sampling)
+    check_arguments(args, [method_of(args)], sampling)
     for name in ("samples", "tokens"):
         whole(f"--{name}", getattr(args, name))
     prompts = prompts_of(args, _VERIFIED_TOKENS, _VERIFIED_PROMPTS)

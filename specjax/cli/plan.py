@@ -76,7 +76,7 @@ def run_ngrams(args: argparse.Namespace) -> None:
     with status("counting"):
         tokenizer, config = load_tokenizer(args.model)
         ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        counted = statistics.counted(ids, config.vocab_size, args.contexts)
+        counted = statistics.count_ngrams(ids, config.vocab_size, args.contexts)
         statistics.save(counted, config.vocab_size, args.output)
     known = " and ".join(f"{leaf.shape[0]} of {leaf.shape[1]}" for leaf in counted.contexts)
     print(f"{sum(map(len, ids))} tokens; contexts {known} tokens", file=sys.stderr)

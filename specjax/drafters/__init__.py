@@ -1,21 +1,23 @@
-"""Drafting methods, one file each, and their names."""
+"""Drafting methods, one file each, and their names. A new method is a file in this folder and a line in ``METHODS``."""
 
 import dataclasses
 import difflib
 from collections.abc import Sequence
 
+from ..drafter import Drafter, Models, Nothing, TrainedHead
 from ..errors import RequestError
+from ..heads.base import Head
 from .adaptive import LENGTHS, Adaptive
-from .base import Drafter, can_rest, checked, heads_of, parameters, remembered, several
-from .block import Block
+from .block import BlockDrafter
 from .cascade import Cascade
 from .draft_model import DraftModel
 from .dynamic_tree import DynamicTree
 from .eagle import Eagle, Eagle2, Eagle3
 from .early_exit import EarlyExit
+from .hydra import Hydra
 from .layer_skip import LayerSkip
 from .lookahead import Lookahead
-from .medusa import Hydra, Medusa
+from .medusa import Medusa
 from .merged import Merged
 from .mtp import Mtp
 from .ngram import Ngram
@@ -25,79 +27,168 @@ from .switch import Switch
 from .token_recycling import TokenRecycling
 from .tree import DraftTree
 
-METHODS = {
-    "none": Plain, "ngram": Ngram, "suffix": Suffix, "token_recycling": TokenRecycling, "lookahead": Lookahead, "draft_model": DraftModel,
-    "tree": DraftTree, "dynamic_tree": DynamicTree, "merged": Merged, "cascade": Cascade, "early_exit": EarlyExit, "layer_skip": LayerSkip,
-    "medusa": Medusa, "hydra": Hydra, "eagle": Eagle, "eagle2": Eagle2, "eagle3": Eagle3, "mtp": Mtp, "block": Block, "switch": Switch,
-}  # fmt: skip
-
-OPTIONS = tuple(
-    dict.fromkeys(
-        field.name
-        for method in (*METHODS.values(), Adaptive)
-        for field in dataclasses.fields(method)
-        if field.name not in ("drafter", "drafters", "head")
-    )
-)
-"""The options of all methods."""
+METHODS: dict[str, type[Drafter]] = {
+    "none": Plain,
+    "ngram": Ngram,
+    "suffix": Suffix,
+    "token_recycling": TokenRecycling,
+    "lookahead": Lookahead,
+    "draft_model": DraftModel,
+    "tree": DraftTree,
+    "dynamic_tree": DynamicTree,
+    "merged": Merged,
+    "cascade": Cascade,
+    "early_exit": EarlyExit,
+    "layer_skip": LayerSkip,
+    "medusa": Medusa,
+    "hydra": Hydra,
+    "eagle": Eagle,
+    "eagle2": Eagle2,
+    "eagle3": Eagle3,
+    "mtp": Mtp,
+    "block": BlockDrafter,
+    "switch": Switch,
+}
 
 __all__ = [
-    "METHODS", "OPTIONS", "Adaptive", "Block", "Cascade", "DraftModel", "DraftTree", "Drafter", "DynamicTree", "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Hydra",
-    "LayerSkip", "Lookahead", "Medusa", "Merged", "Mtp", "Ngram", "Plain", "Suffix", "Switch", "TokenRecycling", "check_drafts", "checked", "default_method",
-    "heads_of", "make_drafter", "parameters", "remembered", "several",
+    "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2", "Eagle3",
+    "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing", "Plain", "Suffix",
+    "Switch", "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options", "default_method", "make_drafter",
+    "method_for_head", "needs_of", "own_options", "split_methods",
 ]  # fmt: skip
 
+_MADE_BY_US = ("drafter", "drafters", "head", "length")
+"""Fields that a user does not set."""
 
-def make_drafter(method: str | Sequence[str], **options) -> Drafter:
-    """The drafter of a method, or of a list of methods between which each row switches ("ngram,draft_model" is such a list). Options
-    of other methods are passed over, so that one set serves all.
 
-    Raises RequestError for an unknown method or option, an empty list, or options that do not fit.
+def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafter:
+    """The drafter of a method, or of a list of methods between which each row switches.
+
+    Args:
+      method: a name, names separated by commas such as "ngram,draft_model", or a list of names.
+      head: the configuration of the trained head, for a method that needs one.
+      options: the method's own options; with ``draft_length`` those of ``Adaptive``.
+
+    Raises RequestError for an unknown method, an empty list, options of other methods, or options that do not fit.
     """
-    names = [name.strip() for name in (method.split(",") if isinstance(method, str) else method)]
-    for name in options:
-        if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, 1)
-            raise RequestError(f"option {name!r} is unknown; " + (f"did you mean {near[0]}?" if near else f"use {', '.join(OPTIONS)}"))
+    names = split_methods(method)
+    check_options(method, options)
+    if names == ["switch"]:
+        return _replace(Switch(tuple(_replace(drafter, options) for drafter in Switch().drafters)), options)
+    if len(names) > 1:
+        return _replace(Switch(tuple(_make(METHODS[name], None, options) for name in names)), options)
+    return _control_length(_make(METHODS[names[0]], head, options), options)
+
+
+def split_methods(method: str | Sequence[str]) -> list[str]:
+    """The names in a list of methods. Raises RequestError for an unknown name or an empty list."""
+    names = [str(name).strip() for name in (method.split(",") if isinstance(method, str) else method)]
     if not any(names):
-        raise RequestError(f"the list of methods is empty; name one of {', '.join(METHODS)}, or several such as ngram,draft_model")
+        raise RequestError(
+            f"the list of methods is empty; name one of {', '.join(METHODS)}, or several such as ngram,draft_model"
+        )
     for name in names:
         if name not in METHODS:
             raise RequestError(f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
+    if len(names) > 1 and any(isinstance(METHODS[name].needs, TrainedHead) for name in names):
+        raise RequestError("a list of methods takes those that draft chains: draft_model, ngram, suffix")
+    return names
+
+
+def own_options(method: str | Sequence[str]) -> tuple[str, ...]:
+    """The options that a method, or a list of methods, takes."""
+    names = split_methods(method)
+    types = [METHODS[name] for name in names]
     if names == ["switch"]:
-        return _with(Switch(tuple(_with(drafter, options) for drafter in Switch().drafters)), options)
-    if len(names) > 1:
-        return _with(Switch(tuple(_with(METHODS[name](), options) for name in names)), options)
-    return _controlled(_with(METHODS[names[0]](), options), options)
+        types += [type(drafter) for drafter in Switch().drafters]
+    elif len(names) > 1:
+        types += [Switch]
+    elif types[0].can_rest:
+        types += [Adaptive]
+    return _fields_of(types)
+
+
+def all_options() -> tuple[str, ...]:
+    """The options of all methods."""
+    return _fields_of([*METHODS.values(), Adaptive])
+
+
+def check_options(method: str | Sequence[str], options) -> None:
+    """Raises RequestError for an option that is unknown, or that belongs to another method."""
+    own, known = own_options(method), all_options()
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise RequestError(
+                f"option {name!r} is unknown; " + (f"did you mean {near[0]}?" if near else f"use {', '.join(known)}")
+            )
+        if name not in own:
+            title = method if isinstance(method, str) else ",".join(method)
+            mend = f"it takes {', '.join(own)}" if own else "it takes none"
+            raise RequestError(f"option {name!r} belongs to another method than {title!r}; {mend}")
 
 
 def default_method(drafts: Sequence) -> str:
-    """The method where none is named and these drafts are given: that of a head's kind if the first is one, or else by their number."""
-    kind = getattr(getattr(drafts[0], "config", None), "kind", None) if drafts else None
-    if kind:
-        return next(method for method, drafter in METHODS.items() if kind in heads_of(drafter()))
+    """The method for these drafts where none is named: by the kind of the first draft if it is a head, else by their number.
+
+    ``drafts``: loaded drafts, or names, which count as language models.
+    """
+    if drafts and isinstance(drafts[0], Head):
+        return method_for_head(drafts[0].config.kind)
     return ("none", "draft_model", "merged")[min(len(drafts), 2)]
 
 
-def check_drafts(method: str, drafter: Drafter, drafts: int) -> None:
-    """Raises RequestError where the drafter of ``method`` needs more drafts than so many. Heads have defaults, see ``heads.load.chosen``."""
-    needed = 0 if heads_of(drafter) else int(drafter.needs_draft)
-    if drafts < needed:
-        wanted = "a draft" if needed == 1 else f"{needed} drafts and {drafts or 'none'} is given"
-        raise RequestError(f"method {method!r} needs {wanted}; name smaller models with draft, or --draft")
+def method_for_head(kind: str) -> str:
+    """The first method that drafts with heads of a kind."""
+    return next(method for method, drafter in METHODS.items() if drafter.needs == TrainedHead(kind))
 
 
-def _with(drafter: Drafter, options: dict) -> Drafter:
+def check_drafts(method: str | Sequence[str], drafts: int) -> None:
+    """Raises RequestError where a method needs more draft models than ``drafts``. Trained heads have a default."""
+    needs = needs_of(method)
+    if not isinstance(needs, Models) or drafts >= needs.least:
+        return
+    title = method if isinstance(method, str) else ",".join(method)
+    wanted = "a draft" if needs.least == 1 else f"{needs.least} drafts and {drafts or 'none'} is given"
+    raise RequestError(f"method {title!r} needs {wanted}; name smaller models with draft, or --draft")
+
+
+def needs_of(method: str | Sequence[str]) -> Nothing | Models | TrainedHead:
+    """What a method drafts with, known before any option is."""
+    names = split_methods(method)
+    if len(names) == 1 and names != ["switch"]:
+        return METHODS[names[0]].needs
+    members = Switch().drafters if names == ["switch"] else [METHODS[name]() for name in names]
+    return Switch(tuple(members)).needs
+
+
+def _fields_of(types: Sequence[type]) -> tuple[str, ...]:
+    names = (field.name for method in types for field in dataclasses.fields(method))
+    return tuple(dict.fromkeys(name for name in names if name not in _MADE_BY_US))
+
+
+def _make(method: type[Drafter], head, options: dict) -> Drafter:
+    """A drafter with those of the options that are its own."""
+    if isinstance(method.needs, TrainedHead):
+        if head is None:
+            raise RequestError(f"{method.__name__} drafts with a trained head of kind {method.needs.kind!r}; give its configuration")
+        options = options | {"head": head}
+    known = {field.name for field in dataclasses.fields(method)}
+    return method(**{name: value for name, value in options.items() if name in known})
+
+
+def _replace(drafter: Drafter, options: dict) -> Drafter:
     """The drafter with those of the options that are its own."""
     known = {field.name for field in dataclasses.fields(drafter)}
     return dataclasses.replace(drafter, **{name: value for name, value in options.items() if name in known})
 
 
-def _controlled(drafter: Drafter, options: dict) -> Drafter:
-    """A chain drafter with its draft length controlled, if the options say so."""
+def _control_length(drafter: Drafter, options: dict) -> Drafter:
+    """A chain drafter inside ``Adaptive``, if the options ask for it."""
     length = options.get("draft_length", "fixed")
     if length not in LENGTHS:
         raise RequestError(f"draft_length {length!r} is unknown; use one of {', '.join(LENGTHS)}")
-    if length == "fixed" or not can_rest(drafter):
+    if length == "fixed" or not drafter.can_rest:
         return drafter
-    return Adaptive(drafter, **{field.name: options[field.name] for field in dataclasses.fields(Adaptive) if field.name in options})
+    known = {field.name for field in dataclasses.fields(Adaptive)}
+    return Adaptive(drafter, **{name: value for name, value in options.items() if name in known})

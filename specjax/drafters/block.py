@@ -1,41 +1,42 @@
-"""One pass of a head drafts a block: DFlash (2602.06036), its causal variant JetSpec (2606.18394), DSpark (2607.05147); trees from one pass (DDTree, 2604.12989)."""
+"""A head drafts a block in one pass: DFlash (2602.06036), its causal variant JetSpec (2606.18394), DSpark (2607.05147)."""
 
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import cache as kv
-from ..cache import KVCache
+from ..cache import KVCache, commit
 from ..checks import per_row, whole
+from ..drafter import Drafter, TrainedHead
 from ..errors import RequestError
 from ..tree import Tree, chain
+from ..verify import Drawn
 from .parts import chains
 from .parts.best_first import best_first, check_best_first
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
-    """Reads the root and masks after it in one forward, beside a cache of what the target computed of all tokens before.
+class BlockDrafter(Drafter):
+    """Reads the root and masks after it in one forward, beside a cache of the target's features of all tokens before.
 
-    Without a Markov correction each place's tokens are chosen: a chain of the likeliest ones, or with ``tree_nodes`` a tree of the
-    likeliest sequences. With one a token depends on the token before, and a chain is drawn from left to right under the same sampling
-    options as the target; q is what each was drawn from.
+    Without a Markov correction each place's tokens are chosen: a chain of the likeliest tokens, or with ``tree_nodes`` a
+    tree of the likeliest sequences (DDTree, 2604.12989). With a correction a token depends on the token before: a chain is
+    drawn from left to right under the target's sampling options, and q is the distribution of each draw.
 
-    A chain may end before a token whose confidence is below ``draft_confidence``, and the output stays exact (DSpark, Algorithm 1). The
-    confidence of a place reads its hidden state, which knows the context and the root alone, and the token before, which is drafted and
-    judged whatever follows; never the token whose place it is. Given its past every token is thus either drawn from its q or not drawn,
-    and the rules' proofs take a chain's end as they find it. A threshold that looked at the token drawn would drop the less likely ones
-    and leave a law that is not q.
+    A chain may end before a token whose confidence is below ``draft_confidence``, and the output stays exact (DSpark,
+    Algorithm 1). The confidence of a place reads its hidden state, which depends on the context and the root alone, and the
+    token before, which is judged whatever follows. It never reads the token of its own place. Given its past every token is
+    thus either drawn from its q or not drawn. A threshold on the drawn token would drop the less likely tokens, and the rest
+    would not be distributed as q.
 
     Attributes:
       num_speculative_tokens: places of the block that are used; by default all.
-      tree_nodes: drafted nodes of a tree, the root not counted; more than a chain has. 0 for a chain.
-      tree_top_k: for a tree, tokens looked at of each place.
-      draft_confidence: where a chain ends; 0 for nowhere. Needs a head with confidence.
+      tree_nodes: drafted nodes of a tree, without the root; more than a chain has. 0 for a chain.
+      tree_top_k: for a tree, tokens considered at each place.
+      draft_confidence: where a chain ends; 0 never ends it. Needs a head with a confidence output.
       head: the head's configuration.
     """
 
@@ -43,9 +44,8 @@ class Block:
     tree_nodes: int = 0
     tree_top_k: int = 4
     draft_confidence: float = 0.0
-    head: Any = None
-    heads: ClassVar[tuple[str, ...]] = ("block",)
-    needs_draft: ClassVar[bool] = True
+    head: Any = dataclasses.field(kw_only=True)
+    needs = TrainedHead("block")
 
     def __post_init__(self):
         if self.num_speculative_tokens is not None:
@@ -53,35 +53,30 @@ class Block:
         whole("tree_nodes", self.tree_nodes, 0)
         whole("tree_top_k", self.tree_top_k)
         per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
-        if self.head is not None:
-            self._check_head()
+        self._check_head()
 
     @property
     def depth(self) -> int:
-        """Before there is a head 0, unless ``num_speculative_tokens`` says it."""
-        if self.num_speculative_tokens is None:
-            return 0 if self.head is None else self.head.drafts
-        return self.num_speculative_tokens
+        return self.head.drafts if self.num_speculative_tokens is None else self.num_speculative_tokens
 
     @property
-    def sampled(self) -> str:
-        """Before there is a head, what refuses no rule."""
-        return "chain" if self.head is None or self.head.markov_rank else ""
+    def drawn(self) -> Drawn:
+        return Drawn.CHAIN if self.head.markov_rank else Drawn.CHOSEN
 
     @property
     def taps(self) -> tuple[int, ...]:
-        return () if self.head is None else self.head.taps
+        return self.head.taps
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> KVCache:
         """The context: keys and values of all tokens before the root."""
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         return KVCache(draft.context(taps, positions, dtype), lengths - 1)
 
-    def draft(self, target, draft, state, key):
+    def propose(self, target, draft, state, key):
         hidden, root = self._read(target, draft, state), state.root
         scores = draft.logits(target, hidden)
         if self.head.markov_rank:
-            return self._drawn(draft, hidden, scores, state, key), state.drafter
+            return self._draw(draft, hidden, scores, state, key), state.drafter
         if self.tree_nodes:
             grow = partial(best_first, nodes=self.tree_nodes, width=self.tree_top_k)
             return jax.vmap(grow)(root, jax.nn.log_softmax(scores)), state.drafter
@@ -92,19 +87,19 @@ class Block:
             valid = valid.at[:, 1:].set(going > 0)
         return jax.vmap(lambda tokens, valid: chain(tokens, valid=valid))(tokens, valid), state.drafter
 
-    def commit(self, target, draft, state, tree, out, verdict) -> KVCache:
-        """The context with the nodes that were kept. Their taps, of tokens that the block drafted, depend on what was read of the cache,
-        without which XLA:CPU would copy it."""
+    def commit(self, target, draft, state, tree, scored, verdict) -> KVCache:
+        """The context with the nodes that were kept."""
         n, context = state.cache.length, state.drafter
         on_path = lambda tap: jnp.take_along_axis(tap, verdict.path[..., None], 1)
-        taps = out.taps if tree.is_chain else tuple(map(on_path, out.taps))
-        rows = draft.context(taps, n[:, None] + jnp.arange(verdict.path.shape[1]), context.layers[0][0].dtype)
-        return kv.commit(context, rows, None, n, n + verdict.length)
+        taps = scored.taps if tree.is_chain else tuple(map(on_path, scored.taps))
+        rows = draft.context(taps, n[:, None] + jnp.arange(verdict.path.shape[1]), context.dtype)
+        return commit(context, rows, None, n + verdict.length, valid=verdict.length > 0)
 
     def _read(self, target, draft, state) -> jax.Array:
-        """Hidden states float32 [B, D, E] of the places that say the D drafted tokens: the root's and those after it, or only the latter.
+        """Hidden states float32 [B, D, E] of the places that predict the D drafted tokens.
 
-        All of a block is read, since its places see each other, unless each sees but those before it.
+        They begin with the root's place, or with the one after it. The places of a block see each other, so that all are
+        read; a causal head reads no further than it drafts.
         """
         first = 0 if self.head.from_root else 1
         N = first + self.depth if self.head.causal else self.head.block_size
@@ -112,10 +107,10 @@ class Block:
         positions = state.cache.length[:, None] + jnp.arange(N)
         return draft(target, tokens, positions, state.drafter).hidden[:, first : first + self.depth]
 
-    def _drawn(self, draft, hidden, scores, state, key) -> Tree:
+    def _draw(self, draft, hidden, scores, state, key) -> Tree:
         """A chain drawn token by token; ``scores`` [B, D, V] lack the correction."""
 
-        def turn(i, carry):
+        def extend(i, carry):
             drawn, memory = carry
             at = lambda leaf: lax.dynamic_index_in_dim(leaf, i, 1, keepdims=False)
             here, before = at(hidden), at(drawn.tokens)
@@ -124,8 +119,8 @@ class Block:
             memory, code = draft.markov.step(memory, here, before)
             return chains.draw(drawn, (at(scores) + draft.markov(code))[:, None], i, state, key), memory
 
-        begun = chains.begin(state, self.depth, scores.shape[2]), jnp.zeros((state.root.size, self.head.markov_rank))
-        return lax.fori_loop(0, self.depth, turn, begun)[0].tree
+        memory = jnp.zeros((state.root.size, self.head.markov_rank))
+        return lax.fori_loop(0, self.depth, extend, (chains.begin(state, self.depth, scores.shape[2]), memory))[0].tree
 
     def _check_head(self) -> None:
         D, drafts = self.depth, self.head.drafts
@@ -136,6 +131,6 @@ class Block:
         if not self.tree_nodes:
             return
         if self.head.markov_rank or self.draft_confidence:
-            which = "a head whose tokens depend on each other" if self.head.markov_rank else "draft_confidence"
-            raise RequestError(f"tree_nodes makes a tree and {which} makes chains; leave tree_nodes out")
+            cause = "a head whose tokens depend on each other" if self.head.markov_rank else "draft_confidence"
+            raise RequestError(f"tree_nodes makes a tree and {cause} makes chains; leave tree_nodes out")
         check_best_first(self.tree_nodes, self.tree_top_k, D, self.head.vocab_size)

@@ -2,16 +2,16 @@
 
 One forward serves two branches, and both are parts of one token tree:
 
-  lookahead     the window, N - 1 rows of W columns. Row 0 is a chain that begins with the root; a token of a later row is what the
-                target said after the one above it. So a column hangs from its token in row 0, and the paper's mask ("row 0 up to
-                its column, then its own column") is the tree's. These nodes are only computed: none is valid.
+  lookahead     the window, N - 1 rows of W columns. Row 0 is a chain that begins with the root. A token of a later row is the
+                target's prediction after the token above it. A column therefore hangs from its token in row 0, and the
+                paper's mask ("row 0 up to its column, then its own column") is the tree's. No node of the window is valid.
   verification  n-grams of the pool that follow the root, as a trie: the nodes that may be accepted.
 
-After the forward each column, its new last token included, is an n-gram and goes to the pool under the token that leaves row 0.
+After the forward each column, its new last token included, is an n-gram. It goes to the pool under the token that leaves
+row 0.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +19,22 @@ from flax import struct
 from jax import lax
 
 from ..checks import whole
+from ..drafter import Drafter
 from ..errors import RequestError
+from ..sampling import KEYS
 from ..tree import Tree, ancestors
 
 
 @struct.dataclass
-class State:
+class LookaheadState:
     """The window and the pool of each row.
 
     Attributes:
-      window: int32 [B, N - 1, C], the oldest row first. The root stands in for column 0 of row 0. C = W + N - 2 columns, of which
+      window: int32 [B, N - 1, C], the oldest row first. The root takes column 0 of row 0. Of C = W + N - 2 columns
         ``C - filled`` are in use: each round that adds a row costs a column.
-      filled: int32 [B], rows below row 0 that are there.
-      pool: int32 [B, V, P, N], for each token the N - 1 tokens that may follow and how often that came up, the most recent last; a
-        count of 0 is a free place.
+      filled: int32 [B], the number of rows below row 0.
+      pool: int32 [B, V, P, N], for each token n-grams of N - 1 tokens that may follow and their counts, the most recent
+        last. A count of 0 is a free place.
     """
 
     window: jax.Array
@@ -41,21 +43,21 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lookahead:
-    """Algorithm 2 of the paper; by default with its sizes for a 7B target. A round scores (W + G)(N - 1) nodes.
+class Lookahead(Drafter):
+    """Algorithm 2 of the paper, by default with its sizes for a 7B target. A round scores (W + G)(N - 1) nodes.
 
-    The window begins with random tokens of the prompt in row 0 and grows by a row in each of the first N - 2 rounds, in which it yields
-    no n-grams yet. Then it moves on by one position a round, however many tokens were accepted. Its tokens are greedy whatever the
-    sampling options, so guesses are chosen, not drawn, and ``sample_and_walk`` is exact. Window and pool are functions of the text
-    before the root and of earlier windows, never of what is drawn in the round that judges the guesses.
+    The window begins with random tokens of the prompt in row 0. It grows by a row in each of the first N - 2 rounds, and
+    yields no n-grams until then. Afterwards it moves on by one position a round, however many tokens were accepted. Its
+    tokens are greedy whatever the sampling options: guesses are chosen, not drawn, and ``sample_and_walk`` is exact. Window
+    and pool depend on the text before the root and on earlier windows, never on the draws of the round that judges them.
 
     Attributes:
       window: W, columns of the window.
-      ngram_size: N. An n-gram is a token and the N - 1 that follow it.
+      ngram_size: N. An n-gram is a token and the N - 1 tokens that follow it.
       guesses: G, n-grams verified in a round.
-      pool_guesses: n-grams kept for each token, of which the G that came up most often, among equals the most recent, are verified; by
-        default G. A full place gives up the n-gram that has not come up for longest.
-      pool_from_prompt: whether n-grams of the text itself, prompt and output, go to the pool too.
+      pool_guesses: n-grams kept for each token; by default G. The G most frequent are verified, of equals the most recent.
+        A full pool drops the n-gram that was not seen for longest.
+      pool_from_prompt: whether n-grams of prompt and output go to the pool too.
     """
 
     window: int = 15
@@ -63,9 +65,6 @@ class Lookahead:
     guesses: int = 15
     pool_guesses: int | None = None
     pool_from_prompt: bool = False
-    sampled: ClassVar[str] = ""
-    taps: ClassVar[tuple[int, ...]] = ()
-    needs_draft: ClassVar[bool] = False
 
     def __post_init__(self):
         for name, least in (("window", 1), ("ngram_size", 2), ("guesses", 1)):
@@ -81,12 +80,12 @@ class Lookahead:
 
     @property
     def columns(self) -> int:
-        """C, those that row 0 begins with, the root's included."""
+        """C, the columns of row 0 at the beginning, the root's included."""
         return self.window + self.ngram_size - 2
 
     @property
     def nodes(self) -> int:
-        """Nodes of the window at its largest; while it fills, rows are fewer and longer."""
+        """Nodes of the window at its largest. While it fills, its rows are fewer and longer."""
         return max((filled + 1) * (self.columns - filled) for filled in range(self.depth))
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
@@ -96,37 +95,37 @@ class Lookahead:
 
         def see(i, pool):
             ngram = lax.dynamic_slice_in_dim(tokens, i, N, 1)
-            return _inserted(pool, ngram, i + N <= lengths)
+            return _insert(pool, ngram, i + N <= lengths)
 
         if self.pool_from_prompt:
             pool = lax.fori_loop(0, jnp.max(lengths) - N + 1, see, pool)
-        return State(window, jnp.zeros(B, jnp.int32), pool)
+        return LookaheadState(window, jnp.zeros(B, jnp.int32), pool)
 
-    def draft(self, target, draft, state, key):
-        return jax.vmap(self._propose)(state.root, state.drafter), state.drafter
+    def propose(self, target, draft, state, key):
+        return jax.vmap(self._propose_row)(state.root, state.drafter), state.drafter
 
-    def commit(self, target, draft, state, tree, out, verdict):
+    def commit(self, target, draft, state, tree, scored, verdict):
         window, filled, full = state.drafter.window, state.drafter.filled, state.drafter.filled == self.depth - 1
         width = (self.columns - filled)[:, None]
         last_row = jnp.minimum(filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1)  # void from ``width`` on
-        said = jnp.argmax(jnp.take_along_axis(out.logits, last_row[:, :, None], 1), -1).astype(jnp.int32)
+        predicted = jnp.argmax(jnp.take_along_axis(scored.logits, last_row[:, :, None], 1), -1).astype(jnp.int32)
 
         leaving = window[:, :1].at[:, 0, 0].set(state.root)
-        ngrams = jnp.concatenate([leaving, window[:, 1:], said[:, None]], 1)[:, :, : self.window].swapaxes(1, 2)  # [B, W, N]
+        ngrams = jnp.concatenate([leaving, window[:, 1:], predicted[:, None]], 1)[:, :, : self.window].swapaxes(1, 2)  # [B, W, N]
         seen = jnp.broadcast_to(full[:, None], ngrams.shape[:2])
         if self.pool_from_prompt:
             emitted, new = self._emitted(state, tree, verdict)
             ngrams, seen = jnp.concatenate([ngrams, emitted], 1), jnp.concatenate([seen, new], 1)
-        pool = lax.fori_loop(0, ngrams.shape[1], lambda i, pool: _inserted(pool, ngrams[:, i], seen[:, i]), state.drafter.pool)
+        pool = lax.fori_loop(0, ngrams.shape[1], lambda i, pool: _insert(pool, ngrams[:, i], seen[:, i]), state.drafter.pool)
 
-        ends = (said[:, :, None] == state.stop_ids[:, None]).any(-1)  # what the target says after the end is no guess at the text
-        fresh = jnp.where(ends, self._copies(state.tokens, state.prompt), said)[:, None]
+        ends = (predicted[:, :, None] == state.request.stop_ids[:, None]).any(-1)  # predictions after the end of the text are no guesses
+        fresh = jnp.where(ends, self._copies(state.tokens, state.prompt_length), predicted)[:, None]
         moved = jnp.concatenate([window[:, 1:], fresh], 1)
         below = (jnp.arange(self.depth) == filled[:, None] + 1)[:, :, None]
         grown = jnp.roll(jnp.where(below, fresh, window), -1, 2)
-        return State(jnp.where(full[:, None, None], moved, grown), jnp.minimum(filled + 1, self.depth - 1), pool)
+        return LookaheadState(jnp.where(full[:, None, None], moved, grown), jnp.minimum(filled + 1, self.depth - 1), pool)
 
-    def _propose(self, root: jax.Array, state: State) -> Tree:
+    def _propose_row(self, root: jax.Array, state: LookaheadState) -> Tree:
         """The window and the guesses of one row, in this order."""
         node, width = jnp.arange(self.nodes), self.columns - state.filled
         row, column = node // width, node % width
@@ -144,12 +143,12 @@ class Lookahead:
         return tree.replace(mask=ancestors(tree), max_depth=self.depth)
 
     def _copies(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Int32 [B, C], tokens from random places of the prompts; the same places each time, whatever the batch."""
-        places = jax.random.uniform(jax.random.key(0), (self.columns,)) * lengths[:, None].astype(jnp.float32)
+        """Int32 [B, C], tokens from random places of the prompts. The places depend neither on the call nor on the batch."""
+        places = jax.random.uniform(jax.random.key(0, impl=KEYS), (self.columns,)) * lengths[:, None].astype(jnp.float32)
         return jnp.take_along_axis(tokens, jnp.minimum(places.astype(jnp.int32), lengths[:, None] - 1), 1)
 
     def _emitted(self, state, tree: Tree, verdict) -> tuple[jax.Array, jax.Array]:
-        """The n-grams of the text that end with each token of this round, int32 [B, N, N], and which of them there are, bool [B, N]."""
+        """The n-grams int32 [B, N, N] that end with each token of this round, and bool [B, N], whether each exists."""
         N, place = self.ngram_size, jnp.arange(self.ngram_size)
         before = state.cache.length[:, None] - jnp.arange(N - 2, -1, -1)
         text = jnp.take_along_axis(state.tokens, jnp.maximum(before, 0), 1)
@@ -159,13 +158,13 @@ class Lookahead:
         return ngrams, (place < verdict.length[:, None]) & (before[:, :1] + place >= 0)
 
 
-def _inserted(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Array:
-    """The pool [B, V, P, N] in which one n-gram of each row, int32 [B, N], is the most recent of its first token's, where wanted."""
+def _insert(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Array:
+    """The pool [B, V, P, N] with one more n-gram int32 [B, N] in each row where bool [B] says so."""
 
     def insert(pool, ngram, wanted):
         known = pool[ngram[0]]
         same = (known[:, :-1] == ngram[1:]).all(-1) & (known[:, -1] > 0)
-        at = jnp.argmax(same)  # it moves to the end; if it is new, place 0 is given up, which is free or the least recent
+        at = jnp.argmax(same)  # it moves to the end; a new one replaces place 0, which is free or the least recent
         count = jnp.where(same[at], known[at, -1], 0) + 1
         others = jnp.where(jnp.arange(known.shape[0])[:, None] < at, known, jnp.roll(known, -1, 0))
         known = others.at[-1].set(jnp.append(ngram[1:], count))
@@ -175,9 +174,9 @@ def _inserted(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Arra
 
 
 def _trie(guesses: jax.Array, found: jax.Array, first: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Guesses int32 [G, N - 1], of which those found count, as nodes from number ``first`` on below the root.
+    """Guesses int32 [G, N - 1] as nodes below the root, numbered from ``first`` on; bool [G] says which guesses exist.
 
-    Guesses that begin alike share the nodes of the first of them; their own are void.
+    Guesses that begin alike share the nodes of the first of them; their own nodes are void.
 
     Returns tokens, parents and validity, each [G (N - 1)].
     """

@@ -1,26 +1,23 @@
 """A token tree merged from the chains of several draft models (SpecInfer, Miao et al. 2024, section 3)."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from ..checks import whole
+from ..drafter import Drafter, Models
 from ..tree import Tree
-from .base import caught_up
+from ..verify import Drawn
 from .draft_model import DraftModel
 
 
 @dataclasses.dataclass(frozen=True)
-class Merged:
-    """Draws a chain of ``num_speculative_tokens`` from each draft, independently, and verifies their union; see ``merge``."""
+class Merged(Drafter):
+    """Draws a chain of ``num_speculative_tokens`` from each draft independently, and proposes their union; see ``merge``."""
 
     num_speculative_tokens: int = 5
-    sampled: ClassVar[str] = "from_several"
-    taps: ClassVar[tuple[int, ...]] = ()
-    needs_draft: ClassVar[int] = 2
-    several: ClassVar[bool] = True
+    needs = Models(least=2, most=None)
 
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)
@@ -30,44 +27,52 @@ class Merged:
         return self.num_speculative_tokens
 
     @property
+    def drawn(self) -> Drawn:
+        return Drawn.FROM_SEVERAL
+
+    @property
     def member(self) -> DraftModel:
-        """How each draft draws its chain."""
+        """The method by which each draft draws its chain."""
         return DraftModel(self.num_speculative_tokens)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return tuple(self.member.init(target, model, tokens, lengths, taps, chunk=chunk, dtype=dtype) for model in draft)
 
-    def draft(self, target, draft, state, key):
+    def propose(self, target, draft, state, key):
         chains, pending = [], []
         for m, (model, own) in enumerate(zip(draft, state.drafter)):
             keys = jax.vmap(jax.random.fold_in, (0, None))(key, m)
-            before = caught_up(self.member, model, state.replace(drafter=own))
-            tree, drawing = self.member.draft(target, model, before, keys)
+            before = state.replace(drafter=own)
+            before = before.replace(drafter=self.member.catch_up(model, before))
+            tree, drawing = self.member.propose(target, model, before, keys)
             chains.append((tree.tokens[:, 1:], tree.q[:, :-1]))
             pending.append(drawing)
         tokens, q = (jnp.stack(leaves, 1) for leaves in zip(*chains))
         return jax.vmap(merge)(state.root, tokens, q), tuple(pending)
 
-    def commit(self, target, draft, state, tree, out, verdict):
-        # What was accepted may be another's chain: of its rows each keeps the root's at most, and catches up on the rest.
+    def commit(self, target, draft, state, tree, scored, verdict):
+        # The accepted path may be another draft's chain. Each draft keeps the root's row at most and catches up later.
         verdict = verdict.replace(length=jnp.minimum(verdict.length, 2))
         each = zip(draft, state.drafter)
-        return tuple(self.member.commit(target, model, state.replace(drafter=own), tree, out, verdict) for model, own in each)
+        return tuple(
+            self.member.commit(target, model, state.replace(drafter=own), tree, scored, verdict) for model, own in each
+        )
 
 
 def merge(root: jax.Array, tokens: jax.Array, q: jax.Array) -> Tree:
     """The union of M chains of D tokens below one root: a tree of 1 + M D nodes, chain after chain.
 
-    A token hangs below the *first* node with the tokens before it, whichever chain that is in, so the inner nodes are those of
-    a trie. Where a chain proposes a token that is there already, its own node stays, as a leaf: every proposal must be tested
-    against its own draft's q, and in the order of the drafts. Such a leaf is never accepted, since a refusal of the first of equal
-    tokens leaves the target nothing of it. Sizes are static, so leaving it out would spare no row of the forward.
+    A token hangs below the *first* node with the same tokens before it, whichever chain that node is in: the inner nodes are
+    those of a trie. Where a chain proposes a token that an earlier chain proposed too, its own node stays, as a leaf. Every
+    proposal must be tested against its own draft's q, in the order of the drafts. Such a leaf is never accepted, since the
+    refusal of the first of two equal tokens leaves it no probability. Sizes are static, so that leaving it out would save
+    no row of the forward.
 
     Args:
       root: int32 [].
       tokens: int32 [M, D].
-      q: float32 [M, D, V], what each token was drawn from. The tree has it at the node below which the token hangs; a draft that
-        proposes nothing there has zeros.
+      q: float32 [M, D, V], the distribution of each token. The tree stores it at the token's parent; a draft that proposes
+        nothing below a node has zeros there.
     """
     M, D = tokens.shape
     same = jnp.cumprod(jnp.int32(tokens[:, None] == tokens), -1)  # [M, M, D]: whether two chains agree down to each token
@@ -75,12 +80,12 @@ def merge(root: jax.Array, tokens: jax.Array, q: jax.Array) -> Tree:
     node = 1 + first * D + jnp.arange(D)
     parent = jnp.concatenate([jnp.zeros((M, 1), node.dtype), node[:, :-1]], 1)
     nodes = 1 + M * D
-    laid_out = lambda value, leaf: jnp.concatenate([jnp.asarray(value, leaf.dtype)[None], leaf.reshape(-1)])
+    lay_out = lambda value, leaf: jnp.concatenate([jnp.asarray(value, leaf.dtype)[None], leaf.reshape(-1)])
     return Tree(
-        tokens=laid_out(root, tokens),
-        parent=laid_out(0, parent.astype(jnp.int32)),
+        tokens=lay_out(root, tokens),
+        parent=lay_out(0, parent.astype(jnp.int32)),
         valid=jnp.ones(nodes, bool),
         q=jnp.zeros((M, nodes, q.shape[-1])).at[jnp.arange(M)[:, None], parent].set(q),
-        source=laid_out(0, jnp.repeat(jnp.arange(M), D)),
+        source=lay_out(0, jnp.repeat(jnp.arange(M), D)),
         max_depth=D,
     )

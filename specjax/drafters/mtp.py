@@ -1,18 +1,20 @@
 """Multi-token prediction: modules that were trained with the target draft a chain (DeepSeek-V3, 2412.19437, section 2.2)."""
 
 import dataclasses
-from typing import ClassVar
+from functools import cached_property
 
-from .eagle import FeatureDrafter, HeadChain
+from ..drafter import TrainedHead
+from .parts.feature_chain import FeatureChain
+from .parts.grown import HeadDrafter
 
 
 @dataclasses.dataclass(frozen=True)
-class Mtp(FeatureDrafter):
-    """Draws ``num_speculative_tokens`` tokens one after another, each from the next of the head's modules, and from the last, once all have
-    drawn one, on its own hidden states."""
+class Mtp(HeadDrafter):
+    """Draws ``num_speculative_tokens`` tokens: one from each module, the further ones from the last module."""
 
     num_speculative_tokens: int = 3
-    heads: ClassVar[tuple[str, ...]] = ("mtp",)
+    needs = TrainedHead("mtp")
 
-    def grown(self):
-        return HeadChain(self.num_speculative_tokens)
+    @cached_property
+    def grower(self) -> FeatureChain:
+        return FeatureChain(self.num_speculative_tokens)

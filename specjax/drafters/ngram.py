@@ -1,40 +1,44 @@
 """Prompt lookup: the continuation of an earlier occurrence of the newest tokens (Saxena 2023; "ngram" in vLLM)."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from ..checks import whole
+from ..drafter import Drafter
 from ..errors import RequestError
 from ..tree import Tree, chain
 from .parts.statistics import ORDERS, Statistics, load
 
 
 @dataclasses.dataclass(frozen=True)
-class Ngram:
+class Ngram(Drafter):
     """Looks up the last ``prompt_lookup_max`` tokens of a row, down to ``prompt_lookup_min``, in the row itself.
 
-    The longest match wins, among equals the most recent. Where its continuation reaches the end of the row it goes on
-    periodically, as the text would if it kept repeating. Where the row has no match, ``ngram_statistics``, a file that ``specjax ngrams``
-    wrote, say what most often followed the newest tokens in a corpus.
+    The longest match wins; among equally long ones the most recent. A continuation that reaches the end of the row goes on
+    periodically, as the text would if it kept repeating.
+
+    Attributes:
+      num_speculative_tokens: tokens of a continuation.
+      prompt_lookup_max, prompt_lookup_min: the longest and the shortest run that is looked up.
+      ngram_statistics: a file that ``specjax ngrams`` wrote. Where the row has no match, the file says which token most
+        often followed the newest tokens in a corpus.
     """
 
     num_speculative_tokens: int = 5
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
     ngram_statistics: str | None = None
-    sampled: ClassVar[str] = ""
-    taps: ClassVar[tuple[int, ...]] = ()
-    needs_draft: ClassVar[bool] = False
-    can_rest: ClassVar[bool] = True
+    can_rest = True
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):
             whole(name, getattr(self, name))
         if self.prompt_lookup_min > self.prompt_lookup_max:
-            raise RequestError(f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}")
+            raise RequestError(
+                f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}"
+            )
 
     @property
     def depth(self) -> int:
@@ -43,17 +47,11 @@ class Ngram:
     def parameters(self, draft, vocab_size: int) -> Statistics | None:
         return None if self.ngram_statistics is None else load(self.ngram_statistics, vocab_size)
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return ()
+    def propose(self, target, draft, state, key):
+        return jax.vmap(self._propose_row, (0, 0, None))(state.tokens, state.cache.length, draft), ()
 
-    def draft(self, target, draft, state, key):
-        return jax.vmap(self._propose, (0, 0, None))(state.tokens, state.cache.length, draft), ()
-
-    def commit(self, target, draft, state, tree, out, verdict):
-        return ()
-
-    def _propose(self, tokens: jax.Array, last: jax.Array, statistics: Statistics | None) -> Tree:
-        """The chain of one row: ``tokens`` int32 [T], of which those up to index ``last`` are text."""
+    def _propose_row(self, tokens: jax.Array, last: jax.Array, statistics: Statistics | None) -> Tree:
+        """The chain of one row: ``tokens`` int32 [T], whose text ends at index ``last``."""
         end = jnp.arange(tokens.size)  # where an earlier occurrence may end
         same = [(tokens == tokens[last]) & (end < last)]
         for back in range(1, self.prompt_lookup_max):
@@ -69,4 +67,5 @@ class Ngram:
             back = last - jnp.arange(max(ORDERS))[::-1]
             other = statistics.chain(jnp.where(back < 0, -1, tokens[back]), self.depth)
             drafted, valid = jnp.where(found, drafted, jnp.maximum(other, 0)), found | (other >= 0)
-        return chain(jnp.concatenate([tokens[last][None], drafted]), valid=jnp.concatenate([jnp.ones(1, bool), valid]))
+        nodes = jnp.concatenate([tokens[last][None], drafted])
+        return chain(nodes, valid=jnp.concatenate([jnp.ones(1, bool), valid]))

@@ -1,27 +1,20 @@
 """Plain decoding: a tree of one node."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 
+from ..drafter import Drafter
 from ..tree import chain
 
 
 @dataclasses.dataclass(frozen=True)
-class Plain:
-    """Proposes nothing; every round emits the one token that the target draws."""
+class Plain(Drafter):
+    """Proposes nothing. Every round emits the one token that the target draws."""
 
-    depth: ClassVar[int] = 0
-    sampled: ClassVar[str] = ""
-    taps: ClassVar[tuple[int, ...]] = ()
-    needs_draft: ClassVar[bool] = False
+    @property
+    def depth(self) -> int:
+        return 0
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return ()
-
-    def draft(self, target, draft, state, key):
+    def propose(self, target, draft, state, key):
         return jax.vmap(chain)(state.root[:, None]), ()
-
-    def commit(self, target, draft, state, tree, out, verdict):
-        return ()

@@ -1,34 +1,35 @@
-"""Suffix decoding (Oliaro et al. 2024): what most often followed the newest tokens, by the counts of a suffix tree.
+"""Suffix decoding (Oliaro et al. 2024): the most frequent continuation of the newest tokens, by a suffix tree's counts.
 
-The tree itself is never built. Its node for a run of tokens is the set of places where that run ends; going down to a child keeps
-the places whose next token is the child's. In the row itself a set is a mask over the text, in the texts of earlier requests a
-range of their suffix array.
+The tree itself is never built. Its node for a run of tokens is the set of places where that run ends. The child for a token
+is the subset of places that this token follows. In the row itself a set is a mask over the text; in the texts of earlier
+requests it is a range of their suffix array.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ..checks import per_row, whole
+from ..drafter import Drafter
 from ..tree import Tree, chain
 from .parts import store as texts
 
-_LOOKED_AT = 32  # places of a range in the store, evenly spaced where it has more
+_MOST_PLACES = 32  # places of a range that are counted, evenly spaced where the range has more
 
 
 @dataclasses.dataclass(frozen=True)
-class Suffix:
-    """Looks up the last 1, 2, ... ``max_match`` tokens of a row in the row itself and in the store, follows the most frequent
-    continuation of each, and proposes the one of the highest score.
+class Suffix(Drafter):
+    """Looks up the last 1, 2, ... ``max_match`` tokens of a row, and proposes the continuation of the highest score.
 
-    A token's probability is the product of count(child) / count(node) on the way to it. A continuation ends below
-    ``min_token_prob`` and after as many tokens as its match is long; its score is the sum of its tokens' probabilities. Of equal
-    scores the row's own wins, then the longer match; of equal counts the more recent token.
+    It looks in the row itself and in the store, and follows the most frequent continuation of each match. A token's
+    probability is the product of count(child) / count(node) on the way to it. A continuation ends below ``min_token_prob``
+    and after as many tokens as its match is long. Its score is the sum of its tokens' probabilities. Of equal scores the
+    row's own wins, then the longer match; of equal counts the more recent token.
 
-    The store holds what a ``Generator`` was asked and answered before. Output does not depend on it, sampled or not: it only proposes.
+    The store holds prompts and answers of earlier requests to a ``Generator``. The output does not depend on it, since it
+    only proposes.
 
     Attributes:
       num_speculative_tokens: the longest continuation.
@@ -41,10 +42,7 @@ class Suffix:
     max_match: int = 16
     min_token_prob: float = 0.1
     store_tokens: int = 0
-    sampled: ClassVar[str] = ""
-    taps: ClassVar[tuple[int, ...]] = ()
-    needs_draft: ClassVar[bool] = False
-    can_rest: ClassVar[bool] = True
+    can_rest = True
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "max_match"):
@@ -59,21 +57,15 @@ class Suffix:
     def parameters(self, draft, vocab_size: int) -> texts.Store | None:
         return texts.empty(self.store_tokens) if self.store_tokens else None
 
-    def remember(self, store: texts.Store | None, answered: list[list[int]]) -> texts.Store | None:
-        return store and texts.remembered(store, answered)
+    def remember(self, parameters: texts.Store | None, answered: list[list[int]]) -> texts.Store | None:
+        return parameters and texts.append(parameters, answered)
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return ()
-
-    def draft(self, target, draft, state, key):
-        propose = lambda tokens, last: self._propose(tokens, last, target.config.vocab_size, draft)
+    def propose(self, target, draft, state, key):
+        propose = lambda tokens, last: self._propose_row(tokens, last, target.config.vocab_size, draft)
         return jax.vmap(propose)(state.tokens, state.cache.length), ()
 
-    def commit(self, target, draft, state, tree, out, verdict):
-        return ()
-
-    def _propose(self, tokens: jax.Array, last: jax.Array, vocab_size: int, store: texts.Store | None) -> Tree:
-        """The chain of one row: ``tokens`` int32 [T], of which those up to index ``last`` are text."""
+    def _propose_row(self, tokens: jax.Array, last: jax.Array, vocab_size: int, store: texts.Store | None) -> Tree:
+        """The chain of one row: ``tokens`` int32 [T], whose text ends at index ``last``."""
         drafted, p = self._in_row(tokens, last, vocab_size)
         if store is not None:
             recalled, its_p = self._in_store(tokens, last, store)
@@ -82,7 +74,7 @@ class Suffix:
         return chain(jnp.concatenate([tokens[last][None], drafted]), valid=jnp.concatenate([jnp.ones(1, bool), p > 0]))
 
     def _in_row(self, tokens, last, vocab_size: int) -> tuple[jax.Array, jax.Array]:
-        """The best continuation int32 [K] and its tokens' probabilities, 0 from its end on."""
+        """The best continuation int32 [K] and the probabilities of its tokens, 0 from its end on."""
         place, T = jnp.arange(tokens.size), tokens.size
         at = [(tokens == tokens[last]) & (place <= last)]
         for back in range(1, self.max_match):
@@ -105,13 +97,13 @@ class Suffix:
         return self._best(*found)
 
     def _in_store(self, tokens, last, store: texts.Store) -> tuple[jax.Array, jax.Array]:
-        """The same from the store, by at most ``_LOOKED_AT`` of the places where a run stands."""
+        """The same from the store, by at most ``_MOST_PLACES`` of the places of each run."""
         length, place = 1 + jnp.arange(self.max_match), jnp.arange(self.max_match)
         runs = tokens[jnp.maximum(last - length[:, None] + 1 + place, 0)]  # [L, M], those of the newest 1, 2, ... tokens
         low, high = texts.find(store, runs, length)
         count = jnp.where(length <= last + 1, high - low, 0)[:, None]
-        nth = jnp.arange(_LOOKED_AT)
-        spread = jnp.where(count > _LOOKED_AT, nth * count // _LOOKED_AT, nth)
+        nth = jnp.arange(_MOST_PLACES)
+        spread = jnp.where(count > _MOST_PLACES, nth * count // _MOST_PLACES, nth)
         start = store.order[jnp.minimum(low[:, None] + spread, store.order.size - 1)]  # [L, R]
         after = start[:, :, None] + length[:, None, None] + jnp.arange(self.depth)
         after = store.tokens[jnp.minimum(after, store.tokens.size - 1)]  # [L, R, K]
@@ -137,6 +129,6 @@ class Suffix:
         return jnp.where((p >= self.min_token_prob) & (p > 0) & (depth < 1 + jnp.arange(self.max_match)), p, 0.0)
 
     def _best(self, drafted, p) -> tuple[jax.Array, jax.Array]:
-        """Of continuations [K, L] that of the highest score, the longest match among equals."""
+        """The continuation [K] of the highest score of [K, L]; of equal scores that of the longest match."""
         best = self.max_match - 1 - jnp.argmax(p.sum(0)[::-1])
         return drafted[:, best], p[:, best]

@@ -1,28 +1,30 @@
-"""Token Recycling (Luo et al. 2024): what the target ranked high after a token is proposed when that token comes again."""
+"""Token Recycling (Luo et al. 2024): a token's likeliest successors are proposed when the token comes again."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ..checks import whole
+from ..drafter import Drafter
 from ..errors import RequestError
 from ..sampling import likeliest
-from ..tree import Topology, Tree, from_paths
+from ..tree import Topology, Tree, as_topology, from_paths
 
 PATHS = [
     (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 0, 0),
     (0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0),
 ]  # fmt: skip
-"""Fifteen nodes, sixteen with the root. The paper has eighty, which pays where scoring them costs no more than scoring one."""
+"""Fifteen nodes, sixteen with the root. The paper has eighty, which pay where scoring eighty costs no more than one."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenRecycling:
-    """Keeps for every token of the vocabulary the ``candidates`` likeliest successors by the target's newest logits after it, and
-    reads a tree of fixed shape from them. Begins with the successors in the prompt, the most recent first.
+class TokenRecycling(Drafter):
+    """Keeps for every token of the vocabulary its ``candidates`` likeliest successors, and reads a tree from them.
+
+    The newest logits of the target after the token decide. The table begins with the successors in the prompt, the most
+    recent first.
 
     Attributes:
       tree: the shape; a node of rank r is its parent's r-th successor.
@@ -31,11 +33,9 @@ class TokenRecycling:
 
     tree: Topology = from_paths(PATHS)
     candidates: int = 4
-    sampled: ClassVar[str] = ""
-    taps: ClassVar[tuple[int, ...]] = ()
-    needs_draft: ClassVar[bool] = False
 
     def __post_init__(self):
+        object.__setattr__(self, "tree", as_topology(self.tree))
         if max(self.tree.rank) >= whole("candidates", self.candidates):
             raise RequestError(f"the tree asks for rank {max(self.tree.rank)} and candidates is {self.candidates}; raise it")
 
@@ -46,12 +46,12 @@ class TokenRecycling:
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return jax.vmap(self._from_prompt, (0, 0, None))(tokens, lengths, target.config.vocab_size)
 
-    def draft(self, target, draft, state, key):
+    def propose(self, target, draft, state, key):
         return jax.vmap(self._read)(state.root, state.drafter), state.drafter
 
-    def commit(self, target, draft, state, tree, out, verdict):
-        _, best = likeliest(out.logits, self.candidates)
-        return jax.vmap(_overwritten)(state.drafter, tree.tokens, tree.valid, best)
+    def commit(self, target, draft, state, tree, scored, verdict):
+        _, best = likeliest(scored.logits, self.candidates)
+        return jax.vmap(_overwrite)(state.drafter, tree.tokens, tree.valid, best)
 
     def _from_prompt(self, tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Array:
         """Int32 [V, k], successors of each token in a text [T] by recency; -1 where there are no more."""
@@ -59,7 +59,7 @@ class TokenRecycling:
         def see(i, table):
             token, successor = tokens[i], tokens[i + 1]
             row = jnp.concatenate([successor[None], jnp.where(table[token] == successor, -2, table[token])])
-            row = row[jnp.argsort(row == -2, stable=True)][: self.candidates]  # moved to the front, the others in their order
+            row = row[jnp.argsort(row == -2, stable=True)][: self.candidates]  # the successor moves to the front, the others keep their order
             return table.at[jnp.where(i + 1 < length, token, vocab_size)].set(row, mode="drop")
 
         return lax.fori_loop(0, tokens.size - 1, see, jnp.full((vocab_size, self.candidates), -1, jnp.int32))
@@ -68,14 +68,14 @@ class TokenRecycling:
         """The tree of one row from its table int32 [V, k]."""
         parent, rank = (jnp.array(x, jnp.int32) for x in (self.tree.parent, self.tree.rank))
         tokens = jnp.full(parent.size, -1, jnp.int32).at[0].set(root)
-        for _ in range(self.depth):  # each turn completes a level
+        for _ in range(self.depth):  # each iteration completes a level
             above = tokens[parent]
             tokens = jnp.where(above < 0, -1, table[jnp.maximum(above, 0), rank]).at[0].set(root)
         return Tree(jnp.maximum(tokens, 0), parent, tokens >= 0, max_depth=self.depth)
 
 
-def _overwritten(table: jax.Array, tokens: jax.Array, valid: jax.Array, best: jax.Array) -> jax.Array:
-    """The table [V, k] with what the target ranked best [N, k] after each node; of equal tokens the last node counts."""
+def _overwrite(table: jax.Array, tokens: jax.Array, valid: jax.Array, best: jax.Array) -> jax.Array:
+    """The table [V, k] with the target's best successors [N, k] of each node; of equal tokens the last node counts."""
     node = jnp.arange(tokens.size)
     later = ((tokens[:, None] == tokens) & valid & (node[:, None] < node)).any(-1)
     return table.at[jnp.where(valid & ~later, tokens, table.shape[0])].set(best, mode="drop")

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import bootstrap
 
-from ..checkpoints.heads import chosen
+from ..checkpoints.heads import choose_head
 from ..checkpoints.hub import LanguageModel
-from ..drafters import check_drafts, checked, heads_of, make_drafter
+from ..drafter import Models, Nothing, TrainedHead
+from ..drafters import check_drafts, make_drafter, needs_of, own_options
 from ..errors import RequestError
-from ..generate import Generator, fitting, loaded
+from ..generate import Generator, load_drafts
+from ..heads.base import Head
 from ..result import Result
 from ..stats import total
 from .shares import drafting_share
@@ -50,18 +52,16 @@ def compare(
     Returns an object for JSON: "machine", "settings" and "methods", see ``_summary``. Raises RequestError for bad input.
     """
     ids = _encoded(target, prompts)
-    drafters = {method: make_drafter(method, **drafting) for method in dict.fromkeys(["none", *methods])}
-    drafts = loaded(target, draft) if any(drafter.needs_draft for drafter in drafters.values()) else ()
-    generators = {
-        method: Generator(target, method, fitting(drafter, drafts) if drafter.needs_draft else None, **drafting)
-        for method, drafter in drafters.items()
-    }
+    methods = list(dict.fromkeys(["none", *methods]))
+    drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
+    own = {method: select_options(method, drafting) for method in methods}
+    generators = {method: Generator(target, method, select_drafts(method, drafts), **own[method]) for method in methods}
     room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(g.drafter.depth for g in generators.values()) + 1
     for generator in generators.values():
-        generator.capacity = room
+        generator.session.capacity = room
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
     setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
-    setting["drafters"] = {method: dataclasses.asdict(d) for method, d in drafters.items()}
+    setting["drafters"] = {method: dataclasses.asdict(g.drafter) for method, g in generators.items()}
     setting["options"] = {name: value for name, value in drafting.items() if isinstance(value, int | float | str)}
     used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
     if used:
@@ -77,14 +77,26 @@ def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **dra
     reasons = {}
     for method in methods:
         try:
-            drafter = checked(make_drafter(method, **drafting), target.config)
-            fit = fitting(drafter, drafts)
-            check_drafts(method, drafter, len(fit))
-            if kinds := heads_of(drafter):
-                dataclasses.replace(drafter, head=chosen(target, fit, kinds, method).config)
+            needs, fit = needs_of(method), select_drafts(method, drafts)
+            check_drafts(method, len(fit))
+            head = choose_head(target, fit, needs.kind, method).config if isinstance(needs, TrainedHead) else None
+            make_drafter(method, head=head, **select_options(method, drafting)).check(target.config)
         except RequestError as error:
             reasons[method] = str(error)
     return reasons
+
+
+def select_options(method: str, options: dict) -> dict:
+    """Of the options those that a method takes, so that one set of options serves all methods."""
+    return {name: value for name, value in options.items() if name in own_options(method)}
+
+
+def select_drafts(method: str, drafts: tuple) -> tuple:
+    """Of the drafts those that a method can draft with: language models, or heads of its kind."""
+    needs = needs_of(method)
+    if isinstance(needs, TrainedHead):
+        return tuple(draft for draft in drafts if isinstance(draft, Head) and draft.config.kind == needs.kind)
+    return tuple(draft for draft in drafts if isinstance(draft, LanguageModel)) if isinstance(needs, Models) else ()
 
 
 def machine(target: LanguageModel) -> dict:

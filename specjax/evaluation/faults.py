@@ -19,7 +19,7 @@ FAULTS = ("equality-residual", "q-before-top-p", "softmax-q-for-argmax", "ratio-
 _EPSILON = 0.1  # large enough to show in a few thousand draws; the published ones are smaller and as wrong
 
 
-def planted(fault: str, drafter: DraftModel, rule):
+def plant(fault: str, drafter: DraftModel, rule):
     """A drafter and a rule that are wrong in one way. Raises RequestError for an unknown fault or a drafter without a q."""
     if fault not in FAULTS:
         raise RequestError(f"fault {fault!r} is unknown; use one of {', '.join(FAULTS)}")
@@ -37,8 +37,8 @@ def planted(fault: str, drafter: DraftModel, rule):
 class _Untruncated(DraftModel):
     """Draws after top-k, top-p and min-p, and reports the q before them."""
 
-    def draft(self, target, draft, state, key):
-        options = state.sampling
+    def propose(self, target, draft, state, key, least=None):
+        options = state.request.sampling
         cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q is tempered already
 
         def truncated(keys, q, _):
@@ -48,7 +48,7 @@ class _Untruncated(DraftModel):
             top_k=jnp.zeros_like(options.top_k), top_p=jnp.ones_like(options.top_p), min_p=jnp.zeros_like(options.min_p)
         )
         with mock.patch.object(chains, "sample", truncated):
-            tree, pending = super().draft(target, draft, state.replace(sampling=loose), key)
+            tree, pending = super().propose(target, draft, state.replace(request=state.request.replace(sampling=loose)), key)
         return tree, pending
 
 
@@ -56,9 +56,9 @@ class _Untruncated(DraftModel):
 class _Argmax(DraftModel):
     """Takes the likeliest token and reports the q of a draw."""
 
-    def draft(self, target, draft, state, key):
+    def propose(self, target, draft, state, key, least=None):
         with mock.patch.object(chains, "sample", lambda keys, q, _: jnp.argmax(q, -1).astype(jnp.int32)):
-            return super().draft(target, draft, state, key)
+            return super().propose(target, draft, state, key)
 
 
 def _equality_residual(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:

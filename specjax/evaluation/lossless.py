@@ -15,9 +15,10 @@ from ..errors import RequestError
 from ..generate import Generator
 from ..requests.options import Options, batched
 from ..result import Result
-from ..sampling import adjusted
+from ..sampling import adjust
+from ..session import Session
 from .comparison import difference, logits_after
-from .faults import planted
+from .faults import plant
 
 UNLIKELY = 1e-3
 """A p-value below this is reported as a disagreement; an exact method meets it in one of a thousand checks."""
@@ -105,8 +106,9 @@ def lines(report: dict) -> list[str]:
 def faulty(generator: Generator, fault: str) -> Generator:
     """The same generator with a fault planted."""
     wrong = copy.copy(generator)
-    wrong._compiled = {}
-    wrong.drafter, wrong.rule = planted(fault, generator.drafter, generator.rule)
+    right = generator.session
+    wrong.drafter, rule = plant(fault, generator.drafter, right.rule)
+    wrong.session = Session(right.target, wrong.drafter, right.parameters, rule, right.capacity)
     return wrong
 
 
@@ -161,4 +163,4 @@ def _adjusted_after(raw: np.ndarray, ids: list[int], prompt: int, batch) -> np.n
         tokens, one(prompt), one(len(ids)), jnp.asarray(batch.limit, jnp.int32), jnp.asarray(batch.stop_ids), tokens[:, -1:],
         jnp.zeros((1, 1, 1), bool), states[:, None],
     )  # fmt: skip
-    return np.asarray(adjusted(jnp.asarray(raw)[None, None], batch.sampling, context))[0, 0]
+    return np.asarray(adjust(jnp.asarray(raw)[None, None], batch.sampling, context))[0, 0]

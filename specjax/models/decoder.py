@@ -8,30 +8,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from flax import nnx, struct
+from flax import nnx
 
 from ..cache import KVCache
 from .attention import Seen, attend, within
+from .base import Output
 from .config import ModelConfig
 from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, value_of
-
-
-@struct.dataclass
-class Output:
-    """What a forward computed for N nodes.
-
-    Attributes:
-      hidden: float32 [B, N, E], after the final norm; ``Decoder.logits`` maps it to the vocabulary.
-      rows: for each layer keys and values [B, K, M, D]: the uncommitted rows passed in, then those of the nodes. None for a layer
-        whose attention was left out.
-      taps: float32 [B, N, E] for each layer asked for: the residual stream entering that layer.
-      logits: float32 [B, N, V] after each node, where they were computed (``decode.forward``).
-    """
-
-    hidden: jax.Array
-    rows: tuple
-    taps: tuple = ()
-    logits: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +115,7 @@ class Decoder(nnx.Module):
         rope_lengths: jax.Array | None = None,
         row_positions: jax.Array | None = None,
         skip: Skip = Skip(),
-        begun: tuple | None = None,
+        computed: tuple | None = None,
     ) -> Output:
         """Scores N nodes that follow the cache.
 
@@ -146,11 +129,11 @@ class Decoder(nnx.Module):
           rope_lengths: see ``layers.rotary``.
           row_positions: int32 [B, M], positions of all rows; needed only where ``rows`` is given and the model has attention windows.
           skip: sub-layers left out.
-          begun: what an earlier call computed of the same nodes in the first layers, which are then not run: the residual stream
+          computed: what an earlier call computed of the same nodes in the first layers, which are then not run: the residual stream
             float32 [B, N, E] that enters the next one, and the nodes' rows of each. ``taps`` are of the layers from there on.
         """
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
-        x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if begun is None else begun
+        x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if computed is None else computed
         x, new_rows, tapped = run_layers(
             self.layers, self.config, x, positions, mask, cache, dtype,
             rows=rows, taps=taps, rope_lengths=rope_lengths, row_positions=row_positions, skip=skip, done=done,

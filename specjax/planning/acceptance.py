@@ -13,7 +13,6 @@ from jax import lax
 from ..checkpoints.hub import LanguageModel
 from ..drafters import TokenRecycling
 from ..generate import Generator
-from ..requests.options import Options
 from ..result import Result
 from ..sampling import probabilities, sampling_params
 from ..verify import _normalised, _residual
@@ -106,10 +105,10 @@ def of_recycling(
     The run is the drafter's own, tree included: how good the table is depends on the nodes that were scored.
     """
     generator = Generator(target, "token_recycling")
-    generator.drafter = Watched(drafter.tree, drafter.candidates)
-    given = Options.of(dict(temperature=temperature, max_new_tokens=max_new_tokens, ignore_eos=True))
-    state, _, times = generator._start(generator._encode(prompts), given)
-    counts = generator._run(state, np.iinfo(np.int32).max, times).drafter
+    generator.session.drafter = Watched(drafter.tree, drafter.candidates)
+    decoding = generator.start(prompts, temperature=temperature, max_new_tokens=max_new_tokens, ignore_eos=True)
+    generator.session.advance(decoding)
+    counts = decoding.state.drafter
     tried_at, accepted_at = (np.asarray(x, np.float64).sum(0) for x in (counts.tried, counts.accepted))
     return Acceptance(tried_at.sum(0), accepted_at.sum(0), tried_at, accepted_at)
 
@@ -135,17 +134,17 @@ class Watched(TokenRecycling):
         nothing = jnp.zeros((tokens.shape[0], self.depth + 1, self.candidates))
         return _Counts(table, nothing, nothing)
 
-    def draft(self, target, draft, state, key):
-        tree, table = super().draft(target, draft, state.replace(drafter=state.drafter.table), key)
+    def propose(self, target, draft, state, key):
+        tree, table = super().propose(target, draft, state.replace(drafter=state.drafter.table), key)
         return tree, state.drafter.replace(table=table)
 
-    def commit(self, target, draft, state, tree, out, verdict):
+    def commit(self, target, draft, state, tree, scored, verdict):
         at = lambda leaf: jax.vmap(lambda row, path: row[path])(leaf, verdict.path)
-        p = probabilities(at(out.logits), state.sampling)
+        p = probabilities(at(scored.logits), state.request.sampling)
         successors = jax.vmap(lambda table, tokens: table[tokens])(state.drafter.table, at(tree.tokens))
         emitted = (jnp.arange(self.depth + 1) < verdict.length[:, None])[..., None]  # none in a row that was done
         tried, accepted = (jnp.where(emitted, x, 0) for x in jax.vmap(jax.vmap(_chosen))(p, successors))
-        table = super().commit(target, draft, state.replace(drafter=state.drafter.table), tree, out, verdict)
+        table = super().commit(target, draft, state.replace(drafter=state.drafter.table), tree, scored, verdict)
         return _Counts(table, state.drafter.tried + tried, state.drafter.accepted + accepted)
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +14,17 @@ import numpy as np
 
 from .. import decode
 from ..checkpoints.hub import LanguageModel
-from ..drafters import Drafter, Plain, TokenRecycling, make_drafter
-from ..drafters.tree import plan
-from ..generate import cache_dtype
+from ..drafter import Drafter, Models
+from ..drafters import Plain, TokenRecycling, make_drafter, own_options
+from ..drafters.parts.fixed_tree import level_order
 from ..heads import Head
-from ..sampling import sampling_params
+from ..prefill import Requests, prefill
+from ..sampling import KEYS, sampling_params
+from ..session import cache_dtype
+from ..state import RequestOptions
 from ..stats import Counters
 from ..tree import Topology, Tree, chain, from_paths
-from ..verify import resolve
+from ..verify import Drawn, resolve
 
 NODES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Sizes of trees at which the curve is measured, the root included."""
@@ -63,7 +65,7 @@ class Cost:
 
     def of_round(self, tree: Topology) -> float:
         """Expected seconds of a round: scoring all nodes, and a draft level of the widest frontier for every level."""
-        drafting = 0.0 if self.level is None else max(tree.depths) * self.level(plan(tree).slots.shape[1])
+        drafting = 0.0 if self.level is None else max(tree.depths) * self.level(level_order(tree).slots.shape[1])
         return self.verify(len(tree.parent)) + drafting
 
 
@@ -96,10 +98,12 @@ def measure(
     if draft is None:
         drafters = {n: TokenRecycling(_bushy(n)) for n in nodes[1:]}
     else:
-        drafters = {n: Blank(_bushy(n), "" if siblings == "top_k" else siblings) for n in nodes[1:]}
+        drafters = {n: Blank(_bushy(n), Drawn.CHOSEN if siblings == "top_k" else Drawn(siblings)) for n in nodes[1:]}
         deep = min(_LEVELS, getattr(draft.config, "num_heads", _LEVELS)) if isinstance(draft, Head) else _LEVELS
-        level = lambda width: make_drafter(method, tree=_broom(width, deep), siblings=siblings)
-        drafters |= {("level", width): Unscored(headed(level(width), draft)) for width in widths}
+        head = draft.config if isinstance(draft, Head) else None
+        drawn = {"siblings": siblings} if "siblings" in own_options(method) else {}
+        level = lambda width: make_drafter(method, head=head, tree=_broom(width, deep), **drawn)
+        drafters |= {("level", width): Unscored(level(width)) for width in widths}
     timers = _timers(target, draft, {1: Plain()} | drafters, length, batch, temperature, rounds)
     samples = alternate(timers, repeats)
     verify = Curve(tuple(nodes), np.array([samples[n] for n in nodes]) / rounds)
@@ -121,39 +125,34 @@ def alternate(timers: dict[object, Callable[[], float]], repeats: int) -> dict[o
 
 
 @dataclasses.dataclass(frozen=True)
-class Blank:
+class Blank(Drafter):
     """Proposes a tree of a shape that costs nothing to draft: what is left of a round is the target's part."""
 
     tree: Topology
-    sampled: str = ""
-    taps: ClassVar[tuple[int, ...]] = ()
-    needs_draft: ClassVar[bool] = False
+    way: Drawn = Drawn.CHOSEN
 
     @property
     def depth(self) -> int:
         return max(self.tree.depths)
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return ()
+    @property
+    def drawn(self) -> Drawn:
+        return self.way
 
-    def draft(self, target, draft, state, key):
+    def propose(self, target, draft, state, key):
         B, N, V = state.root.size, len(self.tree.parent), target.config.vocab_size
         tokens = (state.root[:, None] + jnp.arange(N)) % V
         parent = jnp.broadcast_to(jnp.array(self.tree.parent, jnp.int32), (B, N))
-        q = jnp.full((B, N, V), 1 / V) if self.sampled else None
+        q = None if self.way is Drawn.CHOSEN else jnp.full((B, N, V), 1 / V)
         return Tree(tokens, parent, jnp.ones((B, N), bool), q, max_depth=self.depth), ()
-
-    def commit(self, target, draft, state, tree, out, verdict):
-        return ()
 
 
 @dataclasses.dataclass(frozen=True)
-class Unscored:
+class Unscored(Drafter):
     """Drafts with ``drafter`` a tree, of which the target scores the root alone: a round of plain decoding and a draft."""
 
     drafter: Drafter
-    sampled: ClassVar[str] = ""
-    needs_draft: ClassVar[bool] = True
+    needs = Models()
 
     @property
     def depth(self) -> int:
@@ -166,19 +165,14 @@ class Unscored:
     def init(self, *args, **options):
         return self.drafter.init(*args, **options)
 
-    def draft(self, target, draft, state, key):
-        tree, pending = self.drafter.draft(target, draft, state, key)
+    def propose(self, target, draft, state, key):
+        tree, pending = self.drafter.propose(target, draft, state, key)
         drawn = tree.tokens.max(1) < 0  # never; without a use of the tokens XLA would leave out what only they need
         return jax.vmap(chain)(jnp.where(drawn, 0, state.root)[:, None]), pending
 
-    def commit(self, target, draft, state, tree, out, verdict):
+    def commit(self, target, draft, state, tree, scored, verdict):
         path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # as long as if the draft had been scored
-        return self.drafter.commit(target, draft, state, tree, out, verdict.replace(path=path))
-
-
-def headed(drafter: Drafter, draft: LanguageModel | Head) -> Drafter:
-    """The drafter with the configuration of the head, if the draft is one."""
-    return dataclasses.replace(drafter, head=draft.config) if isinstance(draft, Head) else drafter
+        return self.drafter.commit(target, draft, state, tree, scored, verdict.replace(path=path))
 
 
 def _bushy(nodes: int) -> Topology:
@@ -202,20 +196,21 @@ def _timers(target, draft, drafters: dict, length: int, batch: int, temperature:
     text = np.random.default_rng(0).integers(0, target.config.vocab_size, (batch, capacity))
     tokens, lengths = jnp.asarray(np.where(np.arange(capacity) < length, text, 0), jnp.int32), rows(length)
     options = sampling_params(batch, temperature, bias=np.zeros((batch, target.config.vocab_size), np.float32))
-    keys, stop_ids = jax.random.split(jax.random.key(0), batch), jnp.full((batch, 1), -1, jnp.int32)
+    keys, stop_ids = jax.random.split(jax.random.key(0, impl=KEYS), batch), jnp.full((batch, 1), -1, jnp.int32)
+    requests = Requests(tokens, lengths, RequestOptions(options, keys, rows(capacity), stop_ids))
     chunk = min(128, capacity)
     begun, states = {}, {}
     for name, drafter in drafters.items():
         if type(drafter) not in begun:  # of one class all begin alike
-            prefill = jax.jit(partial(decode.prefill, drafter=drafter, chunk=chunk, dtype=dtype))
-            begun[type(drafter)] = prefill(model, draft_model, tokens, lengths, options, keys, rows(capacity), stop_ids)
+            read = jax.jit(partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype))
+            begun[type(drafter)] = read(model, draft_model, requests)
         states[name] = begun[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))
     return {name: _timer(model, draft_model, states[name], drafter, rounds) for name, drafter in drafters.items()}
 
 
 def _timer(target, draft, state, drafter, rounds: int) -> Callable[[], float]:
     arguments = lambda: (target, draft, jax.tree.map(lambda x: x.copy(), state), jnp.int32(rounds))
-    run = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.sampled)), donate_argnums=2)
+    run = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.drawn)), donate_argnums=2)
     program = run.lower(*arguments()).compile()
 
     def timed() -> float:

@@ -18,9 +18,9 @@ from ..checkpoints.hub import LanguageModel
 from ..checks import per_row, whole
 from ..errors import RequestError
 from ..evaluation.comparison import machine
-from ..generate import cache_dtype
 from ..models.decoder import Decoder, Skip
-from ..sampling import SamplingParams, sampling_params, warped
+from ..sampling import SamplingParams, sampling_params, warp
+from ..session import cache_dtype
 from .layer_cost import Costs, measured_costs, speedup
 
 _LONGEST_TEXT = 512
@@ -193,7 +193,7 @@ def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) 
         tokens, length = text
         out = model(tokens[None], positions, causal)
         drafts = part(tokens[None], positions, own, rows=out.rows, row_positions=jnp.tile(positions, 2))
-        p, q = (warped(model.logits(hidden).astype(jnp.float32), sampling) for hidden in (out.hidden, drafts.hidden))
+        p, q = (warp(model.logits(hidden).astype(jnp.float32), sampling) for hidden in (out.hidden, drafts.hidden))
         return jnp.where(place < length, jnp.minimum(p, q).sum(-1)[0], 0).sum()
 
     return lax.map(agreed, (tokens, lengths)).sum() / lengths.sum().astype(jnp.float32)

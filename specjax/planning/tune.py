@@ -8,10 +8,10 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from ..checkpoints.heads import chosen
+from ..checkpoints.heads import choose_head
 from ..checkpoints.hub import LanguageModel
 from ..checks import per_row, whole
-from ..drafters import default_method, heads_of, make_drafter
+from ..drafters import default_method, needs_of
 from ..errors import RequestError
 from ..evaluation.comparison import machine
 from ..generate import Generator
@@ -75,7 +75,7 @@ def tune_tree(
     method = method or ("token_recycling" if draft is None else "tree" if isinstance(draft, LanguageModel) else default_method((draft,)))
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
     if method in HEADS:
-        draft = chosen(target, (draft,) if draft else (), heads_of(make_drafter(method)), method)
+        draft = choose_head(target, (draft,) if draft else (), needs_of(method).kind, method)
         if getattr(draft.config, "mask_token", None) is not None:
             raise RequestError(
                 f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; choose tree_nodes by specjax compare"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..checkpoints.hub import LanguageModel
-from ..drafters import METHODS, heads_of, parameters
+from ..drafters import method_for_head
 from ..generate import Generator
 from ..heads import Head
 from ..stats import total
@@ -31,7 +31,7 @@ class Writer:
     def __call__(self, count: int, seed: int, model=None) -> np.ndarray:
         """Int32 [count, length + 1]; ``model`` takes the writer's place, with parameters of the same shapes. The same for a seed and model."""
         if model is not None:
-            self.generator.target = _of(self.generator.target, model)
+            self.generator.session.target = _of(self.generator.target, model)
         prompt, written = max(self.length // 4, 1), []
         starts = np.random.default_rng(seed).integers(0, self.stream.size - prompt, -(-count // _ROWS) * _ROWS)
         for i in range(0, starts.size, _ROWS):
@@ -55,18 +55,19 @@ class Acceptance:
 
     def __init__(self, target: LanguageModel, kind: str, prompts: Sequence[list[int]], tokens: int = 64):
         self.target, self.kind, self.prompts, self.tokens = target, kind, list(prompts), tokens
-        self.method = "draft_model" if kind == "draft" else next((m for m, d in METHODS.items() if kind in heads_of(d)), None)
+        self.method = "draft_model" if kind == "draft" else method_for_head(kind)
         self.generator = None
 
     def __call__(self, module) -> float | None:
         """Tokens for each call of the target; None where no prompt is given, or no method drafts with this kind."""
-        if not self.prompts or self.method is None:
+        if not self.prompts:
             return None
         if self.generator is None:
             draft = _of(self.target, module) if self.kind == "draft" else Head(module, module.config, self.kind)
             self.generator = Generator(self.target, self.method, draft)
         else:
-            self.generator.parameters = parameters(self.generator.drafter, module, self.target.config.vocab_size)
+            session, V = self.generator.session, self.target.config.vocab_size
+            session.parameters = self.generator.drafter.parameters(module, V)
         results = self.generator(self.prompts, max_new_tokens=self.tokens, ignore_eos=True)
         return total([result.stats for result in results]).mean_acceptance_length
 

@@ -1,4 +1,4 @@
-"""Trees where the places of a draft are independent: the likeliest sequences, of tokens that one pass said (DDTree, 2604.12989)."""
+"""The most probable tree where one pass predicts all places independently (DDTree, 2604.12989)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from ...tree import Tree
 
 
 def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> None:
-    """Raises RequestError where there is no such tree, see ``best_first``."""
+    """Raises RequestError where ``best_first`` has no tree of these sizes."""
     if width > vocab_size:
         raise RequestError(f"tree_top_k is {width} and the vocabulary has {vocab_size} tokens; lower it")
     most = sum(width**d for d in range(1, depth + 1))
@@ -20,18 +20,20 @@ def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> Non
 
 
 def best_first(root: jax.Array, logs: jax.Array, *, nodes: int, width: int) -> Tree:
-    """The ``nodes`` likeliest sequences of up to D tokens, where the places are independent: a tree, since a part of a sequence is likelier
-    than the whole (DDTree).
+    """The ``nodes`` likeliest sequences of up to D tokens. They are a tree, since a prefix is likelier than the whole.
 
-    A heap would take them one after another. Here every level keeps its best, and then the best of all levels are kept: the same set.
+    The paper takes sequences from a heap, one after another. Here every level keeps its best sequences, and then the best
+    of all levels are kept: the same set.
 
     Args:
       root: int32 [].
-      logs: float32 [D, V], log-probabilities of each place's token. Of those the ``width`` likeliest are looked at; D is less than ``nodes``.
+      logs: float32 [D, V], log-probabilities of each place's token. Only the ``width`` likeliest tokens of a place are
+        considered. D is less than ``nodes``.
     """
     values, choices = likeliest(logs, width)
     reached, above, levels, size = jnp.zeros(1), jnp.full(1, -1), [], 0
-    for value, choice in zip(values, choices):  # of equals ``top_k`` prefers the first, which is the shallower: no node without its parent
+    for value, choice in zip(values, choices):
+        # Of equal values top_k prefers the first, which is the shallower: no node comes without its parent.
         flat = (reached[:, None] + value).reshape(-1)
         reached, kept = lax.top_k(flat, min(nodes, flat.size))
         levels.append((reached, choice[kept % width], above[kept // width]))

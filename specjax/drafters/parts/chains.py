@@ -1,6 +1,6 @@
-"""A chain drawn token by token: what all methods share that draw from a model, be it a draft or a part of the target.
+"""A chain that is drawn token by token: shared by all methods that draw from a draft, a head, or a part of the target.
 
-``key`` is that of ``Drafter.draft``, folded with the place in the chain.
+``key`` is that of ``Drafter.propose``, folded with the place in the chain.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from jax import lax
 
 from ... import tree
 from ...context import advance
-from ...sampling import adjusted, sample, warped
+from ...sampling import adjust, sample, warp
 
 
 @struct.dataclass
 class Chain:
-    """A chain in the making, P nodes with the root.
+    """An unfinished chain of P nodes, root included.
 
     Attributes:
       tokens, valid: int32 and bool [B, P], as in ``Tree``.
@@ -35,30 +35,32 @@ class Chain:
 
     @property
     def tree(self) -> tree.Tree:
+        """The batched tree of these nodes."""
         return jax.vmap(tree.chain)(self.tokens, self.q, self.valid)
 
 
 def begin(state, depth: int, vocab_size: int) -> Chain:
-    """The root alone, with room for ``depth`` tokens. Finished rows draw none."""
+    """The root, with room for ``depth`` tokens. Finished rows draw none."""
     B, root = state.done.size, jnp.arange(depth + 1) == 0
     tokens = jnp.where(root, state.root[:, None], 0)
-    return Chain(tokens, jnp.broadcast_to(root, tokens.shape), jnp.zeros((B, depth + 1, vocab_size)), state.states, ~state.done)
+    valid, q = jnp.broadcast_to(root, tokens.shape), jnp.zeros((B, depth + 1, vocab_size))
+    return Chain(tokens, valid, q, state.constraint_state, ~state.done)
 
 
 def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None = None) -> Chain:
-    """The chain with node i + 1, from the logits [B, 1, V] after node i.
+    """The chain with node i + 1, drawn from the logits [B, 1, V] after node i.
 
-    Where the likeliest token's probability, before temperature and truncation, lies below ``least`` float32 [B], node i + 1 is the
-    row's last.
+    ``least``: float32 [B]. Node i + 1 is the row's last where the likeliest token had a lower probability, before
+    temperature and truncation.
     """
     B, P = chain.tokens.shape
-    place = jnp.arange(P)
+    options, place = state.request.sampling, jnp.arange(P)
     path = jnp.broadcast_to((place > 0) & (place <= i), (B, 1, P))
     context = state.context(chain.tokens, path, chain.states[:, None])
-    logits = adjusted(logits.astype(jnp.float32), state.sampling, context)
-    q = warped(logits, state.sampling)[:, 0]
-    token = sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, state.sampling)
-    states = chain.states if state.sampling.constraint is None else advance(state.sampling.constraint, chain.states, token)
+    logits = adjust(logits.astype(jnp.float32), options, context)
+    q = warp(logits, options)[:, 0]
+    token = sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, options)
+    states = chain.states if options.constraint is None else advance(options.constraint, chain.states, token)
     put = lambda leaf, new, at: lax.dynamic_update_slice_in_dim(leaf, new[:, None], at, 1)
     return Chain(
         tokens=put(chain.tokens, token, i + 1),
@@ -69,22 +71,24 @@ def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None
     )
 
 
-def grow(chain: Chain, start: int, read: Callable, rows: Any, state, key, least: jax.Array | None = None) -> tuple[Chain, Any, jax.Array]:
-    """Reads and draws from node ``start`` on, until the chain is full; with ``least`` until no row goes on.
+def grow(
+    chain: Chain, start: int, read: Callable, rows: Any, state, key, least: jax.Array | None = None
+) -> tuple[Chain, Any, jax.Array]:
+    """Reads and draws from node ``start`` on until the chain is full; with ``least`` until no row goes on.
 
-    ``read(i, token [B, 1], rows) -> logits [B, 1, V], rows`` reads node i, which is beside the rows of those before it.
+    ``read(i, token [B, 1], rows) -> logits [B, 1, V], rows`` reads node i beside the rows of the nodes before it.
     Returns the chain, the rows, and int32, the first node that was not read.
     """
     P = chain.tokens.shape[1]
 
-    def unfinished(carry):
+    def is_unfinished(carry):
         i, chain, _ = carry
         return (i < P - 1) if least is None else (i < P - 1) & chain.going.any()
 
-    def turn(carry):
+    def extend(carry):
         i, chain, rows = carry
         logits, rows = read(i, lax.dynamic_slice_in_dim(chain.tokens, i, 1, 1), rows)
         return i + 1, draw(chain, logits, i, state, key, least), rows
 
-    i, chain, rows = lax.while_loop(unfinished, turn, (jnp.int32(start), chain, rows))
+    i, chain, rows = lax.while_loop(is_unfinished, extend, (jnp.int32(start), chain, rows))
     return chain, rows, i

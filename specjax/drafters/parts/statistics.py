@@ -1,4 +1,4 @@
-"""What follows what in a corpus: n-gram counts of a tokenizer's tokens, in a file, and looked up on the device.
+"""N-gram statistics of a corpus: the most frequent next tokens, in a file, and looked up on the device.
 
 specjax ngrams --data *.txt --output text.npz
 specjax generate --method ngram --ngram-statistics text.npz --prompt ...
@@ -17,7 +17,7 @@ from jax import lax
 from ...errors import RequestError
 
 ORDERS = (1, 2)
-"""Tokens of a context; with the token after it, bigrams and trigrams."""
+"""Tokens of a context. With the next token these are bigrams and trigrams."""
 
 
 @struct.dataclass
@@ -33,25 +33,25 @@ class Statistics:
     successors: tuple
 
     def after(self, newest: jax.Array) -> jax.Array:
-        """Int32, what most often followed the longest known context that ends ``newest``, int32 [max(ORDERS)]; -1 if none is known."""
+        """Int32, the most frequent token after the longest known context that ends ``newest``, int32 [max(ORDERS)]; else -1."""
         found = jnp.int32(-1)
-        for m, contexts, successors in zip(ORDERS, self.contexts, self.successors):  # the longer, if known, replaces the shorter
+        for m, contexts, successors in zip(ORDERS, self.contexts, self.successors):  # a longer known context replaces a shorter one
             row = _find(contexts, newest[-m:])
             found = jnp.where(row < 0, found, successors[row])
         return found
 
     def chain(self, newest: jax.Array, count: int) -> jax.Array:
-        """Int32 [count], so many tokens one after another; -1 from where nothing is known."""
+        """Int32 [count] tokens, one after another; -1 from the first unknown context on."""
 
-        def turn(newest, _):
+        def extend(newest, _):
             token = jnp.where(newest[-1] < 0, -1, self.after(newest))
             return jnp.append(newest[1:], token), token
 
-        return lax.scan(turn, newest, None, count)[1]
+        return lax.scan(extend, newest, None, count)[1]
 
 
-def counted(texts: Iterable[Sequence[int]], vocab_size: int, most: int) -> Statistics:
-    """Tables of the ``most`` contexts of each length whose next token was seen most often; of equals the lowest tokens.
+def count_ngrams(texts: Iterable[Sequence[int]], vocab_size: int, most: int) -> Statistics:
+    """Tables of the ``most`` contexts of each length whose next token is most frequent; of equals the lowest tokens.
 
     Raises RequestError where no text has two tokens.
     """
@@ -74,7 +74,7 @@ def save(statistics: Statistics, vocab_size: int, path: str | Path) -> None:
 
 
 def load(path: str | Path, vocab_size: int) -> Statistics:
-    """The statistics in a file. Raises RequestError where it cannot be read, is something else, or counts another vocabulary."""
+    """The statistics in a file. Raises RequestError for a file that is unreadable, foreign, or of another vocabulary."""
     try:
         with np.load(path) as file:
             size = int(file["vocab_size"])

@@ -1,4 +1,4 @@
-"""Texts of earlier requests in a buffer of fixed size with its suffix array, so that any run in them is found by binary search."""
+"""Texts of earlier requests in a buffer of fixed size. Its suffix array finds any run of tokens by binary search."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,17 +8,17 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-_APART = -1  # between texts: no token, so that no run crosses from one text into another
-_SORTED_BY = 64  # tokens by which suffixes are sorted; longer runs are not told apart
+_APART = -1  # stands between texts and is no token: no run crosses from one text into another
+_SORTED_BY = 64  # tokens by which suffixes are sorted; longer equal runs are in no order
 
 
 @struct.dataclass
 class Store:
-    """Texts, the newest last, and where their suffixes are in sorted order.
+    """Texts, the newest last, and the order of their suffixes.
 
     Attributes:
-      tokens: int32 [S], what is not filled being ``_APART``; so is the last.
-      order: int32 [S], places of ``tokens``, sorted by what stands there and after.
+      tokens: int32 [S]. Free places and the last place hold ``_APART``.
+      order: int32 [S], places of ``tokens``, sorted by the suffix that begins there.
     """
 
     tokens: jax.Array
@@ -30,8 +30,8 @@ def empty(size: int) -> Store:
     return Store(np.full(size, _APART, np.int32), np.arange(size, dtype=np.int32))
 
 
-def remembered(store: Store, texts: Iterable[Sequence[int]]) -> Store:
-    """The store with more texts. The oldest give way, token by token; the size stays. On the host, between calls."""
+def append(store: Store, texts: Iterable[Sequence[int]]) -> Store:
+    """The store with more texts. The oldest tokens are dropped, so that the size stays. On the host, between calls."""
     added = [np.append(np.asarray(text, np.int32), np.int32(_APART)) for text in texts]
     tokens = np.concatenate([store.tokens, *added])[-store.tokens.size :]
     rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)
@@ -44,7 +44,7 @@ def remembered(store: Store, texts: Iterable[Sequence[int]]) -> Store:
 
 
 def find(store: Store, runs: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where in ``order`` the suffixes lie that begin with each run: int32 [L], from and to.
+    """The range of ``order`` whose suffixes begin with each run: int32 [L] each, from and to.
 
     Args:
       runs: int32 [L, M], of which the first ``lengths`` [L] count.
@@ -52,14 +52,14 @@ def find(store: Store, runs: jax.Array, lengths: jax.Array) -> tuple[jax.Array, 
     size, place = store.tokens.size, jnp.arange(runs.shape[1])
     counted = place < lengths[:, None]
 
-    def compare(at):  # -1, 0 or 1 [L]: how the suffixes that begin at [L] stand to the runs
+    def compare(at):  # -1, 0 or 1 [L]: whether the suffixes at [L] come before the runs, agree, or come after
         found = store.tokens[jnp.minimum(at[:, None] + place, size - 1)]
         sign = jnp.where(counted, jnp.sign(found - runs), 0)
         first = jnp.argmax(sign != 0, 1)
         return jnp.take_along_axis(sign, first[:, None], 1)[:, 0]
 
     def halve(_, bounds):
-        low, high = bounds  # [2, L]: of the first that is not below, and of the first that is above
+        low, high = bounds  # [2, L]: bounds of the first suffix not below the run, and of the first above it
         middle = (low + high) // 2
         below = jnp.stack([compare(store.order[middle[0]]) < 0, compare(store.order[middle[1]]) <= 0])
         below &= low < high

@@ -1,0 +1,42 @@
+"""Medusa heads that also read the tokens on the way to each node (Hydra, Ankner et al. 2024, 2402.05109)."""
+
+import dataclasses
+
+from ..drafter import TrainedHead
+from .medusa import Medusa
+from .parts.feature_reader import FeatureReader
+from .parts.head_levels import fill_tree
+
+_READER = FeatureReader()
+
+
+@dataclasses.dataclass(frozen=True)
+class Hydra(Medusa):
+    """As ``Medusa``, but every node has children of its own. A round computes one depth after another.
+
+    With a prefix layer (Hydra++) the hidden states of the newest tokens pass that layer when a round begins.
+    """
+
+    needs = TrainedHead("hydra")
+
+    @property
+    def prefixed(self) -> bool:
+        """Whether the heads have a prefix layer."""
+        return self.head.layers is not None
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        if not self.prefixed:
+            return super().init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
+        return _READER.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+
+    def propose(self, target, draft, state, key):
+        if not self.prefixed:
+            return super().propose(target, draft, state, key)
+        first = _READER.begin(target, draft, state, self.depth)
+        tree = fill_tree(self.tree, target, draft, state.root, first.hidden[:, 0])
+        return tree, state.drafter.replace(rows=first.rows)
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        if not self.prefixed:
+            return super().commit(target, draft, state, tree, scored, verdict)
+        return _READER.commit(target, draft, state, verdict.path, scored, verdict)

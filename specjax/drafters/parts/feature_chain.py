@@ -1,0 +1,68 @@
+"""A chain that a feature head draws, with one module or several (DeepSeek-V3, 2412.19437, section 2.2)."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from ...checks import whole
+from ...drafter import Drafter
+from ...verify import Drawn
+from . import chains
+from .feature_reader import FeatureReader
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureChain(Drafter):
+    """Draws ``num_speculative_tokens`` tokens: one from each module of the head, the further ones from the last module.
+
+    The last module continues its own hidden states.
+    """
+
+    num_speculative_tokens: int
+    reader: FeatureReader = FeatureReader()
+
+    def __post_init__(self):
+        whole("num_speculative_tokens", self.num_speculative_tokens)
+
+    @property
+    def depth(self) -> int:
+        return self.num_speculative_tokens
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn.CHAIN
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+
+    def propose(self, target, draft, state, key):
+        reader, modules = self.reader, self.reader.modules(draft, self.depth)
+        first, layers = reader.begin(target, draft, state, self.depth), ()
+        chain = chains.begin(state, self.depth, target.config.vocab_size)
+        chain = chains.draw(chain, reader.logits(target, modules[0], first.hidden), 0, state, key)
+        for k, module in enumerate(modules[1:], 1):
+            layers += first.rows.layers
+            first = reader.follow(target, module, first, chain.tokens[:, k])
+            chain = chains.draw(chain, reader.logits(target, module, first.hidden), k, state, key)
+
+        (B, R), D, module = first.seen.shape, len(modules), modules[-1]
+        node = jnp.arange(D, self.depth)  # drafts that the last module reads; it does not read the newest
+        at = jnp.concatenate([first.positions, first.root[:, None] + node], 1)
+
+        def read(i, token, carry):
+            hidden, rows = carry
+            earlier = jnp.broadcast_to(node < i, (B, node.size))
+            seen = jnp.concatenate([first.seen, earlier, jnp.ones((B, 1), bool)], 1)[:, None]
+            position = (first.root + i)[:, None]
+            known = dict(rows=rows.layers, row_positions=jnp.concatenate([at, position], 1))
+            out = reader.read(target, module, token, hidden, position, seen, first.cache, **known)
+            return reader.logits(target, module, out.hidden), (out.hidden, rows.put(out.rows, 1, R + i - D))
+
+        carry = (first.hidden, first.rows.room(node.size))
+        chain, (_, rows), _ = chains.grow(chain, D, read, carry, state, key)
+        rows = rows.replace(layers=layers + rows.layers)
+        return chain.tree, state.drafter.replace(cache=first.cache, rows=rows)
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        kept = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
+        return self.reader.commit(target, draft, state, jnp.minimum(kept, self.depth - 1), scored, verdict)

@@ -1,0 +1,119 @@
+"""A trained head reads the nodes of a draft: it continues the target's features."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...cache import Rows, commit
+from ...models.base import Model, Output
+from ...prefill import fill
+from .readers import FirstRows, ReaderState
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureReader:
+    """A feature head, see ``Reader`` and ``heads.base``.
+
+    Its cache holds pairs of a token's feature and the next token, at the position of the feature. Pair i is (f_i, t_{i+1}).
+    Of n committed tokens the last pair, n - 1, has the root.
+
+    A round begins with the pairs that the last round committed. Their features are the target's own. The head's hidden
+    states of drafted nodes are dropped after the round (EAGLE, Li et al. 2024, section 3.1). After a prompt of one token
+    there is no feature: the root is read beside a feature of zeros, and its row is dropped too.
+
+    A head may have D modules, each with keys and values of its own. Module k, from 0, reads in row i the hidden state of
+    module k - 1 and token t_{i+1+k}. Its last row predicts the draft at depth k + 1. The last k rows of module k therefore
+    hold drafts. No module's cache keeps the last D - 1 rows: a round reads them again, with the tokens that were emitted.
+    """
+
+    def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
+        """Reads all pairs of the prompt. The first round reads the last D of them again."""
+        n, modules = lengths - 1, self.modules(draft, depth)
+        D = len(modules)
+        cache, _, _ = fill(_Pairs(target, draft, modules, tokens, taps), tokens, n, chunk, dtype)
+        length = jnp.maximum(n - D, 0)
+        at = (length[:, None] + jnp.arange(D))[..., None]
+        newest = draft.fuse(target, tuple(jnp.take_along_axis(tap, at, 1) for tap in taps))
+        features = jnp.pad(jnp.where(at < n[:, None, None], newest, 0), ((0, 0), (0, depth), (0, 0)))
+        return ReaderState(cache.replace(length=length), features)
+
+    def modules(self, draft, depth: int) -> tuple:
+        """The head's modules that rounds of ``depth`` levels use."""
+        return tuple(draft.modules)[:depth]
+
+    def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
+        """Reads the pairs that are not in the cache, at most R = depth + D; the last has the root."""
+        return self._read_rows(target, draft.modules[0], self.pairs(state))
+
+    def pairs(self, state) -> FirstRows:
+        """The pairs that are not in the cache, before they are read."""
+        n, own = state.cache.length, state.drafter
+        place = jnp.arange(own.features.shape[1])
+        count = jnp.maximum(n - own.cache.length, 1)[:, None]
+        positions = own.cache.length[:, None] + place
+        tokens = jnp.take_along_axis(state.tokens, jnp.minimum(positions + 1, n[:, None]), 1)
+        root = own.cache.length + count[:, 0] - 1
+        return FirstRows(own.cache, Rows(()), None, place < count, positions, root, tokens, own.features)
+
+    def follow(self, target: Model, module, first: FirstRows, newest: jax.Array) -> FirstRows:
+        """Reads the same rows with the next module. Each row moves on by one token; the last reads ``newest`` int32 [B]."""
+        last = jnp.arange(first.seen.shape[1]) == first.seen.sum(-1, keepdims=True) - 1
+        tokens = jnp.where(last, newest[:, None], jnp.roll(first.tokens, -1, 1))
+        return self._read_rows(target, module, first.replace(tokens=tokens, root=first.root - 1))
+
+    def _read_rows(self, target: Model, module, first: FirstRows) -> FirstRows:
+        R = first.tokens.shape[1]
+        mask = jnp.tril(jnp.ones((R, R), bool))
+        out = module(target, first.tokens, first.states, first.positions, mask, first.cache)
+        hidden = jnp.take_along_axis(out.hidden, first.seen.sum(-1)[:, None, None] - 1, 1)
+        return first.replace(rows=Rows(out.rows), hidden=hidden, states=out.hidden)
+
+    def read(self, target: Model, module, tokens, features, positions, mask, cache, **rows) -> Output:
+        return module(target, tokens, features, positions, mask, cache, **rows)
+
+    def logits(self, target: Model, module, hidden: jax.Array) -> jax.Array:
+        return module.logits(target, hidden)
+
+    def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
+        """Keeps the first rows of the round but the last D - 1, and the target's features of the path."""
+        n, pending, P = state.cache.length, state.drafter, verdict.path.shape[1]
+        R = pending.features.shape[1]
+        length = jnp.maximum(n - (R - P), 0)
+        rows = pending.rows.first(P).layers
+        cache = commit(pending.cache, rows, None, length, valid=verdict.length > 0)
+
+        path = draft.fuse(target, tuple(jnp.take_along_axis(tap, verdict.path[..., None], 1) for tap in scored.taps))
+        at = length[:, None] + jnp.arange(R)
+        place = jnp.where(at < n[:, None], at - pending.cache.length[:, None], R + at - n[:, None])
+        known = jnp.concatenate([pending.features, path], 1)
+        features = jnp.take_along_axis(known, jnp.minimum(place, R + P - 1)[..., None], 1)
+        return ReaderState(cache, features)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The modules of a head as a ``Model`` of a text int32 [B, T] with taps float32 [B, T, E], for ``fill``."""
+
+    target: Model
+    head: Any
+    modules: tuple
+    tokens: jax.Array
+    taps: tuple
+
+    @property
+    def config(self):
+        layers = self.head.config.layers
+        return layers.replace(num_layers=len(self.modules) * layers.num_layers)
+
+    def __call__(self, tokens, positions, mask, cache, **_) -> Output:
+        at = positions[0, 0]  # ``fill`` reads the same places of all rows
+        piece = lambda whole: lax.dynamic_slice_in_dim(whole, at, positions.shape[1], 1)
+        hidden, rows = self.head.fuse(self.target, tuple(map(piece, self.taps))), ()
+        for k, module in enumerate(self.modules):
+            tokens = piece(jnp.roll(self.tokens, -1 - k, 1))
+            out = module(self.target, tokens, hidden, positions, mask, cache)
+            hidden, rows = out.hidden, rows + out.rows
+        return Output(hidden, rows)

@@ -1,0 +1,116 @@
+"""A token tree of a shape that is known beforehand (SpecInfer, Miao et al. 2024, section 3; Sequoia), for any reader."""
+
+import dataclasses
+from collections import defaultdict
+from functools import lru_cache
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ...drafter import Drafter
+from ...errors import RequestError
+from ...tree import Topology, Tree
+from ...verify import Drawn
+from . import levels
+from .readers import Reader, commit_tree
+
+SIBLINGS = ("without_replacement", "independent", "top_k")
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedTree(Drafter):
+    """Draws the children of every node, level by level.
+
+    Attributes:
+      reader: who reads the nodes.
+      tree: the shape.
+      siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k" (the likeliest tokens).
+    """
+
+    reader: Reader
+    tree: Topology
+    siblings: str
+
+    def __post_init__(self):
+        if self.siblings not in SIBLINGS:
+            raise RequestError(f"siblings {self.siblings!r} is unknown; use one of {', '.join(SIBLINGS)}")
+        if self.siblings != "top_k" and not level_order(self.tree).dense:
+            raise RequestError(
+                "the tree leaves out a rank, which drawn siblings cannot; number children from 0 or use siblings='top_k'"
+            )
+
+    @property
+    def depth(self) -> int:
+        return max(self.tree.depths)
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn.CHOSEN if self.siblings == "top_k" else Drawn(self.siblings)
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+
+    def propose(self, target, draft, state, key):
+        order = level_order(self.tree)
+        B, F = state.tokens.shape[0], order.slots.shape[1]
+
+        def choose(d, level, carry):
+            return *(jnp.broadcast_to(jnp.asarray(table)[d], (B, F)) for table in (order.slots, order.ranks)), carry
+
+        size = dict(depth=self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings)
+        found, _, pending = levels.grow(self.reader, target, draft, state, key, choose, (), **size)
+        at = order.depth[1:] - 1, slice(None), order.slot_of[order.parent[1:]], order.rank[1:]
+        tokens = jnp.concatenate([state.root[:, None], found.tokens[at].T], 1)
+        valid = jnp.concatenate([jnp.ones((B, 1), bool), found.exists[at].T], 1)
+        inner = jnp.asarray(order.inner, jnp.float32)
+        q = found.q[np.minimum(order.depth, self.depth - 1), :, order.slot_of].swapaxes(0, 1) * inner[:, None]
+        for_all = lambda array: jnp.broadcast_to(jnp.asarray(array), (B, array.size))
+        q = None if self.siblings == "top_k" else q
+        tree = Tree(tokens, for_all(order.parent), valid, q, max_depth=self.depth)
+        return tree, pending.replace(row_of=for_all(order.row_of))
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        return commit_tree(self.reader, target, draft, state, scored, verdict)
+
+
+class LevelOrder(NamedTuple):
+    """A topology read level by level; arrays over its N nodes, int32 [N], but for the first two.
+
+    Attributes:
+      slots, ranks: int32 [depth, F], for each level the frontier: which child of which node of the frontier above.
+      parent, rank, depth: as in ``Topology``.
+      inner: bool [N], nodes that have children.
+      slot_of: the place of an inner node in the frontier of its level.
+      row_of: see ``ReaderState``.
+      dense: bool, whether the children of every node have the ranks 0, 1, ...
+    """
+
+    slots: np.ndarray
+    ranks: np.ndarray
+    parent: np.ndarray
+    rank: np.ndarray
+    depth: np.ndarray
+    inner: np.ndarray
+    slot_of: np.ndarray
+    row_of: np.ndarray
+    dense: bool
+
+
+@lru_cache(64)
+def level_order(tree: Topology) -> LevelOrder:
+    """The order in which the nodes of a topology are read."""
+    parent, rank, depth = (np.array(x, np.int32) for x in (tree.parent, tree.rank, tree.depths))
+    children = defaultdict(list)
+    for node in range(1, parent.size):
+        children[tree.parent[node]].append(tree.rank[node])
+    inner = np.isin(np.arange(parent.size), list(children))
+    frontiers = [[node for node in children if depth[node] == d] for d in range(depth.max())]
+    width = max(map(len, frontiers))
+    slot_of, (slots, ranks) = np.zeros_like(parent), np.zeros((2, depth.max(), width), np.int32)
+    for d, frontier in enumerate(frontiers):
+        for slot, node in enumerate(frontier):
+            slot_of[node], slots[d, slot], ranks[d, slot] = slot, slot_of[parent[node]], rank[node]
+    row_of = np.where(inner, np.where(depth == 0, 0, 1 + (depth - 1) * width + slot_of), 0).astype(np.int32)
+    dense = all(sorted(ranks) == list(range(len(ranks))) for ranks in children.values())
+    return LevelOrder(slots, ranks, parent, rank, depth, inner, slot_of, row_of, dense)

@@ -1,0 +1,107 @@
+"""The most probable token tree: expand the likeliest nodes, then keep the best (EAGLE-2, Li et al. 2024, section 4)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from ...checks import whole
+from ...drafter import Drafter
+from ...errors import RequestError
+from ...tree import Tree
+from . import levels
+from .readers import Reader, commit_tree
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbableTree(Drafter):
+    """Expands the ``top_k`` likeliest nodes of each level, and keeps the ``nodes`` most probable of all their children.
+
+    A node's probability is the product of the draft's probabilities along its path, so that the parents of kept nodes are
+    kept as well. Tokens are chosen, not drawn: acceptance samples the target and follows the nodes that match.
+
+    Attributes:
+      reader: who reads the nodes.
+      nodes: drafted nodes, without the root.
+      tree_depth: levels below the root, at least 2.
+      top_k: nodes expanded in a level, and children considered of each.
+      temperature: at which probabilities are compared; 1 is the papers'. A lower one makes narrower and deeper trees, which
+        suit a target that is surer of its next token than the draft is.
+    """
+
+    reader: Reader
+    nodes: int
+    tree_depth: int
+    top_k: int
+    temperature: float
+
+    def __post_init__(self):
+        for name, value, least in (("nodes", self.nodes, 1), ("depth", self.tree_depth, 2), ("top_k", self.top_k, 1)):
+            whole(f"tree_{name}", value, least)
+        if not self.temperature > 0:
+            raise RequestError(f"tree_temperature must be above 0, not {self.temperature}")
+        depth, most = self.tree_depth, self.top_k + (self.tree_depth - 1) * self.top_k**2
+        least = depth + (self.top_k > 1)  # as many nodes as levels would mean a chain, see ``Tree.is_chain``
+        if not least <= self.nodes <= most:
+            raise RequestError(f"tree_nodes must be {least} to {most} at this tree_depth and tree_top_k, not {self.nodes}")
+
+    @property
+    def depth(self) -> int:
+        return self.tree_depth
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+
+    def propose(self, target, draft, state, key):
+        B, k, D = state.tokens.shape[0], self.top_k, self.tree_depth
+
+        def choose(d, level, scores):
+            flat = (scores[:, :, None] + level.scores).reshape(B, k * k)
+            scores, best = jax.lax.top_k(flat, k)
+            return best // k, best % k, scores
+
+        start = jnp.broadcast_to(_only_first(k), (B, k))
+        size = dict(depth=D, width=k, k=k, how="top_k", temperature=self.temperature)
+        found, (slot, rank), pending = levels.grow(self.reader, target, draft, state, key, choose, start, **size)
+        tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(state.root, found.tokens, found.scores, slot, rank)
+        return tree, pending.replace(row_of=row_of)
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        return commit_tree(self.reader, target, draft, state, scored, verdict)
+
+    def _rerank(self, root, tokens, scores, slot, rank) -> tuple[Tree, jax.Array]:
+        """The tree of one row, and ``row_of`` of its nodes, see ``ReaderState``.
+
+        Args:
+          tokens, scores: [D, k, k], the candidates: children of each frontier node, and their log-probabilities.
+          slot, rank: int32 [D - 1, k], the candidates that became the next frontier.
+        """
+        D, k = self.tree_depth, self.top_k
+        above = jnp.arange(D - 1)[:, None] * k * k + slot * k + rank  # [D - 1, k]: each frontier node as a candidate
+
+        def descend(reached, level):
+            """From the log-probability of a frontier to that of its children, and of the next frontier."""
+            scores, slot, rank = level
+            children = reached[:, None] + scores
+            return children[slot, rank], children
+
+        onward = (jnp.pad(leaf, ((0, 1), (0, 0))) for leaf in (slot, rank))  # the last level has no next frontier
+        _, reached = jax.lax.scan(descend, _only_first(k), (scores, *onward))
+        # Of equal values top_k prefers the first, which is the shallower: parents come with their children.
+        value, kept = jax.lax.top_k(reached.reshape(-1), self.nodes)
+        kept = jnp.sort(jnp.where(value > -jnp.inf, kept, D * k * k))
+        valid = kept < D * k * k
+        kept = jnp.minimum(kept, D * k * k - 1)
+
+        parents = jnp.concatenate([jnp.full((1, k), -1), above]).reshape(-1)[kept // k]  # candidates, -1 for the root
+        parent = jnp.where(valid & (parents >= 0), jnp.searchsorted(kept, parents) + 1, 0)
+        expanded = kept[:, None] == above.reshape(-1)
+        row_of = jnp.where(valid & expanded.any(-1), 1 + jnp.argmax(expanded, -1), 0)
+        first = lambda value, rest: jnp.concatenate([jnp.asarray(value, rest.dtype)[None], rest])
+        tokens, parent = first(root, tokens.reshape(-1)[kept]), first(0, parent.astype(jnp.int32))
+        return Tree(tokens, parent, first(True, valid), max_depth=D), first(0, row_of.astype(jnp.int32))
+
+
+def _only_first(k: int) -> jax.Array:
+    """Float32 [k]: the root stands in every slot of the first frontier, and counts once."""
+    return jnp.where(jnp.arange(k) == 0, 0.0, -jnp.inf)

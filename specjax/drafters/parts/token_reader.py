@@ -1,0 +1,48 @@
+"""A language model reads the nodes of a draft."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from ...cache import Rows, commit
+from ...models.base import Model, Output
+from ...prefill import fill
+from .readers import FirstRows, ReaderState
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenReader:
+    """A draft model, see ``Reader``.
+
+    Its cache holds all tokens but the newest two, and a round begins with those two. After a round whose drafts were all
+    accepted the model has not read the last draft. A second row costs nothing where a step reads all weights anyway.
+    """
+
+    def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
+        cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
+        return ReaderState(cache.replace(length=jnp.maximum(lengths - 2, 0)))
+
+    def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
+        """Reads the token before the root, where there is one, and the root, which is at position n."""
+        n, cache = state.cache.length, state.drafter.cache
+        before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
+        seen = jnp.stack([n > 0, jnp.ones_like(n > 0)], 1)
+        positions = jnp.stack([jnp.maximum(n - 1, 0), n], 1)
+        mask = jnp.tril(jnp.ones((2, 2), bool)) & seen[:, None] | jnp.eye(2, dtype=bool)
+        out = draft(jnp.concatenate([before, state.root[:, None]], 1), positions, mask, cache)
+        return FirstRows(cache, Rows(out.rows), out.hidden[:, -1:], seen, positions, n)
+
+    def read(self, target: Model, module, tokens, features, positions, mask, cache, **rows) -> Output:
+        return module(tokens, positions, mask, cache, **rows)
+
+    def logits(self, target: Model, module, hidden: jax.Array) -> jax.Array:
+        return module.logits(hidden)
+
+    def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
+        """Keeps the rows of the token before the root, of the root, and of the path but its last node."""
+        n, pending = state.cache.length, state.drafter
+        after_before = jnp.concatenate([jnp.zeros_like(on_path[:, :1]), on_path[:, :-1] + 1], 1)
+        kept = jnp.where((n > 0)[:, None], after_before, on_path + 1)  # a row of one token has none before the root
+        length = jnp.maximum(n + verdict.length - 1, 0)
+        return ReaderState(commit(pending.cache, pending.rows.layers, kept, length, valid=verdict.length > 0))

@@ -1,0 +1,173 @@
+"""Reads prompts: requests become the state in which decoding begins."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+
+from .cache import KVCache, commit, empty
+from .drafter import Drafter
+from .errors import RequestError
+from .logprobs import empty_logprobs
+from .models.base import Model
+from .sampling import KEYS, random_keys, sampling_params
+from .state import DecodeState, RequestOptions
+from .stats import Counters
+
+_CHUNK = 256
+"""Tokens of a prompt that one forward reads, unless the caller says otherwise."""
+
+_MISSED = 4
+"""Tokens that one forward of ``catch_up`` reads. The buffer has room for one path beyond the row's limit."""
+
+
+@struct.dataclass
+class Requests:
+    """A batch of B prompts and their options.
+
+    Attributes:
+      tokens: int32 [B, T], prompts left-aligned. T is the capacity: at least ``max(limit) + drafter.depth + 1``, and a
+        multiple of the chunk.
+      lengths: int32 [B], tokens in each prompt, at least 1.
+      options: what users asked of each row.
+    """
+
+    tokens: jax.Array
+    lengths: jax.Array
+    options: RequestOptions
+
+
+def make_requests(
+    prompts: Sequence[Sequence[int]],
+    *,
+    drafter: Drafter,
+    max_new_tokens: int = 128,
+    temperature=0.0,
+    seed=0,
+    stop_ids: Sequence[int] = (),
+    capacity: int | None = None,
+    **sampling,
+) -> Requests:
+    """Requests from lists of token ids, with the smallest capacity that fits, rounded up to a power of two.
+
+    Args:
+      drafter: how far its proposals reach beyond the last token decides the capacity.
+      temperature, seed, sampling: one value, or one for each prompt; see ``sampling.sampling_params``.
+      stop_ids: tokens that end any row.
+
+    Raises RequestError for empty prompts, a capacity that is too small, or options out of range.
+    """
+    if not prompts or not all(len(prompt) for prompt in prompts):
+        raise RequestError("a prompt is empty; give at least one token")
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    need = int(lengths.max()) + max_new_tokens + drafter.depth + 1
+    if capacity is not None and capacity < need:
+        raise RequestError(f"capacity {capacity} is too small: prompt, max_new_tokens and one round need {need}")
+    tokens = np.zeros((len(prompts), capacity or 1 << (need - 1).bit_length()), np.int32)
+    for row, prompt in zip(tokens, prompts):
+        row[: len(prompt)] = prompt
+    options = RequestOptions(
+        sampling=sampling_params(len(prompts), temperature, **sampling),
+        keys=random_keys(seed, len(prompts)),
+        limit=jnp.asarray(lengths + max_new_tokens),
+        stop_ids=jnp.broadcast_to(jnp.array([*stop_ids, -1], jnp.int32), (len(prompts), len(stop_ids) + 1)),
+    )
+    return Requests(jnp.asarray(tokens), jnp.asarray(lengths), options)
+
+
+def prefill(
+    target: Model,
+    draft,
+    requests: Requests,
+    *,
+    drafter: Drafter,
+    dtype="float32",
+    chunk: int | None = None,
+    logprobs: int | None = None,
+) -> DecodeState:
+    """Reads the prompts: all tokens but the last go into the cache, and the last becomes the root.
+
+    Args:
+      draft: what the drafter's functions take as ``draft``; see ``Drafter.parameters``.
+      dtype: of the caches. Static, as are ``drafter``, ``chunk`` and ``logprobs``.
+      chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
+      logprobs: record this many of the likeliest tokens at each place; 0 records the emitted token alone, None nothing.
+
+    Raises RequestError for keys of another implementation than "threefry2x32".
+    """
+    options, tokens, lengths = requests.options, requests.tokens, requests.lengths
+    if jax.random.key_impl(options.keys) != KEYS:
+        raise RequestError(
+            f"keys of the implementation {jax.random.key_impl(options.keys)} draw alike in all rows of a batch; "
+            f"make them with jax.random.key(seed, impl={KEYS!r})"
+        )
+    B, T = tokens.shape
+    chunk = chunk or math.gcd(T, _CHUNK)
+    cache, taps, finite = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
+    return DecodeState(
+        request=options,
+        tokens=tokens,
+        prompt_length=lengths,
+        cache=cache,
+        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype),
+        done=(lengths >= options.limit) | ~finite,
+        failed=~finite,
+        constraint_state=options.sampling.start,
+        stop_state=jnp.zeros(B, jnp.int32) if options.stop_start is None else options.stop_start,
+        round=jnp.int32(0),
+        logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
+        counters=Counters.zeros(B, drafter.depth),
+    )
+
+
+def fill(
+    model: Model, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()
+) -> tuple[KVCache, tuple, jax.Array]:
+    """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
+
+    Returns the cache, the taps float32 [B, T, E] of those tokens, and bool [B]: whether all hidden states are finite.
+    """
+    B, T = tokens.shape
+    node = jnp.arange(chunk)
+    mask = jnp.tril(jnp.ones((chunk, chunk), bool))
+
+    def read(i, carry):
+        cache, kept, finite = carry
+        start = jnp.full(B, i * chunk)
+        cache = cache.replace(length=start)
+        positions = start[:, None] + node
+        piece = lax.dynamic_slice_in_dim(tokens, i * chunk, chunk, 1)
+        out = model(piece, positions, mask, cache, taps=taps, rope_lengths=lengths[:, None] + 1)
+        finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
+        kept = tuple(lax.dynamic_update_slice_in_dim(old, new, i * chunk, 1) for old, new in zip(kept, out.taps))
+        return commit(cache, out.rows, None, lengths, valid=finite), kept, finite
+
+    kept = tuple(jnp.zeros((B, T, model.config.hidden_size)) for _ in taps)
+    nothing = (empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
+    cache, kept, finite = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
+    return cache.replace(length=lengths), kept, finite
+
+
+def catch_up(model: Model, cache: KVCache, tokens, length) -> KVCache:
+    """The cache with ``tokens[b, :length[b]]`` committed. A draft lacks the newest of them after rounds it sat out.
+
+    Reads a few tokens of all rows at a time until no row is behind: none where the draft took part in the last round.
+
+    Args:
+      tokens: int32 [B, T]. T leaves room for ``_MISSED`` tokens after those of a row that is behind.
+      length: int32 [B], at least ``cache.length``.
+    """
+    node = jnp.arange(_MISSED)
+    mask = jnp.tril(jnp.ones((_MISSED, _MISSED), bool))
+
+    def read(cache):
+        positions = cache.length[:, None] + node
+        out = model(jnp.take_along_axis(tokens, positions, 1, mode="clip"), positions, mask, cache)
+        finite = (jnp.isfinite(out.hidden).all(-1) | (positions >= length[:, None])).all(-1)
+        return commit(cache, out.rows, None, jnp.minimum(cache.length + _MISSED, length), valid=finite)
+
+    return lax.while_loop(lambda cache: jnp.any(cache.length < length), read, cache)

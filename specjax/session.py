@@ -1,0 +1,147 @@
+"""Compiled programs of one method, and the batches that they decode: what sits between text and the pure layer."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import decode
+from .checkpoints.hub import LanguageModel
+from .checks import LARGEST
+from .drafter import Drafter
+from .errors import RequestError
+from .parallel import use_mesh_of
+from .prefill import Requests, prefill
+from .requests.options import MOST_LOGPROBS, Batch
+from .state import DecodeState, RequestOptions
+
+_LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
+
+
+@dataclasses.dataclass
+class Decoding:
+    """A batch in the middle of decoding, and the seconds it has cost.
+
+    Attributes:
+      state: on the device; every ``advance`` donates it.
+      prompts: their token ids.
+      batch: their options.
+    """
+
+    state: DecodeState
+    prompts: list[list[int]]
+    batch: Batch
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row has ended. Waits for the device."""
+        return bool(jax.device_get(self.state.done).all())
+
+
+class Session:
+    """Compiles the programs of a method once for each batch size, capacity and prompt bucket (powers of two).
+
+    Args:
+      parameters: see ``Drafter.parameters``.
+      rule: acceptance rule, a function of ``verify``.
+      capacity: positions of the cache; by default the smallest power of two that a batch needs.
+    """
+
+    def __init__(
+        self, target: LanguageModel, drafter: Drafter, parameters: Any, rule: Callable, capacity: int | None = None
+    ):
+        self.target, self.drafter, self.parameters, self.rule, self.capacity = target, drafter, parameters, rule, capacity
+        self._compiled: dict = {}
+
+    def start(self, prompts: list[list[int]], batch: Batch) -> Decoding:
+        """Reads the prompts. Raises RequestError where the capacity is too small."""
+        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+        capacity, chunk = self._sizes(int(lengths.max()), int(batch.limit.max()))
+        tokens = np.zeros((len(prompts), capacity), np.int32)
+        for row, prompt in zip(tokens, prompts):
+            row[: len(prompt)] = prompt
+        options = RequestOptions(
+            batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping
+        )
+        requests = jax.tree.map(jnp.asarray, Requests(tokens, lengths, options))
+        asked = [n for n in batch.logprobs if n is not None]
+        width = None if not asked else MOST_LOGPROBS if max(asked) else 0
+        static = dict(drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
+        compiled, compile_seconds = self._compile(("prefill", chunk, width), partial(prefill, **static), (requests,))
+        began = time.perf_counter()
+        state = jax.block_until_ready(compiled(self.target.model, self.parameters, requests))
+        return Decoding(state, prompts, batch, time.perf_counter() - began, 0.0, compile_seconds)
+
+    def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
+        """Runs ``rounds`` more rounds, or all until every row has ended."""
+        until = LARGEST if rounds is None else int(jax.device_get(decoding.state.round)) + rounds
+        args = (decoding.state, jnp.int32(until))
+        function = partial(decode.run, drafter=self.drafter, rule=self.rule)
+        compiled, compile_seconds = self._compile(("run",), function, args, donate_argnums=2)
+        began = time.perf_counter()
+        decoding.state = jax.block_until_ready(compiled(self.target.model, self.parameters, *args))
+        decoding.decode_seconds += time.perf_counter() - began
+        decoding.compile_seconds += compile_seconds
+
+    def update(self, target: LanguageModel) -> None:
+        """Goes on with other weights of the same structure; nothing is compiled anew.
+
+        Raises RequestError where structure, shapes or dtypes differ.
+        """
+        for (path, old), new in zip(
+            jax.tree_util.tree_leaves_with_path(self.target.model), _leaves_like(self.target.model, target.model)
+        ):
+            if old.shape != new.shape or old.dtype != new.dtype:
+                raise RequestError(
+                    f"parameter {jax.tree_util.keystr(path)} is {new.dtype}{list(new.shape)}, not "
+                    f"{old.dtype}{list(old.shape)}; make a new Generator for another model"
+                )
+        self.target = target
+
+    def _compile(self, key: tuple, function: Callable, args: tuple, **options):
+        """The executable for ``key`` and the shapes of ``args``, and the seconds that its compilation took now, if any."""
+        began = time.perf_counter()
+        leaves, structure = jax.tree.flatten(args)
+        key = (*key, structure, tuple(leaf.shape for leaf in leaves))
+        new = key not in self._compiled
+        if new:
+            with use_mesh_of(jax.tree.leaves(self.target.model)[0]):
+                jitted = jax.jit(function, **options)
+                self._compiled[key] = jitted.lower(self.target.model, self.parameters, *args).compile()
+        return self._compiled[key], time.perf_counter() - began if new else 0.0
+
+    def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
+        """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a program."""
+        need = limit + self.drafter.depth + 1
+        if self.capacity is not None and self.capacity < need:
+            raise RequestError(
+                f"capacity {self.capacity} is too small: prompt, max_new_tokens and one round need {need}"
+            )
+        capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
+        return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
+
+
+def cache_dtype(target: LanguageModel):
+    """The dtype of keys and values: that of the weights, but float32 on CPU, which has no fast product of halves."""
+    if jax.default_backend() == "cpu":
+        return jnp.dtype(jnp.float32)
+    return next(leaf.dtype for leaf in jax.tree.leaves(target.model) if jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def _leaves_like(old, new) -> list:
+    """The leaves of ``new``. Raises RequestError where its structure is not that of ``old``."""
+    if jax.tree.structure(old) != jax.tree.structure(new):
+        raise RequestError("the new parameters have another structure than the model; make a new Generator for another model")
+    return jax.tree.leaves(new)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()

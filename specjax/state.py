@@ -1,0 +1,93 @@
+"""The state of a batch in the middle of decoding: the one pytree that the loop carries."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from .cache import KVCache
+from .context import Context, advance_tree
+from .logprobs import Logprobs
+from .sampling import SamplingParams
+from .stats import Counters
+from .tree import Tree, ancestors
+
+
+@struct.dataclass
+class RequestOptions:
+    """What users asked of each row. It does not change while a batch is decoded.
+
+    Attributes:
+      sampling: the sampling options.
+      keys: typed keys [B] of the implementation "threefry2x32".
+      limit: int32 [B], the number of tokens at which a row ends, prompt included.
+      stop_ids: int32 [B, n], tokens that end a row; -1 matches none.
+      stops: the automaton of all rows' stop strings with its fields ``next``, ``classes`` and ``accept``, or None.
+      stop_start: int32 [B], each row's first state in ``stops``, or None for state 0.
+    """
+
+    sampling: SamplingParams
+    keys: jax.Array
+    limit: jax.Array
+    stop_ids: jax.Array
+    stops: Any = None
+    stop_start: jax.Array | None = None
+
+
+@struct.dataclass
+class DecodeState:
+    """A batch of B rows in the middle of decoding.
+
+    Attributes:
+      request: what users asked.
+      tokens: int32 [B, T], prompt and output of each row. Tokens after the root are void.
+      prompt_length: int32 [B], tokens of each prompt.
+      cache: the target's keys and values of all tokens before the root.
+      drafter: the drafter's own state.
+      done: bool [B], whether the row has ended.
+      failed: bool [B], whether the target's logits were NaN.
+      constraint_state: int32 [B], the state of the row's constraint after the root.
+      stop_state: int32 [B], the state of the stop strings after the root.
+      round: int32, rounds so far.
+      logprobs: log-probabilities of the emitted tokens, or None if nobody asked.
+      counters: sums for statistics.
+    """
+
+    request: RequestOptions
+    tokens: jax.Array
+    prompt_length: jax.Array
+    cache: KVCache
+    drafter: Any
+    done: jax.Array
+    failed: jax.Array
+    constraint_state: jax.Array
+    stop_state: jax.Array
+    round: jax.Array
+    logprobs: Logprobs | None
+    counters: Counters
+
+    @property
+    def root(self) -> jax.Array:
+        """Int32 [B], the newest token of each row. It is not yet in the cache."""
+        return jnp.take_along_axis(self.tokens, self.cache.length[:, None], 1)[:, 0]
+
+    @property
+    def length(self) -> jax.Array:
+        """Int32 [B], tokens of each row, prompt and root included."""
+        return self.cache.length + 1
+
+    def context(self, nodes: jax.Array, path: jax.Array, constraint_states: jax.Array) -> Context:
+        """The history of nodes below the root; the arguments are fields of ``Context``."""
+        options = self.request
+        return Context(
+            self.tokens, self.prompt_length, self.length, options.limit, options.stop_ids, nodes, path, constraint_states
+        )
+
+    def tree_context(self, tree: Tree) -> Context:
+        """The history of each node of a batched tree."""
+        path = jax.vmap(ancestors)(tree).at[:, :, 0].set(False)
+        automaton = self.request.sampling.constraint
+        if automaton is None:
+            return self.context(tree.tokens, path, jnp.zeros_like(tree.tokens))
+        return self.context(tree.tokens, path, advance_tree(automaton, self.constraint_state, tree))
