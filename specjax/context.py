@@ -1,7 +1,7 @@
-"""What precedes each node that is scored: the prompt, the text emitted so far, and the node's path in the tree.
+"""The history of each scored node: the prompt, the text emitted so far, and the node's path in the tree.
 
-Options that look back (penalties, ``min_new_tokens``, constraints, a user's own processors) read it here, so that a node deep in
-a tree is treated exactly as plain decoding would treat it after the same tokens.
+Options that look back (penalties, ``min_new_tokens``, constraints, a user's own processors) read it here. A node deep in a
+tree is thus treated exactly as plain decoding treats it after the same tokens.
 """
 
 import jax
@@ -19,11 +19,11 @@ class Context:
       tokens: int32 [B, T], the text of each row; void from ``length`` on.
       prompt_length: int32 [B], tokens of the prompt.
       length: int32 [B], tokens of the text up to the root, prompt and root included.
-      limit: int32 [B], tokens at which the row ends.
+      limit: int32 [B], the number of tokens at which the row ends.
       stop_ids: int32 [B, n], tokens that end the row; -1 matches none.
       nodes: int32 [B, M], tokens of the tree.
-      path: bool [B, N, M], which nodes lie between the root, itself excluded, and node i, itself included.
-      states: int32 [B, N], the state of the row's constraint after each node; -1 where it was broken.
+      path: bool [B, N, M], the nodes between the root (excluded) and node i (included).
+      states: int32 [B, N], the state of the row's constraint after each node; -1 where the path broke it.
     """
 
     tokens: jax.Array
@@ -37,11 +37,11 @@ class Context:
 
     @property
     def generated(self) -> jax.Array:
-        """Int32 [B, N], new tokens up to each node, itself included."""
+        """Int32 [B, N], new tokens up to each node, the node included."""
         return (self.length - self.prompt_length)[:, None] + self.path.sum(-1)
 
     def counts(self, vocab_size: int) -> jax.Array:
-        """Float32 [B, N, V], how often each token was generated up to node i; the prompt does not count."""
+        """Float32 [B, N, V], how often each token was generated up to node i. The prompt does not count."""
         place = jnp.arange(self.tokens.shape[1])
         new = (place >= self.prompt_length[:, None]) & (place < self.length[:, None])
         return _histogram(self.tokens, new, vocab_size)[:, None] + self._on_path(vocab_size)
@@ -52,11 +52,11 @@ class Context:
         return (_histogram(self.tokens, text, vocab_size)[:, None] + self._on_path(vocab_size)) > 0
 
     def last(self, k: int) -> jax.Array:
-        """Int32 [B, N, k], the newest k tokens up to each node, the newest last; -1 where there are fewer."""
+        """Int32 [B, N, k], the newest k tokens up to each node, the newest last; -1 before the text begins."""
         M = self.nodes.shape[1]
         depth = self.path.sum(-1)[..., None]
         back = jnp.arange(k - 1, -1, -1)
-        on_path = jnp.sort(jnp.where(self.path, jnp.arange(M), -1), -1)  # at the end, from the root down
+        on_path = jnp.sort(jnp.where(self.path, jnp.arange(M), -1), -1)  # the path from the root down, right-aligned
         node = jnp.take_along_axis(on_path, jnp.broadcast_to(jnp.maximum(M - 1 - back, 0), (*depth.shape[:2], k)), -1)
         drafted = jnp.take_along_axis(self.nodes[:, None], jnp.maximum(node, 0), -1)
         place = self.length[:, None, None] - 1 - (back - depth)
@@ -71,33 +71,33 @@ class Context:
 
 
 def advance(automaton, state: jax.Array, token: jax.Array) -> jax.Array:
-    """The state after ``token``, both int32 of one shape; -1, from which nothing leads away, where the token is refused."""
+    """The state after ``token``, int32 of one shape; -1 where the token breaks the constraint, and from then on."""
     following = automaton.next[jnp.maximum(state, 0), automaton.classes[token]]
     return jnp.where(state < 0, -1, following)
 
 
 def advance_along(automaton, start: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Int32 [B, P], the states after each of ``tokens`` [B, P], beginning with ``start`` [B]."""
+    """Int32 [B, P], the states after each of ``tokens`` [B, P]; ``start`` [B] is the state before them."""
 
-    def turn(state, token):
+    def follow(state, token):
         state = advance(automaton, state, token)
         return state, state
 
-    return jax.lax.scan(turn, start, tokens.T)[1].T
+    return jax.lax.scan(follow, start, tokens.T)[1].T
 
 
 def advance_tree(automaton, start: jax.Array, tree: Tree) -> jax.Array:
-    """Int32 [B, N], the states after each node of a batched tree, where ``start`` [B] is that after the root."""
+    """Int32 [B, N], the states after each node of a batched tree; ``start`` [B] is the state after the root."""
     root = jnp.broadcast_to(start[:, None], tree.tokens.shape)
 
-    def deeper(_, states):  # after d turns the nodes down to depth d are right
+    def descend(_, states):  # after d iterations the states down to depth d are right
         following = advance(automaton, jnp.take_along_axis(states, tree.parent, 1), tree.tokens)
         return jnp.where(jnp.arange(tree.tokens.shape[1]) == 0, root, following)
 
-    return jax.lax.fori_loop(0, tree.max_depth, deeper, root)
+    return jax.lax.fori_loop(0, tree.max_depth, descend, root)
 
 
 def _histogram(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.Array:
-    """Float32 [B, V] of tokens [B, T] where bool [B, T]."""
+    """Float32 [B, V], how often each token occurs in tokens [B, T], counted where bool [B, T] says so."""
     rows = jnp.arange(tokens.shape[0])[:, None]
     return jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].add(jnp.float32(counted))

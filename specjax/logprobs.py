@@ -11,8 +11,8 @@ class Logprobs:
     """Log-probabilities of the emitted tokens under the target alone, before any option (vLLM's raw_logprobs).
 
     Attributes:
-      chosen: float32 [B, T], that of the token in the same place of ``DecodeState.tokens``; of the prompt's tokens 0.
-      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens at each place and their log-probabilities.
+      chosen: float32 [B, T], the log-probability of the token in the same place of ``DecodeState.tokens``; 0 in the prompt.
+      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens of each place and their log-probabilities.
     """
 
     chosen: jax.Array
@@ -21,16 +21,16 @@ class Logprobs:
 
 
 def empty_logprobs(B: int, T: int, n: int) -> Logprobs:
-    """Room for T places of B rows and the n likeliest tokens of each."""
+    """Zeros for B rows of T places, with the n likeliest tokens of each place."""
     return Logprobs(jnp.zeros((B, T)), jnp.zeros((B, T, n), jnp.int32), jnp.zeros((B, T, n)))
 
 
 def record(old: Logprobs, logits: jax.Array, path: jax.Array, emitted: jax.Array, start: jax.Array) -> Logprobs:
-    """``old`` with one round written from place ``start`` [B] on; what lies after the last emitted token is void.
+    """``old`` with one round written from place ``start`` [B] on. Places after the last emitted token are void.
 
     Args:
-      logits: [B, N, V], the target's after each node, before any option.
-      path, emitted: int32 [B, P], nodes and the token emitted after each.
+      logits: [B, N, V], the target's logits after each node, before any option.
+      path, emitted: int32 [B, P], the nodes and the token emitted after each node.
     """
     after = jax.nn.log_softmax(jnp.take_along_axis(logits.astype(jnp.float32), path[..., None], 1))
     chosen = jnp.take_along_axis(after, emitted[..., None], 2)[..., 0]

@@ -1,4 +1,4 @@
-"""Meshes, and the one table that says which axis of a parameter is split over which axis of the mesh."""
+"""Meshes, and the one table that maps axes of parameters to axes of the mesh."""
 
 from contextlib import nullcontext
 
@@ -7,34 +7,37 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 RULES = {"heads": "model", "mlp": "model", "vocab": "model", "embed": None}
-"""Logical axis of a parameter to mesh axis; None is replicated."""
+"""From the logical axis of a parameter to the mesh axis that splits it; None replicates it."""
 
 _FREE = PartitionSpec.UNCONSTRAINED
 
 
 def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
-    """A mesh of ``data * model * nodes`` devices: batch rows are split over ``data``, weights over ``model``, the nodes of token trees
-    over ``nodes``, on each of which the weights are whole."""
+    """A mesh of ``data * model * nodes`` devices.
+
+    Batch rows are split over ``data``, weights over ``model``, the nodes of token trees over ``nodes``. Every device of the
+    ``nodes`` axis holds all weights.
+    """
     return jax.make_mesh((data, model, nodes), ("data", "model", "nodes"), axis_types=(AxisType.Auto,) * 3)
 
 
 def mesh_of(array: jax.Array) -> Mesh | None:
-    """The mesh that ``array`` lies on, if any."""
+    """The mesh of ``array``, or None."""
     placed = getattr(array, "sharding", None)
     return placed.mesh if isinstance(placed, NamedSharding) else None
 
 
 def use_mesh_of(array: jax.Array):
-    """The context in which what is traced is for the mesh that ``array`` lies on; it changes nothing where there is none."""
+    """The context in which functions are traced for the mesh of ``array``. Without a mesh it changes nothing."""
     mesh = mesh_of(array)
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def split_nodes(x: jax.Array) -> jax.Array:
-    """``x`` [B, N, ...] with N split over the axis ``nodes`` of the mesh in use (Lookahead parallelism, Fu et al. 2024, section 3.3).
+    """``x`` [B, N, ...] with N split over the mesh axis ``nodes`` (Lookahead parallelism, Fu et al. 2024, section 3.3).
 
-    Every device then computes its own nodes, and what they attend to is gathered. Without that axis, or where it does not divide N,
-    ``x`` as it is.
+    Every device then computes its own nodes, and gathers the keys and values they attend to. Without that axis, or where its
+    size does not divide N, ``x`` is unchanged.
     """
     if x.shape[1] % _node_parts():
         return x
@@ -42,7 +45,7 @@ def split_nodes(x: jax.Array) -> jax.Array:
 
 
 def whole_nodes(tree):
-    """``tree``, any arrays [B, ...], with nothing but B split: what is computed from it may be split, what it came from is not."""
+    """A pytree of arrays [B, ...] with no axis split but B. Later computations may be split; this one is not."""
     return jax.tree.map(lambda x: _constrained(x, _FREE), tree)
 
 
@@ -60,7 +63,7 @@ def _constrained(x: jax.Array, *spec) -> jax.Array:
 
 
 def sharding(param: nnx.Param, mesh: Mesh | None):
-    """Where a parameter lives: by ``RULES`` on a mesh, on the first device without one. An axis that does not divide is replicated."""
+    """The sharding of a parameter: by ``RULES`` on a mesh, else the first device. An axis that does not divide is replicated."""
     if mesh is None:
         return jax.sharding.SingleDeviceSharding(jax.devices()[0])
     names = [RULES.get(axis) for axis in param.axes]

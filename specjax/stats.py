@@ -14,7 +14,7 @@ class Counters:
 
     Attributes:
       calls: int32 [B], target forwards, the prefill not counted.
-      drafted: int32 [B], drafted tokens that the target judged.
+      drafted: int32 [B], drafted tokens that the target scored.
       accepted_at: int32 [B, depth], how often the draft at each depth was emitted.
     """
 
@@ -24,10 +24,11 @@ class Counters:
 
     @staticmethod
     def zeros(batch: int, depth: int) -> "Counters":
+        """Counters before the first round."""
         return Counters(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros((batch, depth), jnp.int32))
 
     def add(self, active: jax.Array, drafted: jax.Array, accepted: jax.Array) -> "Counters":
-        """One more round; ``active`` bool [B], ``drafted`` and ``accepted`` int32 [B]."""
+        """The counters after one more round. ``active``: bool [B]; ``drafted`` and ``accepted``: int32 [B]."""
         depth = jnp.arange(self.accepted_at.shape[1])
         reached = active[:, None] & (depth < accepted[:, None])
         return Counters(self.calls + jnp.int32(active), self.drafted + jnp.where(active, drafted, 0), self.accepted_at + jnp.int32(reached))
@@ -35,7 +36,7 @@ class Counters:
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """What one request cost. Times are of the whole batch it was decoded in; compilation is counted apart, in the call that did it."""
+    """The cost of one request. Times are those of its whole batch. Compilation is counted in the call that did it."""
 
     target_calls: int
     drafted: int
@@ -49,7 +50,7 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per target call: 1 + accepted drafts / calls, the bonus token counted (vLLM; tau of the EAGLE papers)."""
+        """Emitted tokens per target call, the bonus token included (vLLM; tau of the EAGLE papers)."""
         return self.generated / max(self.target_calls, 1)
 
     @property
@@ -59,7 +60,7 @@ class Stats:
 
     @property
     def acceptance_rate_per_position(self) -> tuple[float, ...]:
-        """For each depth, accepted there / target calls: not conditional on the depth before, so it falls (vLLM)."""
+        """For each depth, drafts accepted there / target calls (vLLM). It is not conditional on the depth before, and falls."""
         return tuple(round(n / max(self.target_calls, 1), 4) for n in self.accepted_at)
 
     @property
@@ -68,14 +69,14 @@ class Stats:
         return self.generated / self.decode_seconds if self.decode_seconds else 0.0
 
     def as_dict(self) -> dict:
-        """All of it under the public names, for JSON."""
+        """All figures under their public names, for JSON."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "accepted_at"]
         names += ["mean_acceptance_length", "draft_acceptance_rate", "acceptance_rate_per_position", "tokens_per_second"]
         return {name: getattr(self, name) for name in names}
 
 
 def stats_of(counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float, lossy: bool = False) -> Stats:
-    """The figures of one row from counters on the host. ``lossy`` says that its rule was not the target's law."""
+    """The figures of one row from counters on the host. ``lossy``: whether its rule changes the target's law."""
     accepted_at = tuple(int(n) for n in np.asarray(counters.accepted_at[row]))
     return Stats(
         int(counters.calls[row]), int(counters.drafted[row]), sum(accepted_at), accepted_at, generated, prefill, decode, compiling, lossy

@@ -1,9 +1,9 @@
-"""Token trees: what drafters propose, the target scores and the acceptance rules judge.
+"""Token trees: drafters propose them, the target scores them, and acceptance rules choose a path in them.
 
 The nodes of a tree are in topological order, parents before children. Node 0 is the root: the newest token of the row, already
 emitted, not yet in the cache. Plain decoding is a tree of one node; a chain is a tree without branches.
 
-Functions here take one row, without a batch axis; callers ``jax.vmap`` them.
+Functions here take one row, without a batch axis. Callers ``jax.vmap`` them.
 """
 
 import dataclasses
@@ -23,18 +23,24 @@ from .errors import RequestError
 
 @struct.dataclass
 class Tree:
-    """Candidate tokens of one row and how they hang together.
+    """The candidate tokens of one row.
+
+        node     0    1    2    3    4          0 (root)
+        parent   0    0    0    1    1         / \\
+        depth    0    1    1    2    2        1   2
+                                             / \\
+                                            3   4
 
     Attributes:
       tokens: int32 [N]. ``tokens[0]`` is the root.
       parent: int32 [N], ``parent[i] < i`` except ``parent[0] == 0``.
-      valid: bool [N]. Nodes that may be accepted; the root always may. A node under an invalid one is never reached.
-      q: float32 [N, V] or None. The distribution from which the children of node i were *sampled*, zero at leaves. None when
-        the candidates were chosen by any other means (top-k, n-gram, argmax): rules that divide by q must then not be used,
-        and cannot be. With several drafts [M, N, V], one for each.
-      source: int32 [N] or None. Which of several drafts node i was drawn from.
-      mask: bool [N, N] or None. What each node sees, where there are nodes deeper than ``max_depth``, which are only computed; None is
-        the ancestors. For valid nodes it must be their ancestors.
+      valid: bool [N], the nodes that may be accepted; the root always may. A node below an invalid node is never reached.
+      q: float32 [N, V] or None, the distribution from which the children of node i were *drawn*; zero at leaves. None where
+        nodes were chosen by other means (top-k, n-gram, argmax): rules that divide by q then do not hold. With M drafts it
+        is [M, N, V].
+      source: int32 [N] or None, the draft from which node i was drawn.
+      mask: bool [N, N] or None, the nodes that each node sees. None means its ancestors, and valid nodes must see exactly
+        their ancestors. A tree with nodes deeper than ``max_depth``, which are scored and never accepted, needs a mask.
       max_depth: the longest path from the root to a node that may be accepted, in edges. Static.
     """
 
@@ -48,17 +54,17 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        """A tree as deep as it has nodes has no branches: a path is then the nodes in order."""
+        """Whether the tree has no branches: it is as deep as it has nodes, and every path is the nodes in order."""
         return self.max_depth + 1 == self.tokens.shape[-1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """The shape of a tree that is known before anything runs: hashable, static under ``jit``. Nodes lie level by level.
+    """A tree's shape that is known before anything runs. Hashable, static under ``jit``. Nodes lie level by level.
 
     Attributes:
       parent: the parent of each node, as in ``Tree``.
-      rank: which choice after its parent each node is, from 0; 0 for the root.
+      rank: the rank of each node among the choices after its parent, from 0; 0 for the root.
     """
 
     parent: tuple[int, ...]
@@ -82,9 +88,9 @@ class Topology:
 
 
 def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
-    """The tree of published lists (Medusa choices): each node is the ranks on the way to it; the root is not listed.
+    """The tree of a list of paths, as Medusa's choices are published: a node is the ranks on the way to it.
 
-    Raises RequestError where it is empty, names a node twice, or leaves out a node's parent.
+    The root is not listed. Raises RequestError for an empty list, a node named twice, or a node without its parent.
     """
     paths = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
     if not paths or not all(paths):
@@ -153,8 +159,8 @@ def chain(tokens: jax.Array, q: jax.Array | None = None, valid: jax.Array | None
 def ancestors(tree: Tree) -> jax.Array:
     """Bool [N, N]: True at [i, j] where j is i or an ancestor of i.
 
-    This is the attention mask among the nodes; its row sums give depth + 1, hence rotary positions. Built by pointer doubling:
-    after k rounds each node knows its 2^k nearest ancestors. A tree that brings its mask is taken at its word.
+    This is the attention mask among the nodes. Its row sums are depth + 1, which gives the rotary positions. Pointer doubling
+    builds it: after k iterations each node knows its 2^k nearest ancestors. A tree with a mask of its own keeps it.
     """
     if tree.mask is not None:
         return tree.mask

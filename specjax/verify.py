@@ -40,46 +40,46 @@ class Verdict:
 
 
 def argmax_walk(p: jax.Array, tree: Tree, key: jax.Array | None = None) -> Verdict:
-    """Greedy verification: follow the children that the target itself would choose (SpecInfer, VerifyGreedy)."""
+    """Greedy verification: follows the children that the target itself would choose (SpecInfer, VerifyGreedy)."""
     return _walk(jnp.argmax(p, -1), tree)
 
 
 def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Samples the target after every node, then follows the children that match.
 
-    Lossless for candidates chosen by any deterministic means, in any tree: the emitted tokens *are* the target's samples. Accepts with
-    probability sum of p over a node's children. What is drawn at a place of the text depends on its key alone. So a seed gives the text
-    that plain decoding gives, whatever was drafted, and equal siblings cannot disagree.
+    Lossless for nodes chosen by any deterministic means, in any tree: the emitted tokens *are* the target's samples. A node's
+    children are accepted with the sum of their p. The sample at a place of the text depends on the key of that place alone.
+    A seed therefore gives the text of plain decoding, whatever was proposed, and equal siblings cannot disagree.
     """
     lineage = ancestors(tree)
-    noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)  # one place, one noise: only one node of a depth is ever reached
+    noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)  # one noise per depth: one node of a depth is reached
     return _walk(jnp.argmax(jnp.log(p) + noise[lineage.sum(-1) - 1], -1), tree)
 
 
 def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Token-wise speculative sampling of a chain drawn from q (Leviathan et al. 2023, Algorithm 1).
 
-    Keeps x with probability min(1, p(x) / q(x)) and replaces the first refused one by a draw from norm(max(p - q, 0)). After the
-    last node q is zero, so the same line draws the bonus token from p.
+    Accepts x with probability min(1, p(x) / q(x)), and replaces the first rejected token by a draw from norm(max(p - q, 0)).
+    After the last node q is zero, so that the same line draws the bonus token from p.
     """
     accept_key, bonus_key = random.split(key[0])
     p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
-    accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted  # strict: zero p is never accepted
+    accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted  # strict: a token with p = 0 is never accepted
     last = jnp.cumprod(accepted & tree.valid[1:]).sum()
     return _chain_verdict(last, p[last], tree, bonus_key)
 
 
 def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Block verification of a chain drawn from q (Sun et al. 2024, Algorithm 2): judges whole prefixes jointly.
+    """Block verification of a chain drawn from q (Sun et al. 2024, Algorithm 2): tests whole prefixes jointly.
 
-    Never accepts fewer tokens in expectation than ``rejection``. ``w[i]`` is the mass with which the first i tokens may be kept;
-    the longest prefix that passes its own test wins, even if a shorter one failed.
+    It accepts in expectation at least as many tokens as ``rejection``. ``w[i]`` is the paper's p_i, the probability mass with
+    which the first i tokens may be kept. The longest prefix that passes its own test wins, even if a shorter one failed.
     """
     accept_key, bonus_key = random.split(key[0])
 
     def extend(w, drafted):
         p, q = drafted
-        w = jnp.where(w * p >= q, 1.0, w * p / q)  # min(1, w p / q), without overflow; q > 0: the token was drawn from it
+        w = jnp.where(w * p >= q, 1.0, w * p / q)  # min(1, w p / q) without overflow; a drawn token has q > 0
         return w, w
 
     _, w = lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(tree.q, tree)))
@@ -87,7 +87,7 @@ def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
     node, end = jnp.arange(w.size), _end(tree)
     surplus = jnp.maximum(w[:, None] * p - tree.q, 0).sum(-1)
-    loss = surplus + 1 - w  # zero only where w = 1 and p = q: then a longer prefix is kept for certain
+    loss = surplus + 1 - w  # zero only where w = 1 and p = q; a longer prefix then passes for certain
     keep = jnp.where(node == end, w, surplus / jnp.where(loss > 0, loss, 1))
     passed = (random.uniform(accept_key, keep.shape) < keep) & (node <= end)
     last = jnp.max(jnp.where(passed.at[0].set(True), node, 0))
@@ -98,7 +98,7 @@ def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Recursive rejection of siblings drawn without replacement (Sequoia, Chen et al. 2024, Algorithm 1; EAGLE).
 
-    A refused sibling leaves the target norm(max(p - q, 0)), and the next one was drawn from q without it.
+    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The next sibling was drawn from q without it.
     """
 
     def proposal(i, parent, tried):
@@ -110,8 +110,9 @@ def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Multi-step speculative sampling of siblings drawn independently, from one draft or several (SpecInfer, Algorithm 2).
 
-    Every sibling is tested against the q it was drawn from, equal tokens again; a refused one leaves norm(max(p - q, 0)). The paper
-    tests in random order; any that does not depend on what was drawn will do, and here it is that of the nodes.
+    Every sibling is tested against the q from which it was drawn, also where tokens are equal. After a rejected sibling the
+    target's distribution is norm(max(p - q, 0)). The paper tests in random order. Every order that does not depend on the
+    drawn tokens is exact; here it is the order of the nodes.
     """
 
     def proposal(i, parent, tried):
@@ -123,8 +124,8 @@ def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """SpecTr's K-SEQ for k siblings drawn independently from one q (Sun et al. 2023, Algorithm 3).
 
-    Keeps x with probability min(1, p(x) / (rho q(x))). ``beta`` is the chance of one sibling at this rho, and rho the smallest
-    at which what all k leave uncovered is a distribution: 1 - (1 - beta)^k <= rho beta.
+    Accepts x with probability min(1, p(x) / (rho q(x))). ``beta`` is the acceptance probability of one sibling at this rho.
+    rho is the smallest number at which the residual is a distribution: 1 - (1 - beta)^k <= rho beta.
     """
     nodes = jnp.arange(tree.parent.size)
     k = jnp.zeros(nodes.size).at[tree.parent].add(jnp.float32(tree.valid & (nodes > 0)))
@@ -148,8 +149,9 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Traversal verification of siblings drawn without replacement (Weng et al. 2025): from the leaves up.
 
-    Generalises ``block_verification`` to trees. ``w[i]`` is the mass with which node i may be kept. Nodes are left in depth-first post-order:
-    one that is refused takes its share from its parent's w, p and q before the next sibling is entered. The root has w = 1.
+    It generalises ``block_verification`` to trees. ``w[i]`` is the mass with which node i may be kept; the root has w = 1.
+    Nodes are left in depth-first post-order. A rejected node takes its share from the w, p and q of its parent before the
+    next sibling is entered.
     """
     accept_key, bonus_key = random.split(key[0])
     nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
@@ -177,23 +179,23 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         kept = (luck[node] < w[node]) | (node == 0)
         return jax.tree.map(lambda a, b: jnp.where(kept, a, b), (node, seen, w, p, q, True), shrunk)
 
-    def turn(state):
+    def visit(state):
         node, seen = state[:2]
         waiting = (tree.parent == node) & (nodes > seen[node]) & tree.valid
         child = jnp.argmax(waiting)
         return lax.cond(waiting.any(), enter, leave, state, child)
 
-    start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)  # a node's children come after itself
-    node, _, _, p, _, _ = lax.while_loop(lambda state: ~state[-1], turn, start)
+    start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)  # a node's children have higher numbers than the node
+    node, _, _, p, _, _ = lax.while_loop(lambda state: ~state[-1], visit, start)
     return _verdict_at(node, random.categorical(bonus_key, jnp.log(p[node])), tree, ancestors(tree))
 
 
 def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
     """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**: the output is not the target's law.
 
-    Keeps candidates with p(x) > min(epsilon, delta exp(-H(p))), H the entropy; the longest path wins, of several the one with the
-    highest probability. p is that of the sampling options, temperature included. The token after the path is drawn from p, where the
-    paper takes the likeliest. Only by name.
+    Accepts nodes with p(x) > min(epsilon, delta exp(-H(p))), H the entropy. The longest path wins; of equally long paths the
+    most probable. p includes the sampling options. The bonus token is drawn from p, where the paper takes the likeliest. The
+    rule is never chosen by "auto".
     """
     entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
@@ -281,14 +283,16 @@ def accept(rule: Callable, p: jax.Array, tree: Tree, keys: jax.Array, temperatur
 
 
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
-    """The deepest node all of whose ancestors are the tokens wanted after their parents; ``wanted``: int32 [N]."""
+    """The verdict on the deepest path along which every token is the one ``wanted`` int32 [N] after its parent."""
     last, lineage = _deepest(tree.tokens == wanted[tree.parent], tree)
     return _verdict_at(last, wanted[last], tree, lineage)
 
 
 def _deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """The deepest valid node that is kept, bool [N], with all its ancestors; and the ancestor matrix. Of several the one of the highest
-    ``value`` float32 [N], or the first."""
+    """The deepest valid node that is kept, bool [N], with all its ancestors; and the ancestor matrix.
+
+    Of equally deep nodes the one of the highest ``value`` float32 [N] wins, or the first.
+    """
     lineage = ancestors(tree)
     reachable = ((kept & tree.valid).at[0].set(True) | ~lineage).all(-1)
     depth = jnp.where(reachable, lineage.sum(-1), 0)
@@ -296,18 +300,18 @@ def _deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tup
 
 
 def _verdict_at(last: jax.Array, bonus: jax.Array, tree: Tree, lineage: jax.Array) -> Verdict:
-    """Accepts the path from the root to node ``last``."""
+    """The verdict that accepts the path from the root to node ``last``."""
     path = jnp.flatnonzero(lineage[last], size=tree.max_depth + 1, fill_value=last)  # topological order: from the root down
     return Verdict(path, lineage[last].sum(), bonus)
 
 
-def _descend(p, tree: Tree, key, proposal: Callable, refused: Callable, left: jax.Array | None = None) -> Verdict:
-    """Tests siblings one after another and goes down to the first that passes, in one pass over the nodes.
+def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: jax.Array | None = None) -> Verdict:
+    """Tests siblings one after another and descends to the first that passes, in one pass over the nodes.
 
     Args:
-      proposal: ``(i, parent, tried) -> [V]``, what node i was drawn from, given which of its siblings' tokens were refused.
-      refused: ``(r, q) -> [V]``, what a refusal leaves of the target's distribution r.
-      left: float32 [N, V], from which the bonus of the last node is drawn; by default what the refusals left.
+      proposal: ``(i, parent, tried) -> [V]``, the distribution of node i, given bool [V] ``tried``, the rejected tokens.
+      residual: ``(r, q) -> [V]``, the target's distribution after a rejection, r before it.
+      left: float32 [N, V], the distributions of the bonus token; by default those after all rejections.
     """
     accept_key, bonus_key = random.split(key[0])
     luck = random.uniform(accept_key, tree.parent.shape)
@@ -317,7 +321,7 @@ def _descend(p, tree: Tree, key, proposal: Callable, refused: Callable, left: ja
         x, q = tree.tokens[i], proposal(i, node, tried)
         tested = (tree.parent[i] == node) & tree.valid[i]
         kept = tested & (luck[i] * q[x] < r[x])
-        r = jnp.where(kept, p[i], jnp.where(tested, refused(r, q), r))
+        r = jnp.where(kept, p[i], jnp.where(tested, residual(r, q), r))
         tried = ~kept & tried.at[x].set(tried[x] | tested)
         return (jnp.where(kept, i, node), r, tried), None
 
@@ -333,7 +337,7 @@ def _normalised(weights: jax.Array) -> jax.Array:
 
 
 def _residual(p: jax.Array, q: jax.Array) -> jax.Array:
-    """norm(max(p - q, 0)) [..., V]; p where that is empty, since then nothing is ever refused."""
+    """norm(max(p - q, 0)) [..., V]; p where the difference is empty, since nothing is then ever rejected."""
     left = jnp.maximum(p - q, 0)
     return jnp.where(left.sum(-1, keepdims=True) > 0, _normalised(left), p)
 
@@ -349,7 +353,7 @@ def _end(tree: Tree) -> jax.Array:
 
 
 def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Accepts nodes 0..last of a chain and draws the bonus from norm(max(p - q, 0)); from p after the end, or where they are equal."""
+    """Accepts nodes 0 to ``last`` of a chain, and draws the bonus token from norm(max(p - q, 0)), or from p after the end."""
     residual = _residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
     return Verdict(path, last + 1, random.categorical(key, jnp.log(residual)))

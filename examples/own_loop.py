@@ -1,0 +1,42 @@
+"""The loop in your own JAX project: arrays in, ``prefill`` and ``step`` under your own ``jit``, tokens out.
+
+    python examples/own_loop.py
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+import specjax
+from specjax.drafters import DraftModel
+from specjax.tree import Tree
+from specjax.verify import Verdict
+
+
+def first_two(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """An acceptance rule of your own, for one row: greedy, but never more than two drafts of a chain.
+
+    p: float32 [N, V], the target's distribution after each node. key: typed keys [P], unused by a greedy rule.
+    """
+    wanted = jnp.argmax(p, -1)
+    matches = jnp.cumprod(tree.tokens[1:] == wanted[:-1])[:2].sum()
+    path = jnp.minimum(jnp.arange(tree.max_depth + 1), matches)
+    return Verdict(path=path, length=matches + 1, bonus=wanted[matches])
+
+
+def main() -> list[list[int]]:
+    target, draft = specjax.load("tiny-python").model, specjax.load("tiny-python-draft").model
+    drafter, prompts = DraftModel(num_speculative_tokens=4), [[284, 511, 7], [262, 1031]]
+    # ``accept`` uses the rule only where some row samples: an all-greedy batch always takes the greedy walk.
+    requests = specjax.make_requests(prompts, drafter=drafter, max_new_tokens=24, temperature=1.0, top_k=1, seed=[1, 2])
+    state = jax.jit(partial(specjax.prefill, drafter=drafter))(target, draft, requests)
+    step = jax.jit(partial(specjax.step, drafter=drafter, rule=first_two), donate_argnums=2)
+    while not bool(state.done.all()):
+        state = step(target, draft, state)
+    rows = zip(state.tokens.tolist(), state.prompt_length.tolist(), state.length.tolist())
+    return [tokens[prompt:length] for tokens, prompt, length in rows]
+
+
+if __name__ == "__main__":
+    print(*main(), sep="\n")
