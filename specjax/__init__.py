@@ -2,7 +2,8 @@
 
 from . import drafters
 from .checkpoints.heads import load_drafter, save_head
-from .checkpoints.hub import LanguageModel, embedded, load, save
+from .checkpoints.hub import embedded
+from .checkpoints.load import LanguageModel, load, save
 from .decode import run, step
 from .drafter import Drafter
 from .drafters import METHODS

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from .checkpoints.heads import choose_head, load_drafter
-from .checkpoints.hub import LanguageModel, load
+from .checkpoints.load import LanguageModel, load
 from .checks import whole
 from .drafter import Models, Nothing, TrainedHead
 from .drafters import all_options, check_drafts, check_options, default_method, make_drafter, needs_of

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from .checkpoints.hub import LanguageModel
+from .checkpoints.load import LanguageModel
 from .errors import NumericsError
 from .requests.vocabulary import token_bytes
 from .session import Decoding

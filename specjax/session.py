@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import decode
-from .checkpoints.hub import LanguageModel
+from .checkpoints.load import LanguageModel
 from .checks import LARGEST
 from .drafter import Drafter
 from .errors import RequestError

@@ -1,127 +1,136 @@
 """Reads and writes the ``config.json`` of a Hugging Face checkpoint.
 
-Reading is strict. An option that changes the maths and is not supported is refused by name. An unknown option is refused too.
+Reading is strict. ``SCHEMAS`` gives the type, the range and the default of each option, family by
+family. An option that is not in the family's schema is refused, because it may change the maths.
 Only options listed as harmless are ignored.
 """
 
-import dataclasses
-import json
 from pathlib import Path
+from typing import Any
 
-from ..errors import CheckpointError, ConfigError
+import jax.numpy as jnp
+
+from ..errors import ConfigError, RequestError
 from ..models.config import ModelConfig, Rope
-
-FAMILIES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-
-_SAME = {"mimo": "qwen2"}
-"""Architectures under another name; what they add are heads, see ``heads.layouts``."""
-
-_DEFAULTS = {
-    "llama": {"max_position_embeddings": 2048},
-    "mistral": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
-    "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "attention_bias": True},
-    "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
-}
-"""What transformers takes where a config.json does not say."""
-
-_READ = {
-    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "sliding_window",
-    "use_sliding_window", "max_window_layers", "layer_types", "tie_word_embeddings", "attention_bias", "mlp_bias", "bos_token_id",
-    "eos_token_id", "dtype", "torch_dtype", "hidden_act", "architectures",
-}  # fmt: skip
-_HARMLESS = {
-    "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward", "finetuning_task", "id2label",
-    "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "max_sequence_length", "output_attentions", "output_hidden_states",
-    "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "task_specific_params", "transformers_version", "transformers.js_config",
-    "use_cache", "unsloth_version", "unsloth_fixed", "use_return_dict", "tokenizer_class", "num_nextn_predict_layers",
-}  # fmt: skip
-_ROPE_OPTIONS = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": (
-        "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
-    ),
-}  # fmt: skip
-"""What each kind of rope scaling reads."""
-
-_DTYPES = ("float32", "bfloat16", "float16")
+from .fields import read_fields, show, text
+from .files import read_json
+from .schemas import (
+    DTYPES,
+    FAMILIES,
+    HARMLESS,
+    LONGEST,
+    ROPE,
+    ROPE_NEEDS,
+    ROPE_OPTIONS,
+    SAME_DECODER,
+    SCHEMAS,
+    TOKEN_IDS,
+)
 
 
 def read_config(directory: str | Path) -> ModelConfig:
-    """The configuration in ``directory/config.json``; end-of-text ids also from ``generation_config.json``.
+    """The configuration in ``directory/config.json``.
 
-    Raises CheckpointError where the file is missing or not JSON, ConfigError where the model is not supported.
+    The end-of-text ids of ``generation_config.json`` take precedence.
+
+    Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
+    not supported.
     """
     path = Path(directory) / "config.json"
-    raw = read_json(path)
+    config = from_hf(read_json(path), str(path))
     generation = path.with_name("generation_config.json")
-    if generation.exists():
-        raw = {**raw, **{k: v for k, v in read_json(generation).items() if k == "eos_token_id" and v is not None}}
-    return from_hf(raw, str(path))
+    if not generation.exists():
+        return config
+    ids = read_fields(read_json(generation), {"eos_token_id": TOKEN_IDS}, str(generation))["eos_token_id"]
+    if ids is None:
+        return config
+    return config.replace(eos_token_ids=_check_ids("eos_token_id", ids, config.vocab_size, str(generation)))
 
 
 def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
-    """ModelConfig of a parsed ``config.json``. Accepts ``rope_theta`` / ``rope_scaling`` and ``rope_parameters``."""
-    family = _SAME.get(raw.get("model_type"), raw.get("model_type"))
-    if family not in FAMILIES:
-        raise ConfigError(f"{where}: model_type {family!r} is not supported; use one of {', '.join(FAMILIES)}")
-    raw = _DEFAULTS[family] | raw
-    check_options(raw, _READ, where)
-    if raw.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ConfigError(f"{where}: hidden_act {raw['hidden_act']!r} is not supported; only 'silu' is")
-    if raw.get("is_encoder_decoder"):
-        raise ConfigError(f"{where}: encoder-decoder models are not supported")
-    dtype = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
-    if dtype not in _DTYPES:
-        raise ConfigError(f"{where}: dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)}")
-    try:
-        heads, width, layers = raw["num_attention_heads"], raw["hidden_size"], raw["num_hidden_layers"]
-        attention_bias = bool(raw.get("attention_bias", False))
-        config = ModelConfig(
-            family=family,
-            vocab_size=raw["vocab_size"],
-            hidden_size=width,
-            intermediate_size=raw["intermediate_size"],
-            num_layers=layers,
-            num_heads=heads,
-            num_kv_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or width // heads,
-            max_position_embeddings=raw["max_position_embeddings"],
-            norm_eps=raw.get("rms_norm_eps", 1e-6),
-            rope=_rope(raw, where),
-            windows=_windows(raw, family, layers, where),
-            tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            qkv_bias=True if family == "qwen2" else attention_bias and family != "mistral",
-            out_bias=attention_bias and family in ("llama", "qwen3"),
-            mlp_bias=bool(raw.get("mlp_bias", False)) and family == "llama",
-            qk_norm=family == "qwen3",
-            bos_token_id=raw.get("bos_token_id"),
-            eos_token_ids=_ids(raw.get("eos_token_id")),
-            dtype=dtype,
+    """The ModelConfig of a parsed ``config.json``.
+
+    Args:
+      raw: the object. Rotary positions are given by ``rope_theta`` and ``rope_scaling``, or by
+        ``rope_parameters``.
+      where: the file, for messages.
+
+    Raises ConfigError that names the option, its value and the allowed values.
+    """
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{where}: the configuration is {show(raw)}; it must be an object")
+    model_type = read_fields(raw, {"model_type": text().optional()}, where)["model_type"]
+    family = SAME_DECODER.get(model_type, model_type)
+    if family not in SCHEMAS:
+        raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
+    check_options(raw, SCHEMAS[family], where)
+    options = read_fields(raw, SCHEMAS[family], where)
+    heads, vocab_size = options["num_attention_heads"], options["vocab_size"]
+    _check_ids("bos_token_id", options["bos_token_id"], vocab_size, where)
+    config = ModelConfig(
+        family=family,
+        vocab_size=vocab_size,
+        hidden_size=options["hidden_size"],
+        intermediate_size=options["intermediate_size"],
+        num_layers=options["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=options["num_key_value_heads"] or heads,
+        head_dim=_head_dim(options, where),
+        max_position_embeddings=options["max_position_embeddings"],
+        norm_eps=options["rms_norm_eps"],
+        rope=_rope(options, where),
+        windows=_windows(options, family, where),
+        tie_embeddings=options["tie_word_embeddings"],
+        qkv_bias=family == "qwen2" or bool(options["attention_bias"]),
+        out_bias=bool(options["attention_bias"]) and family in ("llama", "qwen3"),
+        mlp_bias=bool(options["mlp_bias"]),
+        qk_norm=family == "qwen3",
+        bos_token_id=options["bos_token_id"],
+        eos_token_ids=_check_ids("eos_token_id", options["eos_token_id"], vocab_size, where),
+        dtype=(options["dtype"] or options["torch_dtype"] or "float32").removeprefix("torch."),
+    )
+    if heads % config.num_kv_heads:
+        raise ConfigError(
+            f"{where}: num_key_value_heads is {config.num_kv_heads}; it must divide num_attention_heads, {heads}"
         )
-    except KeyError as missing:
-        raise ConfigError(f"{where}: option {missing} is missing") from None
-    if attention_bias and family == "mistral" or raw.get("mlp_bias") and family != "llama":
-        raise ConfigError(f"{where}: biases are not part of the {family} architecture; remove attention_bias / mlp_bias")
-    if config.num_heads % config.num_kv_heads or config.head_dim % 2:
-        raise ConfigError(f"{where}: num_key_value_heads must divide num_attention_heads and head_dim must be even")
+    if config.context > LONGEST:
+        raise ConfigError(
+            f"{where}: max_position_embeddings is {config.max_position_embeddings}, which rope scaling stretches to"
+            f" {config.context}; at most {LONGEST} positions are supported"
+        )
     return config
 
 
 def check_options(raw: dict, known, where: str) -> None:
-    """Raises ConfigError for the first option that is neither among the ``known`` ones nor harmless, and is set."""
+    """Checks that every option of ``raw`` that is set is among the ``known`` ones or harmless.
+
+    Raises ConfigError.
+    """
     for key, value in raw.items():
-        if key not in known and key not in _HARMLESS and value not in (None, False, [], {}):
-            raise ConfigError(f"{where}: option {key!r} = {value!r} is not supported; remove it if it does not change the model")
+        if key not in known and key not in HARMLESS and value not in (None, False, [], {}):
+            raise ConfigError(
+                f"{where}: option {key!r} = {show(value)} is not supported; remove it if it does not change the model"
+            )
+
+
+def check_dtype(dtype: Any) -> str:
+    """The name of a type of weights.
+
+    Raises RequestError for a type that is not among ``DTYPES``.
+    """
+    try:
+        name = str(jnp.dtype(dtype))
+    except TypeError:
+        name = str(dtype)
+    if name not in DTYPES:
+        raise RequestError(f"dtype is {name!r}; it must be one of {', '.join(DTYPES)}")
+    return name
 
 
 def to_hf(config: ModelConfig) -> dict:
-    """The ``config.json`` from which ``from_hf`` reads ``config`` again, also understood by transformers."""
-    options = {name: getattr(config.rope, name) for name in _ROPE_OPTIONS[config.rope.rope_type]}
-    rope = {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | {k: v for k, v in options.items() if v is not None}
+    """The ``config.json`` from which ``from_hf`` and transformers read ``config`` again."""
+    options = {name: getattr(config.rope, name) for name in ROPE_OPTIONS[config.rope.rope_type]}
+    options = {name: value for name, value in options.items() if value is not None}
     raw = {
         "architectures": [FAMILIES[config.family]],
         "model_type": config.family,
@@ -135,7 +144,7 @@ def to_hf(config: ModelConfig) -> dict:
         "hidden_act": "silu",
         "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.norm_eps,
-        "rope_parameters": rope,
+        "rope_parameters": {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | options,
         "tie_word_embeddings": config.tie_embeddings,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids) or None,
@@ -154,54 +163,61 @@ def to_hf(config: ModelConfig) -> dict:
     return raw
 
 
-def _rope(raw: dict, where: str) -> Rope:
-    options = raw.get("rope_scaling") or raw.get("rope_parameters") or {}  # where both are given, transformers reads the older
-    options = {k: v for k, v in options.items() if v is not None}
-    kind = options.get("rope_type") or options.get("type") or "default"
-    options.pop("type", None)
-    if kind not in _ROPE_OPTIONS:
-        raise ConfigError(f"{where}: rope scaling {kind!r} is not supported; use one of {', '.join(_ROPE_OPTIONS)}")
-    theta = float(options.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0)
-    unknown = set(options) - {f.name for f in dataclasses.fields(Rope)}
-    if unknown:
-        raise ConfigError(f"{where}: rope option {sorted(unknown)[0]!r} is not supported")
-    missing = [name for name in _ROPE_OPTIONS[kind] if name not in options and name in ("factor", "low_freq_factor", "high_freq_factor")]
-    if missing:
-        raise ConfigError(f"{where}: rope scaling {kind!r} needs {missing[0]}")
-    options.setdefault("original_max_position_embeddings", raw["max_position_embeddings"])
-    return Rope(theta, kind, **{name: options[name] for name in _ROPE_OPTIONS[kind] if name in options})
+def _head_dim(options: dict, where: str) -> int:
+    width, heads, size = options["hidden_size"], options["num_attention_heads"], options["head_dim"]
+    if size is None and width % heads:
+        raise ConfigError(
+            f"{where}: hidden_size is {width}; without head_dim it must be a multiple of num_attention_heads, {heads}"
+        )
+    size = size or width // heads
+    if size % 2:
+        raise ConfigError(f"{where}: head_dim is {size}; it must be even, because rotary positions turn pairs")
+    return size
 
 
-def _windows(raw: dict, family: str, layers: int, where: str) -> tuple[int | None, ...]:
-    """The attention window of each layer in tokens, None where it sees all."""
-    window = raw.get("sliding_window")
-    kinds = raw.get("layer_types")
-    if kinds is not None and (len(kinds) != layers or set(kinds) - {"full_attention", "sliding_attention"}):
-        raise ConfigError(f"{where}: layer_types must hold 'full_attention' or 'sliding_attention' for each of the {layers} layers")
+def _check_ids(name: str, ids: int | list[int] | None, vocab_size: int, where: str) -> tuple[int, ...]:
+    """The token ids, none for null. Raises ConfigError for an id outside the vocabulary."""
+    ids = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
+    for token in ids:
+        if token >= vocab_size:
+            raise ConfigError(f"{where}: {name} is {token}; the vocabulary has ids 0 to {vocab_size - 1}")
+    return ids
+
+
+def _rope(options: dict, where: str) -> Rope:
+    """Rotary positions. Where both objects are given, transformers reads ``rope_scaling``."""
+    within = "rope_scaling" if options["rope_scaling"] else "rope_parameters"
+    raw = options[within] or {}
+    check_options(raw, ROPE, f"{where}: {within}")
+    given = {name: value for name, value in read_fields(raw, ROPE, where, within).items() if value is not None}
+    kind = given.get("rope_type") or given.get("type") or "default"
+    for name in ROPE_OPTIONS[kind]:
+        if name in ROPE_NEEDS and name not in given:
+            raise ConfigError(f"{where}: {within}.{name} is missing; rope scaling {kind!r} needs it")
+    given.setdefault("original_max_position_embeddings", options["max_position_embeddings"])
+    theta = given.get("rope_theta") or options["rope_theta"] or 10000.0
+    rope = Rope(theta, kind, **{name: given[name] for name in ROPE_OPTIONS[kind] if name in given})
+    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
+        if low in ROPE_OPTIONS[kind] and getattr(rope, low) >= getattr(rope, high):
+            raise ConfigError(f"{where}: {within}.{high} is {getattr(rope, high)}; it must be above {low}")
+    if kind == "dynamic" and (rope.factor < 1 or _head_dim(options, where) < 4):
+        raise ConfigError(
+            f"{where}: {within}.rope_type 'dynamic' needs a factor of at least 1 and a head_dim of at least 4"
+        )
+    return rope
+
+
+def _windows(options: dict, family: str, where: str) -> tuple[int | None, ...]:
+    """The attention window of each layer in tokens, None for a layer that attends to all tokens."""
+    layers, window, kinds = options["num_hidden_layers"], options["sliding_window"], options["layer_types"]
+    if kinds is not None and len(kinds) != layers:
+        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; num_hidden_layers is {layers}")
     if family in ("llama", "mistral"):
-        if "sliding_attention" in (kinds or ()) or family == "llama" and window:
-            raise ConfigError(f"{where}: option {'layer_types' if kinds else 'sliding_window'!r} is not part of the {family} architecture")
         return (window,) * layers
     if kinds is not None:
         if "sliding_attention" in kinds and not window:
-            raise ConfigError(f"{where}: layer_types names sliding_attention but sliding_window is not set")
+            raise ConfigError(f"{where}: sliding_window is null; layer_types names sliding_attention, which needs it")
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    first = raw.get("max_window_layers", 28)
-    return tuple(window if raw.get("use_sliding_window") and i >= first else None for i in range(layers))
-
-
-def _ids(value) -> tuple[int, ...]:
-    return () if value is None else tuple(value) if isinstance(value, list) else (value,)
-
-
-def read_json(path: Path) -> dict:
-    """Raises CheckpointError where the file is missing or not JSON."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(raw, dict):
-            raise ValueError("not an object")
-        return raw
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent}: no {path.name} here; name a directory with a Hugging Face checkpoint") from None
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON ({error}); download it again") from None
+    return tuple(
+        window if options["use_sliding_window"] and i >= options["max_window_layers"] else None for i in range(layers)
+    )

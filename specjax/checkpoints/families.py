@@ -1,11 +1,12 @@
-"""Checkpoint names: which tensors of a Hugging Face checkpoint make up each of our parameters.
+"""Names of tensors: for each family the source tensors of each parameter of a Decoder.
 
-A parameter is a stack of row blocks of source tensors. One table serves reading, writing and checking, and a sharded reader takes
-just the rows it needs. Which of the parameters exist, and their shapes, the model itself knows.
+A parameter is a stack of blocks of rows of source tensors. One table serves reading, writing and
+checking, and a reader that is split over devices takes just the rows it needs. The model itself
+knows its parameters and their shapes.
 """
 
 import re
-from functools import reduce
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ..models.config import ModelConfig
@@ -24,26 +25,28 @@ _LAYER = {
     "down": ["mlp.down_proj.weight"],
     "down_bias": ["mlp.down_proj.bias"],
 }
+"""Parameters of a decoder layer. Three tensors are always queries, keys and values."""
+
+_EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def layer_names(prefix: str) -> dict[str, list[str]]:
-    """Our paths of a decoder layer and the tensors they are made of, whose names begin with ``prefix``; N is the layer."""
-    return {f"layers.N.{ours}": [f"{prefix}.{name}" for name in names] for ours, names in _LAYER.items()}
+    """The parameters of decoder layers and their tensors, whose names begin with ``prefix``.
+
+    N is the number of the layer.
+    """
+    return {f"layers.N.{path}": [f"{prefix}.{name}" for name in names] for path, names in _LAYER.items()}
 
 
-_LLAMA = {
-    "embed": ["model.embed_tokens.weight"],
-    "norm": ["model.norm.weight"],
-    "head": ["lm_head.weight"],
-} | layer_names("model.layers.N")
+_LLAMA = {"embed": [_EMBED], "norm": ["model.norm.weight"], "head": [_HEAD]} | layer_names("model.layers.N")
 
-NAMES = {"llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "qwen3": _LLAMA}
-"""For each family, our parameter paths and the tensors they are made of; N is the layer."""
+NAMES: dict[str, dict[str, list[str]]] = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA)
+"""For each family the paths of the parameters and their tensors; N is the number of the layer."""
 
+_NUMBER = {letter: re.compile(rf"(?<![A-Za-z]){letter}(?![A-Za-z])") for letter in "NM"}
 _DERIVED = re.compile(r"rotary_emb\.inv_freq$")
-
-_HEAD = re.compile(r"(mtp\.|medusa_head\.|model\.mtp_layers\.|model\.layers\.\d+\.(?=eh_proj\.))")
-"""How the names of heads begin that come inside a language model's checkpoint; see ``heads.layouts``."""
+_PREDICTION_HEAD = re.compile(r"(mtp\.|medusa_head\.|model\.mtp_layers\.|model\.layers\.\d+\.(?=eh_proj\.))")
+"""Prefixes of drafting heads inside a language model's checkpoint; ``layouts`` reads them."""
 
 
 class Block(NamedTuple):
@@ -54,34 +57,64 @@ class Block(NamedTuple):
     stop: int
 
 
-def blocks(path: str, rows: int, names: dict[str, list[str]], config: ModelConfig | None) -> list[Block]:
-    """The blocks whose rows, stacked, are the parameter at ``path``, which has ``rows`` rows.
+def source_names(path: str, names: Mapping[str, Sequence[str]]) -> list[str]:
+    """The tensors of the parameter at ``path``.
 
     Args:
-      names: for each path, as it stands or with N in place of its numbers, the tensors it is made of; N there is the first number and
-        M the second.
-      config: of the decoder layers, where there are any.
+      names: the tensors of each path. The table gives a path as it is, or with N for each of its
+        numbers. In the names of the tensors N stands for the first number and M for the second.
     """
-    numbers, pattern = re.findall(r"\d+", path), re.sub(r"\d+", "N", path)
-    names = [reduce(lambda name, at: name.replace(*at), zip("NM", numbers), name) for name in names[path if path in names else pattern]]
-    if len(names) == 3:  # each key head with its queries: see ``decoder.Layer``
-        D, G = config.head_dim, config.num_heads // config.num_kv_heads
-        sizes = zip(names, (G * D, D, D))
-        return [Block(n, i * size, (i + 1) * size) for i, pairs in enumerate([list(sizes)] * config.num_kv_heads) for n, size in pairs]
-    return [Block(name, 0, rows // len(names)) for name in names]
+    numbers, found = re.findall(r"\d+", path), []
+    for name in names[path if path in names else re.sub(r"\d+", "N", path)]:
+        for letter, number in zip("NM", numbers):
+            name = _NUMBER[letter].sub(number, name)
+        found.append(name)
+    return found
+
+
+def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: ModelConfig | None) -> list[Block]:
+    """The blocks whose rows, stacked, are the parameter at ``path``.
+
+    Queries, keys and values go head by head: for each key head its G queries, its key, its value.
+
+    Args:
+      rows: the number of rows of the parameter.
+      names: see ``source_names``.
+      config: the configuration of the decoder layers, None for a module without any.
+    """
+    sources = source_names(path, names)
+    if len(sources) != 3:
+        return [Block(name, 0, rows // len(sources)) for name in sources]
+    D, G = config.head_dim, config.num_heads // config.num_kv_heads
+    return [
+        Block(name, head * size, (head + 1) * size)
+        for head in range(config.num_kv_heads)
+        for name, size in zip(sources, (G * D, D, D))
+    ]
+
+
+def model_names(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[str]]:
+    """The names of a language model's parameters in a checkpoint with these tensors.
+
+    A tied checkpoint may store its one table as ``lm_head.weight`` only.
+    """
+    names = NAMES[config.family]
+    if config.tie_embeddings and _EMBED not in tensors and _HEAD in tensors:
+        return names | {"embed": [_HEAD]}
+    return names
+
+
+def model_tensors(config: ModelConfig, tensors: Collection[str]) -> list[str]:
+    """The tensors of a checkpoint that are read for the language model itself.
+
+    Left out are drafting heads, tables that follow from the configuration, and the second copy of a
+    tied table.
+    """
+    heads = tuple({match[1] for match in map(_PREDICTION_HEAD.match, tensors) if match})
+    copies = {_HEAD} if config.tie_embeddings and _EMBED in tensors else set()
+    return [name for name in tensors if not name.startswith(heads) and not derived(name) and name not in copies]
 
 
 def derived(name: str) -> bool:
-    """Whether a tensor is one that old checkpoints carry and that follows from the configuration."""
+    """Whether a tensor is a table of old checkpoints that follows from the configuration."""
     return bool(_DERIVED.search(name))
-
-
-def ignored(name: str, config: ModelConfig) -> bool:
-    """Whether a tensor of a checkpoint may be passed over: derived tables, and the head of a model that ties it."""
-    return derived(name) or (name == "lm_head.weight" and config.tie_embeddings)
-
-
-def without_heads(names) -> list[str]:
-    """The names that belong to the language model itself, where its checkpoint also holds heads that draft for it."""
-    heads = tuple({match[1] for match in map(_HEAD.match, names) if match})
-    return [name for name in names if not name.startswith(heads)]

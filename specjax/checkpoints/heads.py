@@ -12,32 +12,34 @@ from ..errors import CheckpointError, RequestError
 from ..heads.base import Head
 from ..models.config import ModelConfig
 from ..parallel import mesh_of
-from .config import read_json
 from .families import blocks, derived
-from .hub import LanguageModel, find, load, zoo
+from .files import read_json
+from .hub import find, zoo
 from .layouts import LAYOUTS, Found, Layout, default, layout_of
+from .load import LanguageModel, load
 from .tensors import MadeOf, open_tensors, read_module, tensors_of, write_checkpoint
 
 
-def load_drafter(name: str | Path, target: LanguageModel, dtype=None) -> LanguageModel | Head:
+def load_drafter(name: str | Path, target: LanguageModel, dtype=None, revision: str | None = None) -> LanguageModel | Head:
     """What is called ``name``: a head that was made for the target, or a language model.
 
     Args:
       name: an embedded name, a directory, or a hub id. docs/heads.md lists the layouts of heads that are understood.
       dtype: "float32", "bfloat16" or "float16"; by default that of the target.
+      revision: a branch, a tag or a commit of the hub's repository.
 
     It lies on the target's mesh, if there is one. Raises CheckpointError where nothing is found, files are damaged, tensors do not fit
     their configuration or the head is another target's; ConfigError where what is found is not supported.
     """
     weights = target.model.embed[...]
-    dtype, mesh, directory = str(dtype or weights.dtype), mesh_of(weights), find(name)
+    dtype, mesh, directory = str(dtype or weights.dtype), mesh_of(weights), find(name, revision)
     with ExitStack() as stack:
         found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
         layout = layout_of(found)
         if layout is not None:
             module = _module(layout, found, target, dtype, mesh)
             return Head(module, module.config, str(name), layout.name)
-    return load(name, dtype, mesh)
+    return load(name, dtype, mesh, revision)
 
 
 def save_head(head: Head, directory: str | Path, layout: str | None = None) -> None:

@@ -1,78 +1,18 @@
-"""Names to language models: embedded ones, local directories and repositories of the Hugging Face hub."""
+"""Names to directories: embedded models and heads, directories, and repositories of the hub."""
 
-import dataclasses
-import os
-from contextlib import ExitStack, suppress
+import errno
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import jax
-
-from ..errors import CheckpointError, SpecjaxError
-from ..models.config import ModelConfig
-from ..models.decoder import Decoder
-from .config import read_config, read_json
-from .layouts import LAYOUTS, Found
-from .tensors import load_model, open_tensors, save_model
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from ..errors import CheckpointError, RequestError
 
 ZOO = Path(__file__).resolve().parent.parent / "zoo"
-"""Where the embedded models and heads lie, each a folder in Hugging Face layout. Models have a tokenizer, heads have none."""
+"""The embedded models and heads, a folder each. Models have a tokenizer, heads have none."""
 
 _FILES = ["*.json", "*.safetensors", "tokenizer.model", "*.txt", "*.jinja"]
 _TORCH_FILES = ["*.bin", "*.pt"]
-"""What is fetched only where there are no safetensors."""
+"""Files that are fetched only from repositories without safetensors."""
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LanguageModel:
-    """A model with its tokenizer.
-
-    Attributes:
-      model: the Decoder.
-      config: its configuration.
-      tokenizer: of transformers.
-      name: what it was loaded as.
-      generators: the Generators that ``generate`` made for it, so that a second call finds them compiled.
-    """
-
-    model: Decoder
-    config: ModelConfig
-    tokenizer: "PreTrainedTokenizerBase"
-    name: str
-    generators: dict = dataclasses.field(default_factory=dict, repr=False)
-
-
-def load(name: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) -> LanguageModel:
-    """The language model called ``name``: an embedded one, a directory, or a hub id such as "Qwen/Qwen3-0.6B".
-
-    Args:
-      dtype: "float32", "bfloat16" or "float16"; by default that of the checkpoint.
-      mesh: devices to split the weights over; see ``parallel.make_mesh``.
-
-    Raises CheckpointError where nothing is found or files are damaged, ConfigError where the model is not supported.
-    """
-    directory = find(name)
-    try:
-        model = load_model(directory, dtype, mesh)
-    except SpecjaxError:
-        _refuse_head(name, directory)
-        raise
-    return LanguageModel(model, model.config, _load_tokenizer(directory), str(name))
-
-
-def load_tokenizer(name: str | Path) -> tuple["PreTrainedTokenizerBase", ModelConfig]:
-    """Tokenizer and configuration of the model called ``name``, without its weights; see ``load``."""
-    directory = find(name)
-    return _load_tokenizer(directory), read_config(directory)
-
-
-def save(language_model: LanguageModel, directory: str | Path) -> None:
-    """Writes weights, configuration and tokenizer in Hugging Face layout."""
-    save_model(language_model.model, directory)
-    language_model.tokenizer.save_pretrained(directory)
+_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST}
 
 
 def embedded() -> list[str]:
@@ -81,52 +21,69 @@ def embedded() -> list[str]:
 
 
 def zoo() -> list[str]:
-    """The names of all that specjax ships, heads too."""
-    return sorted(p.parent.name for p in ZOO.glob("*/config.json"))
+    """The names of all models and heads that specjax ships."""
+    return sorted(path.parent.name for path in ZOO.glob("*/config.json"))
 
 
-def find(name: str | Path) -> Path:
-    """The directory that ``name`` stands for, downloaded from the hub if need be."""
-    if str(name) in zoo():
+def find(name: str | Path, revision: str | None = None) -> Path:
+    """The directory that ``name`` stands for.
+
+    Args:
+      name: an embedded name, a directory, or a hub id such as "Qwen/Qwen3-0.6B", which is
+        downloaded unless the hub's cache holds it.
+      revision: a branch, a tag or a commit of the hub's repository.
+
+    Raises CheckpointError where nothing is found, RequestError for an empty name or a revision of
+    anything but a hub id.
+    """
+    name = str(name)
+    if not name.strip():
+        raise RequestError(
+            "the name of a model is empty; use an embedded name, a directory or a hub id like owner/name"
+        )
+    if name in zoo():
+        _check_no_revision(name, revision, "an embedded name")
         return ZOO / name
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if str(name).count("/") == 1 and not str(name).startswith((".", "/", "~")):
-        return _download(str(name))
+    if (directory := _directory(name)) is not None:
+        _check_no_revision(name, revision, "a directory")
+        return directory
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return _download(name, revision)
     raise CheckpointError(
-        f"no model {str(name)!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name"
+        f"no model {name!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name"
     )
 
 
-def _refuse_head(name, directory: Path) -> None:
-    """Raises CheckpointError where a head lies in the directory instead of a model. Called where no model can be read."""
-    layouts = []
-    with suppress(SpecjaxError), ExitStack() as stack:
-        found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
-        layouts = [layout.name for layout in LAYOUTS.values() if layout.matches(found) and not found.language_model]
-    if layouts:
-        raise CheckpointError(f"{str(name)!r} is a head ({layouts[0]}), not a language model; name it with draft, or --draft") from None
-
-
-def _load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that torch is missing, on every import
-    from transformers import AutoTokenizer  # only here: it brings torch along, where there is one
-
+def _directory(name: str) -> Path | None:
     try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # transformers raises whatever its parsers raise
-        raise CheckpointError(f"{directory}: no usable tokenizer ({str(error).splitlines()[0]}); add tokenizer.json") from None
+        path = Path(name).expanduser()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # too long, a home that nobody has, a zero byte
+        return None
 
 
-def _download(repository: str) -> Path:
-    from huggingface_hub import snapshot_download  # only here: nothing else needs the network
+def _check_no_revision(name: str, revision: str | None, kind: str) -> None:
+    if revision is not None:
+        raise RequestError(
+            f"revision is {revision!r}, and {name!r} is {kind}; only hub ids have revisions, leave it out"
+        )
 
+
+def _download(repository: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download  # here, because nothing else needs the network
+
+    fetch = lambda files: Path(snapshot_download(repository, revision=revision, allow_patterns=files))
     try:
-        directory = Path(snapshot_download(repository, allow_patterns=_FILES))
-        if any(directory.glob("*.safetensors")):
-            return directory
-        return Path(snapshot_download(repository, allow_patterns=_FILES + _TORCH_FILES))
-    except Exception as error:  # no network, no such repository, no permission: the hub's message says which
+        directory = fetch(_FILES)
+        return directory if any(directory.glob("*.safetensors")) else fetch(_FILES + _TORCH_FILES)
+    except Exception as error:  # no network, repository or permission: its message says which
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+            raise CheckpointError(
+                f"no room for model {repository!r}: {error.strerror} ({error.filename});"
+                " set HF_HOME to a directory that can be written"
+            ) from None
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"no model {repository!r}: not a directory here, and the hub says: {reason}") from None
+        at = "" if revision is None else f" at revision {revision!r}"
+        raise CheckpointError(
+            f"no model {repository!r}{at}: not a directory here, and the hub says: {reason}"
+        ) from None

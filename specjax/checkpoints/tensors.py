@@ -1,12 +1,14 @@
-"""Hugging Face checkpoints to modules and back, read slice by slice, without torch."""
+"""Tensors of checkpoints to modules and back. Tensors are read slice by slice, without torch."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
@@ -16,23 +18,22 @@ from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..parallel import sharding
-from .config import read_config, to_hf
-from .families import NAMES, Block, blocks, ignored, without_heads
+from .config import check_dtype, read_config, to_hf
+from .families import NAMES, Block, blocks, model_names, model_tensors
+from .files import WEIGHTS, check_file, weight_files
 from .torch_files import open_torch
-
-FILES = (
-    "model.safetensors", "pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt", "hydra_lm_head.safetensors", "hydra_lm_head.pt",
-)  # fmt: skip
-"""Where weights may lie, in this order; the first two may be split over several files that an index names."""
 
 MadeOf = Callable[[str, int], list[Block]]
 """From the path of a parameter and the number of its rows to the blocks that it is made of."""
 
-_LISTED = 12
-"""How many bad tensors an error names before it counts the rest."""
+_NAMED_FAULTS = 12
+"""How many faults an error names before it counts the rest."""
 
-_TYPES = {"F64", "F32", "F16", "BF16", "I64", "I32"}
-"""Types that are read as they stand; others are quantised weights, which mean nothing without their scales."""
+_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
+"""Types of tensors in files that can be read; the other ones belong to quantised weights."""
+
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_INTEGERS = ("int64", "int32")
 
 
 def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
@@ -41,121 +42,162 @@ def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
 
 
 def load_model(directory: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) -> Decoder:
-    """The model of a Hugging Face directory, in ``dtype`` (by default its own), split over ``mesh`` if one is given.
+    """The model in a Hugging Face directory.
 
-    Each device's part is read from the files by itself; nothing is ever held twice. Raises ConfigError for a model that is not
-    supported and CheckpointError that lists every missing, unexpected and wrongly shaped tensor.
+    Args:
+      dtype: one of ``config.DTYPES``; by default the type in the configuration.
+      mesh: devices to split the weights over. Each device reads its own part; nothing is held
+        twice.
+
+    Raises ConfigError for a model that is not supported, CheckpointError that lists every tensor
+    that is missing, unexpected or of a wrong shape or type, RequestError for another dtype.
     """
+    dtype = None if dtype is None else check_dtype(dtype)
     directory = Path(directory)
     config = read_config(directory)
     with ExitStack() as stack:
-        tensors = open_tensors(directory, stack)
-        tensors = {name: tensors[name] for name in without_heads(tensors) if not ignored(name, config)}
-        made_of = partial(blocks, names=NAMES[config.family], config=config)
+        found = open_tensors(directory, stack)
+        tensors = {name: found[name] for name in model_tensors(config, found)}
+        made_of = partial(blocks, names=model_names(config, tensors), config=config)
         return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh)
 
 
 def save_model(model: Decoder, directory: str | Path) -> None:
-    """Writes ``config.json`` and ``model.safetensors`` with Hugging Face names, from which ``load_model`` reads the same bits."""
+    """Writes ``config.json`` and ``model.safetensors``. ``load_model`` reads the same bits.
+
+    Raises CheckpointError for a directory that cannot be written.
+    """
     config = model.config.replace(dtype=str(model.embed[...].dtype))
     tensors = tensors_of(model, partial(blocks, names=NAMES[config.family], config=config))
     write_checkpoint(directory, tensors, to_hf(config))
 
 
-def read_module(module: nnx.Module, tensors: dict, made_of: MadeOf, where, mesh: jax.sharding.Mesh | None = None) -> nnx.Module:
-    """The module with its parameters read from a checkpoint, split over ``mesh`` if one is given.
+def read_module(
+    module: nnx.Module, tensors: dict, made_of: MadeOf, where, mesh: jax.sharding.Mesh | None = None
+) -> nnx.Module:
+    """The module with its parameters read from a checkpoint.
 
     Args:
       module: holds shapes instead of arrays.
-      tensors: those of the checkpoint that belong to it, see ``open_tensors``. A parameter that is made of none is zeros.
+      tensors: the module's tensors, see ``open_tensors``. A parameter that is made of no tensors is
+        zeros.
+      made_of: the blocks of each parameter.
       where: the checkpoint's directory, for messages.
+      mesh: devices to split the parameters over.
 
-    Raises CheckpointError that lists every missing, unexpected and wrongly shaped tensor.
+    Raises CheckpointError that lists every tensor that is missing, unexpected or of a wrong shape
+    or type.
     """
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
-    pieces = {path: made_of(_dotted(path), param.shape[0]) for path, param in params}
-    _check(tensors, {path: (param.shape, pieces[path]) for path, param in params}, where)
-    loaded = [(path, param.replace(_read(param, tensors, pieces[path], mesh))) for path, param in params]
+    pieces = {path: made_of(dotted(path), param.shape[0]) for path, param in params}
+    found = {name: (tuple(x.get_shape()), _TYPES.get(x.get_dtype(), x.get_dtype())) for name, x in tensors.items()}
+    check_tensors(found, [(param, pieces[path]) for path, param in params], where)
+    loaded = [(path, param.replace(_read(param, tensors, pieces[path], mesh, where))) for path, param in params]
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 
 def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint, from which ``read_module`` reads the same bits."""
+    """The tensors of a checkpoint from which ``read_module`` reads the same bits."""
     out: dict[str, list] = {}
     for path, param in nnx.to_flat_state(nnx.state(module)):
         value, row = np.asarray(param[...]), 0
-        for name, start, stop in made_of(_dotted(path), param.shape[0]):
+        for name, start, stop in made_of(dotted(path), param.shape[0]):
             out.setdefault(name, []).append(value[row : row + stop - start])
             row += stop - start
     return {name: np.concatenate(parts) for name, parts in out.items()}
 
 
-def write_checkpoint(directory: str | Path, tensors: dict[str, np.ndarray], raw: dict, file: str = FILES[0]) -> None:
-    """Writes the tensors, and ``raw`` as ``config.json``."""
+def write_checkpoint(directory: str | Path, tensors: dict[str, np.ndarray], raw: dict, file: str = WEIGHTS[0]) -> None:
+    """Writes the tensors into ``file`` and ``raw`` into ``config.json``.
+
+    Raises CheckpointError for a directory that cannot be written.
+    """
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / file, metadata={"format": "pt"})
-    (directory / file).chmod(0o644)  # safetensors writes for the owner alone
-    (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, directory / file, metadata={"format": "pt"})
+        (directory / file).chmod(0o644)  # safetensors gives the file to its owner alone
+        (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: cannot be written ({error}); name another directory") from None
 
 
-def _dotted(path: tuple) -> str:
+def dotted(path: tuple) -> str:
+    """The path of a parameter as the tables of names have it."""
     return ".".join(map(str, path))
 
 
-def open_tensors(directory: Path, stack: ExitStack) -> dict:
-    """Tensor names to what is read by slices, has ``get_shape`` and ``get_dtype``; of safetensors or torch files, see ``heads.unpickle``.
+def open_tensors(directory: Path, stack: ExitStack) -> dict[str, Any]:
+    """The tensors of a checkpoint by name. Indexing a tensor reads a part of it.
 
-    Raises CheckpointError where files are missing or damaged.
+    A tensor has ``get_shape`` and ``get_dtype``, as in safetensors.
+
+    Args:
+      stack: closes the files.
+
+    Raises CheckpointError for files that are missing, damaged, not regular or outside the
+    directory.
     """
     tensors = {}
-    for file in _files(directory):
+    for file in weight_files(directory):
         try:
+            check_file(file)
             if file.suffix == ".safetensors":
                 handle = stack.enter_context(safe_open(file, framework="numpy"))
                 tensors |= {name: handle.get_slice(name) for name in handle.keys()}
             else:
                 tensors |= open_torch(file)
         except FileNotFoundError:
-            raise CheckpointError(f"{directory}: {file.name} is missing; name a directory with a whole checkpoint") from None
+            raise CheckpointError(
+                f"{directory}: {file.name} is missing; name a directory with a whole checkpoint"
+            ) from None
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: truncated or corrupt ({error}); download it again") from None
     return tensors
 
 
-def _files(directory: Path) -> list[Path]:
-    for name in FILES:
-        index = directory / f"{name}.index.json"
-        if index.exists():
-            try:
-                return [directory / file for file in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-            except (ValueError, KeyError, AttributeError, TypeError):
-                raise CheckpointError(f"{index}: not an index of weights; download it again") from None
-        if (directory / name).exists():
-            return [directory / name]
-    return [directory / FILES[0]]
+def check_tensors(
+    found: Mapping[str, tuple[tuple, str]], params: list[tuple[Any, list[Block]]], where, source: str = "config.json"
+) -> None:
+    """Checks the tensors of a module by their shapes and types.
 
+    Args:
+      found: shape and dtype of each tensor.
+      params: the abstract parameters, each with its blocks.
+      where: the place of the tensors, for messages.
+      source: the origin of the wanted shapes, for messages.
 
-def _check(tensors: dict, params: dict, where) -> None:
-    """Raises one CheckpointError that names all tensors that are missing, unexpected, of the wrong shape or quantised."""
-    wanted = {}
-    for shape, made_of in params.values():
+    Raises one CheckpointError that names all tensors that are missing, unexpected or of a wrong
+    shape or type.
+    """
+    shapes, types = {}, {}
+    for param, made_of in params:
         for name, _, stop in made_of:
-            wanted[name] = (max(stop, wanted.get(name, (0,))[0]), *shape[1:])
-    found = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
-    both = sorted(wanted.keys() & found.keys())
-    faults = [f"{name} is missing" for name in sorted(wanted.keys() - found.keys())]
-    faults += [f"{name} is unexpected" for name in sorted(found.keys() - wanted.keys())]
-    faults += [f"{name} has shape {found[name]}, not {wanted[name]}" for name in both if found[name] != wanted[name]]
-    faults += [f"{name} is of type {tensors[name].get_dtype()}" for name in both if tensors[name].get_dtype() not in _TYPES]
+            shapes[name] = (max(stop, shapes.get(name, (0,))[0]), *param.shape[1:])
+            types[name] = _FLOATS if jnp.issubdtype(param.dtype, jnp.floating) else _INTEGERS
+    both = sorted(shapes.keys() & found.keys())
+    faults = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
+    faults += [f"{name} is unexpected" for name in sorted(found.keys() - shapes.keys())]
+    faults += [
+        f"{name} has shape {found[name][0]}, not {shapes[name]}" for name in both if found[name][0] != shapes[name]
+    ]
+    faults += [
+        f"{name} is of type {found[name][1]}, not one of {', '.join(types[name])}"
+        for name in both
+        if found[name][1] not in types[name]
+    ]
+    for _, made_of in params:
+        parts = {name: found[name][1] for name, *_ in made_of if name in found}
+        if len(set(parts.values())) > 1:
+            faults.append("; ".join(f"{name} is of type {kind}" for name, kind in parts.items()) + ": they must agree")
     if faults:
-        more = f"; and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
-        raise CheckpointError(f"{where}: the weights do not fit config.json: {'; '.join(faults[:_LISTED])}{more}")
+        more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
+        raise CheckpointError(f"{where}: the weights do not fit {source}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
 
 
-def _read(param: nnx.Param, tensors: dict, made_of: list, mesh) -> jax.Array:
-    """The parameter as a (possibly sharded) array: every device asks for its rows and columns."""
+def _read(param: nnx.Param, tensors: dict, made_of: list[Block], mesh, where) -> jax.Array:
+    """The parameter as an array. On a mesh each device asks for its own rows and columns."""
 
     def part(index) -> np.ndarray:
         rows, rest = index[0], tuple(index[1:])
@@ -166,6 +208,20 @@ def _read(param: nnx.Param, tensors: dict, made_of: list, mesh) -> jax.Array:
             if low < high:
                 pieces.append(tensors[name][(slice(start + low, start + high), *rest)])
             at += stop - start
-        return np.concatenate(pieces).astype(param.dtype) if made_of else np.zeros((last - first, *param.shape[1:]), param.dtype)
+        if not pieces:
+            return np.zeros((last - first, *param.shape[1:]), param.dtype)
+        return _cast(np.concatenate(pieces), param.dtype, made_of[0].name, where)
 
     return jax.make_array_from_callback(param.shape, sharding(param, mesh), part)
+
+
+def _cast(values: np.ndarray, dtype, name: str, where) -> np.ndarray:
+    """The values in another type.
+
+    Raises CheckpointError for whole numbers that do not fit into it.
+    """
+    if np.issubdtype(values.dtype, np.integer):
+        bounds = np.iinfo(dtype)
+        if values.size and not bounds.min <= values.min() <= values.max() <= bounds.max:
+            raise CheckpointError(f"{where}: {name} holds numbers beyond {np.dtype(dtype)}; the tensor is damaged")
+    return values.astype(dtype)

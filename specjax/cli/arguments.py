@@ -103,7 +103,7 @@ def prompts_of(args: argparse.Namespace, tokens: int = 128, count: int = 16):
 
 
 def load_target(args: argparse.Namespace):
-    from ..checkpoints.hub import load
+    from ..checkpoints.load import load
 
     target = load(args.model, dtype=args.dtype)
     from transformers.utils import logging

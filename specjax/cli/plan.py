@@ -63,7 +63,7 @@ def _tune_tree(args: argparse.Namespace) -> None:
 
 def run_ngrams(args: argparse.Namespace) -> None:
     """Counts the n-grams of text files and writes them to a file."""
-    from ..checkpoints.hub import load_tokenizer
+    from ..checkpoints.load import load_tokenizer
     from ..checks import whole
     from ..drafters.parts import statistics
     from ..training.data import read_texts

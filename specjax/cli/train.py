@@ -12,7 +12,7 @@ _CHANGES = ("steps", "batch", "length", "every", "prompts", "seed", "on_policy")
 
 def run_train(args: argparse.Namespace) -> None:
     """Trains, prints the log's figures on stderr as it goes, and the directory with the drafter in the end."""
-    from ..checkpoints.hub import load
+    from ..checkpoints.load import load
     from ..training.data import text_files
     from ..training.recipe import read_recipe
     from ..training.run import check_devices, mesh_of, train

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import bootstrap
 
 from ..checkpoints.heads import choose_head
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..drafter import Models, Nothing, TrainedHead
 from ..drafters import check_drafts, make_drafter, needs_of, own_options
 from ..errors import RequestError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..errors import RequestError
 from ..generate import Generator
 from ..training.data import read_texts, standard_library

@@ -1,13 +1,26 @@
-"""The static configuration of a decoder: what the maths needs, and nothing else."""
+"""The static configuration of a decoder: the facts that the maths needs."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding: base frequency and how it is stretched beyond the trained context.
+    """Rotary position embedding (Su et al. 2021), stretched beyond the trained context.
 
-    Fields other than ``theta`` carry the names of ``rope_parameters`` in transformers and matter to the kinds that read them.
+    Attributes:
+      theta: the base of the frequencies.
+      rope_type: "default", "linear", "dynamic", "llama3" or "yarn".
+      factor: the stretched context divided by the trained one.
+      original_max_position_embeddings: the trained context in tokens.
+      low_freq_factor, high_freq_factor: turns within the trained context, between which "llama3"
+        blends frequencies.
+      beta_fast, beta_slow: turns within the trained context, between which "yarn" blends
+        frequencies.
+      attention_factor: the factor on cosines and sines of "yarn"; None to derive it from the next
+        two.
+      mscale, mscale_all_dim: the weights of the derived factor in the numerator and the
+        denominator.
+      truncate: whether "yarn" rounds the ends of its blend to whole dimensions.
     """
 
     theta: float = 10000.0
@@ -26,7 +39,25 @@ class Rope:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer with rotary positions, RMS norms and gated SiLU blocks. Hashable: static under ``jit``."""
+    """A decoder-only transformer with rotary positions, RMS norms and gated SiLU blocks.
+
+    The configuration is hashable, and static under ``jit``.
+
+    Attributes:
+      family: the ``model_type`` by which the configuration is written.
+      vocab_size, hidden_size, intermediate_size, num_layers: V, E, F and L.
+      num_heads, num_kv_heads, head_dim: H, K and D; K divides H, D is even.
+      max_position_embeddings: the context in tokens, before it is stretched.
+      norm_eps: the constant under the root of the norms.
+      rope: rotary positions.
+      windows: for each layer the tokens its attention sees, None for all of them; empty for a model
+        without windows.
+      tie_embeddings: whether the output matrix is the embedding.
+      qkv_bias, out_bias, mlp_bias: which linear maps have biases.
+      qk_norm: whether each head norms its queries and keys.
+      bos_token_id, eos_token_ids: the tokens that begin and end a text.
+      dtype: the type of the weights.
+    """
 
     family: str
     vocab_size: int
@@ -56,4 +87,5 @@ class ModelConfig:
         return max(self.max_position_embeddings, int(trained.get(self.rope.rope_type, 0) * self.rope.factor))
 
     def replace(self, **changes) -> "ModelConfig":
+        """A copy with other values of some fields."""
         return dataclasses.replace(self, **changes)

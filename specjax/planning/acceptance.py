@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..drafters import TokenRecycling
 from ..generate import Generator
 from ..result import Result

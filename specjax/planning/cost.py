@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import decode
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..drafter import Drafter, Models
 from ..drafters import Plain, TokenRecycling, make_drafter, own_options
 from ..drafters.parts.fixed_tree import level_order

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..heads import Head, MedusaHeads
 from ..models.decoder import Decoder
 from ..result import Result

@@ -14,7 +14,7 @@ from flax import nnx
 from jax import lax
 from rich.table import Table
 
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..checks import per_row, whole
 from ..errors import RequestError
 from ..evaluation.comparison import machine

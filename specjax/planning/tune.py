@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checkpoints.heads import choose_head
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..checks import per_row, whole
 from ..drafters import default_method, needs_of
 from ..errors import RequestError

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..checks import per_row
 from ..errors import RequestError
 from ..sampling import SamplingParams, sampling_params

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..checkpoints.hub import LanguageModel
+from ..checkpoints.load import LanguageModel
 from ..errors import RequestError
 from ..models.decoder import Decoder
 from ..models.translated import Translated

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..checkpoints.hub import LanguageModel, save
+from ..checkpoints.load import LanguageModel, save
 from ..errors import RequestError
 from ..heads import Head
 from ..models.decoder import Decoder

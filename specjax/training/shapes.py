@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..checkpoints.hub import LanguageModel, load
+from ..checkpoints.load import LanguageModel, load
 from ..errors import RequestError
 from ..heads import BlockConfig, BlockHead, Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
 from ..heads.block import MARKOV

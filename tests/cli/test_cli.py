@@ -59,7 +59,7 @@ def kept():
 
 @pytest.fixture(autouse=True)
 def _reuse(monkeypatch, kept):
-    real_load, real_generator = specjax.checkpoints.hub.load, specjax.generate.__globals__["Generator"]
+    real_load, real_generator = specjax.checkpoints.load.load, specjax.generate.__globals__["Generator"]
 
     def load(name, **options):
         key = ("load", str(name), *options.items())
@@ -73,7 +73,7 @@ def _reuse(monkeypatch, kept):
             kept[key] = real_generator(target, method, draft, **options)
         return kept[key]
 
-    monkeypatch.setattr(sys.modules["specjax.checkpoints.hub"], "load", load)
+    monkeypatch.setattr(sys.modules["specjax.checkpoints.load"], "load", load)
     monkeypatch.setattr(sys.modules["specjax.generate"], "Generator", generator)
 
 
@@ -339,7 +339,7 @@ def test_interruptions_are_quiet(specjax_main, models, monkeypatch, error, code)
     def interrupted(*args, **options):
         raise error
 
-    monkeypatch.setattr(sys.modules["specjax.checkpoints.hub"], "load", interrupted)
+    monkeypatch.setattr(sys.modules["specjax.checkpoints.load"], "load", interrupted)
     assert specjax_main("generate", "--model", models["target"], "--prompt", "x") == (code, "", "")
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 from rich.console import Console
 
 from specjax import Generator, LanguageModel, RequestError
-from specjax.checkpoints.hub import load_tokenizer
+from specjax.checkpoints.load import load_tokenizer
 from specjax.evaluation import compare, datasets, edit_prompts, held_out_prompts, read_prompts, report
 from specjax.evaluation import comparison as runner
 from specjax.result import Result

@@ -176,7 +176,7 @@ def test_costs_are_timed_after_everything_is_compiled(monkeypatch):
 @pytest.fixture
 def specjax_main(capsys, monkeypatch):
     models = {"target": TARGET, "draft": DRAFT, "head": HEAD}
-    monkeypatch.setattr(specjax.checkpoints.hub, "load", lambda name, **options: models[str(name)])
+    monkeypatch.setattr(specjax.checkpoints.load, "load", lambda name, **options: models[str(name)])
     monkeypatch.setattr(specjax.checkpoints.heads, "load_drafter", lambda name, target: models[str(name)])
 
     def run(*argv):

@@ -1,0 +1,118 @@
+"""Files of a checkpoint: JSON, and the list of files with weights. Only regular files are opened."""
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, SpecjaxError
+
+WEIGHTS = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "medusa_lm_head.safetensors",
+    "medusa_lm_head.pt",
+    "hydra_lm_head.safetensors",
+    "hydra_lm_head.pt",
+)
+"""Names of files with weights. The first one found is read, or the files that its index lists."""
+
+LARGEST = 1 << 26
+"""Bytes of the largest JSON file that is read."""
+
+DEEPEST = 100
+"""Levels of lists and objects in the deepest JSON text that is read."""
+
+_FILE_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\0]+")
+
+
+def check_file(path: Path) -> None:
+    """Checks that ``path`` is a regular file, or a link to one. Reading a pipe would wait for ever.
+
+    Raises FileNotFoundError, and CheckpointError for a pipe, a device, a socket or a directory.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError(f"{path}: not a regular file; replace it by a file of the checkpoint")
+
+
+def parse_json(text: str | bytes, where: str, error: type[SpecjaxError] = CheckpointError) -> Any:
+    """The value of a JSON text.
+
+    Args:
+      where: the place of the text, for messages.
+      error: the class that is raised.
+
+    Raises ``error`` for a text that is not JSON or that nests more than ``DEEPEST`` levels.
+    """
+    try:
+        value = json.loads(text)
+        depth = _depth(value)
+    except RecursionError:
+        depth = DEEPEST + 1
+    except ValueError as reason:
+        raise error(f"{where}: not readable as JSON ({reason}); mend it or download it again") from None
+    if depth > DEEPEST:
+        raise error(f"{where}: JSON is nested more than {DEEPEST} levels deep; use at most {DEEPEST}")
+    return value
+
+
+def read_json(path: Path) -> dict:
+    """The object in a JSON file.
+
+    Raises CheckpointError for a file that is missing, too large, or not a JSON object.
+    """
+    try:
+        check_file(path)
+        if path.stat().st_size > LARGEST:
+            raise CheckpointError(f"{path}: has {path.stat().st_size} bytes; a JSON file has at most {LARGEST}")
+        value = parse_json(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path.parent}: no {path.name} here; name a directory with a Hugging Face checkpoint"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: not readable ({error.strerror}); check its permissions") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: not readable as JSON (not an object); download it again")
+    return value
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files that hold the weights in ``directory``; they may be missing.
+
+    Raises CheckpointError for an index that is damaged or that names a file outside the directory.
+    """
+    for name in WEIGHTS:
+        index = directory / f"{name}.index.json"
+        if index.exists():
+            return [directory / file for file in _indexed(index)]
+        if (directory / name).exists():
+            return [directory / name]
+    return [directory / WEIGHTS[0]]
+
+
+def _indexed(index: Path) -> list[str]:
+    """The names of the files that an index lists, sorted."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: not an index of weights (no weight_map); download it again")
+    for tensor, file in weight_map.items():
+        if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
+            raise CheckpointError(
+                f"{index}: weight_map puts {tensor!r} into {file!r}; name a file in the directory of the index"
+            )
+    return sorted(set(weight_map.values()))
+
+
+def _depth(value: Any) -> int:
+    """Levels of lists and objects, counted without recursion."""
+    depth, level = 0, [value]
+    while level := [
+        item
+        for outer in level
+        if isinstance(outer, (dict, list))
+        for item in (outer.values() if isinstance(outer, dict) else outer)
+    ]:
+        depth += 1
+    return depth

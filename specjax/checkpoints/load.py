@@ -1,0 +1,114 @@
+"""Language models by name: loaded with their tokenizers, and saved."""
+
+import dataclasses
+import os
+import stat
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+
+from ..errors import CheckpointError, ConfigError, SpecjaxError
+from ..models.config import ModelConfig
+from ..models.decoder import Decoder
+from .config import check_dtype, read_config
+from .files import read_json
+from .hub import find
+from .layouts import LAYOUTS, Found
+from .tensors import load_model, open_tensors, save_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A model with its tokenizer.
+
+    Attributes:
+      model: the Decoder.
+      config: its configuration.
+      tokenizer: its tokenizer, a class of transformers.
+      name: the name it was loaded by.
+      generators: the Generators that ``generate`` made for it. A second call finds them compiled.
+    """
+
+    model: Decoder
+    config: ModelConfig
+    tokenizer: "PreTrainedTokenizerBase"
+    name: str
+    generators: dict = dataclasses.field(default_factory=dict, repr=False)
+
+
+def load(
+    name: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None, revision: str | None = None
+) -> LanguageModel:
+    """The language model called ``name``, with its tokenizer.
+
+    Args:
+      name: an embedded name, a directory, or a hub id such as "Qwen/Qwen3-0.6B".
+      dtype: "float32", "bfloat16" or "float16"; by default the checkpoint's.
+      mesh: devices to split the weights over; see ``parallel.make_mesh``.
+      revision: a branch, a tag or a commit of the hub's repository.
+
+    Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
+    is not supported, RequestError for an empty name, another dtype, or a revision of anything but a
+    hub id.
+    """
+    dtype = None if dtype is None else check_dtype(dtype)
+    directory = find(name, revision)
+    try:
+        model = load_model(directory, dtype, mesh)
+    except (CheckpointError, ConfigError):
+        _refuse_head(name, directory)
+        raise
+    return LanguageModel(model, model.config, _read_tokenizer(directory), str(name))
+
+
+def load_tokenizer(name: str | Path, revision: str | None = None) -> tuple["PreTrainedTokenizerBase", ModelConfig]:
+    """Tokenizer and configuration of the model called ``name``, without its weights."""
+    directory = find(name, revision)
+    return _read_tokenizer(directory), read_config(directory)
+
+
+def save(language_model: LanguageModel, directory: str | Path) -> None:
+    """Writes weights, configuration and tokenizer in Hugging Face layout.
+
+    Raises CheckpointError for a directory that cannot be written.
+    """
+    save_model(language_model.model, directory)
+    try:
+        language_model.tokenizer.save_pretrained(directory)
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be written ({error}); name another directory") from None
+
+
+def _refuse_head(name, directory: Path) -> None:
+    """Raises CheckpointError where the directory holds a head.
+
+    Called where it holds no model that can be read.
+    """
+    layouts = []
+    with suppress(SpecjaxError), ExitStack() as stack:
+        found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
+        layouts = [layout.name for layout in LAYOUTS.values() if layout.matches(found) and not found.language_model]
+    if layouts:
+        raise CheckpointError(
+            f"{str(name)!r} is a head ({layouts[0]}), not a language model; name it with draft, or --draft"
+        ) from None
+
+
+def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer in a directory. Python files that it names are never run."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # a line about torch
+    from transformers import AutoTokenizer  # here, because it imports torch if there is one
+
+    for path in directory.iterdir():  # transformers would wait for ever for the other end of a pipe
+        if path.exists() and not (path.is_dir() or stat.S_ISREG(path.stat().st_mode)):
+            raise CheckpointError(f"{path}: not a regular file; remove it, or replace it by a file of the checkpoint")
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises what its parsers raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{directory}: no usable tokenizer ({reason}); add tokenizer.json") from None
