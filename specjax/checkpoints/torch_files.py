@@ -1,8 +1,9 @@
 """Tensors of torch files, without torch and without pickle.
 
-A torch file is a zip: ``data.pkl`` describes the tensors, and each storage is a file of bytes beside it. Python's pickle would import and
-call whatever ``data.pkl`` names. Here its opcodes are interpreted one by one, just those that descriptions of tensors need: a name is a
-string that is looked up in a table, and nothing of the file is ever imported or called.
+A torch file is a zip archive: ``data.pkl`` describes the tensors, and each storage is a file of
+bytes beside it. Python's pickle would import and call every name in ``data.pkl``. This module
+interprets only the opcodes that descriptions of tensors need. It looks names up in a table, and it
+never imports or calls anything in the file.
 """
 
 import dataclasses
@@ -21,24 +22,37 @@ from ..errors import CheckpointError
 _DTYPES = {
     "DoubleStorage": ("F64", np.float64), "FloatStorage": ("F32", np.float32), "HalfStorage": ("F16", np.float16),
     "BFloat16Storage": ("BF16", ml_dtypes.bfloat16), "LongStorage": ("I64", np.int64), "IntStorage": ("I32", np.int32),
-    "ShortStorage": ("I16", np.int16), "CharStorage": ("I8", np.int8), "ByteStorage": ("U8", np.uint8), "BoolStorage": ("BOOL", np.bool_),
+    "ShortStorage": ("I16", np.int16), "CharStorage": ("I8", np.int8), "ByteStorage": ("U8", np.uint8),
+    "BoolStorage": ("BOOL", np.bool_),
 }  # fmt: skip
-"""torch's storages, the names that safetensors has for their types, and the types."""
+"""For each storage class of torch the name of its type in safetensors, and the type."""
 
-_ORDERED, _TENSOR, _PARAMETER = "collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_parameter"
+_ORDERED, _TENSOR = "collections.OrderedDict", "torch._utils._rebuild_tensor_v2"
+_PARAMETER = "torch._utils._rebuild_parameter"
 _ADMITTED = {_ORDERED, _TENSOR, _PARAMETER, *(f"torch.{name}" for name in _DTYPES)}
 
+_DAMAGE = (
+    AttributeError, EOFError, IndexError, KeyError, MemoryError, RuntimeError, TypeError, ValueError, struct.error,
+)  # fmt: skip
+"""Errors of Python's readers on damaged files. RecursionError is a RuntimeError."""
+
 _LARGEST = 1 << 26
-"""Bytes of a description; those of large models take some hundred kilobytes."""
+"""Bytes of the largest description. Descriptions of large models take some hundred kilobytes."""
+
+_MOST_OPCODES = 1 << 20
+"""Opcodes of the longest description. A tensor takes about 30."""
+
+_MOST_AXES = 8
+"""Axes of a tensor."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchTensor:
-    """A tensor that lies in a file, read by slices like those of safetensors.
+    """A tensor in a file. It is read by slices, like those of safetensors.
 
     Attributes:
       storage: [numel], mapped from the file.
-      dtype: as safetensors names it.
+      dtype: the name of its type in safetensors.
       offset, shape, strides: in elements of the storage, within its bounds.
     """
 
@@ -60,7 +74,7 @@ class TorchTensor:
 
 
 class _Name(NamedTuple):
-    """What stands for an admitted import."""
+    """Stands for an import that is admitted."""
 
     dotted: str
 
@@ -79,56 +93,56 @@ class _Described(NamedTuple):
 
 
 class _Refused(Exception):
-    """Why a description is refused."""
+    """The reason for which a file is refused."""
 
 
 def open_torch(path: Path) -> dict[str, TorchTensor]:
-    """The tensors of a torch file by name; their bytes are read when they are asked for.
+    """The tensors of a torch file by name. The bytes of a tensor are read when it is indexed.
 
-    Raises FileNotFoundError, and CheckpointError for a file that is damaged, is not a dictionary of tensors, or asks for anything else.
+    Raises FileNotFoundError, and CheckpointError for a file that is damaged or holds anything but a
+    dictionary of tensors.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             folder, code = _description(archive)
-            described = _interpreted(code)
-            if not isinstance(described, dict) or not all(isinstance(value, _Described) for value in described.values()):
+            described = _interpret(code)
+            if not isinstance(described, dict) or not all(
+                isinstance(value, _Described) for value in described.values()
+            ):
                 raise _Refused("it is not a dictionary of tensors")
             size = path.stat().st_size
             whole = np.asarray(np.memmap(path, np.uint8, "r"))
-            return {name: _mapped(tensor, folder, archive, whole, size) for name, tensor in described.items()}
+            return {name: _map(tensor, folder, archive, whole, size) for name, tensor in described.items()}
     except _Refused as reason:
-        raise CheckpointError(f"{path}: {reason}; nothing of it was executed. Convert the file to safetensors where you trust it") from None
+        raise CheckpointError(
+            f"{path}: {reason}; nothing of it was executed. Convert the file to safetensors where you trust it"
+        ) from None
     except zipfile.BadZipFile:
-        raise CheckpointError(f"{path}: truncated or corrupt, or written by torch before 1.6; download it again, or save it anew") from None
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        struct.error,
-        NotImplementedError,
-        RuntimeError,
-        EOFError,
-    ) as error:
+        raise CheckpointError(
+            f"{path}: truncated or corrupt, or written by torch before 1.6; download it again, or save it anew"
+        ) from None
+    except _DAMAGE as error:
         raise CheckpointError(f"{path}: corrupt ({type(error).__name__}); download it again") from None
 
 
 def _description(archive: zipfile.ZipFile) -> tuple[str, bytes]:
-    """The folder in the archive in which everything lies, and the pickle in it."""
-    found = [info for info in archive.infolist() if info.filename.count("/") == 1 and info.filename.endswith("/data.pkl")]
+    """The folder in the archive that holds everything, and the pickle in that folder."""
+    found = [
+        info for info in archive.infolist() if info.filename.count("/") == 1 and info.filename.endswith("/data.pkl")
+    ]
     if len(found) != 1:
         raise _Refused("it holds no data.pkl, so it is not a torch file")
     folder = found[0].filename.removesuffix("data.pkl")
-    if folder + "byteorder" in archive.NameToInfo and archive.read(folder + "byteorder") != b"little":
+    order = archive.NameToInfo.get(folder + "byteorder")
+    if order and (order.file_size != len("little") or archive.read(order) != b"little"):
         raise _Refused("its bytes are not little-endian")
     if found[0].file_size > _LARGEST or found[0].compress_type != zipfile.ZIP_STORED:
-        raise _Refused("its description is too large or compressed, which torch never writes")
+        raise _Refused(f"its description is compressed or larger than {_LARGEST} bytes, which torch never writes")
     return folder, archive.read(found[0])
 
 
-def _interpreted(code: bytes):
-    """What the pickle describes, of dictionaries, lists, tuples, numbers, strings and ``_Described`` tensors."""
+def _interpret(code: bytes):
+    """The object that the pickle describes, with ``_Described`` in the place of tensors."""
     stack, marks, memo = [], [], {}
 
     def since_mark() -> list:
@@ -137,7 +151,9 @@ def _interpreted(code: bytes):
         del stack[start:]
         return items
 
-    for opcode, argument, _ in pickletools.genops(code):
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(code)):
+        if count == _MOST_OPCODES:
+            raise _Refused(f"its description has more than {_MOST_OPCODES} opcodes")
         match opcode.name:
             case "PROTO" | "FRAME":
                 pass
@@ -160,9 +176,9 @@ def _interpreted(code: bytes):
             case "TUPLE":
                 stack.append(tuple(since_mark()))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                count = int(opcode.name[-1])
-                items = tuple(stack[-count:])
-                del stack[-count:]
+                length = int(opcode.name[-1])
+                items = tuple(stack[-length:])
+                del stack[-length:]
                 stack.append(items)
             case "BINPUT" | "LONG_BINPUT":
                 memo[argument] = stack[-1]
@@ -183,89 +199,101 @@ def _interpreted(code: bytes):
                 items = since_mark()
                 _update(stack[-1], items)
             case "GLOBAL":
-                stack.append(_admitted(argument.replace(" ", ".")))
+                stack.append(_admit(argument.replace(" ", ".")))
             case "STACK_GLOBAL":
                 name, module = stack.pop(), stack.pop()
-                stack.append(_admitted(f"{module}.{name}" if isinstance(name, str) and isinstance(module, str) else "what is no name"))
+                if not isinstance(name, str) or not isinstance(module, str):
+                    raise _Refused("it imports a name that is no string")
+                stack.append(_admit(f"{module}.{name}"))
             case "BINPERSID":
                 stack.append(_storage(stack.pop()))
             case "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
-                stack.append(_called(function, arguments))
+                stack.append(_call(function, arguments))
             case "BUILD":  # attributes of a dictionary, such as the versions of modules
                 stack.pop()
                 if not isinstance(stack[-1], dict):
-                    raise _Refused("it sets attributes of what is no dictionary")
+                    raise _Refused("it sets attributes of an object that is no dictionary")
             case other:
                 raise _Refused(f"it uses the opcode {other}, which no tensor needs")
     raise _Refused("it ends too early")
 
 
-def _admitted(dotted: str) -> _Name:
+def _admit(dotted: str) -> _Name:
     if dotted not in _ADMITTED:
         raise _Refused(f"it asks for {dotted[:80]!r}, which no tensor needs")
     return _Name(dotted)
 
 
-def _called(function, arguments):
-    """What an admitted call would return."""
+def _call(function, arguments):
+    """The result of an admitted call."""
     if not isinstance(function, _Name) or not isinstance(arguments, tuple):
-        raise _Refused("it calls what is no function")
+        raise _Refused("it calls an object that is no function")
     if function.dotted == _ORDERED and not arguments:
         return {}
     if function.dotted == _TENSOR and len(arguments) >= 4:
-        return _described(*arguments[:4])
+        return _describe(*arguments[:4])
     if function.dotted == _PARAMETER and arguments and isinstance(arguments[0], _Described):
         return arguments[0]
     raise _Refused(f"it calls {function.dotted} in a way that torch does not")
 
 
 def _storage(reference) -> _Storage:
-    """Of torch's ("storage", type, key, device, number of elements)."""
-    if not isinstance(reference, tuple) or len(reference) != 5 or reference[0] != "storage" or not isinstance(reference[1], _Name):
-        raise _Refused("it refers to what is no storage")
+    """The storage of torch's reference ("storage", type, key, device, number of elements)."""
+    if not isinstance(reference, tuple) or len(reference) != 5 or not isinstance(reference[1], _Name):
+        raise _Refused("it refers to an object that is no storage")
     kind, key, numel = reference[1].dotted.removeprefix("torch."), reference[2], reference[4]
-    if kind not in _DTYPES or not isinstance(key, str) or not _natural(numel):
-        raise _Refused("it refers to what is no storage")
+    if reference[0] != "storage" or kind not in _DTYPES or not isinstance(key, str) or not _is_natural(numel):
+        raise _Refused("it refers to an object that is no storage")
     return _Storage(kind, key, numel)
 
 
-def _described(storage, offset, shape, strides) -> _Described:
-    fits = isinstance(storage, _Storage) and isinstance(shape, tuple) and isinstance(strides, tuple) and len(shape) == len(strides)
-    if not fits or not all(_natural(n) for n in (offset, *shape, *strides)):
-        raise _Refused("it describes what is no tensor")
+def _describe(storage, offset, shape, strides) -> _Described:
+    """The tensor on a storage.
+
+    Raises _Refused for a tensor that reaches beyond it or has too many axes.
+    """
+    if not isinstance(storage, _Storage) or not isinstance(shape, tuple) or not isinstance(strides, tuple):
+        raise _Refused("it describes an object that is no tensor")
+    if len(shape) > _MOST_AXES:
+        raise _Refused(f"it describes a tensor of {len(shape)} axes; at most {_MOST_AXES} are read")
+    if len(shape) != len(strides) or not all(map(_is_natural, (offset, *shape, *strides))):
+        raise _Refused("it describes an object that is no tensor")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides))
-    if math.prod(shape) > storage.numel or math.prod(shape) > 0 and last >= storage.numel:
-        raise _Refused(f"a tensor of shape {shape[:8]} reaches beyond its storage of {storage.numel}")
-    return _Described(storage, offset, shape, strides)
+    size = math.prod(shape)
+    if math.prod(n for n in shape if n) > max(storage.numel, 1) or size > 0 and last >= storage.numel:
+        raise _Refused(f"a tensor of shape {shape} reaches beyond its storage of {storage.numel}")
+    return _Described(storage, offset, shape, strides if size else (0,) * len(shape))
 
 
-def _natural(n) -> bool:
+def _is_natural(n) -> bool:
     return type(n) is int and 0 <= n < 1 << 48
 
 
 def _extend(items, more: list) -> None:
     if not isinstance(items, list):
-        raise _Refused("it appends to what is no list")
+        raise _Refused("it appends to an object that is no list")
     items.extend(more)
 
 
 def _update(entries, keys_and_values: list) -> None:
     keys = keys_and_values[::2]
     if not isinstance(entries, dict) or len(keys_and_values) % 2 or not all(isinstance(key, str) for key in keys):
-        raise _Refused("it sets entries that have no name, or not in a dictionary")
+        raise _Refused("it sets entries without names, or entries of an object that is no dictionary")
     entries.update(zip(keys, keys_and_values[1::2]))
 
 
-def _mapped(tensor: _Described, folder: str, archive: zipfile.ZipFile, whole: np.ndarray, size: int) -> TorchTensor:
-    """The tensor on the file's bytes ``whole`` [size]."""
+def _map(tensor: _Described, folder: str, archive: zipfile.ZipFile, whole: np.ndarray, size: int) -> TorchTensor:
+    """The tensor on the bytes of the file, ``whole`` [size]."""
     name, (dtype, kind) = f"{folder}data/{tensor.storage.key}", _DTYPES[tensor.storage.kind]
     if name not in archive.NameToInfo:
         raise _Refused(f"storage {tensor.storage.key[:40]!r} is missing")
     info, wanted = archive.NameToInfo[name], tensor.storage.numel * np.dtype(kind).itemsize
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != wanted or info.compress_size != wanted:
         raise _Refused(f"storage {tensor.storage.key[:40]!r} has {info.file_size} bytes, not {wanted}")
-    lengths = whole[info.header_offset + 26 : info.header_offset + 30].tobytes()  # of name and extra field, in the local header
+    lengths = whole[
+        info.header_offset + 26 : info.header_offset + 30
+    ].tobytes()  # of name and extra field, local header
     start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
     if start + wanted > size:
         raise _Refused(f"storage {tensor.storage.key[:40]!r} lies beyond the end of the file")

@@ -1,4 +1,4 @@
-"""Torch files written without torch, byte by byte, so that tests can also write what torch never would."""
+"""Writes torch files without torch, byte by byte, so that tests can write files that torch never writes."""
 
 import io
 import struct
@@ -25,21 +25,26 @@ def described(tensors: dict[str, np.ndarray]) -> bytes:
     """The pickle of an ordered dictionary of tensors, as torch writes it."""
     out = b"\x80\x02ccollections\nOrderedDict\n)R("
     for i, (name, x) in enumerate(tensors.items()):
-        storage = text("storage") + b"ctorch\n" + _STORAGES[str(x.dtype)].encode() + b"\n" + text(str(i)) + text("cpu") + number(x.size)
-        strides = (s // x.itemsize for s in x.strides)
-        out += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQ" + number(0) + tuple_of(*x.shape) + tuple_of(*strides)
-        out += b"\x89ccollections\nOrderedDict\n)RtR"
+        kind = b"ctorch\n" + _STORAGES[str(x.dtype)].encode() + b"\n"
+        storage = b"(" + text("storage") + kind + text(str(i)) + text("cpu") + number(x.size) + b"tQ"
+        strides = tuple_of(*(stride // x.itemsize for stride in x.strides))
+        out += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n("
+        out += storage + number(0) + tuple_of(*x.shape) + strides + b"\x89ccollections\nOrderedDict\n)RtR"
     return out + b"u."
 
 
 def torch_file(
-    tensors: dict[str, np.ndarray], code: bytes | None = None, folder: str = "archive", compressed: bool = False, order=b"little"
+    tensors: dict[str, np.ndarray],
+    code: bytes | None = None,
+    folder: str = "archive",
+    compressed: bool = False,
+    order=b"little",
 ) -> bytes:
-    """The bytes of a torch file with these tensors, with their description or another ``code`` instead."""
+    """The bytes of a torch file with these tensors, and with their description or ``code`` in its place."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
         archive.writestr(f"{folder}/data.pkl", described(tensors) if code is None else code)
         archive.writestr(f"{folder}/byteorder", order)
         for i, x in enumerate(tensors.values()):
-            archive.writestr(f"{folder}/data/{i}", x.tobytes())
+            archive.writestr(f"{folder}/data/{i}", x.tobytes("A"))  # in the order of its strides
     return file.getvalue()
