@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, SpecjaxError
+from .fields import show
 
 WEIGHTS = (
     "model.safetensors",
@@ -100,7 +101,7 @@ def _indexed(index: Path) -> list[str]:
     for tensor, file in weight_map.items():
         if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
             raise CheckpointError(
-                f"{index}: weight_map puts {tensor!r} into {file!r}; name a file in the directory of the index"
+                f"{index}: weight_map puts {show(tensor)} into {show(file)}; name a file in the directory of the index"
             )
     return sorted(set(weight_map.values()))
 

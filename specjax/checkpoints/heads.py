@@ -12,6 +12,7 @@ from ..errors import CheckpointError, RequestError
 from ..heads.base import Head
 from ..models.config import ModelConfig
 from ..parallel import mesh_of
+from .config import check_dtype
 from .families import blocks, derived
 from .files import read_json
 from .hub import find, zoo
@@ -32,7 +33,8 @@ def load_drafter(name: str | Path, target: LanguageModel, dtype=None, revision: 
     their configuration or the head is another target's; ConfigError where what is found is not supported.
     """
     weights = target.model.embed[...]
-    dtype, mesh, directory = str(dtype or weights.dtype), mesh_of(weights), find(name, revision)
+    dtype, mesh = check_dtype(weights.dtype if dtype is None else dtype), mesh_of(weights)
+    directory = find(name, revision)
     with ExitStack() as stack:
         found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
         layout = layout_of(found)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from .config import check_dtype, read_config
-from .files import read_json
+from .files import check_file, read_json
 from .hub import find
 from .layouts import LAYOUTS, Found
 from .tensors import load_model, open_tensors, save_model
@@ -104,11 +103,13 @@ def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # a line about torch
     from transformers import AutoTokenizer  # here, because it imports torch if there is one
 
-    for path in directory.iterdir():  # transformers would wait for ever for the other end of a pipe
-        if path.exists() and not (path.is_dir() or stat.S_ISREG(path.stat().st_mode)):
-            raise CheckpointError(f"{path}: not a regular file; remove it, or replace it by a file of the checkpoint")
     try:
+        for path in directory.iterdir():  # transformers would wait for ever for the other end of a pipe
+            if path.exists() and not path.is_dir():
+                check_file(path)
         return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except CheckpointError:
+        raise
     except Exception as error:  # transformers raises what its parsers raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f"{directory}: no usable tokenizer ({reason}); add tokenizer.json") from None

@@ -1,4 +1,4 @@
-"""Configurations: read both ways of writing them, write them back, refuse by name what is not supported."""
+"""Configurations: both forms are read, all are written back, and every wrong or unsupported option is refused by name."""
 
 import json
 
@@ -25,7 +25,7 @@ LLAMA3 = dict(
 )
 
 
-def test_old_and_new_rope_keys_say_the_same():
+def test_old_and_new_rope_options_give_the_same_configuration():
     old = from_hf(LLAMA | dict(rope_theta=5e5, rope_scaling=LLAMA3, max_position_embeddings=131072))
     new = from_hf(LLAMA | dict(rope_parameters=LLAMA3 | dict(rope_theta=5e5), max_position_embeddings=131072))
     assert old == new
@@ -48,7 +48,7 @@ def test_defaults_of_the_families():
     assert biased.qkv_bias and biased.out_bias and biased.mlp_bias
 
 
-def test_what_a_config_leaves_out_is_what_transformers_takes():
+def test_missing_options_have_the_defaults_of_transformers():
     """Written down from the configuration classes of transformers 5.23."""
     few = (
         {k: v for k, v in LLAMA.items() if not k.startswith("num_")}
@@ -73,7 +73,7 @@ def test_the_context_grows_with_the_stretch():
     )
 
 
-def test_of_two_ways_to_say_rope_the_older_counts_as_in_transformers():
+def test_rope_scaling_takes_precedence_over_rope_parameters_as_in_transformers():
     both = dict(rope_scaling=dict(type="linear", factor=2.0), rope_parameters=dict(rope_type="default", rope_theta=5e5))
     assert from_hf(LLAMA | both).rope.rope_type == "linear"
     assert (
@@ -136,7 +136,7 @@ def test_written_and_read_again(extra):
         (dict(torch_dtype="float64"), "float64"),
     ],
 )
-def test_what_changes_the_maths_is_refused_by_name(extra, named):
+def test_options_that_change_the_maths_are_refused_by_name(extra, named):
     with pytest.raises(ConfigError, match=named) as error:
         from_hf(LLAMA | extra)
     assert "\n" not in str(error.value)

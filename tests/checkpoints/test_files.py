@@ -1,0 +1,91 @@
+"""Files of a checkpoint: JSON of any depth and size, indexes that stay in their directory, and regular files only."""
+
+import json
+import os
+
+import pytest
+
+from specjax.checkpoints import files
+from specjax.checkpoints.files import check_file, parse_json, read_json, weight_files
+from specjax.errors import CheckpointError, RequestError
+
+
+def refusal(path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        read_json(path)
+    assert str(path.parent) in str(error.value) and "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":['])
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("depth", [90, 200, 990, 200_000])
+def test_deeply_nested_json_gets_one_line(tmp_path, opening, closed, depth):
+    closing = {"[": "]", "{": "}"}
+    end = "".join(closing[bracket] for bracket in reversed(opening) if bracket in closing)
+    path = tmp_path / "config.json"
+    path.write_text('{"a": ' + opening * depth + "0" + end * depth * closed + "}")
+    if closed and depth == 90 and len(end) == 1:
+        assert read_json(path)
+    else:
+        assert ("nested more than 100 levels" if closed else "JSON") in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"3", b"null", b"\xff\xfe\xff", b"{} {}", b'{"a": 1' + b"0" * 5000 + b"}"]
+)
+def test_a_file_that_is_no_json_object_is_refused(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    assert "not readable as JSON" in refusal(tmp_path / "config.json")
+
+
+def test_a_file_that_is_missing_or_irregular_is_refused(tmp_path):
+    assert "no config.json here" in refusal(tmp_path / "config.json")
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    os.symlink("/dev/zero", tmp_path / "device")
+    for name in ("directory", "pipe", "device"):
+        assert "not a regular file" in refusal(tmp_path / name)
+    (tmp_path / "file").write_text("{}")
+    os.symlink(tmp_path / "file", tmp_path / "link")  # as in the hub's cache
+    check_file(tmp_path / "link")
+
+
+def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
+    path = tmp_path / "config.json"
+    path.touch()
+    os.truncate(path, files.LARGEST + 1)
+    assert f"at most {files.LARGEST}" in refusal(path)
+
+
+def test_a_text_is_parsed_with_the_error_of_the_caller():
+    assert parse_json('[1, {"a": null}]', "--schema") == [1, {"a": None}]
+    for text in ("{", "[" * 10_000):
+        with pytest.raises(RequestError, match="^--schema: "):
+            parse_json(text, "--schema", RequestError)
+
+
+def write_index(directory, weight_map) -> None:
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+@pytest.mark.parametrize(
+    "file", ["../x.safetensors", "/etc/passwd", "a/x.safetensors", "..", ".", "", "a\\b", "a\0b", 3, None, ["x"]]
+)
+def test_an_index_names_files_of_its_own_directory(tmp_path, file):
+    write_index(tmp_path, {"a": "fine.safetensors", "b": file})
+    with pytest.raises(CheckpointError, match="name a file in the directory of the index") as error:
+        weight_files(tmp_path)
+    assert "'b'" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("weight_map", [None, [], {}, "x", 3])
+def test_an_index_without_a_map_is_refused(tmp_path, weight_map):
+    write_index(tmp_path, weight_map)
+    with pytest.raises(CheckpointError, match="not an index of weights"):
+        weight_files(tmp_path)
+
+
+def test_files_of_an_index_are_listed_once(tmp_path):
+    write_index(tmp_path, {"a": "two.safetensors", "b": "one.safetensors", "c": "two.safetensors"})
+    assert weight_files(tmp_path) == [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
