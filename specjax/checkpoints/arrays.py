@@ -1,0 +1,79 @@
+"""Arrays of another library to a Decoder, by a table of names, without a checkpoint in between."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ..errors import RequestError
+from ..models.config import ModelConfig
+from ..models.decoder import Decoder
+from ..parallel import sharding
+from .config import check_dtype
+from .families import blocks, source_names
+from .tensors import abstract_decoder, check_tensors, dotted
+
+ToRows = Callable[[jax.Array, int | None], jax.Array]
+"""From a source array and the number of the layer, None outside layers, to rows [out, in]."""
+
+
+def decoder_from_arrays(
+    config: ModelConfig,
+    arrays: Mapping[str, jax.typing.ArrayLike],
+    names: Mapping[str, Sequence[str]],
+    to_rows: Mapping[str, ToRows] | None = None,
+    dtype=None,
+    mesh: jax.sharding.Mesh | None = None,
+) -> Decoder:
+    """A Decoder whose parameters are arrays of another library, such as those that a trainer holds.
+
+    Arrays that are on a device stay there. Without ``mesh`` the function may be traced by
+    ``jax.jit``.
+
+    Args:
+      config: the shapes of the model.
+      arrays: the arrays by name. ``flax.traverse_util.flatten_dict(params, sep=".")`` makes names
+        of nested dictionaries.
+      names: for each parameter the names of its arrays, with N for the number of the layer, as
+        ``families.NAMES`` has them. "layers.N.qkv" takes queries, keys and values [out, in],
+        "layers.N.gate_up" gate and up projection. Heads follow one another in the rows, and rotary
+        positions pair the two halves of a head, as in Hugging Face checkpoints.
+      to_rows: for some of the names in ``names`` a function that makes rows [out, in] of the array.
+        It transposes a kernel [in, out], merges split heads, or picks a layer of an array that
+        stacks all layers.
+      dtype: one of ``config.DTYPES``; by default the configuration's.
+      mesh: devices to split the parameters over.
+
+    Raises RequestError for a parameter without names, CheckpointError that lists every array that
+    is missing, unused or of a wrong shape or type.
+    """
+    to_rows = to_rows or {}
+    graph, abstract = nnx.split(abstract_decoder(config, None if dtype is None else check_dtype(dtype)))
+    params = [(path, dotted(path), param) for path, param in nnx.to_flat_state(abstract)]
+    arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
+    table, rows, unused = {}, {}, set(arrays)
+    for _, path, _ in params:
+        numbers = re.findall(r"\d+", path)
+        pattern, layer = re.sub(r"\d+", "N", path), int(numbers[0]) if numbers else None
+        if pattern not in names:
+            raise RequestError(f"names has no entry for {pattern!r}, a parameter of the model; name its arrays")
+        table[path] = []
+        for listed, name in zip(names[pattern], source_names(path, names)):
+            # A name without N inside a layer is that of an array that stacks all layers.
+            part = name if listed != name or layer is None else f"{name}[{layer}]"
+            table[path].append(part)
+            unused.discard(name)
+            if name in arrays:
+                rows[part] = to_rows[listed](arrays[name], layer) if listed in to_rows else arrays[name]
+    pieces = {path: blocks(path, param.shape[0], table, config) for _, path, param in params}
+    found = {name: (x.shape, str(x.dtype)) for name, x in (rows | {name: arrays[name] for name in unused}).items()}
+    check_tensors(found, [(param, pieces[path]) for _, path, param in params], "arrays", "the configuration")
+
+    def stack(path: str, param: nnx.Param) -> jax.Array:
+        value = jnp.concatenate([rows[name][start:stop] for name, start, stop in pieces[path]]).astype(param.dtype)
+        return value if mesh is None else jax.device_put(value, sharding(param, mesh))
+
+    loaded = [(where, param.replace(stack(path, param))) for where, path, param in params]
+    return nnx.merge(graph, nnx.from_flat_state(loaded))
