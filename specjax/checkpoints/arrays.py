@@ -27,7 +27,7 @@ def decoder_from_arrays(
     dtype=None,
     mesh: jax.sharding.Mesh | None = None,
 ) -> Decoder:
-    """A Decoder whose parameters are arrays of another library, such as those that a trainer holds.
+    """A Decoder with the parameters of another library, such as a trainer's.
 
     Arrays that are on a device stay there. Without ``mesh`` the function may be traced by
     ``jax.jit``.

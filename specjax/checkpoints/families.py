@@ -31,7 +31,7 @@ _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def layer_names(prefix: str) -> dict[str, list[str]]:
-    """The parameters of decoder layers and their tensors, whose names begin with ``prefix``.
+    """The parameters of decoder layers and their tensors; all names begin with ``prefix``.
 
     N is the number of the layer.
     """
@@ -73,7 +73,7 @@ def source_names(path: str, names: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: ModelConfig | None) -> list[Block]:
-    """The blocks whose rows, stacked, are the parameter at ``path``.
+    """The blocks of rows that make up the parameter at ``path``, in order.
 
     Queries, keys and values go head by head: for each key head its G queries, its key, its value.
 

@@ -82,7 +82,7 @@ def table() -> Field:
 def list_of(item: Field) -> Field:
     """A list of values that ``item`` allows."""
     accept = lambda value: isinstance(value, list) and all(map(item.accept, value))
-    return Field(f"a list of which each entry is {item.allowed}", accept)
+    return Field(f"a list; each entry must be {item.allowed}", accept)
 
 
 def read_fields(raw: Mapping, fields: Mapping[str, Field], where: str, within: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files of a checkpoint: JSON, and the list of files with weights. Only regular files are opened."""
+"""Files of a checkpoint: JSON, and the files with weights. Only regular files are opened."""
 
 import json
 import re

@@ -104,12 +104,12 @@ def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer  # here, because it imports torch if there is one
 
     try:
-        for path in directory.iterdir():  # transformers would wait for ever for the other end of a pipe
+        for path in directory.iterdir():  # reading a pipe would wait for ever
             if path.exists() and not path.is_dir():
                 check_file(path)
         return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except CheckpointError:
         raise
-    except Exception as error:  # transformers raises what its parsers raise
+    except Exception as error:  # transformers lets any error of its parsers through
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f"{directory}: no usable tokenizer ({reason}); add tokenizer.json") from None

@@ -84,11 +84,11 @@ SCHEMAS: dict[str, dict[str, Field]] = {
 """For each family its options. The defaults are those of transformers."""
 
 HARMLESS = {
-    "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward", "finetuning_task",
-    "id2label", "initializer_range", "is_decoder", "label2id", "max_sequence_length", "num_nextn_predict_layers",
-    "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type", "return_dict",
-    "task_specific_params", "tokenizer_class", "transformers.js_config", "transformers_version", "unsloth_fixed",
-    "unsloth_version", "use_cache", "use_return_dict",
+    "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward",
+    "finetuning_task", "id2label", "initializer_range", "is_decoder", "label2id", "max_sequence_length",
+    "num_nextn_predict_layers", "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp",
+    "problem_type", "return_dict", "task_specific_params", "tokenizer_class", "transformers.js_config",
+    "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict",
 }  # fmt: skip
 """Options of all families that do not change the maths."""
 

@@ -1,4 +1,4 @@
-"""Arrays of other libraries: layouts of MaxText and tunix, made of a Decoder's own weights, give that Decoder again."""
+"""Arrays of other libraries: a Decoder's weights in their layouts give that Decoder again."""
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ def test_stacked_kernels_of_maxtext_give_equal_logits(model, maxtext):
 
 
 def test_kernels_of_tunix_are_transposed_layer_by_layer(model, published):
-    """tunix names a layer by its number, keeps heads apart and calls kernels [in, out] ``kernel`` or ``w``."""
+    """tunix numbers its layers, keeps heads apart and calls kernels [in, out] ``kernel`` or ``w``."""
     tensors = {name.removesuffix(".weight"): x for name, x in published.items()}
     arrays, names, to_rows = {}, {}, {}
 

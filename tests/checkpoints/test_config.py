@@ -1,4 +1,4 @@
-"""Configurations: both forms are read, all are written back, and every wrong or unsupported option is refused by name."""
+"""Configurations: read, written back, and refused by the name of every wrong or unsupported option."""
 
 import json
 

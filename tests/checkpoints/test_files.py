@@ -1,4 +1,4 @@
-"""Files of a checkpoint: JSON of any depth and size, indexes that stay in their directory, and regular files only."""
+"""Files of a checkpoint: limits of JSON, indexes within their directory, and regular files only."""
 
 import json
 import os

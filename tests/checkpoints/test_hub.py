@@ -1,4 +1,4 @@
-"""Names of models: what is found, and one line for names that lead nowhere and for hubs and homes that fail."""
+"""Names of models: directories they stand for, and one line for every name or hub that fails."""
 
 import errno
 

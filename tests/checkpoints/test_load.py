@@ -1,4 +1,4 @@
-"""Language models by name: revisions, tokenizers that name their own code, and refusals in one line."""
+"""Language models by name: revisions, tokenizers with code of their own, refusals in one line."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_a_directory_without_tokenizer(checkpoint):
 
 @pytest.mark.parametrize("named", [{"tokenizer_class": "Own"}, {"tokenizer_class": "PreTrainedTokenizerFast"}, {}])
 def test_no_code_of_a_checkpoint_runs(checkpoint, tmp_path, monkeypatch, named):
-    """Even where somebody would answer yes, transformers is told not to run the module that the tokenizer names."""
+    """The tokenizer names a module; it does not run, even if the user would answer yes to a prompt."""
     written = tmp_path / "executed"
     (checkpoint / "own.py").write_text(
         f"open({str(written)!r}, 'w').close()\n"
@@ -53,7 +53,7 @@ def test_no_code_of_a_checkpoint_runs(checkpoint, tmp_path, monkeypatch, named):
     monkeypatch.setattr("builtins.input", lambda *prompt: "y")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     for read in (specjax.load, load_tokenizer):
-        with suppress(CheckpointError):  # without a class of its own transformers reads tokenizer.json
+        with suppress(CheckpointError):  # transformers may still read tokenizer.json
             read(checkpoint)
         assert not written.exists()
 

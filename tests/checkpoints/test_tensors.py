@@ -1,4 +1,4 @@
-"""Tensors of checkpoints: bit-for-bit round trips, file layouts, meshes, and one error that lists every fault."""
+"""Tensors of checkpoints: round trips bit for bit, files, meshes, and one error for all faults."""
 
 import json
 import os

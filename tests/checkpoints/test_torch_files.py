@@ -1,4 +1,4 @@
-"""Torch files: their tensors are read, no description runs anything, and no file takes time or memory beyond its size."""
+"""Torch files: tensors are read, nothing is run, and no small file takes much time or memory."""
 
 import io
 import pickle
@@ -55,7 +55,7 @@ class Exploit:
 
 
 def exploits(command: str) -> dict[str, bytes]:
-    """Descriptions that would run ``command`` in pickle, or that lie, and a word of the refusal of each."""
+    """Descriptions that would run ``command`` in pickle or that lie, by a word of their refusal."""
     tensor = described({"a": TENSOR})
     whole, inside = b"\x80\x02}(", text("b")
     storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + number(6) + b"tQ"

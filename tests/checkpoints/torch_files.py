@@ -1,4 +1,4 @@
-"""Writes torch files without torch, byte by byte, so that tests can write files that torch never writes."""
+"""Writes torch files without torch, byte by byte, also files that torch never writes."""
 
 import io
 import struct
@@ -40,7 +40,7 @@ def torch_file(
     compressed: bool = False,
     order=b"little",
 ) -> bytes:
-    """The bytes of a torch file with these tensors, and with their description or ``code`` in its place."""
+    """The bytes of a torch file with these tensors, described by ``code`` or truly."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
         archive.writestr(f"{folder}/data.pkl", described(tensors) if code is None else code)
