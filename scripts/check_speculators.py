@@ -1,11 +1,12 @@
-"""Compares specjax with the speculators package: checkpoints in both directions, and the forward of every type of head.
+"""Compares specjax with the speculators package: checkpoints in both directions, and the forward of
+every type of head.
 
     python scripts/check_speculators.py --python OTHER/bin/python
 
-OTHER is an environment with ``pip install speculators`` (it brings PyTorch); specjax runs in this one. The package
-writes tiny heads of every type with random weights, and the outputs of their forwards. specjax reads the heads and must
-compute the same, and the tests' own builders must have the same fields and tensors. Then specjax writes the heads and
-the package reads them.
+OTHER is an environment with ``pip install speculators`` (it brings PyTorch); specjax runs in this
+one. The package writes tiny heads of every type with random weights, and the outputs of their
+forwards. specjax reads the heads and must compute the same, and the tests' own builders must have
+the same fields and tensors. Then specjax writes the heads and the package reads them.
 """
 
 import argparse
@@ -31,7 +32,8 @@ BUILDERS = {
 
 
 def write_with_package(directory: Path) -> None:
-    """Runs in the other environment: writes the heads, the target's tables, and outputs of forwards."""
+    """Runs in the other environment: writes the heads, the target's tables, and outputs of
+    forwards."""
     import torch
     from transformers import LlamaConfig, Qwen3Config
 
@@ -62,11 +64,14 @@ def write_with_package(directory: Path) -> None:
 
 
 def heads_of_the_package() -> dict:
-    """By name: type, family and number of the layers, options of the type, options of the layers."""
+    """By name: type, family and number of the layers, options of the type, options of the
+    layers."""
     ids = dict(eagle_aux_hidden_state_layer_ids=[1, 2, 4])
     block = dict(aux_hidden_state_layer_ids=[2, 4], mask_token_id=60)
     # The package begins windows at the root, specjax at each place: a window as long as the text is the same for both.
-    windows = lambda *types: dict(use_sliding_window=True, sliding_window=64, layer_types=[f"{t}_attention" for t in types])
+    windows = lambda *types: dict(
+        use_sliding_window=True, sliding_window=64, layer_types=[f"{t}_attention" for t in types]
+    )
     return {
         "eagle3": ("eagle3", "llama", 1, ids | dict(draft_vocab_size=KNOWN, fc_norm=True, norm_before_residual=True), {}),
         "peagle": ("peagle", "llama", 1, ids | dict(draft_vocab_size=KNOWN, mask_token_id=60), {}),
@@ -100,7 +105,9 @@ def algorithm(kind: str):
 
     methods = [GreedyTokenProposalConfig(speculative_tokens=1)]
     verifier = VerifierConfig(name_or_path=None, architectures=[])
-    return SpeculatorsConfig(algorithm=kind, proposal_methods=methods, default_proposal_method="greedy", verifier=verifier)
+    return SpeculatorsConfig(
+        algorithm=kind, proposal_methods=methods, default_proposal_method="greedy", verifier=verifier
+    )
 
 
 def fill(model) -> None:
@@ -137,14 +144,17 @@ def forward(model, kind: str, tokens) -> dict:
             found |= {"hidden": hidden[0], "logits": logits[0]}
             if kind == "dspark":
                 before = tokens[None, torch.arange(BLOCK) % S]
-                found["corrected"] = (logits + model.markov_head.block_bias(prev_token_ids=before, hidden_states=hidden))[0]
+                found["corrected"] = (
+                    logits + model.markov_head.block_bias(prev_token_ids=before, hidden_states=hidden)
+                )[0]
                 read = torch.cat([hidden, model.markov_head.prev_embeddings(before)], -1)
                 found["confidence"] = torch.sigmoid(model.confidence_head(read))[0]
     return {"taps": taps[0].numpy(), **{name: x.numpy() for name, x in found.items()}}
 
 
 def read_with_package(directory: Path) -> None:
-    """Runs in the other environment: reads the heads that specjax wrote and compares their tensors with the file's."""
+    """Runs in the other environment: reads the heads that specjax wrote and compares their tensors
+    with the file's."""
     import torch
     from safetensors.torch import load_file
 
@@ -163,7 +173,8 @@ def read_with_package(directory: Path) -> None:
 
 
 def compare(directory: Path) -> None:
-    """Reads the package's heads with specjax, compares forwards and builders, and writes them to ``written``."""
+    """Reads the package's heads with specjax, compares forwards and builders, and writes them to
+    ``written``."""
     import jax
     import jax.numpy as jnp
 
@@ -196,7 +207,11 @@ def compare(directory: Path) -> None:
             gap = np.abs(ours - theirs).max() / np.abs(theirs).max()
             assert gap < 2e-5, (name, key, gap)
         print(f"{name}: {', '.join(found)} as the package computes them")
-        check_builder(MADE[BUILDERS[name]], json.loads((directory / name / "config.json").read_text()), load_file(directory / name / "model.safetensors"))
+        check_builder(
+            MADE[BUILDERS[name]],
+            json.loads((directory / name / "config.json").read_text()),
+            load_file(directory / name / "model.safetensors"),
+        )
         save_head(head, directory / "written" / name)
     jax.clear_caches()
 
@@ -223,7 +238,14 @@ def block_outputs(module, target, tokens, taps) -> dict:
 def check_builder(made, raw: dict, tensors: dict) -> None:
     """The fields and tensors of the tests' builders are those of the package."""
     mine, own = made()
-    optional = {"auto_map", "architectures", "speculators_version", "torch_dtype", "embed_requires_grad", "transformers_version"}
+    optional = {
+        "auto_map",
+        "architectures",
+        "speculators_version",
+        "torch_dtype",
+        "embed_requires_grad",
+        "transformers_version",
+    }
     optional |= {"tie_word_embeddings", "dtype", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output"}
     assert raw.keys() - mine.keys() <= optional, raw.keys() - mine.keys()
     assert mine.keys() - raw.keys() <= optional, mine.keys() - raw.keys()

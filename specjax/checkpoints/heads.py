@@ -22,15 +22,16 @@ from .tensors import MadeOf, open_tensors, read_module, tensors_of, write_checkp
 def load_drafter(
     name: str | Path, target: LanguageModel, dtype=None, revision: str | None = None
 ) -> LanguageModel | Head:
-    """The drafter called ``name``, on the target's mesh: a head that was made for the target, or a language model.
+    """The drafter called ``name``: a head that was made for the target, or a language model.
 
     Args:
       name: an embedded name, a directory, or a hub id. docs/heads.md lists the layouts of heads.
       dtype: "float32", "bfloat16" or "float16"; by default that of the target.
       revision: a branch, a tag or a commit of the hub's repository.
 
-    Raises CheckpointError where nothing is found, files are damaged, tensors do not fit their configuration or the head
-    was made for another target; ConfigError where a drafter is found and not supported.
+    Raises CheckpointError where nothing is found, files are damaged, tensors do not fit their
+    configuration or the head was made for another target; ConfigError where a drafter is found and
+    not supported.
     """
     weights = target.model.embed[...]
     dtype, mesh = check_dtype(weights.dtype if dtype is None else dtype), mesh_of(weights)
@@ -48,9 +49,11 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
     """Writes ``config.json`` and safetensors, from which ``load_drafter`` reads the same bits.
 
     Args:
-      layout: one of ``layouts.LAYOUTS``; by default the layout that the head was loaded from, or else that of its kind.
+      layout: one of ``layouts.LAYOUTS``; by default the layout that the head was loaded from, or
+        else that of its kind.
 
-    Raises RequestError for a layout of other heads, ConfigError for a layout that cannot hold this head.
+    Raises RequestError for a layout of other heads, ConfigError for a layout that cannot hold this
+    head.
     """
     kind, name = head.config.kind, layout or head.layout
     written = LAYOUTS.get(name) if name else default_layout(head.config)
@@ -91,7 +94,10 @@ def _read_head(layout: Layout, found: Found, target: LanguageModel, dtype: str, 
 
 
 def read_head_config(layout: Layout, found: Found, target: LanguageModel) -> HeadConfig:
-    """The configuration of a head. Raises ConfigError that names the checkpoint, CheckpointError for another target."""
+    """The configuration of a head.
+
+    Raises ConfigError that names the checkpoint, CheckpointError for another target.
+    """
     try:
         config = layout.config(found, target.config)
     except ConfigError as error:

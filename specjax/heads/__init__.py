@@ -1,7 +1,7 @@
 """Trained heads: small modules that draft from hidden states of the target.
 
-Each kind has a file with its configuration, its module and ``KIND``. A new kind is a file in this folder and its name
-in the list below.
+Each kind has a file with its configuration, its module and ``KIND``. A new kind is a file in this
+folder and its name in the list below.
 """
 
 from . import block, eagle, eagle3, hydra, medusa, mtp

@@ -1,8 +1,9 @@
-"""The parts that all trained heads share: configuration, module, kind, and the record of a loaded head.
+"""The parts that all trained heads share: configuration, module, kind, and a loaded head.
 
-Alignment, where implementations go wrong: row i of a head that reads features holds the target's feature of token i
-and the *next* token, i + 1. The row is at position i and predicts token i + 2. Tokens are shifted by one, features are
-not. Each further module of a head shifts the tokens by one more.
+Alignment, where implementations go wrong: row i of a head that reads features holds the target's
+feature of token i and the *next* token, i + 1. The row is at position i and predicts token i + 2.
+Tokens are shifted by one, features are not. Each further module of a head shifts the tokens by one
+more.
 """
 
 import dataclasses
@@ -21,18 +22,21 @@ from ..models.translated import LACKING
 
 
 class HeadConfig:
-    """The configuration of a head. Subclasses are frozen dataclasses, so that a configuration is hashable.
+    """The configuration of a head. Subclasses are frozen dataclasses and therefore hashable.
 
     Attributes:
       kind: the name of the kind of head.
-      vocab_size, target_size, target_layers: vocabulary, width and depth of the target that the head was made for.
-      taps: the layers of the target whose inputs the head reads, see ``Decoder``; ``target_layers`` itself stands for
-        the output of the last layer.
-      layers: the decoder layers of the head, or of each of its modules; None for a head without decoder layers.
+      vocab_size, target_size, target_layers: vocabulary, width and depth of the target that the
+        head was made for.
+      taps: the layers of the target whose inputs the head reads, see ``Decoder``; ``target_layers``
+        itself stands for the output of the last layer.
+      layers: the decoder layers of the head, or of each of its modules; None for a head without
+        decoder layers.
       modules: the number of modules, see ``HeadModule.modules``.
-      mask_token: the token that stands at places that are not known yet; None for a head that reads no such places.
-      num_heads: the number of heads that read one hidden state, each for a token further on (Medusa); 0 for a head
-        that continues its own hidden states or predicts a block.
+      mask_token: the token that stands at places that are not known yet; None for a head that reads
+        no such places.
+      num_heads: the number of heads that read one hidden state, each for a token further on
+        (Medusa); 0 for a head that continues its own hidden states or predicts a block.
       reads_tokens: whether such heads also read the tokens since that hidden state (Hydra).
     """
 
@@ -53,7 +57,7 @@ class HeadConfig:
 
 
 class LastLayerConfig(HeadConfig):
-    """The configuration of a head that reads the output of the target's last layer and is as wide as the target."""
+    """The configuration of a head as wide as the target that reads the output of its last layer."""
 
     layers: ModelConfig
 
@@ -73,19 +77,23 @@ class LastLayerConfig(HeadConfig):
 class HeadModule(nnx.Module):
     """The parameters and the forward of a head.
 
-    A head that predicts token by token from features has a cache of its own. It is called as
-    ``module(target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None)`` and continues
-    N rows:
+    A head that predicts token by token from features has a cache of its own. Its call
 
-    - ``tokens`` int32 [B, N]: in row i the token after that of the feature; in module k the token k further on.
+        module(target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None)
+
+    continues N rows:
+
+    - ``tokens`` int32 [B, N]: in row i the token after that of the feature; in module k the token k
+      further on.
     - ``features`` float32 [B, N, E]: the target's, from ``fuse``, or ``hidden`` of an earlier call.
     - ``positions`` int32 [B, N]: the positions of the features.
     - ``mask``, ``rows``, ``row_positions``: as in ``Decoder``.
     - ``cache``: as in ``Decoder``, with the layers of all modules one after another.
 
-    The call returns an Output: ``hidden`` float32 [B, N, E] serves as the features of the next tokens, ``rows`` are
-    the module's. ``logits(target, hidden)`` maps hidden states to float32 [..., V] over the target's vocabulary;
-    ``LACKING`` marks tokens that the head does not know. ``MedusaHeads`` and ``BlockHead`` take other arguments.
+    It returns an Output: ``hidden`` float32 [B, N, E] serves as the features of the next tokens,
+    ``rows`` are the module's. ``logits(target, hidden)`` maps hidden states to float32 [..., V] over
+    the target's vocabulary; ``LACKING`` marks tokens that the head does not know. ``MedusaHeads``
+    and ``BlockHead`` take other arguments.
     """
 
     config: HeadConfig
@@ -94,17 +102,24 @@ class HeadModule(nnx.Module):
     def modules(self) -> Sequence[nnx.Module]:
         """The modules that follow one another: here the head itself.
 
-        Module k, counted from 0, reads the hidden states of module k - 1, and in each row the token one further on;
-        module 0 reads the features. The last module continues its own hidden states.
+        Module k, counted from 0, reads the hidden states of module k - 1, and in each row the token
+        one further on; module 0 reads the features. The last module continues its own hidden
+        states.
         """
         return (self,)
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
-        """The features float32 [B, N, E] of tokens with these taps: here the last hidden states after the norm."""
+        """The features float32 [B, N, E] of tokens with these taps.
+
+        Here: the target's last hidden states after its final norm.
+        """
         return rms_norm(taps[0], target.norm[...], target.config.norm_eps)
 
     def mask(self, target: Decoder) -> tuple[int, jax.Array] | None:
-        """The token and the feature float32 [1, 1, E] at places that are not known yet; None if the head reads none."""
+        """The token and the feature float32 [1, 1, E] at places that are not known yet.
+
+        None for a head that reads no such places.
+        """
         return None
 
 
@@ -142,15 +157,15 @@ class Head:
 
 
 def embeddings(own: nnx.Param | None, target: Decoder, tokens: jax.Array) -> jax.Array:
-    """Float32 [B, N, E]: embeddings of tokens int32 [B, N] from the head's own table, or else from the target's."""
+    """Float32 [B, N, E] of tokens int32 [B, N]: from the head's own table, or else the target's."""
     return lookup((target.embed if own is None else own)[...], tokens).astype(jnp.float32)
 
 
 def run_own_layers(layers, config: ModelConfig, x, positions, mask, cache: KVCache | None, dtype, **rows) -> tuple:
     """The residual stream after the head's layers and their key/value rows.
 
-    Rows are stored in the dtype of the cache, or in ``dtype`` where there is no cache. The other arguments are as in
-    ``run_layers``.
+    Rows are stored in the dtype of the cache, or in ``dtype`` where there is no cache. The other
+    arguments are as in ``run_layers``.
     """
     dtype = dtype if cache is None else cache.layers[0][0].dtype
     x, new_rows, _ = run_layers(layers, config, x, positions, mask, cache, dtype, **rows)
@@ -160,10 +175,11 @@ def run_own_layers(layers, config: ModelConfig, x, positions, mask, cache: KVCac
 def over_target_vocabulary(
     scores: jax.Array, draft_to_target: jax.Array, vocab_size: int, lacking: float = LACKING
 ) -> jax.Array:
-    """Float32 [..., V]: the scores [..., Vd] of the draft vocabulary at the target's tokens, ``lacking`` elsewhere.
+    """Scores [..., Vd] of the draft vocabulary as float32 [..., V], ``lacking`` at other tokens.
 
     Args:
-      draft_to_target: int32 [Vd], for each token of the draft vocabulary the target's token minus its own number.
+      draft_to_target: int32 [Vd], for each token of the draft vocabulary the target's token minus
+        its own number.
     """
     known = jnp.arange(scores.shape[-1]) + draft_to_target
     return jnp.full((*scores.shape[:-1], vocab_size), lacking, jnp.float32).at[..., known].set(scores)

@@ -1,9 +1,11 @@
 """Block heads predict a whole block in one forward.
 
-DFlash (2602.06036); its causal variant JetSpec (2606.18394); Markov and confidence heads of DSpark (2607.05147).
+DFlash (2602.06036); its causal variant JetSpec (2606.18394); Markov and confidence heads of DSpark
+(2607.05147).
 
-The head attends to a context: for each committed token one row of keys and values per layer, made from the target's
-fused features. Beside the context stands the block: the root and masks. One forward scores all places of the block.
+The head attends to a context: for each committed token one row of keys and values per layer, made
+from the target's fused features. Beside the context stands the block: the root and masks. One
+forward scores all places of the block.
 """
 
 import dataclasses
@@ -37,15 +39,18 @@ class BlockConfig(HeadConfig):
       mask_token: the token at the places that are not known yet.
       block_size: places of a block, the root's included.
       causal: whether a place sees only itself and the places before it (JetSpec).
-      from_root: whether a place predicts the token *after* it, so that the root's place is used too (DSpark); else
-        each place predicts its own token.
+      from_root: whether a place predicts the token *after* it, so that the root's place is used too
+        (DSpark); else each place predicts its own token.
       markov_rank: of the correction by the token before (DSpark); 0 for none.
       markov: the kind of correction, one of ``MARKOV``.
       confidence: whether there is a confidence head.
-      confidence_markov: whether the confidence head also reads the Markov embedding of the token before.
+      confidence_markov: whether the confidence head also reads the Markov embedding of the token
+        before.
       own_embedding, own_head: whether the checkpoint brings them; else the target's serve.
-      draft_vocab_size: the number of tokens that the head knows; None for all. Fewer tokens need a head of their own.
-      causal_windows: whether layers with an attention window are causal where the other layers are not (speculators).
+      draft_vocab_size: the number of tokens that the head knows; None for all. Fewer tokens need a
+        head of their own.
+      causal_windows: whether layers with an attention window are causal where the other layers are
+        not (speculators).
     """
 
     layers: ModelConfig
@@ -99,12 +104,16 @@ class BlockConfig(HeadConfig):
 
 
 class Markov(nnx.Module):
-    """A low-rank correction of a place's logits: ``second`` [Vd, r] times a code of the token before the place.
+    """A low-rank correction of a place's logits by the token before the place.
 
-    "vanilla": the code is the token's row of ``first`` [V, r].
-    "gated": the code is multiplied by the sigmoid of ``gate`` [r, E + r] of the place's hidden state and the code.
-    "rnn": there is also a state, zeros at the first place of a block. ``gate`` [3r, 2r + E] of state, code and hidden
-    state gives how much of the state stays, the new part of the state, and the code that is used.
+    The correction is ``second`` [Vd, r] times a code of that token:
+
+    - "vanilla": the code is the token's row of ``first`` [V, r].
+    - "gated": the code is multiplied by the sigmoid of ``gate`` [r, E + r] of the place's hidden
+      state and the code.
+    - "rnn": there is also a state, zeros at the first place of a block. ``gate`` [3r, 2r + E] of
+      state, code and hidden state gives how much of the state stays, the new part of the state, and
+      the code that is used.
     """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype):
@@ -140,8 +149,12 @@ class Markov(nnx.Module):
         return stays * state + (1 - stays) * jnp.tanh(becomes), jnp.tanh(code)
 
     def codes(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Codes float32 [..., D, r] of the D places of blocks, in order: of hidden states [..., D, E] and the tokens
-        before, int32 [..., D]."""
+        """Codes float32 [..., D, r] of the D places of blocks, in order.
+
+        Args:
+          hidden: float32 [..., D, E], the hidden states of the places.
+          before: int32 [..., D], the token before each place.
+        """
         places = (jnp.moveaxis(hidden, -2, 0), jnp.moveaxis(before, -1, 0))
         state = jnp.zeros((*before.shape[:-1], self.first.shape[1]))
         return jnp.moveaxis(lax.scan(lambda state, place: self.step(state, *place), state, places)[1], 0, -2)
@@ -152,9 +165,11 @@ class Markov(nnx.Module):
 
 
 class BlockHead(HeadModule):
-    """``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to it, ``norm`` ends.
+    """A block head.
 
-    ``draft_to_target`` int32 [Vd] is as in ``Eagle3Head``; None for a head that knows the whole vocabulary.
+    ``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to it,
+    and ``norm`` stands before the output. ``draft_to_target`` int32 [Vd] is as in ``Eagle3Head``;
+    None for a head that knows the whole vocabulary.
     """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
@@ -175,14 +190,21 @@ class BlockHead(HeadModule):
         self.confidence_bias = param(jnp.zeros(1, dtype), (None,)) if config.confidence else None
 
     def fuse(self, target: Decoder | None, taps: tuple) -> jax.Array:
-        """The features float32 [B, N, E] of tokens with these taps [B, N, target's E]. They make the context."""
+        """The features float32 [B, N, E] of tokens with these taps [B, N, target's E].
+
+        They make the context.
+        """
         return rms_norm(
             linear(jnp.concatenate(taps, -1), self.fc[...]), self.hidden_norm[...], self.config.layers.norm_eps
         )
 
     def context(self, taps: tuple, positions: jax.Array, dtype) -> tuple:
-        """For each layer the keys and values [B, K, N, D] of N committed tokens, from their taps [B, N, target's E] and
-        positions int32 [B, N]."""
+        """For each layer the keys and values [B, K, N, D] of N committed tokens.
+
+        Args:
+          taps: [B, N, target's E] each, of the tokens.
+          positions: int32 [B, N].
+        """
         features, angles = self.fuse(None, taps), rotary(positions, self.config.layers)
         return tuple(layer.keys_values(features, self.config.layers, angles, dtype) for layer in self.layers)
 
@@ -194,8 +216,9 @@ class BlockHead(HeadModule):
         Args:
           tokens, positions: int32 [B, N], the root and masks, and their positions.
           cache: the context, all of which every place sees.
-          mask, rows: in training, where there is no cache: rows of a context, and which of them and of the block each
-            place sees, bool [B, N, M]. By default a block without rows, causal or not.
+          mask, rows: in training, where there is no cache: rows of a context, and which of them and
+            of the block each place sees, bool [B, N, M]. By default there are no rows, and the
+            configuration says what each place sees.
 
         Returns an Output with ``hidden`` float32 [B, N, E] after the final norm.
         """
@@ -219,8 +242,10 @@ class BlockHead(HeadModule):
         return [jnp.tril(whole) if c else whole for c in causal]
 
     def logits(self, target: Decoder, hidden: jax.Array, code: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E], corrected by the codes [..., r] of a Markov head; None for no
-        correction. ``LACKING`` marks tokens that the head does not know."""
+        """Float32 [..., V] of hidden states [..., E]; ``LACKING`` marks tokens that the head does not know.
+
+        ``code``: float32 [..., r], the codes of a Markov head; None for no correction.
+        """
         scores = target.logits(hidden) if self.head is None else linear(hidden, self.head[...])
         if self.draft_to_target is not None:
             scores = over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size)
@@ -234,9 +259,11 @@ class BlockHead(HeadModule):
         return over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size, 0.0)
 
     def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Float32 [...], DSpark's confidence: the probability that a place's token is accepted if those before are.
+        """Float32 [...], DSpark's confidence: the probability that a place's token is accepted if
+        those before are.
 
-        It depends on the place's hidden state [..., E] and on the token before, int32 [...], never on the token itself.
+        It depends on the place's hidden state [..., E] and on the token before, int32 [...], never
+        on the token itself.
         """
         read = jnp.concatenate([hidden, self.markov.embedding(before)], -1) if self.config.confidence_markov else hidden
         return jax.nn.sigmoid(linear(read, self.confidence[...], value_of(self.confidence_bias))[..., 0])

@@ -1,7 +1,8 @@
-"""The EAGLE head: a decoder layer that continues the target's features (Li et al. 2024, 2401.15077).
+"""The EAGLE head (Li et al. 2024, 2401.15077): a decoder layer continues the target's features.
 
-The methods EAGLE-1 and EAGLE-2 use the same weights. The feature is the target's last hidden state after the final
-norm. The head predicts the next feature, and the target's own output matrix maps it to tokens.
+The methods EAGLE-1 and EAGLE-2 use the same weights. The feature is the target's last hidden state
+after the final norm. The head predicts the next feature, and the target's own output matrix maps it
+to tokens.
 """
 
 import dataclasses
@@ -27,7 +28,8 @@ class EagleConfig(LastLayerConfig):
       target_layers: the target's number of layers.
       bias: whether ``fc`` has a bias.
       own_embedding: whether the checkpoint brings token embeddings; else the target's serve.
-      first_norm: whether the first layer norms its input. The first layer of published heads does not.
+      first_norm: whether the first layer norms its input. The first layer of published heads does
+        not.
     """
 
     layers: ModelConfig
@@ -39,7 +41,7 @@ class EagleConfig(LastLayerConfig):
 
 
 class EagleHead(HeadModule):
-    """``fc`` [E, 2E] joins the next token's embedding and the feature, in this order; the layers follow."""
+    """``fc`` [E, 2E] joins the next token's embedding and the feature, in this order."""
 
     def __init__(self, config: EagleConfig, key: jax.Array, dtype=None):
         layers, E = config.layers, config.layers.hidden_size

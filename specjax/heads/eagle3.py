@@ -1,8 +1,8 @@
 """The EAGLE-3 head (Li et al. 2025, 2503.01840), its version 3.1, and P-EAGLE (2602.01469).
 
-An EAGLE-3 head reads three layers of the target, feeds back its own hidden states, which need not resemble features,
-and has an output matrix over a draft vocabulary. A P-EAGLE head reads masks in place of the drafted tokens and their
-features, so that one pass predicts all places.
+An EAGLE-3 head reads three layers of the target, feeds back its own hidden states, which need not
+resemble features, and has an output matrix over a draft vocabulary. A P-EAGLE head reads masks in
+place of the drafted tokens and their features, so that one pass predicts all places.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ class Eagle3Config(HeadConfig):
     Attributes:
       layers: the head's decoder layers; ``vocab_size`` is the target's.
       target_size, target_layers: the target's width and depth.
-      taps: the layers of the target whose inputs are read; those of the paper are 2, L // 2 and L - 3.
+      taps: the layers of the target whose inputs are read; those of the paper are 2,
+        L // 2 and L - 3.
       draft_vocab_size: the number of tokens that the head knows.
       own_embedding: whether the checkpoint brings token embeddings; else the target's serve.
       norm_before_residual: whether the first layer's residual is the normed feature.
@@ -68,7 +69,10 @@ class Eagle3Config(HeadConfig):
 
 
 class FirstLayer(Layer):
-    """The first layer of EAGLE-3. It reads embedding and feature side by side, each normed, and adds to the feature."""
+    """The first layer of EAGLE-3.
+
+    It reads embedding and feature side by side, each normed, and adds to the feature.
+    """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, norm_before_residual: bool):
         super().__init__(config, key, dtype, inputs=2)
@@ -90,8 +94,9 @@ class FirstLayer(Layer):
 class Eagle3Head(HeadModule):
     """``fc`` [E, 3 * target's E] fuses the taps; ``head`` [Vd, E] scores the draft vocabulary.
 
-    ``draft_to_target`` int32 [Vd] holds, for each token of the draft vocabulary, the target's token minus its own
-    number, as published. P-EAGLE's ``mask_hidden`` [1, 1, 3 * target's E] stands in place of the drafted tokens' taps.
+    ``draft_to_target`` int32 [Vd] holds, for each token of the draft vocabulary, the target's token
+    minus its own number, as published. P-EAGLE's ``mask_hidden`` [1, 1, 3 * target's E] stands in
+    place of the drafted tokens' taps.
     """
 
     def __init__(self, config: Eagle3Config, key: jax.Array, dtype=None):

@@ -1,7 +1,7 @@
 """Hydra heads (Ankner et al. 2024, 2402.05109): Medusa heads that also read the tokens between.
 
-Head k, counted from 0, reads the hidden state and the embeddings of the k + 1 tokens since then. In Hydra++ the hidden
-states first pass the prefix layer, a decoder layer with a cache of its own.
+Head k, counted from 0, reads the hidden state and the embeddings of the k + 1 tokens since then. In
+Hydra++ the hidden states first pass the prefix layer, a decoder layer with a cache of its own.
 """
 
 import dataclasses
@@ -57,7 +57,8 @@ class HydraHeads(HeadModule):
     def __call__(
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
-        """The hidden states that the heads read: the features after the prefix layers, which read no tokens."""
+        """The hidden states that the heads read: the features after the prefix layers, which read
+        no tokens."""
         config = self.config.layers
         if config is None:
             return Output(features, ())
@@ -78,10 +79,10 @@ class HydraHeads(HeadModule):
         """Float32 [..., V], the prediction of head k.
 
         Args:
-          hidden: float32 [..., E], the hidden state of the token before the root: the newest token that the target has
-            read.
-          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Their leading axes may be longer than
-            those of ``hidden``.
+          hidden: float32 [..., E], the hidden state of the token before the root: the newest token
+            that the target has read.
+          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Their leading axes
+            may be longer than those of ``hidden``.
         """
         embedded = embeddings(self.embed, target, tokens).reshape(*tokens.shape[:-1], -1)
         hidden = jnp.broadcast_to(hidden, (*tokens.shape[:-1], hidden.shape[-1]))

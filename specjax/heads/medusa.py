@@ -1,7 +1,7 @@
-"""Medusa heads (Cai et al. 2024, 2401.10774): each one predicts a token from the target's last hidden state alone.
+"""Medusa heads (Cai et al. 2024, 2401.10774) predict tokens from one hidden state of the target.
 
-The target itself predicts the next token. Head k, counted from 0, predicts the token k + 1 places after that one,
-without knowing the tokens between.
+The target itself predicts the next token. Head k, counted from 0, predicts the token k + 1 places
+after that one, without knowing the tokens between.
 """
 
 import dataclasses
@@ -24,7 +24,8 @@ class MedusaConfig(HeadConfig):
     Attributes:
       target_size, target_layers, vocab_size: the target's.
       num_heads: the number of heads, which is the number of drafted tokens.
-      num_layers: blocks of each head. In published checkpoints all blocks after the first may hold the same weights.
+      num_layers: blocks of each head. In published checkpoints all blocks after the first may hold
+        the same weights.
       dtype: of the weights.
     """
 
@@ -46,7 +47,10 @@ class MedusaConfig(HeadConfig):
 
 
 class ResBlock(nnx.Module):
-    """``x + silu(linear(x))`` from [..., inputs * E] to [..., E]; with several inputs the residual is linear too."""
+    """``x + silu(linear(x))``, [..., inputs * E] to [..., E].
+
+    With several inputs the residual path is a linear map too.
+    """
 
     def __init__(self, size: int, inputs: int, key: jax.Array, dtype):
         first, rest = jax.random.split(key)
@@ -62,7 +66,10 @@ class ResBlock(nnx.Module):
 
 
 class MedusaHead(nnx.Module):
-    """Blocks and an output matrix. The first block reads ``inputs`` vectors of width E side by side."""
+    """Blocks and an output matrix.
+
+    The first block reads ``inputs`` vectors of width E side by side.
+    """
 
     def __init__(self, config: MedusaConfig, key: jax.Array, dtype, inputs: int = 1, bias: bool = False):
         head, *keys = jax.random.split(key, config.num_layers + 1)
@@ -97,9 +104,10 @@ class MedusaHeads(HeadModule):
         """Float32 [..., V], the prediction of head k.
 
         Args:
-          hidden: float32 [..., E], the hidden state of the token before the root: the newest token that the target has
-            read.
-          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Medusa heads do not read them.
+          hidden: float32 [..., E], the hidden state of the token before the root: the newest token
+            that the target has read.
+          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Medusa heads do
+            not read them.
         """
         return self.heads[k](hidden)
 

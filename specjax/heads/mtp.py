@@ -1,11 +1,15 @@
 """Multi-token prediction: modules trained with the target (DeepSeek-V3, 2412.19437, section 2.2).
 
-There are D modules, and h^0 is the target's feature. Module k predicts token t_(i + k + 1) in row i:
+There are D modules, and h^0 is the target's feature. In row i module k predicts token
+t_(i + k + 1):
 
-    h'^k_i = M_k [RMSNorm(h^(k - 1)_i); RMSNorm(E(t_(i + k)))]        h^k = TRM_k(h'^k)        p^k_i = OutHead(h^k_i)
+    h'^k_i = M_k [RMSNorm(h^(k - 1)_i); RMSNorm(E(t_(i + k)))]
+    h^k = TRM_k(h'^k)
+    p^k_i = OutHead(h^k_i)
 
-Each module has keys and values of its own, in which row i is at position i. The last module is used again for tokens
-further on and then reads its own hidden states. Most checkpoints have one module. The code counts modules from 0.
+Each module has keys and values of its own, in which row i is at position i. The last module is used
+again for tokens further on and then reads its own hidden states. Most checkpoints have one module.
+The code counts modules from 0.
 """
 
 import dataclasses
@@ -29,11 +33,14 @@ class MtpConfig(LastLayerConfig):
     Attributes:
       layers: the decoder layers of each module, as wide as the target.
       target_layers: the target's number of layers.
-      normed_features: whether module 0 reads the target's hidden state after the final norm, rather than before it.
-      norm_output: whether a module hands on its hidden state after its norm (GLM), rather than before it (DeepSeek).
-      hidden_first: whether the hidden state comes first in the joined input (the paper's formula, MiMo), rather than
-        the embedding.
-      own_embedding, own_head: whether the checkpoint brings them for each module; else the target's serve.
+      normed_features: whether module 0 reads the target's hidden state after the final norm, rather
+        than before it.
+      norm_output: whether a module hands on its hidden state after its norm (GLM), rather than
+        before it (DeepSeek).
+      hidden_first: whether the hidden state comes first in the joined input (the paper's formula,
+        MiMo), rather than the embedding.
+      own_embedding, own_head: whether the checkpoint brings them for each module; else the target's
+        serve.
       modules: the number of modules.
     """
 
@@ -63,7 +70,10 @@ class MtpHead(HeadModule):
 
 
 class MtpModule(nnx.Module):
-    """Module ``place``: ``join`` [E, 2E] of normed embedding and hidden state, decoder layers, a norm at the end."""
+    """Module ``place``:
+
+    ``join`` [E, 2E] of normed embedding and hidden state, decoder layers, a norm at the end.
+    """
 
     def __init__(self, config: MtpConfig, place: int, key: jax.Array, dtype=None):
         layers, E = config.layers, config.layers.hidden_size

@@ -58,7 +58,8 @@ MADE = {
     "deepseek, 2 modules": lambda **raw: mtp("deepseek", 2, **raw),
     "mimo, 3 modules": lambda **raw: mtp("mimo", 3, **raw),
 }
-"""Cases: the name begins with that of the layout; the function makes config.json and the tensors."""
+"""Cases: the name begins with that of the layout; the function makes config.json and the
+tensors."""
 
 
 def parameters(module) -> dict:
@@ -71,7 +72,8 @@ def same_heads(a: Head, b: Head) -> bool:
 
 
 def same_layer(module, tensors: dict, prefix: str) -> None:
-    """Our stacked parameters against the rows of the file: for each key head its queries, its key, its value."""
+    """Our stacked parameters against the rows of the file: for each key head its queries, its key,
+    its value."""
     q, k, v = (tensors[f"{prefix}.self_attn.{x}_proj.weight"] for x in "qkv")
     G = H // K
     stacked = [

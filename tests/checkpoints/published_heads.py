@@ -117,7 +117,8 @@ def hydra(blocks=1, **raw):
 
 
 def hydra_prefixed(blocks=2, **raw):
-    """Hydra++ as its authors write it: dropouts take numbers, and all blocks after the first are one block."""
+    """Hydra++ as its authors write it: dropouts take numbers, and all blocks after the first are
+    one block."""
     base, plain = hydra(blocks + 1)
     tensors = {"input_embed_fn.weight": plain["input_embed_fn.weight"], "prefix_embeding_layer.norm.weight": normal(E)}
     tensors |= layer("prefix_embeding_layer.layers.0")

@@ -40,7 +40,8 @@ QWEN3 = {k: v for k, v in LLAMA.items() if k not in ("rope_theta", "torch_dtype"
 
 
 def envelope(kind: str, layers: int, shape: dict | None = None) -> dict:
-    """What speculators 0.9 writes for all types; scripts/check_speculators.py compares this with the package."""
+    """What speculators 0.9 writes for all types; scripts/check_speculators.py compares this with
+    the package."""
     types = dict(num_hidden_layers=layers, layer_types=["full_attention"] * layers)
     return dict(
         architectures=["SomeDraftModel"],
@@ -73,7 +74,10 @@ def spec_mtp(**raw):
 
 
 def spec_dflash(known=V, windows=(False, False), kind="dflash", **raw):
-    """``windows``: which layers have an attention window. ``known``: tokens of the draft vocabulary."""
+    """``windows``: which layers have an attention window.
+
+    ``known``: tokens of the draft vocabulary.
+    """
     tensors = dflash()[1]
     tensors |= {"lm_head.weight": normal(known, E)} | mapping() if known < V else {}
     types = ["sliding_attention" if window else "full_attention" for window in windows]

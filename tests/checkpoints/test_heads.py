@@ -66,7 +66,8 @@ def test_another_dtype_and_a_mesh(tmp_path):
 
 
 def test_heads_inside_a_language_model(tmp_path):
-    """One checkpoint is read as the model, without the heads, and as the head, without the model."""
+    """One checkpoint is read as the model, without the heads, and as the head, without the
+    model."""
     model = tiny_model(num_layers=L, family="qwen2", qkv_bias=True, windows=(None,) * L)
     target = language_model(model, "target")
     specjax.save(target, tmp_path / "whole")

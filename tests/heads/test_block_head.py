@@ -1,7 +1,7 @@
 """Block heads with a draft vocabulary, and with layers that differ in what they see.
 
-scripts/check_speculators.py compares both with the package that trains such heads; tests/drafters/test_block.py has the
-rest of the maths in plain numpy.
+scripts/check_speculators.py compares both with the package that trains such heads;
+tests/drafters/test_block.py has the rest of the maths in plain numpy.
 """
 
 import dataclasses
@@ -35,7 +35,8 @@ def head_of(config) -> BlockHead:
 
 
 def test_a_draft_vocabulary():
-    """Logits are those of the head's own matrix at its tokens plus the correction, and lacking elsewhere."""
+    """Logits are those of the head's own matrix at its tokens plus the correction, and lacking
+    elsewhere."""
     head, rng = head_of(FEW), np.random.default_rng(0)
     hidden = jnp.asarray(rng.standard_normal((2, N, 32)), jnp.float32)
     before = jnp.asarray(rng.integers(0, V, (2, N)), jnp.int32)
@@ -74,7 +75,8 @@ def windows(*sizes) -> BlockConfig:
 
 
 def test_layers_with_a_window_are_causal_where_the_head_says_so():
-    """With one full layer every place sees every other; with windows alone a place sees the places before it."""
+    """With one full layer every place sees every other; with windows alone a place sees the places
+    before it."""
     assert places_that_change(windows(64, 64), 3) == [3, 4]
     assert places_that_change(windows(None, None), 3) == [0, 1, 2, 3, 4]
     assert places_that_change(windows(64, None), 3) == places_that_change(windows(None, 64), 3) == [0, 1, 2, 3, 4]

@@ -1,4 +1,5 @@
-"""Kinds of heads: one file each, declared once, with a configuration that answers for every kind."""
+"""Kinds of heads: one file each, declared once, with a configuration that answers for every
+kind."""
 
 import importlib
 from pathlib import Path

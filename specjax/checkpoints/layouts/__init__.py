@@ -55,7 +55,8 @@ def default_layout(config: HeadConfig) -> Layout:
 def find_layout(found: Found) -> Layout | None:
     """The layout of a head's checkpoint; None for the checkpoint of a language model alone.
 
-    Raises ConfigError for heads that are known and not supported, CheckpointError for a checkpoint of anything else.
+    Raises ConfigError for heads that are known and not supported, CheckpointError for a checkpoint
+    of anything else.
     """
     _refuse_unsupported(found)
     for layout in LAYOUTS.values():

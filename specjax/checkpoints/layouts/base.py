@@ -89,7 +89,8 @@ class Layout(ABC):
     Attributes:
       name: the name of the layout, for ``save_head``.
       kind: the kind of its heads, see ``heads.KINDS``.
-      default: whether heads of this kind are written in this layout where none is named; see ``is_default``.
+      default: whether heads of this kind are written in this layout where none is named; see
+        ``is_default``.
       file: the file that weights are written to.
     """
 
@@ -108,7 +109,8 @@ class Layout(ABC):
 
     @abstractmethod
     def config(self, found: Found, target: ModelConfig) -> HeadConfig:
-        """The head's configuration. Raises ConfigError that names an unsupported option or a field with a bad value.
+        """The head's configuration. Raises ConfigError that names an unsupported option or a field
+        with a bad value.
 
         Whether the head fits the target is checked elsewhere.
         """
@@ -131,7 +133,8 @@ class Layout(ABC):
     def owns(self, name: str, config, found: Found) -> bool:
         """Whether a tensor is read.
 
-        Tensors of a language model around the head are not read, nor tensors that follow from others.
+        Tensors of a language model around the head are not read, nor tensors that follow from
+        others.
         """
         return True
 
@@ -147,7 +150,8 @@ def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
     """The decoder layers that ``raw`` describes.
 
     Args:
-      first: the beginning of the names of the first layer's tensors. They decide which biases and norms there are.
+      first: the beginning of the names of the first layer's tensors. They decide which biases and
+        norms there are.
     """
     layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
     if layers.num_layers > MOST_LAYERS:
@@ -158,8 +162,8 @@ def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
 
 
 def layer_options(found: Found, first: str) -> dict[str, bool]:
-    """The biases and norms of decoder layers, by the tensors of the ``first`` layer. Configurations of heads are copied
-    from targets and are often wrong about them."""
+    """The biases and norms of decoder layers, by the tensors of the ``first`` layer. Configurations
+    of heads are copied from targets and are often wrong about them."""
     return {
         "qkv_bias": f"{first}.self_attn.q_proj.bias" in found,
         "out_bias": f"{first}.self_attn.o_proj.bias" in found,

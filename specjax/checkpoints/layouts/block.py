@@ -1,8 +1,9 @@
 """Block heads as the authors of DFlash, JetSpec and DSpark write them.
 
-DFlash and JetSpec keep their options in ``dflash_config``, DSpark (DeepSpec) at the top level. ``target_layer_ids``
-name layers whose *outputs* are read; ``taps`` name inputs and are one more. In DFlash a place predicts its own token;
-in DeepSpec's heads it predicts the token after it, so that the root's place is used too.
+DFlash and JetSpec keep their options in ``dflash_config``, DSpark (DeepSpec) at the top level.
+``target_layer_ids`` name layers whose *outputs* are read; ``taps`` name inputs and are one more. In
+DFlash a place predicts its own token; in DeepSpec's heads it predicts the token after it, so that
+the root's place is used too.
 """
 
 from typing import Any
@@ -49,7 +50,8 @@ _FIELDS = {
 
 
 class DFlashLayout(Layout):
-    """``fc``, ``hidden_norm``, ``layers.N``, ``norm``; in DSpark ``markov_head`` and ``confidence_head``.
+    """``fc``, ``hidden_norm``, ``layers.N``, ``norm``; in DSpark ``markov_head`` and
+    ``confidence_head``.
 
     Embeddings and output matrix are in the file if the head has its own.
     """

@@ -1,4 +1,4 @@
-"""The tensors of a draft vocabulary: ``d2t`` holds offsets, ``t2d`` marks the tokens that the head knows.
+"""The tensors of a draft vocabulary: offsets in ``d2t``, marks of known tokens in ``t2d``.
 
 Token i of the draft vocabulary is token ``i + d2t[i]`` of the target.
 """
@@ -10,7 +10,8 @@ from .base import Found
 
 
 def check_offsets(offsets: np.ndarray, vocab_size: int, found: Found) -> None:
-    """Raises CheckpointError for offsets that leave the vocabulary, name a token twice, or contradict ``t2d``."""
+    """Raises CheckpointError for offsets that leave the vocabulary, name a token twice, or
+    contradict ``t2d``."""
     offsets = offsets.astype(np.int64)
     known = np.arange(offsets.size) + offsets
     if known.min() < 0 or known.max() >= vocab_size:

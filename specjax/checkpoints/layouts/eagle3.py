@@ -1,11 +1,12 @@
 """EAGLE-3 and P-EAGLE heads as the authors of EAGLE-3 and SpecForge write them.
 
-``taps`` name layers of the target whose *inputs* are read. Checkpoints name the same layers in three ways:
+``taps`` name layers of the target whose *inputs* are read. Checkpoints name the same layers in
+three ways:
 
-- ``eagle_config.eagle_aux_hidden_state_layer_ids`` (SpecForge, SGLang, TensorRT-LLM) names layers whose *outputs* are
-  read: one less.
-- ``eagle_aux_hidden_state_layer_ids`` at the top level (speculators, vLLM) names layers whose inputs are read: the same
-  numbers.
+- ``eagle_config.eagle_aux_hidden_state_layer_ids`` (SpecForge, SGLang, TensorRT-LLM) names layers
+  whose *outputs* are read: one less.
+- ``eagle_aux_hidden_state_layer_ids`` at the top level (speculators, vLLM) names layers whose
+  inputs are read: the same numbers.
 - Heads of the authors name none and read the inputs of layers 2, L // 2 and L - 3.
 """
 
@@ -41,7 +42,8 @@ _FIELDS = {
 
 
 class Eagle3Layout(Layout):
-    """The layer is ``midlayer``, or ``layers.0``; flags are at the top level of config.json or in ``eagle_config``."""
+    """The layer is ``midlayer``, or ``layers.0``; flags are at the top level of config.json or in
+    ``eagle_config``."""
 
     name, kind, default = "eagle3", "eagle3", True
     layer = "midlayer"
@@ -65,7 +67,8 @@ class Eagle3Layout(Layout):
         return self.build(found, without(found.raw, _OWN), found.raw | nested, ids, target)
 
     def build(self, found: Found, raw: dict, options: dict, ids: list[int] | None, target: ModelConfig) -> Eagle3Config:
-        """The configuration of a head whose decoder layers are in ``raw`` and whose own fields are in ``options``.
+        """The configuration of a head whose decoder layers are in ``raw`` and whose own fields are
+        in ``options``.
 
         Args:
           ids: layers whose inputs are read; None for the layers of the paper.

@@ -20,11 +20,13 @@ _FIELDS = {
 
 
 class HydraLayout(Layout):
-    """``hydra_mlp.{k}.{j}`` is block j of head k, ``hydra_lm_head.{k}`` is its output matrix, in hydra_lm_head.pt.
+    """``hydra_mlp.{k}.{j}`` is block j of head k, ``hydra_lm_head.{k}`` is its output matrix, in
+    hydra_lm_head.pt.
 
-    A block has ``linear``, the first one also ``res_connection``. Hydra++ has a dropout before each block and each
-    output matrix, which takes a number: block j is ``hydra_mlp.{k}.{2 j + 1}``, the output matrix ``hydra_lm_head.{k}.1``. Its
-    prefix layer is a language model of one layer like the target's, with embeddings that nothing reads.
+    A block has ``linear``, the first one also ``res_connection``. Hydra++ has a dropout before each
+    block and each output matrix, which takes a number: block j is ``hydra_mlp.{k}.{2 j + 1}``, the
+    output matrix ``hydra_lm_head.{k}.1``. Its prefix layer is a language model of one layer like
+    the target's, with embeddings that nothing reads.
     """
 
     name, kind, default, file = "hydra", "hydra", True, "hydra_lm_head.safetensors"

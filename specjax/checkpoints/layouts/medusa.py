@@ -16,7 +16,8 @@ _NAME = re.compile(r"(medusa_head\.)?\d+\.\d+\.(linear\.)?(weight|bias)$")
 class MedusaLayout(Layout):
     """``{k}.{j}.linear`` is block j of head k, ``{k}.{n}`` is its output matrix.
 
-    The tensors are in medusa_lm_head.pt, or under ``medusa_head.`` in a language model's checkpoint.
+    The tensors are in medusa_lm_head.pt, or under ``medusa_head.`` in a language model's
+    checkpoint.
     """
 
     name, kind, default, file = "medusa", "medusa", True, "medusa_lm_head.safetensors"

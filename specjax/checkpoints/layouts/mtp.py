@@ -1,8 +1,8 @@
-"""Multi-token prediction as published, mostly inside the target's checkpoint: Qwen3-Next, DeepSeek-V3 and GLM, MiMo.
+"""Multi-token prediction as published, mostly inside the target's checkpoint.
 
-Qwen3-Next's names hold one module of any number of layers; the other names hold several modules of one layer.
-Published layouts leave some options to the code that reads them. Options named ``mtp_`` say them; without them the
-behaviour of that code holds.
+Qwen3-Next's names hold one module of any number of layers; the names of DeepSeek-V3, GLM and MiMo
+hold several modules of one layer. Published layouts leave some options to the code that reads them.
+Options named ``mtp_`` say them; without them the behaviour of that code holds.
 """
 
 import re
@@ -22,11 +22,13 @@ _LAYERS = {"num_hidden_layers", "layer_types", "use_sliding_window", "max_window
 
 
 class MtpLayout(Layout):
-    """Qwen3-Next's names: ``mtp.fc``, ``mtp.layers.N``, ``mtp.norm``. A module hands on its normed hidden state.
+    """Qwen3-Next's names: ``mtp.fc``, ``mtp.layers.N``, ``mtp.norm``. A module hands on its normed
+    hidden state.
 
     Attributes:
       several: whether there is a place for several modules.
-      normed_features, norm_output, hidden_first: see ``MtpConfig``; the behaviour of the code that reads the layout.
+      normed_features, norm_output, hidden_first: see ``MtpConfig``; the behaviour of the code that
+        reads the layout.
       parts: the tensors of a module, beside those of its layers.
     """
 
@@ -79,7 +81,8 @@ class MtpLayout(Layout):
         )
 
     def _check_tensors(self, found: Found, raw: dict, depth: int, modules: int, layers: int) -> None:
-        """Raises ConfigError for modules that are not supported, or whose number is not that of config.json."""
+        """Raises ConfigError for modules that are not supported, or whose number is not that of
+        config.json."""
         self.check_size(modules, layers, found.where)
         further = self.prefix(depth, modules)
         if self.several and found.begins(further):
@@ -108,7 +111,8 @@ class MtpLayout(Layout):
         return tuple(self.prefix(depth, k) for k in range(modules))
 
     def check_size(self, modules: int, layers: int, where: str) -> None:
-        """Raises ConfigError where the layout has no names for ``modules`` modules of ``layers`` layers."""
+        """Raises ConfigError where the layout has no names for ``modules`` modules of ``layers``
+        layers."""
         if modules != 1 and not self.several:
             raise ConfigError(
                 f"{where}: the layout {self.name!r} holds one module of multi-token prediction, not {modules}; "

@@ -1,8 +1,9 @@
-"""Heads as the speculators library (0.9) writes them: EAGLE-3, P-EAGLE, multi-token prediction, DFlash and DSpark.
+"""EAGLE-3, P-EAGLE, multi-token prediction, DFlash and DSpark as speculators 0.9 writes them.
 
-All types share one form of config.json: the decoder layers are in ``transformer_layer_config``, the other options at
-the top level. Layers of the target are named by their inputs, like ``taps``. Embeddings and output matrix are in the
-file only where they are not the target's. ``verifier_*`` tensors are copies of the target's and are not read.
+All types share one form of config.json: the decoder layers are in ``transformer_layer_config``, the
+other options at the top level. Layers of the target are named by their inputs, like ``taps``.
+Embeddings and output matrix are in the file only where they are not the target's. ``verifier_*``
+tensors are copies of the target's and are not read.
 """
 
 import numpy as np
@@ -50,7 +51,10 @@ class Speculators(Layout):
         return found.raw.get("speculators_model_type") == self.type
 
     def layer_config(self, found: Found) -> dict:
-        """The config.json of the decoder layers. Raises ConfigError for an unknown option at the top level."""
+        """The config.json of the decoder layers.
+
+        Raises ConfigError for an unknown option at the top level.
+        """
         check_options(found.raw, _OUTER | self.options, found.where)
         nested = found.read(found.raw, {"transformer_layer_config": table()})
         return {key: found.raw[key] for key in _LAYER_OPTIONS if key in found.raw} | nested["transformer_layer_config"]
@@ -59,7 +63,8 @@ class Speculators(Layout):
         return name != "t2d" and not name.startswith("verifier_")
 
     def envelope(self, layers: dict, tokens: int) -> dict:
-        """The config.json of a head that drafts ``tokens`` tokens, without the type's own options."""
+        """The config.json of a head that drafts ``tokens`` tokens, without the type's own
+        options."""
         return {
             "architectures": [self.architecture],
             "speculators_model_type": self.type,
@@ -73,7 +78,8 @@ class Speculators(Layout):
         }
 
     def check_qwen3(self, config: HeadConfig) -> None:
-        """Raises ConfigError for layers other than Qwen3's, the only ones that this type can have."""
+        """Raises ConfigError for layers other than Qwen3's, the only ones that this type can
+        have."""
         if config.layers.family != "qwen3" or not config.layers.qk_norm:
             raise ConfigError(
                 f"the layout {self.name!r} holds layers of qwen3, not of {config.layers.family}; use another layout"
@@ -81,7 +87,10 @@ class Speculators(Layout):
 
 
 class SpeculatorsEagle3(Speculators, Eagle3Layout):
-    """EAGLE-3: ``layers.N``, ``fc``, ``norm``, ``lm_head`` over the draft vocabulary, ``d2t`` and ``t2d``."""
+    """EAGLE-3:
+
+    ``layers.N``, ``fc``, ``norm``, ``lm_head`` over the draft vocabulary, ``d2t`` and ``t2d``.
+    """
 
     name, type, architecture, layer = "speculators", "eagle3", "Eagle3Speculator", "layers.N"
     options = frozenset({
@@ -113,8 +122,8 @@ class SpeculatorsPEagle(SpeculatorsEagle3):
 class SpeculatorsMtp(Speculators, MimoLayout):
     """Multi-token prediction: one module, ``mtp_layers.0``, of one layer.
 
-    ``transformer_layer_config`` is the target's, its number of layers included. The package trains a module on the
-    target's hidden states before the final norm.
+    ``transformer_layer_config`` is the target's, its number of layers included. The package trains
+    a module on the target's hidden states before the final norm.
     """
 
     name, type, architecture = "speculators-mtp", "mtp", "MTPDraftModel"
@@ -140,11 +149,12 @@ class SpeculatorsMtp(Speculators, MimoLayout):
 
 
 class SpeculatorsDFlash(Speculators, DFlashLayout):
-    """DFlash: ``fc``, ``hidden_norm``, ``layers.N``, ``norm``; for a draft vocabulary ``lm_head``, ``d2t``, ``t2d``.
+    """DFlash: ``fc``, ``hidden_norm``, ``layers.N``, ``norm``; for a draft vocabulary ``lm_head``,
+    ``d2t``, ``t2d``.
 
-    Layers with an attention window are causal within a block unless ``sliding_window_non_causal`` says otherwise; the
-    other layers never are. A node's window ends at the node, as in serving code; the package trains with windows that
-    end at the root.
+    Layers with an attention window are causal within a block unless ``sliding_window_non_causal``
+    says otherwise; the other layers never are. A node's window ends at the node, as in serving
+    code; the package trains with windows that end at the root.
     """
 
     name, type, architecture, from_root = "speculators-dflash", "dflash", "DFlashDraftModel", False
@@ -214,7 +224,10 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
 
 
 class SpeculatorsDSpark(SpeculatorsDFlash):
-    """DSpark: DFlash with ``markov_head`` and ``confidence_head``; a place predicts the token after it."""
+    """DSpark:
+
+    DFlash with ``markov_head`` and ``confidence_head``; a place predicts the token after it.
+    """
 
     name, type, architecture, from_root = "speculators-dspark", "dspark", "DSparkDraftModel", True
     options = SpeculatorsDFlash.options | {

@@ -1,4 +1,5 @@
-"""Fields of config.json with a wrong type or out of range: one line that names the field, never a traceback."""
+"""Fields of config.json with a wrong type or out of range: one line that names the field, never a
+traceback."""
 
 import copy
 from functools import cache

@@ -1,4 +1,5 @@
-"""Block heads: which tokens their places predict, by the conventions of DFlash, DeepSpec and JetSpec."""
+"""Block heads: which tokens their places predict, by the conventions of DFlash, DeepSpec and
+JetSpec."""
 
 import pytest
 from head_cases import config_of, same_heads

@@ -1,4 +1,5 @@
-"""Heads that are known and not supported, unknown ones, and heads of another target: refused in one line."""
+"""Heads that are known and not supported, unknown ones, and heads of another target: refused in one
+line."""
 
 from types import SimpleNamespace
 

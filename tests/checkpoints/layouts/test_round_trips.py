@@ -120,12 +120,16 @@ PAIRS = {
         ["mtp_layers.0"],
     ),
 }
-"""For each case our parameters with their tensors, and the beginnings of the names of the layers' tensors."""
+"""For each case our parameters with their tensors, and the beginnings of the names of the layers'
+tensors."""
 
 
 @pytest.mark.parametrize("case", MADE)
 def test_a_published_layout_is_read_and_written(tmp_path, case):
-    """Parameters are the tensors of the file. The same tensors are written again; the default layout holds them too."""
+    """Parameters are the tensors of the file.
+
+    The same tensors are written again; the default layout holds them too.
+    """
     (raw, tensors), (pairs, layers), name = MADE[case](), PAIRS[case], case.split(",")[0]
     head = load_drafter(write(tmp_path / "published", raw, tensors), DEEP)
     assert isinstance(head, Head) and head.layout == name
@@ -172,7 +176,8 @@ def test_every_kind_has_one_default_layout():
 
 
 def test_layouts_write_only_what_they_have_names_for(tmp_path):
-    """Several modules of one layer, or one of several; without a layout of its own a head gets one that fits."""
+    """Several modules of one layer, or one of several; without a layout of its own a head gets one
+    that fits."""
     config = MtpConfig(DEEP.config.replace(num_layers=1, windows=(None,)), L, modules=2)
     head = Head(MtpHead(config, jax.random.key(0)), config, "new")
     save_head(head, tmp_path / "a")

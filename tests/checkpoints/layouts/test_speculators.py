@@ -1,4 +1,5 @@
-"""The types of speculators 0.9. scripts/check_speculators.py compares them with the package itself."""
+"""The types of speculators 0.9. scripts/check_speculators.py compares them with the package
+itself."""
 
 import dataclasses
 import json
@@ -24,7 +25,8 @@ def test_p_eagle(tmp_path):
 
 
 def test_multi_token_prediction(tmp_path):
-    """Trained on hidden states before the target's final norm; hands on normed ones; the depth is the target's."""
+    """Trained on hidden states before the target's final norm; hands on normed ones; the depth is
+    the target's."""
     config = config_of(tmp_path, spec_mtp)
     assert (config.target_layers, config.layers.num_layers, config.modules) == (L, 1, 1)
     assert (config.normed_features, config.norm_output, config.hidden_first) == (False, True, False)
@@ -32,7 +34,8 @@ def test_multi_token_prediction(tmp_path):
 
 
 def test_blocks(tmp_path):
-    """Layers are named by inputs; DSpark's places predict the token after them, DFlash's their own."""
+    """Layers are named by inputs; DSpark's places predict the token after them, DFlash's their
+    own."""
     of = lambda made, *args, **raw: config_of(tmp_path, lambda **more: made(*args, **more), **raw)
     config = of(spec_dflash)
     assert (config.taps, config.block_size, config.drafts, config.from_root) == ((2, 4), 8, 7, False)
