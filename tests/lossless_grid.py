@@ -45,6 +45,8 @@ from specjax.heads import (
     Eagle3Head,
     EagleConfig,
     EagleHead,
+    HydraConfig,
+    HydraHeads,
     MedusaConfig,
     MedusaHeads,
     MtpConfig,
@@ -120,7 +122,7 @@ MTP = MtpConfig(CONFIG, target_layers=1)
 # The second is added to the seed: of these heads at least one draft in ten is kept.
 HEADS = {
     "medusa": (MedusaHeads, 0),
-    "hydra": (MedusaHeads, 3),
+    "hydra": (HydraHeads, 3),
     "block": (BlockHead, 3),
     "eagle": (EagleHead, 4),
     "eagle3": (Eagle3Head, 3),
@@ -146,8 +148,8 @@ METHODS = {
     "merged": (Merged(DRAFTS), ("multi_step",)),
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
     "medusa": (Medusa(BRANCHED, MEDUSA), ("sample_and_walk",)),
-    "hydra": (Hydra(BRANCHED, dataclasses.replace(MEDUSA, hydra=True)), ("sample_and_walk",)),
-    "hydra, prefix layer": (Hydra(BRANCHED, dataclasses.replace(MEDUSA, hydra=True, layers=CONFIG)), ("sample_and_walk",)),
+    "hydra": (Hydra(BRANCHED, HydraConfig(16, 1, V, num_heads=DRAFTS)), ("sample_and_walk",)),
+    "hydra, prefix layer": (Hydra(BRANCHED, HydraConfig(16, 1, V, num_heads=DRAFTS, layers=CONFIG)), ("sample_and_walk",)),
     "block": (Block(head=DFLASH), ("sample_and_walk",)),
     "block, tree": (Block(tree_nodes=4, tree_top_k=2, head=DFLASH), ("sample_and_walk",)),
     "block, drawn": (Block(draft_confidence=0.4, head=DSPARK), ("block", "rejection")),

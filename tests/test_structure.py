@@ -31,7 +31,7 @@ from specjax import (
 )
 from specjax.checkpoints.tensors import abstract_decoder
 from specjax.drafters import parameters, several
-from specjax.heads import Eagle3Config, Eagle3Head, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
+from specjax.heads import KINDS, Eagle3Config, HydraConfig, MtpConfig
 from specjax.models.layers import linear
 from specjax.planning import hlo
 from specjax.tree import expansion
@@ -56,7 +56,7 @@ HEADED = {
     "eagle3": Eagle3(6, 3, 2, head=Eagle3Config(HEAD, 128, 2, (0, 1, 2), draft_vocab_size=288)),
     "one pass": Eagle3(7, 3, 2, head=Eagle3Config(HEAD, 128, 2, (0, 1, 2), draft_vocab_size=288, mask_token=1)),
     "mtp": Mtp(num_speculative_tokens=3, head=MtpConfig(HEAD, target_layers=2, modules=2)),
-    "hydra": Hydra(head=MedusaConfig(128, 2, 320, num_heads=2, hydra=True, layers=HEAD)),
+    "hydra": Hydra(head=HydraConfig(128, 2, 320, num_heads=2, layers=HEAD)),
 }
 MOVES = ("copy", "convert", "transpose")
 
@@ -186,8 +186,7 @@ def test_tpu_loop_copies_no_cache(batch: int, monkeypatch):
 
 def abstract_head(config) -> nnx.Module:
     """A head that holds shapes instead of arrays."""
-    kind = {"eagle3": Eagle3Head, "mtp": MtpHead, "hydra": MedusaHeads}[config.kind]
-    return nnx.eval_shape(lambda: kind(config, jax.random.key(0), jnp.bfloat16))
+    return nnx.eval_shape(lambda: KINDS[config.kind].module(config, jax.random.key(0), jnp.bfloat16))
 
 
 def zeros(tree):

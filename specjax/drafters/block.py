@@ -117,7 +117,7 @@ class BlockDrafter(Drafter):
             if self.draft_confidence:
                 drawn = drawn.replace(going=drawn.going & (draft.sure(here, before) >= self.draft_confidence))
             memory, code = draft.markov.step(memory, here, before)
-            return chains.draw(drawn, (at(scores) + draft.markov(code))[:, None], i, state, key), memory
+            return chains.draw(drawn, (at(scores) + draft.correction(code))[:, None], i, state, key), memory
 
         memory = jnp.zeros((state.root.size, self.head.markov_rank))
         return lax.fori_loop(0, self.depth, extend, (chains.begin(state, self.depth, scores.shape[2]), memory))[0].tree

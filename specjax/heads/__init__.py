@@ -1,11 +1,22 @@
-"""Trained heads: small modules that draft from what the target computed. Each file holds a family, its configuration and its forward."""
+"""Trained heads: small modules that draft from hidden states of the target.
 
-from .base import Head
+Each kind has a file with its configuration, its module and ``KIND``. A new kind is a file in this
+folder and its name in the list below.
+"""
+
+from . import block, eagle, eagle3, hydra, medusa, mtp
+from .base import Head, HeadConfig, HeadModule, Kind
 from .block import BlockConfig, BlockHead
-from .eagle import Eagle3Config, Eagle3Head, EagleConfig, EagleHead
+from .eagle import EagleConfig, EagleHead
+from .eagle3 import Eagle3Config, Eagle3Head
+from .hydra import HydraConfig, HydraHeads
 from .medusa import MedusaConfig, MedusaHeads
 from .mtp import MtpConfig, MtpHead
 
+KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block)}
+"""All kinds of heads by their names."""
+
 __all__ = [
-    "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig", "EagleHead", "Head", "MedusaConfig", "MedusaHeads", "MtpConfig", "MtpHead",
+    "KINDS", "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig", "EagleHead", "Head", "HeadConfig",
+    "HeadModule", "HydraConfig", "HydraHeads", "Kind", "MedusaConfig", "MedusaHeads", "MtpConfig", "MtpHead",
 ]  # fmt: skip

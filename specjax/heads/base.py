@@ -1,55 +1,65 @@
-"""What a head is, and what those have in common that draft from features (EAGLE, multi-token prediction).
+"""The parts that all trained heads share: configuration, module, kind, and a loaded head.
 
-Alignment, which is where implementations go wrong: row i of a feature head reads the target's feature of token i and the *next*
-token, i + 1, at position i; what it says is about token i + 2. Tokens are shifted by one, features are not. Of several modules each
-shifts tokens by one more.
+Alignment, where implementations go wrong: row i of a head that reads features holds the target's
+feature of token i and the *next* token, i + 1. The row is at position i and predicts token i + 2.
+Tokens are shifted by one, features are not. Each further module of a head shifts the tokens by one
+more.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from ..cache import KVCache
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Output
+from ..models.decoder import Decoder, run_layers
+from ..models.layers import lookup, rms_norm
+from ..models.translated import LACKING
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Head:
-    """A loaded head.
+class HeadConfig:
+    """The configuration of a head. Subclasses are frozen dataclasses and therefore hashable.
 
     Attributes:
-      module: its parameters, with the forward.
-      config: its shapes and variants, one of the configurations in this package; hashable.
-      name: what it was loaded as.
-      layout: how its checkpoint was written, see ``layouts``; empty for one that was not loaded.
+      kind: the name of the kind of head.
+      vocab_size, target_size, target_layers: vocabulary, width and depth of the target that the
+        head was made for.
+      taps: the layers of the target whose inputs the head reads, see ``Decoder``; ``target_layers``
+        itself stands for the output of the last layer.
+      layers: the decoder layers of the head, or of each of its modules; None for a head without
+        decoder layers.
+      modules: the number of modules, see ``HeadModule.modules``.
+      mask_token: the token that stands at places that are not known yet; None for a head that reads
+        no such places.
+      num_heads: the number of heads that read one hidden state, each for a token further on
+        (Medusa); 0 for a head that continues its own hidden states or predicts a block.
+      reads_tokens: whether such heads also read the tokens since that hidden state (Hydra).
     """
-
-    module: nnx.Module
-    config: Any
-    name: str
-    layout: str = ""
-
-
-class HeadConfig(Protocol):
-    """What all configurations have. ``kind`` names the family; ``target_size``, ``target_layers`` and ``vocab_size`` are those of the
-    target that the head was made for; ``taps`` are the layers whose inputs it reads, see ``Decoder``."""
 
     kind: ClassVar[str]
     vocab_size: int
     target_size: int
     target_layers: int
     taps: tuple[int, ...]
+    layers: ModelConfig | None
+    modules: int = 1
+    mask_token: int | None = None
+    num_heads: int = 0
+    reads_tokens: ClassVar[bool] = False
+
+    def with_dtype(self, dtype: str) -> "HeadConfig":
+        """The same configuration for weights of type ``dtype``."""
+        return dataclasses.replace(self, layers=self.layers.replace(dtype=dtype))
 
 
-class AfterLastLayer:
-    """What follows for a configuration whose head reads what leaves the target's last layer, and whose ``layers`` are as wide as the target."""
+class LastLayerConfig(HeadConfig):
+    """The configuration of a head as wide as the target that reads the output of its last layer."""
 
     layers: ModelConfig
-    target_layers: int
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -64,39 +74,112 @@ class AfterLastLayer:
         return self.layers.vocab_size
 
 
-class FeatureHead(Protocol):
-    """A head that drafts token by token from features and has a cache of its own.
+class HeadModule(nnx.Module):
+    """The parameters and the forward of a head.
 
-    Attributes:
-      config: with ``layers``, the ModelConfig of a module's decoder layers, by which its cache is made.
-      modules: those that follow one another, mostly the head itself alone. Module k, counted from 0, reads the hidden states of module
-        k - 1, the first one the features, and in each row the token one further on; the last continues its own hidden states.
+    A head that predicts token by token from features has a cache of its own. Its call
+
+        module(target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None)
+
+    continues N rows:
+
+    - ``tokens`` int32 [B, N]: in row i the token after that of the feature; in module k the token k
+      further on.
+    - ``features`` float32 [B, N, E]: the target's, from ``fuse``, or ``hidden`` of an earlier call.
+    - ``positions`` int32 [B, N]: the positions of the features.
+    - ``mask``, ``rows``, ``row_positions``: as in ``Decoder``.
+    - ``cache``: as in ``Decoder``, with the layers of all modules one after another.
+
+    It returns an Output: ``hidden`` float32 [B, N, E] serves as the features of the next tokens,
+    ``rows`` are the module's. ``logits(target, hidden)`` maps hidden states to float32 [..., V] over
+    the target's vocabulary; ``LACKING`` marks tokens that the head does not know. ``MedusaHeads``
+    and ``BlockHead`` take other arguments.
     """
 
-    config: Any
-    modules: Sequence["FeatureModule"]
+    config: HeadConfig
+
+    @property
+    def modules(self) -> Sequence[nnx.Module]:
+        """The modules that follow one another: here the head itself.
+
+        Module k, counted from 0, reads the hidden states of module k - 1, and in each row the token
+        one further on; module 0 reads the features. The last module continues its own hidden
+        states.
+        """
+        return (self,)
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
-        """The features float32 [B, N, E] of tokens whose taps are these: what takes the place of the head's own hidden states."""
+        """The features float32 [B, N, E] of tokens with these taps.
 
-
-class FeatureModule(Protocol):
-    """What reads the rows of a FeatureHead."""
-
-    def __call__(
-        self, target: Decoder, tokens, features, positions, mask, cache: KVCache | None = None, *, rows=None, row_positions=None
-    ) -> Output:
-        """Continues N rows.
-
-        Args:
-          tokens: int32 [B, N], in row i the token after that of the feature; in module k the token k further on.
-          features: float32 [B, N, E], real ones from ``fuse``, or ``hidden`` of an earlier call.
-          positions: int32 [B, N], those of the features.
-          mask, rows, row_positions: as in ``Decoder``.
-          cache: as in ``Decoder``, with the layers of all modules one after another.
-
-        Returns an Output whose ``hidden`` float32 [B, N, E] takes the place of the next tokens' features, and whose rows are the module's.
+        Here: the target's last hidden states after its final norm.
         """
+        return rms_norm(taps[0], target.norm[...], target.config.norm_eps)
 
-    def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:
-        """Float32 [..., V] over the target's vocabulary; ``LACKING`` where the head does not know a token."""
+    def mask(self, target: Decoder) -> tuple[int, jax.Array] | None:
+        """The token and the feature float32 [1, 1, E] at places that are not known yet.
+
+        None for a head that reads no such places.
+        """
+        return None
+
+
+class Kind(NamedTuple):
+    """A kind of head. ``module(config, key, dtype=None)`` makes a random one.
+
+    Attributes:
+      config: the class of its configurations.
+      module: the class of its modules.
+    """
+
+    config: type[HeadConfig]
+    module: type[HeadModule]
+
+    @property
+    def name(self) -> str:
+        return self.config.kind
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Head:
+    """A loaded head.
+
+    Attributes:
+      module: its parameters, with the forward.
+      config: its shapes and variants; hashable.
+      name: the name that it was loaded by.
+      layout: the layout of its checkpoint; empty for a head that was not loaded.
+    """
+
+    module: HeadModule
+    config: HeadConfig
+    name: str
+    layout: str = ""
+
+
+def embeddings(own: nnx.Param | None, target: Decoder, tokens: jax.Array) -> jax.Array:
+    """Float32 [B, N, E] of tokens int32 [B, N]: from the head's own table, or else the target's."""
+    return lookup((target.embed if own is None else own)[...], tokens).astype(jnp.float32)
+
+
+def run_own_layers(layers, config: ModelConfig, x, positions, mask, cache: KVCache | None, dtype, **rows) -> tuple:
+    """The residual stream after the head's layers and their key/value rows.
+
+    Rows are stored in the dtype of the cache, or in ``dtype`` where there is no cache. The other
+    arguments are as in ``run_layers``.
+    """
+    dtype = dtype if cache is None else cache.layers[0][0].dtype
+    x, new_rows, _ = run_layers(layers, config, x, positions, mask, cache, dtype, **rows)
+    return x, new_rows
+
+
+def over_target_vocabulary(
+    scores: jax.Array, draft_to_target: jax.Array, vocab_size: int, lacking: float = LACKING
+) -> jax.Array:
+    """Scores [..., Vd] of the draft vocabulary as float32 [..., V], ``lacking`` at other tokens.
+
+    Args:
+      draft_to_target: int32 [Vd], for each token of the draft vocabulary the target's token minus
+        its own number.
+    """
+    known = jnp.arange(scores.shape[-1]) + draft_to_target
+    return jnp.full((*scores.shape[:-1], vocab_size), lacking, jnp.float32).at[..., known].set(scores)

@@ -1,7 +1,11 @@
-"""Block drafting in one pass: DFlash (2602.06036), its causal variant (JetSpec, 2606.18394), Markov and confidence heads (DSpark, 2607.05147).
+"""Block heads predict a whole block in one forward.
 
-The head attends to a context, keys and values that each of its layers makes of the target's fused features, one row for each committed
-token; beside it stands the block: the root and masks. One forward scores all places of the block.
+DFlash (2602.06036); its causal variant JetSpec (2606.18394); Markov and confidence heads of DSpark
+(2607.05147).
+
+The head attends to a context: for each committed token one row of keys and values per layer, made
+from the target's fused features. Beside the context stands the block: the root and masks. One
+forward scores all places of the block.
 """
 
 import dataclasses
@@ -14,39 +18,46 @@ from jax import lax
 
 from ..cache import KVCache
 from ..errors import ConfigError
+from ..models.base import Output
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer, Output, run_layers
+from ..models.decoder import Decoder, Layer
 from ..models.layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
-from .eagle import embeddings
+from .base import HeadConfig, HeadModule, Kind, embeddings, over_target_vocabulary, run_own_layers
 
 MARKOV = ("vanilla", "gated", "rnn")
 """Kinds of Markov corrections, see ``Markov``."""
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockConfig:
+class BlockConfig(HeadConfig):
     """A block head.
 
     Attributes:
       layers: its decoder layers; ``vocab_size`` is the target's.
       target_size, target_layers: the target's width and depth.
-      taps: layers of the target whose inputs are read. Published configurations name the layers whose *outputs* are read, one less.
-      mask_token: what stands at the places that are not known yet.
-      block_size: places of a block, the root included.
-      causal: whether a place sees only those before it (JetSpec).
-      from_root: whether a place says the token *after* it, so that the root's place is used too (DSpark); else each place says its own.
+      taps: the layers of the target whose inputs are read.
+      mask_token: the token at the places that are not known yet.
+      block_size: places of a block, the root's included.
+      causal: whether a place sees only itself and the places before it (JetSpec).
+      from_root: whether a place predicts the token *after* it, so that the root's place is used too
+        (DSpark); else each place predicts its own token.
       markov_rank: of the correction by the token before (DSpark); 0 for none.
-      markov: its kind, one of ``MARKOV``.
+      markov: the kind of correction, one of ``MARKOV``.
       confidence: whether there is a confidence head.
-      confidence_markov: whether that also reads the Markov embedding of the token before.
+      confidence_markov: whether the confidence head also reads the Markov embedding of the token
+        before.
       own_embedding, own_head: whether the checkpoint brings them; else the target's serve.
+      draft_vocab_size: the number of tokens that the head knows; None for all. Fewer tokens need a
+        head of their own.
+      causal_windows: whether layers with an attention window are causal where the other layers are
+        not (speculators).
     """
 
     layers: ModelConfig
     target_size: int
     target_layers: int
     taps: tuple[int, ...]
-    mask_token: int
+    mask_token: int = dataclasses.field()  # not the default of the base class
     block_size: int = 16
     causal: bool = False
     from_root: bool = False
@@ -56,17 +67,31 @@ class BlockConfig:
     confidence_markov: bool = False
     own_embedding: bool = False
     own_head: bool = False
+    draft_vocab_size: int | None = None
+    causal_windows: bool = False
     kind: ClassVar[str] = "block"
 
     def __post_init__(self):
-        if self.layers.hidden_size != self.target_size and not (self.own_embedding and self.own_head):
+        if self.draft_vocab_size is None:
+            object.__setattr__(self, "draft_vocab_size", self.vocab_size)
+        own, width, Vd = self.own_embedding and self.own_head, self.layers.hidden_size, self.draft_vocab_size
+        if width != self.target_size and not own:
             raise ConfigError(
-                f"the block head is {self.layers.hidden_size} wide and its target {self.target_size}: it needs an embedding and a head of its own"
+                f"the block head is {width} wide and its target {self.target_size}: "
+                f"it needs an embedding and a head of its own"
             )
         if self.markov not in MARKOV:
-            raise ConfigError(f"the block head's Markov correction {self.markov!r} is not supported; use one of {', '.join(MARKOV)}")
+            raise ConfigError(f"the Markov correction {self.markov!r} is not supported; use one of {', '.join(MARKOV)}")
         if self.confidence_markov and not self.markov_rank:
             raise ConfigError("the block head's confidence reads a Markov embedding, and markov_rank is 0")
+        if not 0 < Vd <= self.vocab_size:
+            raise ConfigError(f"draft_vocab_size is {Vd}; it must be from 1 to {self.vocab_size}")
+        if Vd < self.vocab_size and not self.own_head:
+            raise ConfigError(
+                f"the block head knows {Vd} of {self.vocab_size} tokens; it needs an output matrix of its own"
+            )
+        if self.drafts < 1:
+            raise ConfigError(f"block_size {self.block_size} leaves no place to draft at; use a larger one")
 
     @property
     def vocab_size(self) -> int:
@@ -74,16 +99,21 @@ class BlockConfig:
 
     @property
     def drafts(self) -> int:
-        """Tokens that one block drafts."""
+        """The number of tokens that one block drafts."""
         return self.block_size - (not self.from_root)
 
 
 class Markov(nnx.Module):
-    """A low-rank correction of a place's logits: ``second`` [V, r] times a code of the token before it, ``first`` [V, r] of that token.
+    """A low-rank correction of a place's logits by the token before the place.
 
-    "gated" multiplies the code by the sigmoid of ``gate`` [r, E + r] of the place's hidden state and itself. "rnn" has a state beside it,
-    zeros where a block begins: ``gate`` [3r, 2r + E] of state, code and hidden state says how much of the state stays, what else it
-    becomes, and the code that is used.
+    The correction is ``second`` [Vd, r] times a code of that token:
+
+    - "vanilla": the code is the token's row of ``first`` [V, r].
+    - "gated": the code is multiplied by the sigmoid of ``gate`` [r, E + r] of the place's hidden
+      state and the code.
+    - "rnn": there is also a state, zeros at the first place of a block. ``gate`` [3r, 2r + E] of
+      state, code and hidden state gives how much of the state stays, the new part of the state, and
+      the code that is used.
     """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype):
@@ -91,7 +121,7 @@ class Markov(nnx.Module):
         first, second, gate = jax.random.split(key, 3)
         self.kind = config.markov
         self.first = matrix(first, (V, r), ("vocab", None), dtype)
-        self.second = matrix(second, (V, r), ("vocab", None), dtype, 0.0)
+        self.second = matrix(second, (config.draft_vocab_size, r), ("vocab", None), dtype, 0.0)
         shape = {"gated": (r, E + r), "rnn": (3 * r, 2 * r + E)}.get(self.kind)
         self.gate = matrix(gate, shape, (None, None), dtype) if shape else None
         self.gate_bias = param(jnp.zeros(shape[0], dtype), (None,)) if shape else None
@@ -101,8 +131,13 @@ class Markov(nnx.Module):
         return lookup(self.first[...], before).astype(jnp.float32)
 
     def step(self, state: jax.Array, hidden: jax.Array, before: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The state float32 [..., r] after a place, and the place's code: of the state before, its hidden state [..., E] and int32 [...],
-        the token before it."""
+        """The state float32 [..., r] after a place, and the place's code.
+
+        Args:
+          state: float32 [..., r], before the place.
+          hidden: float32 [..., E], of the place.
+          before: int32 [...], the token before the place.
+        """
         code = self.embedding(before)
         if self.kind == "vanilla":
             return state, code
@@ -114,70 +149,124 @@ class Markov(nnx.Module):
         return stays * state + (1 - stays) * jnp.tanh(becomes), jnp.tanh(code)
 
     def codes(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Codes float32 [..., D, r] of the D places of blocks, one after another: of hidden states [..., D, E] and tokens int32 [..., D]."""
+        """Codes float32 [..., D, r] of the D places of blocks, in order.
+
+        Args:
+          hidden: float32 [..., D, E], the hidden states of the places.
+          before: int32 [..., D], the token before each place.
+        """
         places = (jnp.moveaxis(hidden, -2, 0), jnp.moveaxis(before, -1, 0))
         state = jnp.zeros((*before.shape[:-1], self.first.shape[1]))
         return jnp.moveaxis(lax.scan(lambda state, place: self.step(state, *place), state, places)[1], 0, -2)
 
     def __call__(self, code: jax.Array) -> jax.Array:
-        """Float32 [..., V] to be added to the logits of places with these codes."""
+        """Float32 [..., Vd] over the draft vocabulary, of codes [..., r]."""
         return linear(code, self.second[...])
 
 
-class BlockHead(nnx.Module):
-    """``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to it, ``norm`` goes before the output."""
+class BlockHead(HeadModule):
+    """A block head.
+
+    ``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to it,
+    and ``norm`` stands before the output. ``draft_to_target`` int32 [Vd] is as in ``Eagle3Head``;
+    None for a head that knows the whole vocabulary.
+    """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
-        layers, E = config.layers, config.layers.hidden_size
+        layers, E, Vd = config.layers, config.layers.hidden_size, config.draft_vocab_size
         dtype = jnp.dtype(dtype or layers.dtype)
         fc, embed, head, markov, confidence, *keys = jax.random.split(key, layers.num_layers + 5)
         self.config = config
         self.fc = matrix(fc, (E, len(config.taps) * config.target_size), ("embed", None), dtype)
         self.hidden_norm, self.norm = (param(jnp.ones(E, dtype), ("embed",)) for _ in range(2))
         self.layers = nnx.List([Layer(layers, k, dtype) for k in keys])
-        shape, axes = (layers.vocab_size, E), ("vocab", "embed")
-        self.embed = matrix(embed, shape, axes, dtype) if config.own_embedding else None
-        self.head = matrix(head, shape, axes, dtype) if config.own_head else None
+        self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
+        self.head = matrix(head, (Vd, E), ("vocab", "embed"), dtype) if config.own_head else None
+        offsets = nnx.Variable(jnp.zeros(Vd, jnp.int32), axes=(None,))
+        self.draft_to_target = offsets if Vd < config.vocab_size else None
         self.markov = Markov(config, markov, dtype) if config.markov_rank else None
         read = E + config.markov_rank * config.confidence_markov
         self.confidence = matrix(confidence, (1, read), (None, None), dtype) if config.confidence else None
         self.confidence_bias = param(jnp.zeros(1, dtype), (None,)) if config.confidence else None
 
-    def context(self, taps: tuple, positions: jax.Array, dtype) -> tuple:
-        """For each layer the keys and values [B, K, N, D] of N committed tokens, from their taps [B, N, E] and positions int32 [B, N]."""
-        layers = self.config.layers
-        fused = rms_norm(linear(jnp.concatenate(taps, -1), self.fc[...]), self.hidden_norm[...], layers.norm_eps)
-        angles = rotary(positions, layers)
-        return tuple(layer.keys_values(fused, layers, angles, dtype) for layer in self.layers)
+    def fuse(self, target: Decoder | None, taps: tuple) -> jax.Array:
+        """The features float32 [B, N, E] of tokens with these taps [B, N, target's E].
 
-    def __call__(self, target: Decoder, tokens, positions, cache: KVCache | None, mask=None, rows: tuple | None = None) -> Output:
+        They make the context.
+        """
+        return rms_norm(
+            linear(jnp.concatenate(taps, -1), self.fc[...]), self.hidden_norm[...], self.config.layers.norm_eps
+        )
+
+    def context(self, taps: tuple, positions: jax.Array, dtype) -> tuple:
+        """For each layer the keys and values [B, K, N, D] of N committed tokens.
+
+        Args:
+          taps: [B, N, target's E] each, of the tokens.
+          positions: int32 [B, N].
+        """
+        features, angles = self.fuse(None, taps), rotary(positions, self.config.layers)
+        return tuple(layer.keys_values(features, self.config.layers, angles, dtype) for layer in self.layers)
+
+    def __call__(
+        self, target: Decoder, tokens, positions, cache: KVCache | None, mask=None, rows: tuple | None = None
+    ) -> Output:
         """One forward of a block.
 
         Args:
-          tokens, positions: int32 [B, N], the root and masks, and where they stand.
+          tokens, positions: int32 [B, N], the root and masks, and their positions.
           cache: the context, all of which every place sees.
-          mask, rows: in training, where there is no cache: rows of a context, and bool [B, N, M] of what each place sees of them and of
-            the block. By default a block without rows, causal or not.
+          mask, rows: in training, where there is no cache: rows of a context, and which of them and
+            of the block each place sees, bool [B, N, M]. By default there are no rows, and the
+            configuration says what each place sees.
 
         Returns an Output with ``hidden`` float32 [B, N, E] after the final norm.
         """
-        N, config = tokens.shape[1], self.config.layers
-        if mask is None:
-            mask = jnp.tril(jnp.ones((N, N), bool)) if self.config.causal else jnp.ones((N, N), bool)
-        dtype = self.fc[...].dtype if cache is None else cache.layers[0][0].dtype
-        x = embeddings(self.embed, target, tokens)
-        x, new_rows, _ = run_layers(self.layers, config, x, positions, mask, cache, dtype, rows=rows)
+        config, dtype = self.config.layers, self.fc[...].dtype
+        x, new_rows = embeddings(self.embed, target, tokens), ()
+        masks = self._masks(tokens.shape[1]) if mask is None else (mask,) * config.num_layers
+        for i, mask in enumerate(masks):
+            one = slice(i, i + 1)
+            layer = config.replace(num_layers=1, windows=config.windows[one])
+            past = None if cache is None else cache.replace(layers=cache.layers[one])
+            earlier = None if rows is None else rows[one]
+            x, row = run_own_layers(self.layers[one], layer, x, positions, mask, past, dtype, rows=earlier)
+            new_rows += row
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 
+    def _masks(self, places: int) -> list[jax.Array]:
+        """Bool [N, N] for each layer: which places of a block each place sees."""
+        whole = jnp.ones((places, places), bool)
+        windows = self.config.layers.windows or (None,) * self.config.layers.num_layers
+        causal = [self.config.causal or self.config.causal_windows and window is not None for window in windows]
+        return [jnp.tril(whole) if c else whole for c in causal]
+
     def logits(self, target: Decoder, hidden: jax.Array, code: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E], corrected by the codes [..., r] of a Markov head; None leaves that out."""
+        """Float32 [..., V] of hidden states [..., E]; ``LACKING`` marks tokens that the head does not know.
+
+        ``code``: float32 [..., r], the codes of a Markov head; None for no correction.
+        """
         scores = target.logits(hidden) if self.head is None else linear(hidden, self.head[...])
-        return scores if code is None else scores + self.markov(code)
+        if self.draft_to_target is not None:
+            scores = over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size)
+        return scores if code is None else scores + self.correction(code)
+
+    def correction(self, code: jax.Array) -> jax.Array:
+        """Float32 [..., V], added to the logits of places whose Markov codes are these [..., r]."""
+        scores = self.markov(code)
+        if self.draft_to_target is None:
+            return scores
+        return over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size, 0.0)
 
     def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Float32 [...], DSpark's confidence: how probable it is that the token of each place is accepted if those before it are.
+        """Float32 [...], DSpark's confidence: the probability that a place's token is accepted if
+        those before are.
 
-        Reads the place's hidden state [..., E] and the token before, never the token itself.
+        It depends on the place's hidden state [..., E] and on the token before, int32 [...], never
+        on the token itself.
         """
         read = jnp.concatenate([hidden, self.markov.embedding(before)], -1) if self.config.confidence_markov else hidden
         return jax.nn.sigmoid(linear(read, self.confidence[...], value_of(self.confidence_bias))[..., 0])
+
+
+KIND = Kind(BlockConfig, BlockHead)

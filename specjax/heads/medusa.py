@@ -1,33 +1,31 @@
-"""Heads that look only at the target's last hidden state: Medusa (Cai et al. 2024, 2401.10774) and Hydra (Ankner et al. 2024, 2402.05109).
+"""Medusa heads (Cai et al. 2024, 2401.10774) predict tokens from one hidden state of the target.
 
-Head k says the token k + 1 places after the one that the target itself says next. A Medusa head knows nothing of the tokens between; a
-Hydra head reads their embeddings. In Hydra++ the hidden states first pass a decoder layer with a cache of its own, the prefix layer.
+The target itself predicts the next token. Head k, counted from 0, predicts the token k + 1 places
+after that one, without knowing the tokens between.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer, Output, run_layers
-from ..models.layers import linear, matrix, param, rms_norm, value_of
-from .eagle import embeddings
+from ..models.base import Output
+from ..models.decoder import Decoder
+from ..models.layers import linear, matrix, param, value_of
+from .base import HeadConfig, HeadModule, Kind
 
 
 @dataclasses.dataclass(frozen=True)
-class MedusaConfig:
-    """Medusa and Hydra heads.
+class MedusaConfig(HeadConfig):
+    """Medusa heads.
 
     Attributes:
       target_size, target_layers, vocab_size: the target's.
-      num_heads: how many tokens are drafted.
-      num_layers: blocks of each head. In published checkpoints those after the first may all hold the same weights.
-      hydra: whether head k also reads the embeddings of the k + 1 tokens since the hidden state.
-      head_bias: whether the output matrices have one; Hydra's do.
-      own_embedding: whether the checkpoint brings token embeddings (Hydra); else the target's serve.
-      layers: the prefix layer, or several, as wide as the target; None for none.
+      num_heads: the number of heads, which is the number of drafted tokens.
+      num_layers: blocks of each head. In published checkpoints all blocks after the first may hold
+        the same weights.
       dtype: of the weights.
     """
 
@@ -36,23 +34,23 @@ class MedusaConfig:
     vocab_size: int
     num_heads: int = 5
     num_layers: int = 1
-    hydra: bool = False
-    head_bias: bool = False
-    own_embedding: bool = False
-    layers: ModelConfig | None = None
     dtype: str = "float32"
-
-    @property
-    def kind(self) -> str:
-        return "hydra" if self.hydra else "medusa"
+    kind: ClassVar[str] = "medusa"
+    layers: ClassVar[None] = None
 
     @property
     def taps(self) -> tuple[int, ...]:
         return (self.target_layers,)
 
+    def with_dtype(self, dtype: str) -> "MedusaConfig":
+        return dataclasses.replace(self, dtype=dtype)
+
 
 class ResBlock(nnx.Module):
-    """``x + silu(linear(x))``. Where x, [..., inputs * E], is wider than the output, [..., E], the residual path is a linear map as well."""
+    """``x + silu(linear(x))``, [..., inputs * E] to [..., E].
+
+    With several inputs the residual path is a linear map too.
+    """
 
     def __init__(self, size: int, inputs: int, key: jax.Array, dtype):
         first, rest = jax.random.split(key)
@@ -68,59 +66,50 @@ class ResBlock(nnx.Module):
 
 
 class MedusaHead(nnx.Module):
-    """Blocks and an output matrix. The first block of Hydra's head k reads k + 2 vectors: the hidden state and k + 1 embeddings."""
+    """Blocks and an output matrix.
 
-    def __init__(self, config: MedusaConfig, k: int, key: jax.Array, dtype):
+    The first block reads ``inputs`` vectors of width E side by side.
+    """
+
+    def __init__(self, config: MedusaConfig, key: jax.Array, dtype, inputs: int = 1, bias: bool = False):
         head, *keys = jax.random.split(key, config.num_layers + 1)
         E, V = config.target_size, config.vocab_size
-        self.blocks = nnx.List([ResBlock(E, k + 2 if config.hydra and j == 0 else 1, key, dtype) for j, key in enumerate(keys)])
+        self.blocks = nnx.List([ResBlock(E, 1 if j else inputs, key, dtype) for j, key in enumerate(keys)])
         self.head = matrix(head, (V, E), ("vocab", "embed"), dtype)
-        self.head_bias = param(jnp.zeros(V, dtype), ("vocab",)) if config.head_bias else None
+        self.head_bias = param(jnp.zeros(V, dtype), ("vocab",)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Float32 [..., V] of x float32 [..., E], or of what Hydra joined."""
+        """Float32 [..., V] of x float32 [..., inputs * E]."""
         for block in self.blocks:
             x = block(x)
         return linear(x, self.head[...], value_of(self.head_bias))
 
 
-class MedusaHeads(nnx.Module):
-    """All heads of a target. With a prefix layer this is a ``FeatureHead``, which knows hidden states and no tokens; ``norm`` follows it."""
+class MedusaHeads(HeadModule):
+    """All heads of a target."""
 
     def __init__(self, config: MedusaConfig, key: jax.Array, dtype=None):
-        dtype, shape = jnp.dtype(dtype or config.dtype), (config.vocab_size, config.target_size)
-        embed, prefix, *keys = jax.random.split(key, config.num_heads + 2)
+        dtype = jnp.dtype(dtype or config.dtype)
+        _, _, *keys = jax.random.split(key, config.num_heads + 2)  # Hydra has parameters for the first two
         self.config = config
-        self.heads = nnx.List([MedusaHead(config, k, key, dtype) for k, key in enumerate(keys)])
-        self.embed = matrix(embed, shape, ("vocab", "embed"), dtype) if config.own_embedding else None
-        layers = jax.random.split(prefix, config.layers.num_layers) if config.layers else ()
-        self.layers = nnx.List([Layer(config.layers, key, dtype) for key in layers])
-        self.norm = param(jnp.ones(config.target_size, dtype), ("embed",)) if config.layers else None
+        self.heads = nnx.List([MedusaHead(config, key, dtype) for key in keys])
 
-    modules = property(lambda self: (self,))
-
-    def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
-        """The last hidden states float32 [B, N, E], after the final norm."""
-        return rms_norm(taps[0], target.norm[...], target.config.norm_eps)
-
-    def __call__(self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None) -> Output:
-        """What the heads read: without a prefix layer the features as they are."""
-        config = self.config.layers
-        if config is None:
-            return Output(features, ())
-        dtype = self.norm[...].dtype if cache is None else cache.layers[0][0].dtype
-        x, new_rows, _ = run_layers(self.layers, config, features, positions, mask, cache, dtype, rows=rows, row_positions=row_positions)
-        return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
+    def __call__(
+        self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
+    ) -> Output:
+        """The hidden states that the heads read: the features as they are."""
+        return Output(features, ())
 
     def logits(self, target: Decoder, k: int, hidden: jax.Array, tokens: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V], what head k says.
+        """Float32 [..., V], the prediction of head k.
 
         Args:
-          hidden: float32 [..., E], what a call made of the token before the root: the newest that the target has read.
-          tokens: int32 [..., k + 1], for Hydra: the root and the k tokens drafted after it. Their leading axes may be longer than those
-            of ``hidden``.
+          hidden: float32 [..., E], the hidden state of the token before the root: the newest token
+            that the target has read.
+          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Medusa heads do
+            not read them.
         """
-        if self.config.hydra:
-            read = embeddings(self.embed, target, tokens).reshape(*tokens.shape[:-1], -1)
-            hidden = jnp.concatenate([jnp.broadcast_to(hidden, (*tokens.shape[:-1], hidden.shape[-1])), read], -1)
         return self.heads[k](hidden)
+
+
+KIND = Kind(MedusaConfig, MedusaHeads)

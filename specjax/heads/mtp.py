@@ -1,11 +1,15 @@
-"""Multi-token prediction: decoder layers trained with the target to say the tokens after the next (DeepSeek-V3, 2412.19437, section 2.2).
+"""Multi-token prediction: modules trained with the target (DeepSeek-V3, 2412.19437, section 2.2).
 
-Of D modules, h^0 being the target's features, module k says in row i the token t_(i + k + 1):
+There are D modules, and h^0 is the target's feature. In row i module k predicts token
+t_(i + k + 1):
 
-    h'^k_i = M_k [RMSNorm(h^(k - 1)_i); RMSNorm(E(t_(i + k)))]        h^k = TRM_k(h'^k)        p^k_i = OutHead(h^k_i)
+    h'^k_i = M_k [RMSNorm(h^(k - 1)_i); RMSNorm(E(t_(i + k)))]
+    h^k = TRM_k(h'^k)
+    p^k_i = OutHead(h^k_i)
 
-Each has keys and values of its own, in which row i is at position i. The last one is used again for tokens further on, on its own hidden
-states, as is the only one of most checkpoints. Modules are numbered from 0 below.
+Each module has keys and values of its own, in which row i is at position i. The last module is used
+again for tokens further on and then reads its own hidden states. Most checkpoints have one module.
+The code counts modules from 0.
 """
 
 import dataclasses
@@ -15,25 +19,29 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ..models.base import Output
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer, Output, run_layers
+from ..models.decoder import Decoder, Layer
 from ..models.layers import linear, matrix, param, rms_norm
-from .base import AfterLastLayer
-from .eagle import embeddings
+from .base import HeadModule, Kind, LastLayerConfig, embeddings, run_own_layers
 
 
 @dataclasses.dataclass(frozen=True)
-class MtpConfig(AfterLastLayer):
+class MtpConfig(LastLayerConfig):
     """Modules that predict further tokens.
 
     Attributes:
       layers: the decoder layers of each module, as wide as the target.
-      target_layers: how many the target has.
-      normed_features: whether the first reads the target's hidden state after the final norm.
-      norm_output: whether they hand on their hidden states after their norm (GLM), rather than the raw ones (DeepSeek).
-      hidden_first: whether the joined input begins with the hidden state (the paper's formula, MiMo), rather than the embedding.
-      own_embedding, own_head: whether the checkpoint brings them, for each module; else the target's serve.
-      modules: how many there are.
+      target_layers: the target's number of layers.
+      normed_features: whether module 0 reads the target's hidden state after the final norm, rather
+        than before it.
+      norm_output: whether a module hands on its hidden state after its norm (GLM), rather than
+        before it (DeepSeek).
+      hidden_first: whether the hidden state comes first in the joined input (the paper's formula,
+        MiMo), rather than the embedding.
+      own_embedding, own_head: whether the checkpoint brings them for each module; else the target's
+        serve.
+      modules: the number of modules.
     """
 
     layers: ModelConfig
@@ -47,19 +55,25 @@ class MtpConfig(AfterLastLayer):
     kind: ClassVar[str] = "mtp"
 
 
-class MtpHead(nnx.Module):
+class MtpHead(HeadModule):
     """The modules, one after another."""
+
+    modules = ()  # every head holds its own list
 
     def __init__(self, config: MtpConfig, key: jax.Array, dtype=None):
         self.config = config
-        self.modules = nnx.List([MtpModule(config, i, k, dtype) for i, k in enumerate(jax.random.split(key, config.modules))])
+        keys = jax.random.split(key, config.modules)
+        self.modules = nnx.List([MtpModule(config, i, k, dtype) for i, k in enumerate(keys)])
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
-        return rms_norm(taps[0], target.norm[...], target.config.norm_eps) if self.config.normed_features else taps[0]
+        return super().fuse(target, taps) if self.config.normed_features else taps[0]
 
 
 class MtpModule(nnx.Module):
-    """Module number ``place``: ``join`` [E, 2E] of the normed embedding and the normed hidden state, decoder layers, a norm before the output."""
+    """Module ``place``:
+
+    ``join`` [E, 2E] of normed embedding and hidden state, decoder layers, a norm at the end.
+    """
 
     def __init__(self, config: MtpConfig, place: int, key: jax.Array, dtype=None):
         layers, E = config.layers, config.layers.hidden_size
@@ -73,18 +87,25 @@ class MtpModule(nnx.Module):
         self.embed = matrix(embed, shape, axes, dtype) if config.own_embedding else None
         self.head = matrix(head, shape, axes, dtype) if config.own_head else None
 
-    def __call__(self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None) -> Output:
+    def __call__(
+        self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
+    ) -> Output:
         config, eps = self.config.layers, self.config.layers.norm_eps
         embedded = rms_norm(embeddings(self.embed, target, tokens), self.embedding_norm[...], eps)
         hidden = rms_norm(features, self.hidden_norm[...], eps)
-        x = linear(jnp.concatenate([hidden, embedded] if self.config.hidden_first else [embedded, hidden], -1), self.join[...])
-        dtype = self.join[...].dtype
+        parts = [hidden, embedded] if self.config.hidden_first else [embedded, hidden]
+        x = linear(jnp.concatenate(parts, -1), self.join[...])
         if cache is not None:
-            cache = cache.replace(layers=cache.layers[self.place * config.num_layers :][: config.num_layers])
-            dtype = cache.layers[0][0].dtype
-        x, new_rows, _ = run_layers(self.layers, config, x, positions, mask, cache, dtype, rows=rows, row_positions=row_positions)
+            first = self.place * config.num_layers
+            cache = cache.replace(layers=cache.layers[first : first + config.num_layers])
+        x, new_rows = run_own_layers(
+            self.layers, config, x, positions, mask, cache, self.join[...].dtype, rows=rows, row_positions=row_positions
+        )
         return Output(rms_norm(x, self.norm[...], eps) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:
         normed = hidden if self.config.norm_output else rms_norm(hidden, self.norm[...], self.config.layers.norm_eps)
         return target.logits(normed) if self.head is None else linear(normed, self.head[...])
+
+
+KIND = Kind(MtpConfig, MtpHead)

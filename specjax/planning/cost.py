@@ -99,7 +99,7 @@ def measure(
         drafters = {n: TokenRecycling(_bushy(n)) for n in nodes[1:]}
     else:
         drafters = {n: Blank(_bushy(n), Drawn.CHOSEN if siblings == "top_k" else Drawn(siblings)) for n in nodes[1:]}
-        deep = min(_LEVELS, getattr(draft.config, "num_heads", _LEVELS)) if isinstance(draft, Head) else _LEVELS
+        deep = min(_LEVELS, draft.config.num_heads or _LEVELS) if isinstance(draft, Head) else _LEVELS
         head = draft.config if isinstance(draft, Head) else None
         drawn = {"siblings": siblings} if "siblings" in own_options(method) else {}
         level = lambda width: make_drafter(method, head=head, tree=_broom(width, deep), **drawn)

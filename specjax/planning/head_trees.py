@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
-from ..heads import Head, MedusaHeads
+from ..heads import Head
 from ..models.decoder import Decoder
 from ..result import Result
 from ..training.head_losses import seen_by, unrolled
@@ -74,9 +74,9 @@ def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array
     """Int32 [N, depth]: row i is the place whose root is token i + 1 of ``tokens`` int32 [1, S], N = S - depth - 1."""
     N = tokens.shape[1] - depth - 1
     features = head.fuse(target, seen_by(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
-    if isinstance(head, MedusaHeads):
+    if head.config.num_heads:
         ((_, hidden),) = unrolled(head, target, features, tokens[:, 1:], 1)
-        read = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.hydra else None
+        read = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.reads_tokens else None
         said = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
     else:
         said = [module.logits(target, hidden) for module, hidden in unrolled(head, target, features, tokens[:, 1:], depth)]

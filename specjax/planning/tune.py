@@ -76,11 +76,11 @@ def tune_tree(
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
     if method in HEADS:
         draft = choose_head(target, (draft,) if draft else (), needs_of(method).kind, method)
-        if getattr(draft.config, "mask_token", None) is not None:
+        if draft.config.mask_token is not None:
             raise RequestError(
                 f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; choose tree_nodes by specjax compare"
             )
-        max_depth = min(max_depth, getattr(draft.config, "num_heads", max_depth))
+        max_depth = min(max_depth, draft.config.num_heads or max_depth)
     Generator(target, method, draft)  # raises where the models are no pair
     texts = Generator(target)(list(prompts), max_new_tokens=max_new_tokens, temperature=temperature, ignore_eos=True)
     length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))

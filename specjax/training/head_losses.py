@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..heads import BlockHead, Eagle3Head, EagleHead, MedusaHeads
-from ..heads.base import FeatureHead, FeatureModule
+from ..heads import BlockHead, Eagle3Head, EagleHead, HeadModule, MedusaHeads
 from ..models.attention import Seen
 from ..models.decoder import Decoder, Output
 from . import losses
@@ -40,9 +39,9 @@ class MedusaLoss:
         ((_, hidden),) = unrolled(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
         total = 0.0
         for k in range(head.config.num_heads):
-            read = jnp.stack([window[:, j : j + N] for j in range(1, k + 2)], -1) if head.config.hydra else None
+            read = jnp.stack([window[:, j : j + N] for j in range(1, k + 2)], -1) if head.config.reads_tokens else None
             label, said = window[:, k + 2 :][:, :N], out.hidden[:, k + 1 :][:, :N]
-            rows = (hidden, label, said) + ((read,) if head.config.hydra else ())
+            rows = (hidden, label, said) + ((read,) if head.config.reads_tokens else ())
 
             def value(hidden, label, said, read=None, k=k):
                 return taught(self.teacher, head.logits(target, k, hidden, read), label, target, said)
@@ -125,7 +124,7 @@ class MtpLoss:
     weight: float = 0.3
     teacher: float = 0.0
 
-    def __call__(self, head: FeatureHead, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+    def __call__(self, head: HeadModule, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
         out = seen_by(target, window[:, :-1], head.config.taps)
         N = window.shape[1] - 1 - self.steps
         features = head.fuse(target, out.taps)[:, :N]
@@ -243,8 +242,8 @@ def seen_by(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) -> O
 
 
 def unrolled(
-    head: FeatureHead, target: Decoder, features: jax.Array, tokens: jax.Array, steps: int
-) -> Iterator[tuple[FeatureModule, jax.Array]]:
+    head: HeadModule, target: Decoder, features: jax.Array, tokens: jax.Array, steps: int
+) -> Iterator[tuple[HeadModule, jax.Array]]:
     """The hidden states float32 [B, N, E] of a head that continues its own, step by step, from ``features`` [B, N, E]; and whose they are.
 
     In step s row i reads token s + i of ``tokens`` int32 [B, N + steps - 1 or more]. Each module sees its own rows up to i, at positions 0 to
@@ -253,7 +252,7 @@ def unrolled(
     rows is needed. A P-EAGLE head reads its mask in all steps but the first.
     """
     B, N = features.shape[:2]
-    rows, mask = None, head.mask(target) if isinstance(head, Eagle3Head) else None
+    rows, mask = None, head.mask(target)
     for s in range(steps):
         k = min(s, len(head.modules) - 1)
         again = s - k

@@ -185,9 +185,7 @@ def _saved(recipe: Recipe, module: nnx.Module, target: LanguageModel, output: Pa
         return draft
     from ..checkpoints.heads import save_head
 
-    config = whole.config
-    layers = {"layers": config.layers.replace(dtype=dtype)} if hasattr(config, "layers") else {"dtype": dtype}
-    whole.config = dataclasses.replace(config, **layers)
+    whole.config = whole.config.with_dtype(dtype)
     head = Head(whole, whole.config, str(output))
     save_head(head, output)
     return head

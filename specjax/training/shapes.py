@@ -12,7 +12,7 @@ from flax import nnx
 
 from ..checkpoints.load import LanguageModel, load
 from ..errors import RequestError
-from ..heads import BlockConfig, BlockHead, Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
+from ..heads import BlockConfig, BlockHead, Eagle3Config, Eagle3Head, EagleConfig, EagleHead, HydraConfig, HydraHeads, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
 from ..heads.block import MARKOV
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
@@ -33,14 +33,13 @@ class MedusaShape:
     num_layers: int = 1
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MedusaHeads:
-        return self._made(target, key)
+        return start_from_output(MedusaHeads(MedusaConfig(**self.sizes(target)), key), target)
 
-    def _made(self, target: LanguageModel, key: jax.Array, **changes) -> MedusaHeads:
+    def sizes(self, target: LanguageModel) -> dict[str, int]:
+        """The fields that configurations of Medusa and of Hydra have in common."""
         own = target.config
-        heads = MedusaHeads(MedusaConfig(own.hidden_size, own.num_layers, own.vocab_size, self.num_heads, self.num_layers, **changes), key)
-        for head in heads.heads:
-            head.head[...] = output_of(target.model)
-        return heads
+        sizes = dict(target_size=own.hidden_size, target_layers=own.num_layers, vocab_size=own.vocab_size)
+        return sizes | dict(num_heads=self.num_heads, num_layers=self.num_layers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +52,10 @@ class HydraShape(MedusaShape):
 
     prefix: bool = False
 
-    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MedusaHeads:
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> HydraHeads:
         layers = layers_like(target.config, 1) if self.prefix else None
-        heads = self._made(target, key, hydra=True, head_bias=True, layers=layers)
+        config = HydraConfig(**self.sizes(target), head_bias=True, layers=layers)
+        heads = start_from_output(HydraHeads(config, key), target)
         for head in heads.heads:  # of all that is joined, the hidden state passes
             head.blocks[0].residual[...] = jnp.eye(*head.blocks[0].residual.shape)
         if self.prefix:  # about what it was before this second norm
@@ -244,6 +244,13 @@ def layers_like(config: ModelConfig, num_layers: int) -> ModelConfig:
 def output_of(model: Decoder) -> jax.Array:
     """The matrix float32 [V, E] from hidden states to logits."""
     return (model.embed if model.head is None else model.head)[...].astype(jnp.float32)
+
+
+def start_from_output(heads, target: LanguageModel):
+    """Medusa or Hydra heads with the target's output matrix in each head."""
+    for head in heads.heads:
+        head.head[...] = output_of(target.model)
+    return heads
 
 
 def begun(head, target: Decoder):

@@ -13,7 +13,7 @@ from test_feature_heads import ordinary
 from test_tree_drafts import rounds, spelled, texts
 
 from specjax import Generator, Hydra, Medusa, RequestError
-from specjax.heads import Head, MedusaConfig, MedusaHeads
+from specjax.heads import KINDS, Head, HydraConfig, MedusaConfig, MedusaHeads
 from specjax.tree import Tree, from_paths, topology
 from specjax.verify import LOSSY, RULES, resolve
 
@@ -24,11 +24,11 @@ PROMPTS = [[7], *random_prompts(7, 30, V, seed=4)]
 PUBLISHED = topology(str(Path(__file__).parents[2] / "docs/trees/mc_sim_7b_63.toml"))
 CONFIGS = {
     "medusa": MedusaConfig(E, L, V, num_heads=4, num_layers=2),
-    "hydra": MedusaConfig(E, L, V, num_heads=4, num_layers=3, hydra=True, head_bias=True, own_embedding=True),
+    "hydra": HydraConfig(E, L, V, num_heads=4, num_layers=3, head_bias=True, own_embedding=True),
 }
 PREFIX = TARGET.config.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=40, norm_eps=1e-3)
 CONFIGS["hydra++"] = dataclasses.replace(CONFIGS["hydra"], num_layers=2, layers=PREFIX)
-HEADS = {name: random_head(MedusaHeads, config, seed=2) for name, config in CONFIGS.items()}
+HEADS = {name: random_head(KINDS[config.kind].module, config, seed=2) for name, config in CONFIGS.items()}
 DRAFTERS = {name: (Medusa if name == "medusa" else Hydra)(PUBLISHED, config) for name, config in CONFIGS.items()}
 
 
@@ -39,13 +39,13 @@ def array(param) -> np.ndarray:
 def plain_logits(heads: MedusaHeads, k: int, hidden: np.ndarray, tokens: list[int]) -> np.ndarray:
     """What head k says after a hidden state [E], and for Hydra the k + 1 tokens since."""
     head, x = heads.heads[k], hidden
-    if heads.config.hydra:
+    if heads.config.reads_tokens:
         x = np.concatenate([hidden, *array(heads.embed)[np.array(tokens)]])
     for j, block in enumerate(head.blocks):
         z = array(block.linear) @ x + array(block.linear_bias)
-        kept = array(block.residual) @ x + array(block.residual_bias) if heads.config.hydra and j == 0 else x
+        kept = array(block.residual) @ x + array(block.residual_bias) if heads.config.reads_tokens and j == 0 else x
         x = kept + z / (1 + np.exp(-z))
-    return array(head.head) @ x + (array(head.head_bias) if heads.config.hydra else 0)
+    return array(head.head) @ x + (array(head.head_bias) if heads.config.reads_tokens else 0)
 
 
 @partial(jax.jit, static_argnames="taps")

@@ -1,4 +1,5 @@
-"""Heads that draft from features against plain numpy in float64, written from the papers and the names of published tensors."""
+"""Heads that draft from features against plain numpy in float64, written from the papers and the
+names of published tensors."""
 
 import dataclasses
 from functools import cache
@@ -107,7 +108,8 @@ def final(x) -> np.ndarray:
 
 
 class Eagle:
-    """EAGLE, section 3: embedding and feature side by side through ``fc``, a layer whose input is not normed; no norm at the end."""
+    """EAGLE, section 3: embedding and feature side by side through ``fc``, a layer whose input is
+    not normed; no norm at the end."""
 
     def fused(self, head, streams):
         return final(streams[4])
@@ -176,7 +178,10 @@ PLAIN = {EagleConfig: Eagle, Eagle3Config: Eagle3, MtpConfig: Mtp}
 
 
 def plainly(head, plain):
-    """Features, hidden states and logits of a head of one module: N real features, and one hidden state in the place of the next."""
+    """Features, hidden states and logits of a head of one module:
+
+    N real features, and one hidden state in the place of the next.
+    """
     (head,) = head.modules
     features = plain.fused(head, streams(TOKENS[:N]))
     fed_back = plain.hidden(head, features, TOKENS[1 : N + 1])[-1:]
@@ -242,7 +247,8 @@ def test_heads_are_those_of_numpy(name):
 
 
 def test_modules_follow_one_another():
-    """Module k reads, beside the state that module k - 1 made of a token, the token k further on; the last goes on with its own states."""
+    """Module k reads, beside the state that module k - 1 made of a token, the token k further on;
+    the last goes on with its own states."""
     head, plain = head_of(dataclasses.replace(MTP, modules=3)), Mtp()
     tokens = np.random.default_rng(2).integers(0, TINY.vocab_size, N + 4)
     first, second, third = head.modules

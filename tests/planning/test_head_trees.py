@@ -9,7 +9,7 @@ import pytest
 from conftest import TINY, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
-from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MedusaConfig, MedusaHeads
+from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, HydraConfig, HydraHeads, MedusaConfig, MedusaHeads
 from specjax.planning import cost, head_trees, tune
 from specjax.planning.cost import Cost, Curve
 from specjax.tree import from_paths
@@ -18,8 +18,8 @@ TARGET = language_model(tiny_model(0), "target")
 LAYER = TINY.replace(num_layers=1)
 HEADS = {
     "medusa": (MedusaHeads, MedusaConfig(32, 2, 61, num_heads=3)),
-    "hydra": (MedusaHeads, MedusaConfig(32, 2, 61, num_heads=3, hydra=True, head_bias=True)),
-    "hydra++": (MedusaHeads, MedusaConfig(32, 2, 61, num_heads=3, hydra=True, head_bias=True, layers=LAYER)),
+    "hydra": (HydraHeads, HydraConfig(32, 2, 61, num_heads=3, head_bias=True)),
+    "hydra++": (HydraHeads, HydraConfig(32, 2, 61, num_heads=3, head_bias=True, layers=LAYER)),
     "eagle": (EagleHead, EagleConfig(LAYER, 2)),
     "eagle3": (Eagle3Head, Eagle3Config(LAYER, 32, 2, (0, 1, 2), 61)),
 }

@@ -1,4 +1,4 @@
-"""What a layout is: how one project writes one kind of head."""
+"""The base class of layouts. A layout is the way in which one project writes one kind of head."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -8,18 +8,46 @@ import numpy as np
 from flax import nnx
 
 from ...errors import ConfigError
+from ...heads import HeadConfig
 from ...models.config import ModelConfig
 from ..config import from_hf
+from ..fields import Field, integer, read_fields
+
+WIDTH = integer(1, 1 << 20).optional()
+DEPTH = integer(1, 1000).optional()
+TOKENS = integer(1, 1 << 24).optional()
+TOKEN = integer(0, 2**31 - 1)
+"""Fields: a width, a number of layers, a size of a vocabulary, a token."""
+
+DTYPE = Field(
+    "float32, bfloat16 or float16",
+    lambda value: isinstance(value, str) and value.removeprefix("torch.") in ("float32", "bfloat16", "float16"),
+    None,
+    null=True,
+    convert=lambda value: value.removeprefix("torch."),
+)
+"""A field: the type of weights, as transformers of today and of earlier versions write it."""
+
+MOST_LAYERS = 128
+"""Decoder layers of the deepest head that is read."""
+
+
+def layer_ids(least: int = 0) -> Field:
+    """A field: a list of one or more layers of the target."""
+    accept = lambda value: isinstance(value, list) and all(type(x) is int and least <= x <= 1000 for x in value)
+    return Field(
+        f"a list of one or more whole numbers from {least} to 1000", lambda value: accept(value) and value != []
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """A checkpoint that is looked at.
+    """A checkpoint whose layout is looked for.
 
     Attributes:
       raw: its config.json.
-      tensors: its tensors, see ``models.load.open_tensors``.
-      where: its place, for messages.
+      tensors: its tensors, see ``tensors.open_tensors``.
+      where: its directory, for messages.
     """
 
     raw: dict
@@ -33,75 +61,109 @@ class Found:
         return tuple(self.tensors[name].get_shape())
 
     def begins(self, *prefixes: str) -> bool:
-        """Whether the name of any tensor begins so."""
+        """Whether the name of any tensor begins with one of the prefixes."""
         return any(name.startswith(prefixes) for name in self.tensors)
 
     @property
     def language_model(self) -> bool:
-        """Whether it holds a language model, by itself or with heads in it."""
+        """Whether the checkpoint holds a language model, by itself or with heads in it."""
         return self.begins("model.layers.0.", "model.embed_tokens.")
 
-    def architecture(self, part: str) -> bool:
-        return any(part in str(name) for name in self.raw.get("architectures") or ())
+    @property
+    def architectures(self) -> list[str]:
+        given = self.raw.get("architectures")
+        return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
 
-    def need(self, options: dict, key: str):
-        """``options[key]``; raises ConfigError where it is missing."""
-        if options.get(key) is None:
-            raise ConfigError(f"{self.where}: option {key!r} is missing from config.json")
-        return options[key]
+    def architecture(self, part: str) -> bool:
+        """Whether the name of any architecture in config.json contains ``part``."""
+        return any(part in name for name in self.architectures)
+
+    def read(self, options: dict, fields: dict[str, Field], within: str = "") -> dict[str, Any]:
+        """The values of fields of config.json, see ``fields.read_fields``."""
+        return read_fields(options, fields, f"{self.where}: config.json", within)
 
 
 class Layout(ABC):
-    """How one project writes one kind of head.
+    """The way in which one project writes one kind of head.
 
     Attributes:
-      name: what ``save_head`` calls it.
-      kind: of the heads, see ``heads.base.HeadConfig``.
-      module: their class.
-      file: what their weights are written to.
+      name: the name of the layout, for ``save_head``.
+      kind: the kind of its heads, see ``heads.KINDS``.
+      default: whether heads of this kind are written in this layout where none is named; see
+        ``is_default``.
+      file: the file that weights are written to.
     """
 
     name: str
     kind: str
-    module: type[nnx.Module]
+    default: bool = False
     file: str = "model.safetensors"
+
+    def is_default(self, config: HeadConfig) -> bool:
+        """Whether a head of this configuration is written in this layout where none is named."""
+        return self.default
 
     @abstractmethod
     def matches(self, found: Found) -> bool:
         """Whether the checkpoint is of this layout."""
 
     @abstractmethod
-    def config(self, found: Found, target: ModelConfig) -> Any:
-        """The head's configuration. Raises ConfigError for what is not supported; whether it fits the target is checked elsewhere."""
+    def config(self, found: Found, target: ModelConfig) -> HeadConfig:
+        """The head's configuration. Raises ConfigError that names an unsupported option or a field
+        with a bad value.
+
+        Whether the head fits the target is checked elsewhere.
+        """
 
     @abstractmethod
     def names(self, config, found: Found | None = None) -> dict[str, list[str]]:
-        """The module's paths and the tensors they are made of, see ``families.blocks``; in a checkpoint that is read, or one to be written."""
+        """The module's paths and the tensors they are made of, see ``families.blocks``.
+
+        Args:
+          found: the checkpoint that is read; None for one that is to be written.
+        """
 
     @abstractmethod
     def raw(self, config) -> dict:
-        """What is written as config.json: it holds all that ``config`` reads."""
+        """The config.json of a head, from which ``config`` reads the same configuration.
+
+        Raises ConfigError for a head that the layout cannot hold.
+        """
 
     def owns(self, name: str, config, found: Found) -> bool:
-        """Whether a tensor is part of the head and is read: neither the language model's around it, nor derived from others."""
+        """Whether a tensor is read.
+
+        Tensors of a language model around the head are not read, nor tensors that follow from
+        others.
+        """
         return True
 
-    def checked(self, module: nnx.Module, found: Found) -> None:  # noqa: B027 - most layouts have nothing to check
-        """Raises CheckpointError where the values that were read cannot be."""
+    def check_values(self, module: nnx.Module, found: Found) -> None:  # noqa: B027 - most layouts have nothing to check
+        """Raises CheckpointError for values of tensors that no head can have."""
 
-    def finished(self, tensors: dict[str, np.ndarray], config) -> dict[str, np.ndarray]:
-        """The tensors that are written, with those that are derived from others."""
+    def complete(self, tensors: dict[str, np.ndarray], config) -> dict[str, np.ndarray]:
+        """The tensors to write, with those that follow from others."""
         return tensors
 
 
-def layers_of(found: Found, raw: dict, first: str) -> ModelConfig:
-    """The decoder layers that ``raw`` describes, of which the ``first`` is called so."""
-    return from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
+def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
+    """The decoder layers that ``raw`` describes.
+
+    Args:
+      first: the beginning of the names of the first layer's tensors. They decide which biases and
+        norms there are.
+    """
+    layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
+    if layers.num_layers > MOST_LAYERS:
+        raise ConfigError(
+            f"{found.where}: num_hidden_layers is {layers.num_layers}; a head has at most {MOST_LAYERS} layers"
+        )
+    return layers
 
 
 def layer_options(found: Found, first: str) -> dict[str, bool]:
-    """Which biases and norms decoder layers have, by the tensors of the ``first``: configurations of heads are copied from targets and
-    often say it wrongly."""
+    """The biases and norms of decoder layers, by the tensors of the ``first`` layer. Configurations
+    of heads are copied from targets and are often wrong about them."""
     return {
         "qkv_bias": f"{first}.self_attn.q_proj.bias" in found,
         "out_bias": f"{first}.self_attn.o_proj.bias" in found,

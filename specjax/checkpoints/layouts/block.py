@@ -1,69 +1,91 @@
-"""Block heads as published: DFlash, JetSpec, DSpark.
+"""Block heads as the authors of DFlash, JetSpec and DSpark write them.
 
-DFlash and JetSpec keep their options in ``dflash_config``, DSpark (DeepSpec) at the top level. ``target_layer_ids`` name layers whose
-*outputs* are read; ``taps`` here name inputs and are one more. Where a place's token is said, DeepSpec's heads have a convention of
-their own: a place says the token after it, so the root's is used too.
+DFlash and JetSpec keep their options in ``dflash_config``, DSpark (DeepSpec) at the top level.
+``target_layer_ids`` name layers whose *outputs* are read; ``taps`` name inputs and are one more. In
+DFlash a place predicts its own token; in DeepSpec's heads it predicts the token after it, so that
+the root's place is used too.
 """
 
+from typing import Any
+
 from ...errors import ConfigError
-from ...heads.block import MARKOV, BlockConfig, BlockHead
+from ...heads.block import MARKOV, BlockConfig
 from ...models.config import ModelConfig
 from ..config import check_options, to_hf
 from ..families import layer_names
-from .base import Found, Layout, layers_of, without
+from ..fields import Field, choice, flag, integer, table
+from .base import DEPTH, TOKEN, WIDTH, Found, Layout, layer_ids, read_layers, without
+
+LARGEST_BLOCK = 4096
+"""Places of the largest block that is read."""
+
+BLOCK_SIZE = integer(1, LARGEST_BLOCK)
+RANK = integer(0, 1 << 16).optional()
+MARKOV_KIND = Field(
+    "vanilla, gated or rnn",
+    lambda value: isinstance(value, str) and value.lower() in MARKOV,
+    "vanilla",
+    null=True,
+    convert=str.lower,
+)
 
 _OPTIONS = {
-    "mask_token_id", "target_layer_ids", "block_size", "markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
-    "confidence_head_alpha", "num_anchors", "sample_from_anchor",
+    "mask_token_id", "target_layer_ids", "block_size", "markov_rank", "markov_head_type", "enable_confidence_head",
+    "confidence_head_with_markov", "confidence_head_alpha", "num_anchors", "sample_from_anchor",
 }  # fmt: skip
 _NESTED = _OPTIONS | {"causal_head", "causal", "draft_shift", "projector_type", "attention_mode", "mask_token"}
 _OWN = _OPTIONS | {"dflash_config", "num_target_layers", "target_hidden_size"}
+_FIELDS = {
+    "target_layer_ids": layer_ids(),
+    "mask_token_id": TOKEN,
+    "block_size": BLOCK_SIZE,
+    "target_hidden_size": WIDTH,
+    "num_target_layers": DEPTH,
+    "draft_shift": flag(),
+    "causal_head": flag(),
+    "causal": flag(),
+    "attention_mode": choice("gqa", "mha").optional(),
+    "projector_type": choice("dflash", "dspark").optional(),
+}
 
 
-class DFlash(Layout):
-    """``fc``, ``hidden_norm``, ``layers.N``, ``norm``; ``markov_head`` and ``confidence_head`` of DSpark; embeddings and head if own."""
+class DFlashLayout(Layout):
+    """``fc``, ``hidden_norm``, ``layers.N``, ``norm``; in DSpark ``markov_head`` and
+    ``confidence_head``.
 
-    name, kind, module = "dflash", "block", BlockHead
+    Embeddings and output matrix are in the file if the head has its own.
+    """
+
+    name, kind, default = "dflash", "block", True
 
     def matches(self, found: Found) -> bool:
         return "hidden_norm.weight" in found or "dflash_config" in found.raw or found.begins("markov_head.")
 
     def config(self, found: Found, target: ModelConfig) -> BlockConfig:
-        raw, nested = found.raw, found.raw.get("dflash_config") or {}
+        nested = found.read(found.raw, {"dflash_config": table().optional()})["dflash_config"] or {}
         check_options(nested, _NESTED, f"{found.where}: dflash_config")
-        layers, options = layers_of(found, without(raw, _OWN), "layers.0"), raw | nested
-        rank, shifted = int(options.get("markov_rank") or 0), bool(options.get("draft_shift"))
-        causal = bool(options.get("causal_head") or options.get("causal"))
-        confidence = bool(options.get("enable_confidence_head", "confidence_head.proj.weight" in found))
-        self._refuse(found, options, rank, shifted, causal)
+        layers = read_layers(found, without(found.raw, _OWN), "layers.0")
+        options = found.raw | nested
+        anchored = found.read(options, {"sample_from_anchor": flag("dflash_config" not in found.raw)})[
+            "sample_from_anchor"
+        ]
+        options = found.read(options, _FIELDS) | read_corrections(found, options)
+        shifted, causal = options["draft_shift"], options["causal_head"] or options["causal"]
+        if shifted and not causal:
+            raise ConfigError(f"{found.where}: draft_shift without causal_head is not supported; use a head without it")
         return BlockConfig(
             layers,
-            target_size=options.get("target_hidden_size") or layers.hidden_size,
-            target_layers=options.get("num_target_layers") or target.num_layers,
-            taps=tuple(i + 1 for i in found.need(options, "target_layer_ids")),
-            mask_token=found.need(options, "mask_token_id"),
-            block_size=found.need(options, "block_size") - shifted,  # which leaves the last place of a block unused
+            target_size=options["target_hidden_size"] or layers.hidden_size,
+            target_layers=options["num_target_layers"] or target.num_layers,
+            taps=tuple(i + 1 for i in options["target_layer_ids"]),
+            mask_token=options["mask_token_id"],
+            block_size=options["block_size"] - shifted,  # a shift leaves the last place of a block unused
             causal=causal,
-            from_root=shifted or bool(options.get("sample_from_anchor", "dflash_config" not in raw)),
-            markov_rank=rank,
-            markov=str(options.get("markov_head_type") or "vanilla").lower(),
-            confidence=confidence,
-            confidence_markov=confidence and bool(options.get("confidence_head_with_markov", rank)),
+            from_root=shifted or anchored,
             own_embedding="embed_tokens.weight" in found,
             own_head="lm_head.weight" in found,
+            **{name: options[name] for name in ("markov_rank", "markov", "confidence", "confidence_markov")},
         )
-
-    def _refuse(self, found: Found, options: dict, rank: int, shifted: bool, causal: bool) -> None:
-        reasons = {
-            f"markov_head_type {options.get('markov_head_type')!r}": rank
-            and str(options.get("markov_head_type") or "vanilla").lower() not in MARKOV,
-            "draft_shift without causal_head": shifted and not causal,
-            f"attention_mode {options.get('attention_mode')!r}": options.get("attention_mode") not in (None, "gqa", "mha"),
-            f"projector_type {options.get('projector_type')!r}": options.get("projector_type") not in (None, "dflash", "dspark"),
-        }
-        for reason, given in reasons.items():
-            if given:
-                raise ConfigError(f"{found.where}: {reason} is not supported; use a head without it")
 
     def names(self, config: BlockConfig, found: Found | None = None) -> dict[str, list[str]]:
         gate = "joint_proj" if config.markov == "rnn" else "gate_proj"
@@ -73,6 +95,7 @@ class DFlash(Layout):
             "norm": ["norm.weight"],
             "embed": ["embed_tokens.weight"],
             "head": ["lm_head.weight"],
+            "draft_to_target": ["d2t"],
             "markov.first": ["markov_head.markov_w1.weight"],
             "markov.second": ["markov_head.markov_w2.weight"],
             "markov.gate": [f"markov_head.{gate}.weight"],
@@ -82,14 +105,16 @@ class DFlash(Layout):
         } | layer_names("layers.N")
 
     def raw(self, config: BlockConfig) -> dict:
+        if config.draft_vocab_size < config.vocab_size or config.causal_windows:
+            which = "layers that differ in what they see" if config.causal_windows else "a draft vocabulary"
+            raise ConfigError(
+                f"the layout {self.name!r} holds no head with {which}; use speculators-dflash or speculators-dspark"
+            )
         shifted = config.from_root and config.causal
         options = {
             "target_layer_ids": [tap - 1 for tap in config.taps],
             "mask_token_id": config.mask_token,
-            "markov_rank": config.markov_rank,
-            "markov_head_type": config.markov,
-            "enable_confidence_head": config.confidence,
-            "confidence_head_with_markov": config.confidence_markov,
+            **write_corrections(config),
         }
         raw = to_hf(config.layers) | {
             "architectures": ["Qwen3DSparkModel" if config.from_root and not shifted else "DFlashDraftModel"],
@@ -100,3 +125,28 @@ class DFlash(Layout):
         if config.from_root and not shifted:
             return raw | options | {"sample_from_anchor": True}
         return raw | {"dflash_config": options | {"causal_head": config.causal, "draft_shift": shifted}}
+
+
+def read_corrections(found: Found, options: dict) -> dict[str, Any]:
+    """The fields of ``BlockConfig`` for Markov and confidence heads."""
+    rank, kind = found.read(options, {"markov_rank": RANK, "markov_head_type": MARKOV_KIND}).values()
+    rank = rank or 0
+    with_tensor = flag("confidence_head.proj.weight" in found)
+    fields = {"enable_confidence_head": with_tensor, "confidence_head_with_markov": flag(rank > 0)}
+    confidence, with_markov = found.read(options, fields).values()
+    return {
+        "markov_rank": rank,
+        "markov": (kind or "vanilla") if rank else "vanilla",
+        "confidence": confidence,
+        "confidence_markov": confidence and with_markov,
+    }
+
+
+def write_corrections(config: BlockConfig) -> dict[str, Any]:
+    """The options from which ``read_corrections`` reads the same fields."""
+    return {
+        "markov_rank": config.markov_rank,
+        "markov_head_type": config.markov,
+        "enable_confidence_head": config.confidence,
+        "confidence_head_with_markov": config.confidence_markov,
+    }

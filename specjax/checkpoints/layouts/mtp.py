@@ -1,90 +1,127 @@
-"""Multi-token prediction as published, mostly inside the checkpoint of the target: DeepSeek-V3 and GLM, Qwen3-Next, MiMo.
+"""Multi-token prediction as published, mostly inside the target's checkpoint.
 
-Qwen3-Next's names are those of one module of any number of layers, the others those of several modules, one for each depth, of one layer.
-Options named ``mtp_`` say what the published layouts leave to the code that reads them; without them what that code does holds.
+Qwen3-Next's names hold one module of any number of layers; the names of DeepSeek-V3, GLM and MiMo
+hold several modules of one layer. Published layouts leave some options to the code that reads them.
+Options named ``mtp_`` say them; without them the behaviour of that code holds.
 """
 
 import re
 
 from ...errors import ConfigError
-from ...heads.mtp import MtpConfig, MtpHead
+from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
 from ..config import to_hf
 from ..families import layer_names
-from .base import Found, Layout, layers_of, without
+from ..fields import flag, integer
+from .base import MOST_LAYERS, Found, Layout, read_layers, without
 
-_OWN = {
-    "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_normed_features", "mtp_norm_output", "mtp_hidden_first",
-    "mtp_use_dedicated_embeddings",
-}  # fmt: skip
+MTP_FLAGS = ("mtp_normed_features", "mtp_norm_output", "mtp_hidden_first")
+_OWN = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", *MTP_FLAGS}
 _LAYERS = {"num_hidden_layers", "layer_types", "use_sliding_window", "max_window_layers"}
 """Options of the target's layers, of which there are more than of a module's."""
 
 
-class Mtp(Layout):
-    """The layout of Qwen3-Next: ``mtp.fc``, ``mtp.layers.N``, ``mtp.norm``; what a module hands on is normed."""
+class MtpLayout(Layout):
+    """Qwen3-Next's names: ``mtp.fc``, ``mtp.layers.N``, ``mtp.norm``. A module hands on its normed
+    hidden state.
 
-    name, kind, module = "mtp", "mtp", MtpHead
-    several, norm_output, hidden_first = False, True, False
+    Attributes:
+      several: whether there is a place for several modules.
+      normed_features, norm_output, hidden_first: see ``MtpConfig``; the behaviour of the code that
+        reads the layout.
+      parts: the tensors of a module, beside those of its layers.
+    """
+
+    name, kind = "mtp", "mtp"
+    several, normed_features, norm_output, hidden_first = False, True, True, False
     parts = {
         "join": "fc", "embedding_norm": "pre_fc_norm_embedding", "hidden_norm": "pre_fc_norm_hidden", "norm": "norm",
         "embed": "embed_tokens", "head": "lm_head",
     }  # fmt: skip
 
+    def is_default(self, config: MtpConfig) -> bool:
+        return config.modules == 1
+
     def matches(self, found: Found) -> bool:
         return found.begins("mtp.")
 
     def prefix(self, depth: int, module: int) -> str:
-        """How the names of a module's tensors begin, for a target of so many layers."""
+        """The beginning of the names of a module's tensors, for a target of ``depth`` layers."""
         return "mtp."
 
     def layer(self, prefix: str, i: int) -> str:
-        """How the names of the tensors of its i-th decoder layer begin."""
+        """The beginning of the names of the tensors of a module's i-th decoder layer."""
         return f"{prefix}layers.{i}"
 
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
-        raw, depth = found.raw, found.need(found.raw, "num_hidden_layers")
-        modules, layers = raw.get("num_nextn_predict_layers") or 1, raw.get("mtp_num_hidden_layers") or 1
-        self.check(modules, layers, found.where)
-        further = self.prefix(depth, modules)
-        if self.several and found.begins(further):
-            raise ConfigError(
-                f"{found.where}: num_nextn_predict_layers is {modules}, and there are tensors of a module {further[:-1]} beyond"
-            )
-        own = [name for name in found.tensors if name.startswith(self.prefixes(depth, modules))]
-        if any(".experts." in name or name.endswith("mlp.gate.weight") for name in own):
-            raise ConfigError(f"{found.where}: a module of multi-token prediction is a mixture of experts; only dense layers are supported")
-        if any("kv_a_proj" in name for name in own):
-            raise ConfigError(
-                f"{found.where}: a module of multi-token prediction has multi-head latent attention; only grouped queries are supported"
-            )
-        if str(raw.get("model_type")).startswith(("qwen3_next", "qwen3_5")):
-            raise ConfigError(f"{found.where}: layers of {raw['model_type']} (gated attention, norms about zero) are not supported")
+        return self.build(found, found.raw)
+
+    def build(self, found: Found, raw: dict) -> MtpConfig:
+        """The configuration of a head whose options are in ``raw``."""
+        count = integer(1, MOST_LAYERS).optional()
+        fields = {
+            "num_hidden_layers": integer(1, 1000),
+            "num_nextn_predict_layers": count,
+            "mtp_num_hidden_layers": count,
+        }
+        depth, modules, layers = found.read(raw, fields).values()
+        modules, layers = modules or 1, layers or 1
+        self._check_tensors(found, raw, depth, modules, layers)
+        defaults = (self.normed_features, self.norm_output, self.hidden_first)
+        flags = found.read(raw, {name: flag(default) for name, default in zip(MTP_FLAGS, defaults)})
         prefix = self.prefix(depth, 0)
         shape = without(raw, _OWN | _LAYERS) | {"num_hidden_layers": layers, "use_sliding_window": False}
         return MtpConfig(
-            layers_of(found, shape, self.layer(prefix, 0)),
+            read_layers(found, shape, self.layer(prefix, 0)),
             target_layers=depth,
-            normed_features=bool(raw.get("mtp_normed_features", True)),
-            norm_output=bool(raw.get("mtp_norm_output", self.norm_output)),
-            hidden_first=bool(raw.get("mtp_hidden_first", self.hidden_first)),
-            own_embedding=f"{prefix}{self.parts.get('embed')}.weight" in found,
-            own_head=f"{prefix}{self.parts.get('head')}.weight" in found,
+            own_embedding=f"{prefix}{self.parts['embed']}.weight" in found,
+            own_head=f"{prefix}{self.parts['head']}.weight" in found,
             modules=modules,
+            **{name.removeprefix("mtp_"): value for name, value in flags.items()},
         )
 
+    def _check_tensors(self, found: Found, raw: dict, depth: int, modules: int, layers: int) -> None:
+        """Raises ConfigError for modules that are not supported, or whose number is not that of
+        config.json."""
+        self.check_size(modules, layers, found.where)
+        further = self.prefix(depth, modules)
+        if self.several and found.begins(further):
+            raise ConfigError(
+                f"{found.where}: num_nextn_predict_layers is {modules}, "
+                f"and there are tensors of a module {further[:-1]} beyond"
+            )
+        own = [name for name in found.tensors if name.startswith(self.prefixes(depth, modules))]
+        if any(".experts." in name or name.endswith("mlp.gate.weight") for name in own):
+            raise ConfigError(
+                f"{found.where}: a module of multi-token prediction is a mixture of experts; "
+                f"only dense layers are supported"
+            )
+        if any("kv_a_proj" in name for name in own):
+            raise ConfigError(
+                f"{found.where}: a module of multi-token prediction has multi-head latent attention; "
+                f"only grouped queries are supported"
+            )
+        if str(raw.get("model_type")).startswith(("qwen3_next", "qwen3_5")):
+            raise ConfigError(
+                f"{found.where}: layers of {raw['model_type']} (gated attention, norms about zero) are not supported"
+            )
+
     def prefixes(self, depth: int, modules: int) -> tuple[str, ...]:
+        """The beginnings of the names of all modules' tensors."""
         return tuple(self.prefix(depth, k) for k in range(modules))
 
-    def check(self, modules: int, layers: int, where: str) -> None:
-        """Raises ConfigError where the layout has no names for so many modules of so many layers."""
+    def check_size(self, modules: int, layers: int, where: str) -> None:
+        """Raises ConfigError where the layout has no names for ``modules`` modules of ``layers``
+        layers."""
         if modules != 1 and not self.several:
             raise ConfigError(
-                f"{where}: the layout {self.name!r} holds one module of multi-token prediction, not {modules}; deepseek holds several"
+                f"{where}: the layout {self.name!r} holds one module of multi-token prediction, not {modules}; "
+                f"deepseek holds several"
             )
         if layers != 1 and self.several:
             raise ConfigError(
-                f"{where}: the layout {self.name!r} holds modules of one decoder layer, not {layers}; mtp holds one of several"
+                f"{where}: the layout {self.name!r} holds modules of one decoder layer, not {layers}; "
+                f"mtp holds one of several"
             )
 
     def names(self, config: MtpConfig, found: Found | None = None) -> dict[str, list[str]]:
@@ -100,27 +137,33 @@ class Mtp(Layout):
         return name.startswith(self.prefixes(config.target_layers, config.modules)) or not found.language_model
 
     def raw(self, config: MtpConfig) -> dict:
-        self.check(config.modules, config.layers.num_layers, "this head")
+        self.check_size(config.modules, config.layers.num_layers, "this head")
         if any(config.layers.windows) and config.layers.family != "mistral":
-            raise ConfigError(f"a head with attention windows cannot be written in the layout {self.name!r}; train it without")
+            raise ConfigError(
+                f"a head with attention windows cannot be written in the layout {self.name!r}; train it without"
+            )
         return without(to_hf(config.layers), _LAYERS) | {
             "num_hidden_layers": config.target_layers,
             "num_nextn_predict_layers": config.modules,
             "mtp_num_hidden_layers": config.layers.num_layers,
-            "mtp_normed_features": config.normed_features,
-            "mtp_norm_output": config.norm_output,
-            "mtp_hidden_first": config.hidden_first,
+            **write_flags(config),
         }
 
 
-class DeepSeek(Mtp):
-    """The layout of DeepSeek-V3 and GLM: for each module one more of ``model.layers``; what it hands on is raw, but normed in GLM."""
+class DeepSeekLayout(MtpLayout):
+    """The names of DeepSeek-V3 and GLM: each module is one more of ``model.layers``.
+
+    DeepSeek's modules hand on their raw hidden states, GLM's the normed ones.
+    """
 
     name, several, norm_output = "deepseek", True, False
     parts = {
         "join": "eh_proj", "embedding_norm": "enorm", "hidden_norm": "hnorm", "norm": "shared_head.norm",
         "embed": "embed_tokens", "head": "shared_head.head",
     }  # fmt: skip
+
+    def is_default(self, config: MtpConfig) -> bool:
+        return config.modules > 1
 
     def matches(self, found: Found) -> bool:
         return any(re.match(r"model\.layers\.\d+\.(eh_proj|enorm|hnorm)\.", name) for name in found.tensors)
@@ -133,18 +176,20 @@ class DeepSeek(Mtp):
 
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
         glm = str(found.raw.get("model_type")).startswith("glm")
-        raw = ({"mtp_norm_output": True} if glm else {}) | found.raw
-        return super().config(Found(raw, found.tensors, found.where), target)
+        return self.build(found, ({"mtp_norm_output": True} if glm else {}) | found.raw)
 
 
-class MiMo(Mtp):
-    """The layout of MiMo: ``model.mtp_layers.N``; the joined input begins with the hidden state."""
+class MimoLayout(MtpLayout):
+    """MiMo's names: ``model.mtp_layers.N``. The joined input begins with the hidden state."""
 
     name, several, hidden_first = "mimo", True, True
     parts = {
-        "join": "input_proj", "embedding_norm": "token_layernorm", "hidden_norm": "hidden_layernorm", "norm": "final_layernorm",
-        "embed": "embed_tokens", "head": "lm_head",
+        "join": "input_proj", "embedding_norm": "token_layernorm", "hidden_norm": "hidden_layernorm",
+        "norm": "final_layernorm", "embed": "embed_tokens", "head": "lm_head",
     }  # fmt: skip
+
+    def is_default(self, config: MtpConfig) -> bool:
+        return False
 
     def matches(self, found: Found) -> bool:
         return found.begins("model.mtp_layers.")
@@ -154,3 +199,8 @@ class MiMo(Mtp):
 
     def layer(self, prefix: str, i: int) -> str:
         return prefix[:-1]
+
+
+def write_flags(config: MtpConfig) -> dict[str, bool]:
+    """The options that published layouts leave to the code that reads them."""
+    return {name: getattr(config, name.removeprefix("mtp_")) for name in MTP_FLAGS}

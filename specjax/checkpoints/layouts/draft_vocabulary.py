@@ -1,0 +1,43 @@
+"""The tensors of a draft vocabulary: offsets in ``d2t``, marks of known tokens in ``t2d``.
+
+Token i of the draft vocabulary is token ``i + d2t[i]`` of the target.
+"""
+
+import numpy as np
+
+from ...errors import CheckpointError
+from .base import Found
+
+
+def check_offsets(offsets: np.ndarray, vocab_size: int, found: Found) -> None:
+    """Raises CheckpointError for offsets that leave the vocabulary, name a token twice, or
+    contradict ``t2d``."""
+    offsets = offsets.astype(np.int64)
+    known = np.arange(offsets.size) + offsets
+    if known.min() < 0 or known.max() >= vocab_size:
+        raise CheckpointError(
+            f"{found.where}: d2t leads outside the vocabulary of {vocab_size}; it holds offsets: token i is i + d2t[i]"
+        )
+    if np.unique(known).size < known.size:
+        raise CheckpointError(f"{found.where}: d2t maps two tokens to one; it holds offsets: token i is i + d2t[i]")
+    if offsets.size == vocab_size and offsets.any():
+        raise CheckpointError(
+            f"{found.where}: d2t is not zero although the head knows the whole vocabulary; remove d2t and t2d"
+        )
+    if "t2d" not in found or "d2t" not in found:
+        return
+    marked = np.asarray(found.tensors["t2d"][(slice(None),)]).astype(bool)
+    if marked.shape != (vocab_size,) or not np.array_equal(np.flatnonzero(marked), np.sort(known)):
+        raise CheckpointError(
+            f"{found.where}: t2d and d2t name different tokens; the mapping of the draft vocabulary is damaged"
+        )
+
+
+def add_marks(tensors: dict[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
+    """The tensors with ``d2t`` as int64 and with ``t2d``, where there is a draft vocabulary."""
+    if "d2t" not in tensors:
+        return tensors
+    offsets = tensors["d2t"].astype(np.int64)
+    known = np.zeros(vocab_size, bool)
+    known[np.arange(offsets.size) + offsets] = True
+    return tensors | {"d2t": offsets, "t2d": known}

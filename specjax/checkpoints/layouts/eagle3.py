@@ -1,0 +1,135 @@
+"""EAGLE-3 and P-EAGLE heads as the authors of EAGLE-3 and SpecForge write them.
+
+``taps`` name layers of the target whose *inputs* are read. Checkpoints name the same layers in
+three ways:
+
+- ``eagle_config.eagle_aux_hidden_state_layer_ids`` (SpecForge, SGLang, TensorRT-LLM) names layers
+  whose *outputs* are read: one less.
+- ``eagle_aux_hidden_state_layer_ids`` at the top level (speculators, vLLM) names layers whose
+  inputs are read: the same numbers.
+- Heads of the authors name none and read the inputs of layers 2, L // 2 and L - 3.
+"""
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...heads.eagle3 import Eagle3Config, Eagle3Head
+from ...models.config import ModelConfig
+from ..config import check_options, to_hf
+from ..families import layer_names
+from ..fields import flag, table
+from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, Layout, layer_ids, read_layers, without
+from .draft_vocabulary import add_marks, check_offsets
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+FLAGS = ("norm_before_residual", "fc_norm", "norm_before_fc", "norm_output")
+_OWN = {
+    "draft_vocab_size", "target_hidden_size", "num_target_layers", "eagle_config", IDS, *FLAGS, "num_aux_hidden_states",
+    "target_model_type", "modal_type", "parallel_drafting", "mask_token_id",
+}  # fmt: skip
+_NESTED = {
+    IDS, *FLAGS, "use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm",
+    "next_layer_regular", "has_lm_head",
+}  # fmt: skip
+_FIELDS = {
+    "num_target_layers": DEPTH,
+    "target_hidden_size": WIDTH,
+    "draft_vocab_size": TOKENS,
+    "mask_token_id": TOKEN.optional(),
+    "parallel_drafting": flag(),
+    **{name: flag() for name in FLAGS},
+}
+
+
+class Eagle3Layout(Layout):
+    """The layer is ``midlayer``, or ``layers.0``; flags are at the top level of config.json or in
+    ``eagle_config``."""
+
+    name, kind, default = "eagle3", "eagle3", True
+    layer = "midlayer"
+
+    def matches(self, found: Found) -> bool:
+        return found.begins("midlayer.", "layers.0.hidden_norm.", "d2t") or found.architecture("Eagle3")
+
+    def config(self, found: Found, target: ModelConfig) -> Eagle3Config:
+        nested = found.read(found.raw, {"eagle_config": table().optional()})["eagle_config"] or {}
+        check_options(nested, _NESTED, f"{found.where}: eagle_config")
+        outputs = found.read(
+            nested, {IDS: layer_ids(-1).optional(), "use_aux_hidden_state": flag(True)}, "eagle_config"
+        )
+        if not outputs["use_aux_hidden_state"]:
+            raise ConfigError(
+                f"{found.where}: use_aux_hidden_state = false is not supported; use a head that reads several layers"
+            )
+        ids = (
+            [i + 1 for i in outputs[IDS]] if outputs[IDS] else found.read(found.raw, {IDS: layer_ids().optional()})[IDS]
+        )
+        return self.build(found, without(found.raw, _OWN), found.raw | nested, ids, target)
+
+    def build(self, found: Found, raw: dict, options: dict, ids: list[int] | None, target: ModelConfig) -> Eagle3Config:
+        """The configuration of a head whose decoder layers are in ``raw`` and whose own fields are
+        in ``options``.
+
+        Args:
+          ids: layers whose inputs are read; None for the layers of the paper.
+        """
+        layers = read_layers(found, raw, "midlayer" if found.begins("midlayer.") else "layers.0")
+        parallel = "mask_hidden" in found or found.read(options, _FIELDS)["parallel_drafting"]
+        options = found.read(options, _FIELDS | ({"mask_token_id": TOKEN} if parallel else {}))
+        depth = options["num_target_layers"] or target.num_layers
+        return Eagle3Config(
+            layers,
+            target_size=options["target_hidden_size"] or layers.hidden_size,
+            target_layers=depth,
+            taps=tuple(ids or (2, depth // 2, depth - 3)),
+            draft_vocab_size=options["draft_vocab_size"] or layers.vocab_size,
+            own_embedding="embed_tokens.weight" in found,
+            mask_token=options["mask_token_id"] if parallel else None,
+            **{name: options[name] for name in FLAGS},
+        )
+
+    def names(self, config: Eagle3Config, found: Found | None = None) -> dict[str, list[str]]:
+        written = self.layer if config.layers.num_layers == 1 else "layers.N"
+        prefix = written if found is None else "midlayer" if found.begins("midlayer.") else "layers.N"
+        whole = config.draft_vocab_size == config.vocab_size and (found is None or "d2t" not in found)
+        return {
+            "fc": ["fc.weight"],
+            "fc_norms.N": ["fc_norm.N.weight"],
+            "input_norm": ["input_norm.weight"],
+            "norm": ["norm.weight"],
+            "head": ["lm_head.weight"],
+            "embed": ["embed_tokens.weight"],
+            "draft_to_target": [] if whole else ["d2t"],
+            "mask_hidden": ["mask_hidden"],
+            "layers.N.hidden_norm": [f"{prefix}.hidden_norm.weight"],
+        } | layer_names(prefix)
+
+    def raw(self, config: Eagle3Config) -> dict:
+        ids = {IDS: [tap - 1 for tap in config.taps], "use_aux_hidden_state": True}
+        masked = {} if config.mask_token is None else {"parallel_drafting": True}
+        return (
+            to_hf(config.layers)
+            | {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": ids}
+            | masked
+            | own_options(config)
+        )
+
+    def owns(self, name: str, config: Eagle3Config, found: Found) -> bool:
+        return name != "t2d"
+
+    def check_values(self, module: Eagle3Head, found: Found) -> None:
+        check_offsets(np.asarray(module.draft_to_target[...]), module.config.vocab_size, found)
+
+    def complete(self, tensors: dict[str, np.ndarray], config: Eagle3Config) -> dict[str, np.ndarray]:
+        return add_marks(tensors, config.vocab_size)
+
+
+def own_options(config: Eagle3Config) -> dict:
+    """The options that all EAGLE-3 layouts write alike."""
+    return {
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_size,
+        "num_target_layers": config.target_layers,
+        **({} if config.mask_token is None else {"mask_token_id": config.mask_token}),
+        **{name: getattr(config, name) for name in FLAGS},
+    }

@@ -1,0 +1,86 @@
+"""Hydra and Hydra++ heads as their authors write them. Shapes are taken from the tensors."""
+
+import re
+
+from ...errors import ConfigError
+from ...heads.hydra import HydraConfig
+from ...models.config import ModelConfig
+from ..families import layer_names
+from ..fields import choice, flag, integer
+from .base import Found, Layout, layer_options
+from .medusa import read_sizes, write_sizes
+
+_NAME = re.compile(r"hydra_mlp\.\d+\.(\d+)\.")
+_PREFIX = "prefix_embeding_layer."  # the published spelling
+_FIELDS = {
+    "hydra_head_arch": choice("mlp", "prefix-mlp").otherwise("mlp"),
+    "hidden_state_offset": integer(0, 1000).optional(),
+    "grounded_heads": flag(True),
+}
+
+
+class HydraLayout(Layout):
+    """``hydra_mlp.{k}.{j}`` is block j of head k, ``hydra_lm_head.{k}`` is its output matrix, in
+    hydra_lm_head.pt.
+
+    A block has ``linear``, the first one also ``res_connection``. Hydra++ has a dropout before each
+    block and each output matrix, which takes a number: block j is ``hydra_mlp.{k}.{2 j + 1}``, the
+    output matrix ``hydra_lm_head.{k}.1``. Its prefix layer is a language model of one layer like
+    the target's, with embeddings that nothing reads.
+    """
+
+    name, kind, default, file = "hydra", "hydra", True, "hydra_lm_head.safetensors"
+
+    def matches(self, found: Found) -> bool:
+        return found.begins("hydra_mlp.", "hydra_lm_head.")
+
+    def config(self, found: Found, target: ModelConfig) -> HydraConfig:
+        options, dropouts = found.read(found.raw, _FIELDS), _has_dropouts(found)
+        if options["hidden_state_offset"]:
+            raise ConfigError(
+                f"{found.where}: hidden_state_offset {options['hidden_state_offset']} is not supported; "
+                f"use a head that reads the last hidden states"
+            )
+        if not options["grounded_heads"] or not found.begins(f"hydra_mlp.0.{int(dropouts)}.res_connection."):
+            raise ConfigError(
+                f"{found.where}: heads that do not read the tokens between (grounded_heads = false) are not supported"
+            )
+        output = "hydra_lm_head.0" + ".1" * dropouts
+        sizes = read_sizes(found, f"{output}.weight", target)
+        prefixed = options["hydra_head_arch"] == "prefix-mlp" or found.begins(_PREFIX)
+        like = target.replace(num_layers=1, windows=(), tie_embeddings=False, dtype=sizes["dtype"])
+        ours = [name for name in found.tensors if name.startswith(("hydra_mlp.", "hydra_lm_head."))]
+        return HydraConfig(
+            **sizes,
+            num_heads=len({name.split(".")[1] for name in ours}),
+            num_layers=len({match[1] for match in map(_NAME.match, ours) if match}),
+            head_bias=found.begins(f"{output}.bias"),
+            own_embedding="input_embed_fn.weight" in found,
+            layers=like.replace(**layer_options(found, f"{_PREFIX}layers.0")) if prefixed else None,
+        )
+
+    def names(self, config: HydraConfig, found: Found | None = None) -> dict[str, list[str]]:
+        dropouts = config.layers is not None if found is None else _has_dropouts(found)
+        names = {"embed": ["input_embed_fn.weight"], "norm": [f"{_PREFIX}norm.weight"]} | layer_names(
+            f"{_PREFIX}layers.N"
+        )
+        for ours, theirs in {"": "weight", "_bias": "bias"}.items():
+            names[f"heads.N.head{ours}"] = ["hydra_lm_head.N." + "1." * dropouts + theirs]
+            for j in range(config.num_layers):
+                place = 2 * j + 1 if dropouts else j
+                for k in range(config.num_heads):
+                    names[f"heads.{k}.blocks.{j}.linear{ours}"] = [f"hydra_mlp.{k}.{place}.linear.{theirs}"]
+                    names[f"heads.{k}.blocks.{j}.residual{ours}"] = [f"hydra_mlp.{k}.{place}.res_connection.{theirs}"]
+        return names
+
+    def raw(self, config: HydraConfig) -> dict:
+        architecture = "prefix-mlp" if config.layers else "mlp"
+        return write_sizes(config) | {"hydra_head_arch": architecture, "grounded_heads": True}
+
+    def owns(self, name: str, config: HydraConfig, found: Found) -> bool:
+        return name != f"{_PREFIX}embed_tokens.weight"
+
+
+def _has_dropouts(found: Found) -> bool:
+    """Whether there are dropouts between the blocks, which have numbers too."""
+    return found.begins("hydra_lm_head.0.1.")

@@ -1,0 +1,120 @@
+"""All published forms of heads by name, and comparisons of heads that were read."""
+
+import numpy as np
+from flax import nnx
+from published_heads import (
+    DEEP,
+    KNOWN,
+    MTP,
+    D,
+    E,
+    H,
+    K,
+    V,
+    dflash,
+    dspark,
+    eagle,
+    eagle3,
+    hydra,
+    hydra_prefixed,
+    medusa,
+    mtp,
+    normal,
+    parallel,
+    write,
+)
+from published_speculators import spec_dflash, spec_dspark, spec_mtp, spec_peagle, speculators
+
+from specjax import load_drafter
+from specjax.heads import Head
+
+MADE = {
+    "eagle": eagle,
+    "eagle3": eagle3,
+    "eagle3, parallel": parallel,
+    "speculators": lambda **raw: speculators(fc_norm=True, **raw),
+    "speculators, norm": lambda **raw: speculators(norm_before_fc=True, **raw),
+    "speculators, parallel": lambda **raw: (
+        speculators(parallel_drafting=True, mask_token_id=60, **raw)[0],
+        speculators()[1] | {"mask_hidden": normal(1, 1, 3 * E)},
+    ),
+    "speculators-peagle": spec_peagle,
+    "speculators-mtp": spec_mtp,
+    "speculators-dflash": spec_dflash,
+    "speculators-dflash, windows": lambda **raw: spec_dflash(KNOWN, (True, True), **raw),
+    "speculators-dflash, one window": lambda **raw: spec_dflash(V, (True, False), **raw),
+    **{
+        f"speculators-dspark, {kind}": lambda kind=kind, **raw: spec_dspark(kind, **raw)
+        for kind in ("vanilla", "gated", "rnn")
+    },
+    "medusa": medusa,
+    "medusa, 2 blocks": lambda **raw: medusa(2, **raw),
+    "hydra": hydra,
+    "hydra, 2 blocks": lambda **raw: hydra(2, **raw),
+    "hydra, prefix": hydra_prefixed,
+    "dflash": dflash,
+    **{f"dflash, dspark {kind}": lambda kind=kind, **raw: dspark(kind, **raw) for kind in ("vanilla", "gated", "rnn")},
+    **{name: lambda name=name, **raw: mtp(name, **raw) for name in MTP},
+    "deepseek, 2 modules": lambda **raw: mtp("deepseek", 2, **raw),
+    "mimo, 3 modules": lambda **raw: mtp("mimo", 3, **raw),
+}
+"""Cases: the name begins with that of the layout; the function makes config.json and the
+tensors."""
+
+
+def parameters(module) -> dict:
+    return {".".join(map(str, path)): np.asarray(value[...]) for path, value in nnx.to_flat_state(nnx.state(module))}
+
+
+def same_heads(a: Head, b: Head) -> bool:
+    one, two = parameters(a.module), parameters(b.module)
+    return a.config == b.config and one.keys() == two.keys() and all(one[x].tobytes() == two[x].tobytes() for x in one)
+
+
+def same_layer(module, tensors: dict, prefix: str) -> None:
+    """Our stacked parameters against the rows of the file: for each key head its queries, its key,
+    its value."""
+    q, k, v = (tensors[f"{prefix}.self_attn.{x}_proj.weight"] for x in "qkv")
+    G = H // K
+    stacked = [
+        np.concatenate([q[i * G * D : (i + 1) * G * D], k[i * D : (i + 1) * D], v[i * D : (i + 1) * D]])
+        for i in range(K)
+    ]
+    same(module.qkv, np.concatenate(stacked))
+    if f"{prefix}.self_attn.q_proj.bias" in tensors:
+        q, k, v = (tensors[f"{prefix}.self_attn.{x}_proj.bias"] for x in "qkv")
+        same(
+            module.qkv_bias,
+            np.concatenate(
+                [
+                    np.r_[q[i * G * D : (i + 1) * G * D], k[i * D : (i + 1) * D], v[i * D : (i + 1) * D]]
+                    for i in range(K)
+                ]
+            ),
+        )
+    same(
+        module.gate_up,
+        np.concatenate([tensors[f"{prefix}.mlp.gate_proj.weight"], tensors[f"{prefix}.mlp.up_proj.weight"]]),
+    )
+    names = {
+        "out": "self_attn.o_proj",
+        "down": "mlp.down_proj",
+        "mlp_norm": "post_attention_layernorm",
+        "attention_norm": "input_layernorm",
+    }
+    names |= {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm", "hidden_norm": "hidden_norm"}
+    for ours, theirs in names.items():
+        if f"{prefix}.{theirs}.weight" in tensors:
+            same(getattr(module, ours), tensors[f"{prefix}.{theirs}.weight"])
+        else:
+            assert getattr(module, ours, None) is None
+
+
+def same(parameter, tensor) -> None:
+    np.testing.assert_array_equal(np.asarray(parameter[...]), tensor)
+
+
+def config_of(tmp_path, made, **changes):
+    """The configuration that is read from the checkpoint that ``made`` makes."""
+    raw, tensors = made(**changes)
+    return load_drafter(write(tmp_path / str(len(list(tmp_path.iterdir()))), raw, tensors), DEEP).config

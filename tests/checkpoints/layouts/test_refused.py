@@ -1,0 +1,139 @@
+"""Heads that are known and not supported, unknown ones, and heads of another target: refused in one
+line."""
+
+from types import SimpleNamespace
+
+import pytest
+from head_cases import MADE
+from published_heads import DEEP, E, L, V, dflash, dspark, eagle, eagle3, hydra, mtp, normal, parallel, write
+from published_speculators import speculators
+
+from specjax import load_drafter
+from specjax.errors import CheckpointError, ConfigError
+
+
+def changed(made, change):
+    raw, tensors = made()
+    change(raw, tensors)
+    return raw, tensors
+
+
+REFUSED = {
+    **{
+        f"speculators {kind}": (
+            lambda kind=kind: speculators(speculators_model_type=kind),
+            f"the speculators type '{kind}'",
+        )
+        for kind in ("dflash2", "xpress", "hydra")
+    },
+    "DFlash 2": (lambda: dflash(architectures=["DFlash2DraftModel"]), "DFlash 2"),
+    "P-EAGLE without a mask": (lambda: eagle3(parallel_drafting=True), "mask_token_id is missing"),
+    "ReDrafter": (lambda: ({}, {"rnn_u.weight": normal(2, 2)}), "ReDrafter"),
+    "latent": (
+        lambda: changed(
+            eagle3, lambda raw, t: t.update({"midlayer.self_attn.kv_a_proj_with_mqa.weight": normal(2, 2)})
+        ),
+        "latent",
+    ),
+    "quantised": (lambda: changed(eagle, lambda raw, t: t.update({"fc.weight_scale_inv": normal(2)})), "quantised"),
+    "one layer": (lambda: eagle3(eagle_config=dict(use_aux_hidden_state=False)), "use_aux_hidden_state"),
+    "eagle option": (lambda: eagle3(eagle_config=dict(surprise=1)), "surprise"),
+    "option": (lambda: eagle(logit_scale=0.5), "logit_scale"),
+    "nested option": (
+        lambda: dflash(dflash_config=dict(mask_token_id=60, target_layer_ids=[1], conv_group_size=16)),
+        "conv_group_size",
+    ),
+    "outer option": (lambda: speculators(surprise=1), "surprise"),
+    "architecture": (lambda: eagle3(model_type="gpt_oss"), "gpt_oss"),
+    "no layer ids": (lambda: dflash(dflash_config=dict(mask_token_id=60)), "target_layer_ids"),
+    "no mask": (lambda: dflash(dflash_config=dict(target_layer_ids=[1, 3])), "mask_token_id is missing"),
+    "another Markov": (lambda: dspark(markov_head_type="fir"), "'fir'"),
+    "shift": (
+        lambda: dflash(dflash_config=dict(mask_token_id=60, target_layer_ids=[1, 3], draft_shift=True)),
+        "draft_shift",
+    ),
+    "other Hydra": (lambda: hydra(hydra_head_arch="cross-attn"), "'cross-attn'"),
+    "earlier states": (lambda: hydra(hidden_state_offset=1), "hidden_state_offset 1"),
+    "ungrounded": (lambda: hydra(grounded_heads=False), "grounded_heads"),
+    "experts": (
+        lambda: changed(
+            lambda: mtp("deepseek"),
+            lambda raw, t: t.update({f"model.layers.{L}.mlp.experts.0.up_proj.weight": normal(2, 2)}),
+        ),
+        "mixture of experts",
+    ),
+    "MTP latent": (
+        lambda: changed(
+            lambda: mtp("deepseek"),
+            lambda raw, t: t.update(
+                {
+                    "model.embed_tokens.weight": normal(V, E),
+                    f"model.layers.{L}.self_attn.kv_a_proj_with_mqa.weight": normal(2, 2),
+                }
+            ),
+        ),
+        "latent",
+    ),
+    "several modules": (
+        lambda: mtp("mtp", num_nextn_predict_layers=2),
+        "'mtp' holds one module of multi-token prediction, not 2",
+    ),
+    "several layers": (
+        lambda: mtp("deepseek", mtp_num_hidden_layers=2),
+        "'deepseek' holds modules of one decoder layer, not 2",
+    ),
+    "another module": (
+        lambda: mtp("deepseek", 2, num_nextn_predict_layers=1),
+        rf"num_nextn_predict_layers is 1.*model\.layers\.{L + 1} beyond",
+    ),
+    "a third module": (
+        lambda: mtp("mimo", 3, num_nextn_predict_layers=2),
+        r"num_nextn_predict_layers is 2.*mtp_layers\.2 beyond",
+    ),
+    "Qwen3-Next": (lambda: mtp("mtp", model_type="qwen3_next"), "qwen3_next"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_known_and_not_supported_is_refused_by_name(tmp_path, case):
+    made, named = REFUSED[case]
+    with pytest.raises(ConfigError, match=named) as error:
+        load_drafter(write(tmp_path / "a", *made()), DEEP)
+    assert "\n" not in str(error.value) and str(tmp_path) in str(error.value)
+
+
+def test_what_is_not_known_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"StrangeModel; tensors a\.weight, b\.weight"):
+        load_drafter(
+            write(tmp_path / "a", dict(architectures=["StrangeModel"]), {"a.weight": normal(2), "b.weight": normal(2)}),
+            DEEP,
+        )
+
+
+@pytest.mark.parametrize("layout", [case for case in MADE if "," not in case or case == "hydra, prefix"])
+@pytest.mark.parametrize(
+    "changes, named", [(dict(hidden_size=64), "width is 32, not 64"), (dict(vocab_size=99), "vocabulary is 61, not 99")]
+)
+def test_heads_for_another_target_are_refused(tmp_path, layout, changes, named):
+    other = SimpleNamespace(model=DEEP.model, config=DEEP.config.replace(**changes), name="other")
+    with pytest.raises(CheckpointError, match=f"another target than 'other': .*{named}") as error:
+        load_drafter(write(tmp_path / "a", *MADE[layout]()), other)
+    assert "\n" not in str(error.value)
+
+
+def test_layers_that_the_target_does_not_have(tmp_path, target):
+    for made, named in (
+        (dflash, "number of layers is 6, not 2"),
+        (lambda: mtp("mtp"), "number of layers is 6, not 2"),
+        (eagle3, "layer -1 is read, of 2"),
+        (speculators, "layer 4 is read, of 2"),
+    ):
+        with pytest.raises(CheckpointError, match=named):
+            load_drafter(write(tmp_path / "a", *made()), target)
+    with pytest.raises(CheckpointError, match="mask token 61"):
+        load_drafter(write(tmp_path / "a", *dspark(mask_token_id=V)), DEEP)
+    with pytest.raises(CheckpointError, match="mask token 61"):
+        load_drafter(write(tmp_path / "a", *parallel(mask_token_id=V)), DEEP)
+    raw, tensors = eagle3(hidden_size=16, target_hidden_size=E)
+    with pytest.raises(ConfigError, match="16 wide and brings no embeddings of its own, and its target is 32 wide"):
+        load_drafter(write(tmp_path / "a", raw, tensors), DEEP)

@@ -1,0 +1,65 @@
+"""Kinds of heads: one file each, declared once, with a configuration that answers for every
+kind."""
+
+import importlib
+from pathlib import Path
+
+import jax
+import pytest
+from conftest import TINY, tiny_model
+from flax import nnx
+
+import specjax.heads
+from specjax.heads import (
+    KINDS,
+    BlockConfig,
+    Eagle3Config,
+    EagleConfig,
+    HeadConfig,
+    HydraConfig,
+    MedusaConfig,
+    MtpConfig,
+)
+
+LAYERS = TINY.replace(num_layers=1)
+CONFIGS = {
+    "medusa": MedusaConfig(32, 2, 61, num_heads=3),
+    "hydra": HydraConfig(32, 2, 61, num_heads=3, layers=LAYERS),
+    "eagle": EagleConfig(LAYERS, 2),
+    "eagle3": Eagle3Config(LAYERS, 32, 2, (0, 1, 2), 61),
+    "mtp": MtpConfig(LAYERS, 2, modules=2),
+    "block": BlockConfig(LAYERS, 32, 2, (0, 1), 60),
+}
+
+
+def test_every_file_with_a_kind_is_in_the_table():
+    files = [
+        path.stem for path in Path(specjax.heads.__file__).parent.glob("*.py") if path.stem not in ("base", "__init__")
+    ]
+    declared = [importlib.import_module(f"specjax.heads.{file}").KIND for file in files]
+    assert {kind.name: kind for kind in declared} == KINDS and KINDS.keys() == CONFIGS.keys()
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_configuration_has_every_field(kind):
+    """No caller needs to ask whether a configuration has a field: the base class answers."""
+    config = CONFIGS[kind]
+    assert isinstance(config, HeadConfig) and config.kind == kind and hash(config) == hash(CONFIGS[kind])
+    assert (config.vocab_size, config.target_size, config.target_layers) == (61, 32, 2)
+    assert all(0 <= tap <= 2 for tap in config.taps)
+    assert (config.layers is None) == (kind == "medusa")
+    assert config.modules == (2 if kind == "mtp" else 1)
+    assert config.mask_token == (60 if kind == "block" else None)
+    assert config.num_heads == (3 if kind in ("medusa", "hydra") else 0)
+    assert config.reads_tokens == (kind == "hydra")
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_random_head_has_the_type_of_its_configuration(kind):
+    """``with_dtype`` names the type of the weights that a random head of the configuration has."""
+    config, made = CONFIGS[kind].with_dtype("bfloat16"), KINDS[kind].module
+    module = nnx.eval_shape(lambda: made(config, jax.random.key(0)))
+    assert {str(x.dtype) for x in jax.tree.leaves(nnx.state(module, nnx.Param))} == {"bfloat16"}
+    assert config.with_dtype("float32") == CONFIGS[kind]
+    assert len(module.modules) == config.modules
+    assert (module.mask(tiny_model()) is None) == (config.mask_token is None or kind == "block")
