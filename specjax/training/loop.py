@@ -42,6 +42,7 @@ def fit(
     mesh: Mesh | None = None,
     renew: Callable[[int, nnx.Module], None] = lambda step, model: None,
     name: Callable[[int], str] = lambda step: "",
+    pieces: int = 1,
 ) -> nnx.Module:
     """Minimises ``loss(model, batch, *extra)`` for ``steps`` steps; returns the trained model. Only what is an ``nnx.Param`` is trained.
 
@@ -56,6 +57,7 @@ def fit(
       mesh: devices, see ``parallel.make_mesh``: batches are split over "data", parameters over "model".
       renew: called with the step and the model at the beginning and after each checkpoint, before the next batch is asked for.
       name: what the batch of a step is, for the message where a loss is not finite.
+      pieces: in how many parts the windows of a step are computed, one after the other: what is in memory is of one.
 
     Raises NumericsError where a loss is not finite and CheckpointError where the disk is full; the last checkpoint is then good.
     """
@@ -63,7 +65,7 @@ def fit(
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     params, rest = placed(params, mesh), jax.tree.map(jnp.copy, rest)  # updates take over their buffers, and the model is the caller's
 
-    update = step_of(graph, loss, rule)
+    update = step_of(graph, loss, rule, pieces)
     with _on(mesh), _checkpointer(directory / CHECKPOINTS) as checkpoints, _Bar(steps) as show:
         state = jax.jit(rule.init)(params)
         start, (params, state) = _restored(checkpoints, (params, state))
@@ -93,17 +95,27 @@ def fit(
     return nnx.merge(graph, params, rest)
 
 
-def step_of(graph: nnx.GraphDef, loss: Callable[..., jax.Array], rule: optax.GradientTransformation) -> Callable:
+def step_of(graph: nnx.GraphDef, loss: Callable[..., jax.Array], rule: optax.GradientTransformation, pieces: int = 1) -> Callable:
     """One step, compiled: ``(params, state, rest, batch, extra)`` to the next parameters and state of the optimizer, whose buffers it takes
     over, the loss before the step and the norm of its gradient."""
 
     @jax.jit(donate_argnums=(0, 1))
     def update(params, state, rest, batch, extra):
-        value, gradients = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), batch, *extra))(params)
+        of_part = lambda part: jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), part, *extra))(params)
+        value, gradients = of_part(batch) if pieces == 1 else _mean(of_part, batch, pieces)
         updates, state = rule.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
 
     return update
+
+
+def _mean(function: Callable, batch, pieces: int):
+    """The mean of ``function`` over equal parts of a batch; what has no windows is in all of them."""
+    split = {True: lambda x: x.reshape(pieces, -1, *x.shape[1:]), False: lambda x: jnp.broadcast_to(x, (pieces, *x.shape))}
+    parts = jax.tree.map(lambda x: split[jnp.ndim(x) > 0](x), batch)
+    first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts)))
+    total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, function(part)), None), first, parts)
+    return jax.tree.map(lambda x: x / pieces, total)
 
 
 def placed(params: nnx.State, mesh: Mesh | None) -> nnx.State:
