@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import fcntl
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -585,13 +584,46 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize(("when", "left"), [("between", 2), ("in a checkpoint", 2)])
-def test_ctrl_c_is_one_line_and_leaves_a_good_checkpoint(small, text, tmp_path, when, left):
+FULL = """
+import resource, signal, sys
+from specjax.cli import main
+from specjax.training import checkpoints
+save = checkpoints.Checkpoints.save
+
+def limited(self, step, arrays):
+    if step == 4:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    save(self, step, arrays)
+
+checkpoints.Checkpoints.save = limited
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_disk_that_takes_no_more_is_one_line(small, text, tmp_path):
+    """Of the threads that write, none adds a trace of its own."""
+    done = in_a_process(FULL, small, text, tmp_path)
+    assert done.returncode == 1, done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("step", "[transformers]"))]
+    assert len(lines) == 1 and "step 4 cannot be written (File too large); that of step 2 is whole; free some space" in lines[0], (
+        done.stderr
+    )
+    with Checkpoints(tmp_path / "out") as found:
+        assert [c.step for c in found.orbax.checkpoints] == [2] and not found._damage(2)
+
+
+def in_a_process(script, small, text, tmp_path, *first):
     specjax.save(small, tmp_path / "model")
     (tmp_path / "r.toml").write_text("kind = 'mtp'\nsteps = 4\nbatch = 4\nlength = 12\nevery = 2\nprompts = 0\n[loss]\nsteps = 2\n")
     arguments = "--recipe", tmp_path / "r.toml", "--model", tmp_path / "model", "--data", text, "--output", tmp_path / "out"
-    command = [sys.executable, "-c", STOPPED, when, "train", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}, timeout=600)
+    command = [sys.executable, "-c", script, *first, "train", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.parametrize(("when", "left"), [("between", 2), ("in a checkpoint", 2)])
+def test_ctrl_c_is_one_line_and_leaves_a_good_checkpoint(small, text, tmp_path, when, left):
+    done = in_a_process(STOPPED, small, text, tmp_path, when)
     lines = [line for line in done.stderr.splitlines() if line.startswith("specjax")]
     assert done.returncode == 130, done.stderr
     assert len(lines) == 1 and "interrupted; the checkpoints in" in lines[0]

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -27,6 +28,10 @@ CHECKPOINTS, CHECKSUMS, DAMAGED, LOCK = "checkpoints", "checksums", "damaged", "
 
 _KEPT = 2
 """Checkpoints that are kept: should the newest be damaged, there is one before it."""
+
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+
+_LOGGERS = "absl", "asyncio"
 
 _mine: set[Path] = set()
 """Directories that this process has locked."""
@@ -67,11 +72,11 @@ def told(directory: Path, what: str, kept: str = "") -> Iterator[None]:
     except SpecjaxError:
         raise
     except Exception as error:  # orbax's storage raises ValueError, among others, for a full disk
-        full = "no space" in str(error).lower() or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        reason = "No space left on device" if full else _first_line(error)
-        kind = StorageError if full else CheckpointError
-        mend = "free some space and run again" if full else "see to it and run again"
-        raise kind(f"{directory}: {what} cannot be written ({reason}); {kept}{mend}") from None
+        full = next((os.strerror(code) for code in _FULL if os.strerror(code) in str(error)), None)
+        line = f"{directory}: {what} cannot be written ({full or _first_line(error)}); {kept}"
+        if full:
+            raise StorageError(f"{line}free some space and run again") from None
+        raise CheckpointError(f"{line}see to it and run again") from None
 
 
 class Checkpoints:
@@ -82,6 +87,8 @@ class Checkpoints:
         self.orbax = None
 
     def __enter__(self):
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_without_traces)
         policy = ocp.training.preservation_policies.LatestN(_KEPT)
         with told(self.directory, "the directory of checkpoints"):
             self.orbax = ocp.training.Checkpointer(self.root, preservation_policy=policy, cleanup_tmp_directories=True)
@@ -90,6 +97,8 @@ class Checkpoints:
     def __exit__(self, kind, *_):
         with suppress(Exception) if kind else told(self.directory, "the last checkpoint"):  # what went wrong first is what counts
             self.orbax.close()
+        for name in _LOGGERS if kind is None else ():  # after a fault some threads still end
+            logging.getLogger(name).removeFilter(_without_traces)
 
     def restored(self, fresh: tuple) -> tuple[int, tuple]:
         """The step and the arrays of the newest checkpoint that is whole, or 0 and the fresh ones where there is none.
@@ -156,6 +165,11 @@ class Checkpoints:
             (self.root / str(step)).rename(aside)
             (self.directory / CHECKSUMS / f"{step}.json").unlink(missing_ok=True)
             self.orbax.reload()
+
+
+def _without_traces(record: logging.LogRecord) -> bool:
+    """Each of orbax's threads logs the error of the others with its own trace, a thousand lines; it is raised as well."""
+    return not record.exc_info
 
 
 def _checksums(directory: Path) -> dict[str, str]:
