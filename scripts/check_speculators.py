@@ -35,10 +35,9 @@ def write_with_package(directory: Path) -> None:
     """Runs in the other environment: writes the heads, the target's tables, and outputs of
     forwards."""
     import torch
-    from transformers import LlamaConfig, Qwen3Config
-
     from speculators.model import SpeculatorModel
     from speculators.models.dflash import core as dflash
+    from transformers import LlamaConfig, Qwen3Config
 
     torch.manual_seed(0)
     tokens, tables = torch.arange(S + 2) * 7 % V, {name: torch.randn(V, E) for name in ("embed", "head")}
@@ -157,7 +156,6 @@ def read_with_package(directory: Path) -> None:
     with the file's."""
     import torch
     from safetensors.torch import load_file
-
     from speculators.model import SpeculatorModel
 
     for model_class in registered(SpeculatorModel):

@@ -1,8 +1,10 @@
-"""What specjax raises. Every message is one line that names the problem and the mend; the command line prints it and exits with 2."""
+"""What specjax raises. Every message is one line that names the problem and the mend; the command line prints it and exits with its ``exit_code``."""
 
 
 class SpecjaxError(ValueError):
     """Base of all errors that a user can cause and mend."""
+
+    exit_code = 2
 
 
 class ConfigError(SpecjaxError):
@@ -11,6 +13,12 @@ class ConfigError(SpecjaxError):
 
 class CheckpointError(SpecjaxError):
     """Weights or tokenizer files that are missing, damaged or do not fit their configuration."""
+
+
+class StorageError(CheckpointError):
+    """A disk that took no more while something was written to it."""
+
+    exit_code = 1
 
 
 class RequestError(SpecjaxError):

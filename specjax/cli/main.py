@@ -17,7 +17,7 @@ from .train import run_train
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 1 where ``verify`` found a disagreement, 2 after one line on stderr for what the user can mend, 130 when interrupted."""
+    """Runs a command and returns its exit code: 1 where ``verify`` found a disagreement or the disk is full, 2 after one line on stderr for what the user can mend, 130 when interrupted."""
     try:
         args = _parser().parse_args(argv)
         code = args.handler(args)
@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
         return code or 0
     except SpecjaxError as error:
         print("specjax: error:", " ".join(str(error).split()), file=sys.stderr)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

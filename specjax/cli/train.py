@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 
 from .terminal import status
@@ -24,6 +25,10 @@ def run_train(args: argparse.Namespace) -> None:
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
         target = load(recipe.model, args.dtype, mesh_of(recipe))
-    train(recipe, target, args.data, output)
+    try:
+        train(recipe, target, args.data, output)
+    except KeyboardInterrupt:
+        print(f"specjax: interrupted; the checkpoints in {output} are good, and the same command goes on from the last", file=sys.stderr)
+        raise
     flag = f"--model {recipe.model} --draft {output}"
     print(f"{output}: a drafter of kind {recipe.kind}; see {output}/log.jsonl, and use it with {flag}")

@@ -1,5 +1,6 @@
 """Linear maps, norms and rotary positions: the pieces of a decoder layer that know nothing of caches."""
 
+import functools
 import math
 
 import jax
@@ -44,8 +45,29 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     return y if bias is None else y + bias.astype(jnp.float32)
 
 
+@jax.custom_vjp
 def _product(rows: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.einsum("...i,oi->...o", rows, weight, preferred_element_type=jnp.float32)
+
+
+def _product_forward(rows, weight):
+    return _product(rows, weight), (rows, weight)
+
+
+def _product_backward(residuals, cotangent):
+    """Both gradients are products of the weight's dtype too. XLA:CPU has a fast one in halves for few forms, and would convert
+    the operands of the others to float32: with the outputs split in two, the weight's gradient takes such a form."""
+    rows, weight = residuals
+    cotangent = cotangent.astype(weight.dtype)
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    along_rows = product("...o,oi->...i", cotangent, weight)
+    flat, inputs = cotangent.reshape(-1, weight.shape[0]), rows.reshape(-1, weight.shape[1])
+    parts = 2 if weight.dtype == jnp.bfloat16 and weight.shape[0] % 2 == 0 else 1
+    along_weight = product("nto,ni->toi", flat.reshape(flat.shape[0], parts, -1), inputs).reshape(weight.shape)
+    return along_rows.astype(rows.dtype), along_weight.astype(weight.dtype)
+
+
+_product.defvjp(_product_forward, _product_backward)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

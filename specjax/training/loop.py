@@ -14,18 +14,15 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from orbax.checkpoint import v1 as ocp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..errors import CheckpointError, NumericsError
+from ..errors import NumericsError
 from ..parallel import sharding
+from .checkpoints import Checkpoints, alone_in, told
 
-LOG, CHECKPOINTS = "log.jsonl", "checkpoints"
-"""Names in a run's directory."""
-
-_KEPT = 2
-"""Checkpoints that are kept: should the newest be damaged, there is one before it."""
+LOG = "log.jsonl"
+"""The name of the log in a run's directory."""
 
 
 def fit(
@@ -42,6 +39,7 @@ def fit(
     mesh: Mesh | None = None,
     renew: Callable[[int, nnx.Module], None] = lambda step, model: None,
     name: Callable[[int], str] = lambda step: "",
+    pieces: int = 1,
 ) -> nnx.Module:
     """Minimises ``loss(model, batch, *extra)`` for ``steps`` steps; returns the trained model. Only what is an ``nnx.Param`` is trained.
 
@@ -56,17 +54,19 @@ def fit(
       mesh: devices, see ``parallel.make_mesh``: batches are split over "data", parameters over "model".
       renew: called with the step and the model at the beginning and after each checkpoint, before the next batch is asked for.
       name: what the batch of a step is, for the message where a loss is not finite.
+      pieces: in how many parts the windows of a step are computed, one after the other: what is in memory is of one.
 
-    Raises NumericsError where a loss is not finite and CheckpointError where the disk is full; the last checkpoint is then good.
+    Raises NumericsError where a loss is not finite, StorageError where the disk is full, and CheckpointError where the directory is in use
+    or holds another training. The last checkpoint is then good, and so it is after Ctrl-C.
     """
     directory = Path(directory).resolve()
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     params, rest = placed(params, mesh), jax.tree.map(jnp.copy, rest)  # updates take over their buffers, and the model is the caller's
 
-    update = step_of(graph, loss, rule)
-    with _on(mesh), _checkpointer(directory / CHECKPOINTS) as checkpoints, _Bar(steps) as show:
+    update = step_of(graph, loss, rule, pieces)
+    with _on(mesh), alone_in(directory), Checkpoints(directory) as checkpoints, _Bar(steps) as show:
         state = jax.jit(rule.init)(params)
-        start, (params, state) = _restored(checkpoints, (params, state))
+        start, (params, state) = checkpoints.restored((params, state))
         renew(start, nnx.merge(graph, params, rest))
         log, began = _Log(directory / LOG, start), time.perf_counter()
         for step in range(start, steps):
@@ -82,7 +82,7 @@ def fit(
             record["tokens_per_second"] = round(sum(x.size for x in jax.tree.leaves(batch) if np.ndim(x) > 1) / (now - began), 1)
             began = now
             if (step + 1) % every == 0 or step + 1 == steps:
-                _save(checkpoints, step + 1, (params, state), directory)
+                checkpoints.save(step + 1, (params, state))
                 trained = nnx.merge(graph, params, rest)
                 record |= report(step + 1, trained)
                 renew(step + 1, trained)
@@ -93,17 +93,27 @@ def fit(
     return nnx.merge(graph, params, rest)
 
 
-def step_of(graph: nnx.GraphDef, loss: Callable[..., jax.Array], rule: optax.GradientTransformation) -> Callable:
+def step_of(graph: nnx.GraphDef, loss: Callable[..., jax.Array], rule: optax.GradientTransformation, pieces: int = 1) -> Callable:
     """One step, compiled: ``(params, state, rest, batch, extra)`` to the next parameters and state of the optimizer, whose buffers it takes
     over, the loss before the step and the norm of its gradient."""
 
     @jax.jit(donate_argnums=(0, 1))
     def update(params, state, rest, batch, extra):
-        value, gradients = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), batch, *extra))(params)
+        of_part = lambda part: jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), part, *extra))(params)
+        value, gradients = of_part(batch) if pieces == 1 else _mean(of_part, batch, pieces)
         updates, state = rule.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
 
     return update
+
+
+def _mean(function: Callable, batch, pieces: int):
+    """The mean of ``function`` over equal parts of a batch; what has no windows is in all of them."""
+    split = {True: lambda x: x.reshape(pieces, -1, *x.shape[1:]), False: lambda x: jnp.broadcast_to(x, (pieces, *x.shape))}
+    parts = jax.tree.map(lambda x: split[jnp.ndim(x) > 0](x), batch)
+    first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts)))
+    total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, function(part)), None), first, parts)
+    return jax.tree.map(lambda x: x / pieces, total)
 
 
 def placed(params: nnx.State, mesh: Mesh | None) -> nnx.State:
@@ -130,17 +140,15 @@ class _Log:
 
     def __init__(self, path: Path, start: int):
         kept = [line for line in path.read_text().splitlines() if _step(line) <= start] if path.exists() else []
-        path.write_text("".join(f"{line}\n" for line in kept))
+        with told(path.parent, path.name):
+            path.write_text("".join(f"{line}\n" for line in kept))
         self.path = path
 
     def write(self, record: dict) -> None:
         if jax.process_index():
             return  # the first process writes for all
-        try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be written ({error.strerror}); free some space and run again") from None
+        with told(self.path.parent, self.path.name), self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 def _step(line: str) -> float:
@@ -148,35 +156,6 @@ def _step(line: str) -> float:
         return json.loads(line)["step"]
     except (ValueError, KeyError):
         return float("inf")  # half a line
-
-
-def _checkpointer(directory: Path) -> ocp.training.Checkpointer:
-    policy = ocp.training.preservation_policies.LatestN(_KEPT)
-    return ocp.training.Checkpointer(directory, preservation_policy=policy, cleanup_tmp_directories=True)
-
-
-def _restored(checkpoints: ocp.training.Checkpointer, fresh: tuple) -> tuple[int, tuple]:
-    """The step and the arrays of the last checkpoint that is whole, or 0 and the fresh ones; what is damaged is removed."""
-    for found in sorted(checkpoints.checkpoints, key=lambda c: c.step, reverse=True):
-        try:
-            return found.step, checkpoints.load(found.step, fresh)
-        except Exception as error:  # whatever orbax and its storage raise for missing and truncated files
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            print(f"checkpoint {found.step} is damaged and left out ({reason[:120]})", file=sys.stderr)
-            checkpoints.delete(found.step)
-    return 0, fresh
-
-
-def _save(checkpoints: ocp.training.Checkpointer, step: int, arrays: tuple, directory: Path) -> None:
-    before = checkpoints.latest
-    try:
-        checkpoints.save(step, arrays)
-    except Exception as error:  # orbax's storage raises ValueError for a full disk
-        kept = f"that of step {before.step} is whole" if before else "there is none yet"
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise CheckpointError(
-            f"{directory}: the checkpoint of step {step} cannot be written ({reason}); {kept}; free some space and run again"
-        ) from None
 
 
 def _on(mesh: Mesh | None):

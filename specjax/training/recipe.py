@@ -56,9 +56,8 @@ class Recipe:
     on_policy: str = ""
 
     def __post_init__(self):
-        for name in ("steps", "batch", "length", "every"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"{name} {getattr(self, name)} is too small; 1 is the least")
+        for name, part in {"": self, "head": self.head, "loss": self.loss, "optimizer": self.optimizer, "mesh": self.mesh}.items():
+            _check_range(part, f"[{name}] " if name else "", _MOST[name])
         if self.on_policy not in _DATA:
             raise RequestError(f"on_policy {self.on_policy!r} is unknown; use target or draft")
         if self.on_policy == "draft" and self.kind != "draft":
@@ -102,6 +101,40 @@ def recipe_of(table: dict, where: str) -> Recipe:
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
     made = {name: _made(made_of, table.get(name, {}), f"{where}: [{name}]") for name, made_of in parts.items()}
     return _made(Recipe, {"kind": kind} | table | made, where)
+
+
+_MOST = {
+    "": {"steps": 10**8, "batch": 10**5, "seed": 2**32 - 1, "prompts": 10**5},
+    "head": {
+        "num_heads": 256,
+        "num_layers": 256,
+        "modules": 64,
+        "num_taps": 256,
+        "block_size": 1024,
+        "markov_rank": 10**5,
+        "hidden_size": 10**5,
+    },
+    "loss": {"steps": 64, "decay": 1.0, "teacher": 1.0, "anchors": 10**6},
+    "optimizer": {"rate": 10.0},
+    "mesh": {"data": 10**5, "model": 10**5},
+}
+"""The largest numbers, by table: beyond them nothing sensible can be meant, and memory or time would run out without a word."""
+
+_LEAST = {"prompts": 0, "warmup": 0}
+"""The smallest ones, where they are not 1, or the default if that is less."""
+
+
+def _check_range(part: Any, where: str, most: dict) -> None:
+    """Raises RequestError for a number that is too small or too large, by its name."""
+    for field in dataclasses.fields(part):
+        value, name = getattr(part, field.name), where + field.name
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        least = _LEAST.get(field.name, min(field.default, 1) if field.type is int else 0)
+        if not value >= least:  # nor is "not a number"
+            raise RequestError(f"{name} {value} is too small; {least} is the least")
+        if value > most.get(field.name, float("inf")):
+            raise RequestError(f"{name} {value} is too large; {most[field.name]} is the most")
 
 
 def _made(made_of: type, table: Any, where: str):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..errors import RequestError
 from ..heads import Head
 from ..models.decoder import Decoder
 from . import data
+from .checkpoints import CHECKPOINTS, alone_in, told
 from .kinds import KINDS
 from .loop import fit
 from .on_policy import Acceptance, Writer
@@ -53,7 +55,11 @@ def train(
 
     Raises RequestError for data or a recipe that do not fit the target; the rest is as in ``loop.fit``.
     """
-    output = Path(output)
+    with alone_in(Path(output)):
+        return _train(recipe, target, paths, Path(output), measure)
+
+
+def _train(recipe: Recipe, target: LanguageModel, paths, output: Path, measure) -> LanguageModel | Head:
     check(recipe, target)
     stream, held = data.streams(paths, target.tokenizer, (target.config.eos_token_ids or (0,))[0])
     data.check_windows(stream, recipe.length)
@@ -72,7 +78,8 @@ def train(
         module, loss_of(recipe), text.batch, recipe.optimizer.rule(recipe.steps), recipe.steps, output, (quick(target.model),), report,
         recipe.every, mesh=mesh_of(recipe), renew=text.renew, name=text.name,
     )  # fmt: skip
-    return _saved(recipe, trained, target, output)
+    with told(output, "the drafter", "the last checkpoint is whole; "):
+        return _saved(recipe, trained, target, output)
 
 
 def loss_of(recipe: Recipe) -> Callable:
@@ -156,22 +163,23 @@ def cast(module: nnx.Module, dtype: str) -> nnx.Module:
 
 
 def _keep_recipe(recipe: Recipe, stream: np.ndarray, output: Path) -> None:
-    """Writes the recipe down; raises RequestError where the directory holds a run of another one, or on other data."""
+    """Writes the recipe down; raises RequestError where the directory holds a run of another one, or on other data, or of nobody knows what."""
     given = json.loads(json.dumps(dataclasses.asdict(recipe) | {"data": f"{stream.size} tokens of checksum {zlib.crc32(stream)}"}))
     path = output / RECIPE
-    if path.exists():
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
-            found = given  # half a file: the run was interrupted while it was written
-        for key in given.keys() - _MAY_CHANGE:
-            if found.get(key) != given[key]:
-                raise RequestError(f"{output} holds a run with {key} {found.get(key)!r}, not {given[key]!r}; name another --output")
+    begun = (output / CHECKPOINTS).exists() and any((output / CHECKPOINTS).iterdir())
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(given, indent=1) + "\n")
-    except OSError as error:
-        raise RequestError(f"--output {output}: cannot be written ({error.strerror}); name a directory that can") from None
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        found = None
+    if begun and not isinstance(found, dict):
+        raise RequestError(f"{output} holds checkpoints and no {RECIPE} that says of what; name another --output")
+    for key in given.keys() - _MAY_CHANGE if begun else ():
+        if found.get(key) != given[key]:
+            raise RequestError(f"{output} holds a run with {key} {found.get(key)!r}, not {given[key]!r}; name another --output")
+    with told(output, RECIPE):
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps(given, indent=1) + "\n")
+        os.replace(half, path)
 
 
 def _saved(recipe: Recipe, module: nnx.Module, target: LanguageModel, output: Path) -> LanguageModel | Head:

@@ -12,7 +12,20 @@ from flax import nnx
 
 from ..checkpoints.load import LanguageModel, load
 from ..errors import RequestError
-from ..heads import BlockConfig, BlockHead, Eagle3Config, Eagle3Head, EagleConfig, EagleHead, HydraConfig, HydraHeads, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
+from ..heads import (
+    BlockConfig,
+    BlockHead,
+    Eagle3Config,
+    Eagle3Head,
+    EagleConfig,
+    EagleHead,
+    HydraConfig,
+    HydraHeads,
+    MedusaConfig,
+    MedusaHeads,
+    MtpConfig,
+    MtpHead,
+)
 from ..heads.block import MARKOV
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder

@@ -1,8 +1,13 @@
 """Training of drafters: each loss against loops over positions in float64, written from the papers; resuming, meshes, faults, the command."""
 
+import dataclasses
 import errno
+import fcntl
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -14,14 +19,16 @@ from flax import nnx
 
 import specjax
 from specjax import CheckpointError, NumericsError, RequestError
+from specjax.checkpoints.heads import load_drafter
 from specjax.cli.main import main
 from specjax.models.attention import Seen, attend
 from specjax.parallel import make_mesh
 from specjax.training import head_losses, kinds, losses, shapes
+from specjax.training.checkpoints import Checkpoints
 from specjax.training.loop import fit
 from specjax.training.optimizers import Optimizer
 from specjax.training.recipe import read_recipe, recipe_of
-from specjax.training.run import Text, loss_of, train
+from specjax.training.run import Text, cast, loss_of, train
 
 V, S = 61, 9
 WINDOW = np.random.default_rng(0).integers(0, V, (2, S + 1)).astype(np.int32)
@@ -498,6 +505,133 @@ def test_a_full_disk_leaves_the_checkpoint_before(whole, small, text, tmp_path, 
     assert "4" in [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
 
 
+@pytest.fixture
+def begun(whole, tmp_path):
+    """A copy of the run with checkpoints of steps 2 and 4."""
+    return Path(shutil.copytree(whole[0], tmp_path / "run"))
+
+
+def all_files(directory) -> dict:
+    return {p.relative_to(directory): p.read_bytes() for p in directory.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+def test_a_lost_recipe_costs_no_checkpoint(begun, small, text, saved):
+    (begun / "recipe.json").unlink()
+    before = all_files(begun)
+    with pytest.raises(RequestError, match="holds checkpoints and no recipe.json that says of what; name another --output"):
+        run(small, text, begun, head={"modules": 2})
+    assert all_files(begun) == before
+
+
+def test_checkpoints_of_another_shape_stay(begun):
+    before = all_files(begun / "checkpoints")
+    with pytest.raises(CheckpointError, match="step 4 is of another training .*; name another --output") as error:
+        fit(tiny_model(num_layers=1), losses.next_token, lambda step: WINDOW, Optimizer(name="adamw").rule(6), 6, begun)
+    assert "\n" not in str(error.value)
+    assert all_files(begun / "checkpoints") == before
+
+
+def flip_a_byte(checkpoint) -> None:
+    largest = max((p for p in checkpoint.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def test_a_flipped_byte_is_found(begun, whole, small, text, saved, capsys):
+    flip_a_byte(begun / "checkpoints" / "4")
+    damaged = all_files(begun / "checkpoints" / "4")
+    assert same(run(small, text, begun), whole[1])  # from step 2
+    assert "checkpoint 4 is damaged and left out" in capsys.readouterr().err
+    assert all_files(begun / "damaged" / "4") == damaged
+    for step in ("2", "4"):
+        flip_a_byte(begun / "checkpoints" / step)
+    with pytest.raises(CheckpointError, match="no checkpoint is whole .*; name another --output, or remove"):
+        run(small, text, begun)
+    assert {p.name for p in (begun / "checkpoints").iterdir()} == {"2", "4"}
+
+
+def test_two_runs_do_not_share_a_directory(begun, small, text, saved):
+    with (begun / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointError, match="another training writes there; wait for its end or name another --output"):
+            run(small, text, begun)
+    run(small, text, begun)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+def test_heads_without_layers_are_saved_in_the_dtype_of_the_target(small, text, tmp_path, kind):
+    target = dataclasses.replace(small, model=cast(small.model, "bfloat16"))
+    short = dict(kind=kind, loss={}, head={"num_heads": 2}, steps=1, batch=2)
+    head = run(target, text, tmp_path, **short)
+    assert head.config.dtype == "bfloat16" and load_drafter(tmp_path, target).config == head.config
+
+
+STOPPED = """
+import os, signal, sys
+from specjax.cli import main
+from specjax.heads.load import load_drafter
+from specjax.training import checkpoints
+if sys.argv[1] == "between":
+    from specjax.training import run
+    run.Text.name = lambda self, step: ""
+    batch = run.Text.batch
+    run.Text.batch = lambda self, step: os.kill(os.getpid(), signal.SIGINT) if step == 3 else batch(self, step)
+else:
+    write = checkpoints._checksums
+    checkpoints._checksums = lambda path: (os.kill(os.getpid(), signal.SIGINT), write(path))[1]
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+FULL = """
+import resource, signal, sys
+from specjax.cli import main
+from specjax.training import checkpoints
+save = checkpoints.Checkpoints.save
+
+def limited(self, step, arrays):
+    if step == 4:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    save(self, step, arrays)
+
+checkpoints.Checkpoints.save = limited
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_disk_that_takes_no_more_is_one_line(small, text, tmp_path):
+    """Of the threads that write, none adds a trace of its own."""
+    done = in_a_process(FULL, small, text, tmp_path)
+    assert done.returncode == 1, done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("step", "[transformers]"))]
+    assert len(lines) == 1 and "step 4 cannot be written (File too large); that of step 2 is whole; free some space" in lines[0], (
+        done.stderr
+    )
+    with Checkpoints(tmp_path / "out") as found:
+        assert [c.step for c in found.orbax.checkpoints] == [2] and not found._damage(2)
+
+
+def in_a_process(script, small, text, tmp_path, *first):
+    specjax.save(small, tmp_path / "model")
+    (tmp_path / "r.toml").write_text("kind = 'mtp'\nsteps = 4\nbatch = 4\nlength = 12\nevery = 2\nprompts = 0\n[loss]\nsteps = 2\n")
+    arguments = "--recipe", tmp_path / "r.toml", "--model", tmp_path / "model", "--data", text, "--output", tmp_path / "out"
+    command = [sys.executable, "-c", script, *first, "train", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.parametrize(("when", "left"), [("between", 2), ("in a checkpoint", 2)])
+def test_ctrl_c_is_one_line_and_leaves_a_good_checkpoint(small, text, tmp_path, when, left):
+    done = in_a_process(STOPPED, small, text, tmp_path, when)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("specjax")]
+    assert done.returncode == 130, done.stderr
+    assert len(lines) == 1 and "interrupted; the checkpoints in" in lines[0]
+    assert "Traceback" not in done.stderr
+    with Checkpoints(tmp_path / "out") as found:
+        assert [c.step for c in found.orbax.checkpoints] == [left] and not found._damage(left)
+
+
 def test_a_loss_that_is_not_finite_keeps_the_checkpoint_before(tmp_path):
     model = tiny_model(num_layers=1, sharpness=1.0)
     loss = lambda model, batch: (batch * 1.0).sum() * model.norm[...].sum()
@@ -605,6 +739,19 @@ WRONG = {
     "kind = 'mtp'\n[head]\nmodules = 4": "steps = 3 leaves out some of the 4 modules",
     "kind = 'mtp'\n[head]\nmodules = 2\nnum_layers = 2": "no checkpoint holds 2 modules of 2 layers",
     "kind = 'medusa'\nsteps = 0": "steps 0 is too small",
+    "kind = 'medusa'\nseed = -1": "seed -1 is too small; 0 is the least",
+    "kind = 'medusa'\nseed = 4294967296": "seed 4294967296 is too large; 4294967295 is the most",
+    "kind = 'medusa'\nprompts = -1": "prompts -1 is too small; 0 is the least",
+    "kind = 'eagle'\n[head]\nnum_layers = 0": "[head] num_layers 0 is too small; 1 is the least",
+    "kind = 'draft'\n[head]\nnum_layers = 1000": "[head] num_layers 1000 is too large; 256 is the most",
+    "kind = 'draft'\n[head]\nhidden_size = -8": "[head] hidden_size -8 is too small; 0 is the least",
+    "kind = 'medusa'\n[head]\nnum_heads = 0": "[head] num_heads 0 is too small; 1 is the least",
+    "kind = 'block'\n[head]\nmarkov_rank = -1": "[head] markov_rank -1 is too small; 0 is the least",
+    "kind = 'block'\n[loss]\nanchors = 0": "[loss] anchors 0 is too small; 1 is the least",
+    "kind = 'medusa'\n[loss]\nteacher = 1.5": "[loss] teacher 1.5 is too large; 1.0 is the most",
+    "kind = 'medusa'\n[loss]\ndecay = nan": "[loss] decay nan is too small; 0 is the least",
+    "kind = 'medusa'\n[optimizer]\nrate = 20.0": "[optimizer] rate 20.0 is too large; 10.0 is the most",
+    "kind = 'medusa'\n[mesh]\nmodel = 0": "[mesh] model 0 is too small; 1 is the least",
     "kind = 'medusa'\non_policy = 'draft'": "on_policy 'draft' needs",
     "kind = 'medusa'\nbatch = 3\n[mesh]\ndata = 2": "cannot be split",
     "kind = 'medusa'\n[optimizer]\nname = 'sgd'": "optimizer 'sgd' is unknown",

@@ -8,8 +8,9 @@ from conftest import tiny_model
 from flax import nnx
 
 from specjax import NumericsError
+from specjax.models.layers import linear
 from specjax.training import data, losses
-from specjax.training.loop import fit
+from specjax.training.loop import fit, step_of
 from specjax.training.optimizers import Optimizer
 
 WINDOW = np.random.default_rng(0).integers(0, 61, (2, 13)).astype(np.int32)
@@ -59,6 +60,28 @@ def test_losses_against_numpy():
     assert float(losses.next_token(draft, jnp.asarray(WINDOW))) == pytest.approx(cross_entropy, rel=1e-4)
     assert float(losses.distillation(draft, jnp.asarray(WINDOW), target)) == pytest.approx(divergence, rel=1e-4)
     assert float(losses.distillation(target, jnp.asarray(WINDOW), target)) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("rows", [(1,), (2, 5)])
+def test_gradients_of_a_linear_map(dtype, tolerance, rows):
+    x, w, g = (np.random.default_rng(i).normal(size=s) for i, s in enumerate([(*rows, 6), (4, 6), (*rows, 4)]))
+    x, w = (jnp.asarray(a, dtype) for a in (x, w))
+    of_x, of_w = jax.grad(lambda x, w: (linear(x, w) * jnp.asarray(g, jnp.float32)).sum(), (0, 1))(x, w)
+    assert of_x.dtype == of_w.dtype == dtype
+    np.testing.assert_allclose(np.asarray(of_x, np.float64), g @ np.asarray(w, np.float64), tolerance, tolerance)
+    expected = g.reshape(-1, 4).T @ np.asarray(x, np.float64).reshape(-1, 6)
+    np.testing.assert_allclose(np.asarray(of_w, np.float64), expected, tolerance, 4 * tolerance)
+
+
+def test_a_step_in_pieces_is_the_step():
+    graph, params, rest = nnx.split(tiny_model(sharpness=1.0, num_layers=1), nnx.Param, ...)
+    rule = Optimizer(rate=1e-2, warmup=0, name="adamw").rule(2)
+    loss = lambda model, batch: losses.next_token(model, batch[0]) * batch[1]
+    batch = np.concatenate([WINDOW, WINDOW + 0, (WINDOW + 7) % 61]), np.float32(0.5)
+    steps = [step_of(graph, loss, rule, pieces)(jax.tree.map(jnp.copy, params), rule.init(params), rest, batch, ()) for pieces in (1, 3)]
+    for whole, part in zip(*map(jax.tree.leaves, steps)):
+        np.testing.assert_allclose(np.asarray(whole), np.asarray(part), 1e-3, 1e-5)
 
 
 def trained(directory, steps, stop=None):
