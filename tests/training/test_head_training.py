@@ -570,7 +570,7 @@ def test_heads_without_layers_are_saved_in_the_dtype_of_the_target(small, text, 
 STOPPED = """
 import os, signal, sys
 from specjax.cli import main
-from specjax.heads.load import load_drafter
+from specjax.checkpoints.heads import load_drafter
 from specjax.training import checkpoints
 if sys.argv[1] == "between":
     from specjax.training import run

@@ -177,7 +177,7 @@ def test_fields_of_every_type_never_end_in_a_traceback(case):
             try:
                 read(case, changed(case, path, value))
             except SpecjaxError as error:
-                assert "\n" not in str(error) and len(str(error)) < 500, (path, value, str(error))
+                assert "\n" not in str(error) and len(str(error)) < 500, (path, value, str(error))  # noqa: PT017
 
 
 def test_limits_are_named():
