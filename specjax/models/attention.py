@@ -1,7 +1,7 @@
 """Attention in two parts, merged by their log-sum-exp: the committed past, and the nodes that are not committed yet.
 
-The past needs no mask but a length per row, so its cost can follow what the cache holds; the nodes are few, and a dense mask
-gives them any tree. This file and ``cache.py`` alone know how the cache is laid out: keys and values [B, K, T, D].
+The past needs only a length per row, so that its cost follows the tokens in the cache, not the capacity. The nodes are few,
+and a dense mask gives them any tree. Only this file and ``cache.py`` know the cache's layout: keys and values [B, K, T, D].
 """
 
 import jax
@@ -9,23 +9,24 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-BLOCK = 128
-"""Positions of the past that one turn of the loop reads, on platforms that read it in turns."""
+PAST_CHUNK = 128
+"""Positions of the past that one iteration reads, on platforms that read the past in a loop."""
 
-_NEVER = -1e30  # finite: an empty past must not make NaN
+_NEVER = -1e30  # finite, because an empty past must not give NaN
 
 
 @struct.dataclass
 class Seen:
-    """What nodes see where there is no cache, said without a matrix of nodes by rows. Attention then goes by chunks of nodes, so that what
-    training remembers grows linearly with the length of a text.
+    """A mask without a matrix of nodes by rows, for training, where there is no cache.
 
-    The first rows stand at positions 0, 1 and so on; of them a node sees those from ``first`` on and before ``limit``. Further rows come in
-    calls of N, one for each node; a node sees those of its own ``inner.shape[0]`` consecutive nodes that ``inner`` names.
+    Attention goes by chunks of nodes, so that the memory of a step grows linearly with the length of a text.
+
+    The first rows stand at positions 0, 1, ... A node sees the rows from ``first`` on and before ``limit``. Further rows come
+    in calls of N, one for each node. A node sees the rows of its own group of g consecutive nodes that ``inner`` allows.
 
     Attributes:
-      limit, first: int32, broadcastable to [B, N]; ``first`` is None where a node sees all from the beginning.
-      inner: bool [g, c * g] for c calls and groups of g nodes, or None where there are no further rows.
+      limit, first: int32, broadcastable to [B, N]. ``first`` None means the beginning.
+      inner: bool [g, c * g] for c calls and groups of g nodes; None without further rows.
     """
 
     limit: jax.Array
@@ -34,12 +35,12 @@ class Seen:
 
     @staticmethod
     def causal(nodes: int) -> "Seen":
-        """Each node sees the rows of those up to itself, as with a lower triangle."""
+        """Each node sees the rows up to its own, as with a lower triangle."""
         return Seen(jnp.arange(1, nodes + 1)[None])
 
 
 def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
-    """The mask, dense or ``Seen``, less the rows that are ``window`` or more positions back."""
+    """The mask, dense or ``Seen``, without the rows that are ``window`` or more positions back."""
     if isinstance(mask, Seen):
         return mask.replace(first=positions - window + 1)
     return mask & (row_positions[:, None, :] > positions[:, :, None] - window)
@@ -47,7 +48,7 @@ def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
 
 @struct.dataclass
 class Partial:
-    """A softmax-weighted sum that is not normalised yet: values float32 [B, K, M, D], largest score and weight sum [B, K, M]."""
+    """An unnormalised softmax-weighted sum: values float32 [B, K, M, D], largest score and sum of weights [B, K, M]."""
 
     values: jax.Array
     top: jax.Array
@@ -61,13 +62,13 @@ def attend(
 
     Args:
       q: [B, N, K, G, D], G query heads to a key head.
-      past: keys and values [B, K, T, D] of the cache, or None where there is none (training, scoring).
+      past: keys and values [B, K, T, D] of the cache, or None without a cache (training, scoring).
       length: int32 [B], valid positions of the past.
-      rows: keys and values [B, K, M, D] that are not in the cache, the nodes' own last.
-      mask: bool [B, N, M] or [N, M]: which rows a node sees; or the same as ``Seen``.
+      rows: uncommitted keys and values [B, K, M, D], the nodes' own last.
+      mask: bool [B, N, M] or [N, M], the rows that each node sees; or the same as ``Seen``.
       positions: int32 [B, N] of the nodes.
-      window: how many positions back a node sees, itself included; None for all. Applied to the past only: the mask is the
-        caller's to restrict.
+      window: how many positions back a node sees, its own included; None for all. It restricts the past only: the caller
+        restricts the mask.
 
     Returns float32 [B, N, K * G * D].
     """
@@ -85,7 +86,7 @@ def attend(
 
 
 def _attend_seen(q, k, v, seen: Seen) -> Partial:
-    """Over the first rows and over those of the nodes' own groups; q is [B, K, N, G, D]."""
+    """Attention over the first rows and over the rows of each node's own group; q is [B, K, N, G, D]."""
     B, K, N, G, D = q.shape
     calls = 0 if seen.inner is None else seen.inner.shape[1] // seen.inner.shape[0]
     split = k.shape[2] - calls * N
@@ -99,12 +100,12 @@ def _attend_seen(q, k, v, seen: Seen) -> Partial:
 
 
 def _first_rows(q, k, v, seen: Seen) -> Partial:
-    """In chunks of nodes, whose scores are not kept for the gradient but computed again."""
+    """Attention over the first rows, in chunks of nodes. The gradient computes the scores of a chunk again."""
     B, K, N, G, D = q.shape
-    size = min(N, BLOCK)
+    size = min(N, PAST_CHUNK)
     count = -(-N // size)
 
-    def chunks(x, axis):  # to [count, ..., size, ...]; what is added sees nothing and is cut off again
+    def chunks(x, axis):  # to [count, ..., size, ...]; padded nodes see nothing and are cut off again
         x = jnp.pad(x, [(0, count * size - N if i == axis else 0) for i in range(x.ndim)])
         return jnp.moveaxis(x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]), axis, 0)
 
@@ -123,11 +124,14 @@ def _first_rows(q, k, v, seen: Seen) -> Partial:
 
 
 def _attend_past(q, k, v, length, positions, window) -> Partial:
-    """Over the valid part of the cache. On CPU in blocks up to the longest row, so that capacity costs nothing; elsewhere in
-    one masked product, whose capacity the caller keeps near the content by buckets: a loop would wait for the host there."""
+    """Attention over the valid part of the cache.
+
+    On CPU it reads chunks up to the longest row, so that capacity costs nothing. Elsewhere it is one masked product, because a
+    loop would wait for the host; callers keep the capacity near the content by buckets.
+    """
     return lax.platform_dependent(
         q, k, v, length, positions,
-        cpu=lambda *args: _past_in_blocks(*args, window),
+        cpu=lambda *args: _past_in_chunks(*args, window),
         default=lambda *args: _past_at_once(*args, window),
     )  # fmt: skip
 
@@ -136,11 +140,11 @@ def _past_at_once(q, k, v, length, positions, window) -> Partial:
     return _partial(q, k, v, _visible(jnp.arange(k.shape[2]), length, positions, window))
 
 
-def _past_in_blocks(q, k, v, length, positions, window) -> Partial:
-    size = min(BLOCK, k.shape[2])
+def _past_in_chunks(q, k, v, length, positions, window) -> Partial:
+    size = min(PAST_CHUNK, k.shape[2])
 
-    def block(i, out):
-        start = jnp.minimum(i * size, k.shape[2] - size)  # the last block may overlap the one before: mask what was seen
+    def read(i, out):
+        start = jnp.minimum(i * size, k.shape[2] - size)  # the last chunk may overlap the one before; ``fresh`` masks the overlap
         at = start + jnp.arange(size)
         fresh = (at >= i * size) & _visible(at, length, positions, window)
         part = lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2)
@@ -149,11 +153,11 @@ def _past_in_blocks(q, k, v, length, positions, window) -> Partial:
     first = 0 if window is None else jnp.maximum(jnp.min(length) - window + 1, 0) // size
     last = (jnp.max(length) + size - 1) // size
     nothing = Partial(jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:-1], _NEVER), jnp.zeros(q.shape[:-1]))
-    return lax.fori_loop(first, last, block, nothing)
+    return lax.fori_loop(first, last, read, nothing)
 
 
 def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int | None) -> jax.Array:
-    """Bool [B, 1, M or 1, T]: which positions ``at`` [T] of the past a query sees."""
+    """Bool [B, 1, M or 1, T], which positions ``at`` [T] of the past a query sees."""
     seen = (at < length[:, None])[:, None, None]
     if window is not None:
         seen = seen & (at > positions[:, :, None] - window)[:, None]

@@ -1,7 +1,7 @@
 """The decoder-only transformer: one forward for training, prefill, plain decoding and trees.
 
-Modules hold parameters and the names of their axes, nothing else. A call reads the cache and never writes it; it returns the
-key/value rows it computed, and ``cache.commit`` writes those that were accepted.
+Modules hold parameters and the names of their axes. A call reads the cache and never writes it. It returns the key/value rows
+of its nodes, and ``cache.commit`` writes the accepted ones.
 """
 
 import dataclasses
@@ -19,17 +19,19 @@ from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, val
 
 @dataclasses.dataclass(frozen=True)
 class Skip:
-    """Sub-layers that a forward leaves out, by the numbers of their layers: the residual stream passes by them. Static."""
+    """Sub-layers that a forward skips, by the numbers of their layers. Static."""
 
     attention: tuple[int, ...] = ()
     mlp: tuple[int, ...] = ()
 
 
 class Layer(nnx.Module):
-    """Attention and gated MLP. ``qkv`` stacks, for each key head, its query heads, the key and the value: [K * (G + 2) * D, E],
-    so that heads stay together when it is split over devices. ``gate_up`` stacks the gate on the up projection: [2 * F, E].
+    """Attention and gated MLP.
 
-    Heads vary it: ``inputs`` is how many vectors of width E the attention reads side by side, and ``normed`` says whether it norms them.
+    ``qkv`` [K * (G + 2) * D, E] stacks for each key head its query heads, the key and the value, so that they stay together
+    when the matrix is split over devices. ``gate_up`` [2 * F, E] stacks the gate on the up projection.
+
+    Trained heads vary it: attention reads ``inputs`` vectors of width E side by side, and ``normed`` is whether it norms them.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, *, inputs: int = 1, normed: bool = True):
@@ -47,9 +49,9 @@ class Layer(nnx.Module):
         self.k_norm = param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
 
     def __call__(self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype, attention=True, mlp=True):
-        """x float32 [B, N, E] to the same; also the rows of ``Output``. ``past`` and ``rows`` are this layer's, or None.
+        """The residual stream float32 [B, N, E] after the layer, and the layer's rows of ``Output``.
 
-        ``attention`` and ``mlp`` are false where a sub-layer is left out.
+        ``past`` and ``rows`` are this layer's, or None. ``attention`` and ``mlp`` are false where a sub-layer is skipped.
         """
         new_rows = None
         if attention:
@@ -62,17 +64,17 @@ class Layer(nnx.Module):
 
     @jax.named_scope("attention")
     def attention(self, normed, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
-        """What attention adds to the residual stream, float32 [B, N, E], and the rows; ``normed`` is [B, N, inputs * E]."""
-        q, k, v = self._projected(normed, config, angles, dtype)
+        """The output of attention float32 [B, N, E], and the rows. ``normed`` is [B, N, inputs * E]."""
+        q, k, v = self._project(normed, config, angles, dtype)
         if rows is not None:
             k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
         return linear(attend(q, past, length, (k, v), mask, positions, window), self.out[...], value_of(self.out_bias)), (k, v)
 
     def keys_values(self, normed, config: ModelConfig, angles, dtype) -> tuple:
         """The rows of N positions, without attention: keys and values [B, K, N, D]."""
-        return self._projected(normed, config, angles, dtype)[1:]
+        return self._project(normed, config, angles, dtype)[1:]
 
-    def _projected(self, normed, config: ModelConfig, angles, dtype):
+    def _project(self, normed, config: ModelConfig, angles, dtype):
         """Queries [B, N, K, G, D], keys and values [B, K, N, D]."""
         B, N, _ = normed.shape
         K, G, D, eps = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim, config.norm_eps
@@ -91,7 +93,7 @@ class Layer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A language model: ``embed`` [V, E], the layers, a final norm, and ``head`` [V, E] unless it is the embedding."""
+    """A language model: ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the embedding is tied."""
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype=None):
         dtype = jnp.dtype(dtype or config.dtype)
@@ -121,16 +123,16 @@ class Decoder(nnx.Module):
 
         Args:
           tokens, positions: int32 [B, N].
-          mask: bool [B, N, M] or [N, M]: which of the uncommitted rows each node sees, its own included. A chain passes a lower triangle,
-            a tree its ancestors. Training says the same as ``attention.Seen``, in less memory.
-          cache: the committed past, visible to every node.
+          mask: bool [B, N, M] or [N, M], the uncommitted rows that each node sees, its own included. A chain passes a lower
+            triangle, a tree its ancestors. Training passes ``attention.Seen``, which takes less memory.
+          cache: the committed past, which every node sees.
           rows: uncommitted rows of an earlier call, before the nodes' own in ``mask``.
           taps: layers whose input is returned.
           rope_lengths: see ``layers.rotary``.
-          row_positions: int32 [B, M], positions of all rows; needed only where ``rows`` is given and the model has attention windows.
-          skip: sub-layers left out.
-          computed: what an earlier call computed of the same nodes in the first layers, which are then not run: the residual stream
-            float32 [B, N, E] that enters the next one, and the nodes' rows of each. ``taps`` are of the layers from there on.
+          row_positions: int32 [B, M], positions of all rows, for a model with attention windows.
+          skip: sub-layers that are skipped.
+          computed: the first layers of the same nodes, from an earlier call: the residual stream float32 [B, N, E] that
+            enters the next layer, and the nodes' rows of each layer. These layers are not run, and have no taps.
         """
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
         x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if computed is None else computed
@@ -149,14 +151,14 @@ def run_layers(
     layers, config: ModelConfig, x, positions, mask, cache: KVCache | None, dtype,
     *, rows=None, taps=(), rope_lengths=None, row_positions=None, skip=Skip(), done=(),
 ):  # fmt: skip
-    """The residual stream float32 [B, N, E] after the layers that follow the ``done`` ones, the rows of all, and the taps.
+    """The residual stream float32 [B, N, E] after the layers, the rows of all layers, and the taps.
 
     Args:
-      x: float32 [B, N, E], what enters the first of them.
+      x: float32 [B, N, E], the input of the first layer that is run.
       dtype: of the rows.
-      done: the nodes' rows of layers that are not run.
+      done: the nodes' rows of the first layers, which are not run.
 
-    The rest is as in ``Decoder``.
+    The other arguments are those of ``Decoder``.
     """
     angles = rotary(positions, config, rope_lengths)
     length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.length

@@ -1,4 +1,4 @@
-"""Linear maps, norms and rotary positions: the pieces of a decoder layer that know nothing of caches."""
+"""Linear maps, norms, embeddings and rotary positions: the parts of a decoder layer without a cache."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ def param(value: jax.Array, axes: tuple) -> nnx.Param:
 
 
 def value_of(param: nnx.Param | None) -> jax.Array | None:
-    """The array of a parameter that a model may lack."""
+    """The array of a parameter; None where the model lacks it."""
     return None if param is None else param[...]
 
 
@@ -30,12 +30,12 @@ def matrix(key: jax.Array, shape: tuple, axes: tuple, dtype, scale: float = 0.02
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """x [..., in] times weight [out, in], in the weight's dtype with float32 sums. Returns float32 [..., out].
 
-    Weights stay as Hugging Face stores them: XLA for TPU re-lays [in, out] copies at entry, and on CPU this einsum is the
-    fast half-precision product. XLA:CPU has no such product for a single row and would convert every weight instead, so
-    there a second row rides along.
+    Weights stay as Hugging Face stores them. XLA for TPU copies [in, out] weights at entry, and on CPU this einsum is the fast
+    product of halves. XLA:CPU has no such product for a single row, and would convert every weight to float32. There a copy
+    of the row is added.
     """
     rows = x.astype(weight.dtype)
-    if not nodes_are_split():  # nodes that are must keep their axis; XLA:CPU has the fast product for matrices only
+    if not nodes_are_split():  # split nodes keep their axis; XLA:CPU has the fast product for matrices only
         rows = rows.reshape(-1, x.shape[-1])
     if rows.shape[:-1] == (1,) and weight.dtype == jnp.bfloat16:
         y = lax.platform_dependent(rows, weight, cpu=lambda r, w: _product(jnp.concatenate([r, r]), w)[:1], default=_product)
@@ -55,8 +55,11 @@ def _product_forward(rows, weight):
 
 
 def _product_backward(residuals, cotangent):
-    """Both gradients are products of the weight's dtype too. XLA:CPU has a fast one in halves for few forms, and would convert
-    the operands of the others to float32: with the outputs split in two, the weight's gradient takes such a form."""
+    """Both gradients, as products in the weight's dtype.
+
+    XLA:CPU has a fast product of halves for few forms, and converts the operands of other forms to float32. With the outputs
+    split in two, the weight's gradient takes a fast form.
+    """
     rows, weight = residuals
     cotangent = cotangent.astype(weight.dtype)
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -80,8 +83,8 @@ def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None 
     """Cosines and sines, each float32 [B, N, D / 2], of positions int32 [B, N].
 
     Args:
-      lengths: int32, broadcastable to [B, N]: the sequence length that "dynamic" scaling sees, by default up to the token
-        itself; all of a prompt is rotated for the prompt's length. Makes the result independent of how a prompt is chunked.
+      lengths: int32, broadcastable to [B, N], the sequence length for "dynamic" scaling; by default up to the token itself.
+        All tokens of a prompt are rotated for the prompt's length, so that the result does not depend on chunks.
     """
     rope, dim = config.rope, config.head_dim
     if rope.rope_type == "dynamic":
@@ -96,8 +99,11 @@ def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None 
 
 @jax.custom_vjp
 def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Rows [..., E] of an embedding [V, E]. XLA:CPU looks nothing up in halves and would make the whole table float32: of those the
-    bits are looked up, of which no derivative is known, hence the rule below."""
+    """Rows [..., E] of an embedding [V, E].
+
+    XLA:CPU has no lookup in halves, and would convert the whole table to float32. Halves are therefore looked up as bits. Bits
+    have no derivative, hence the rule below.
+    """
     if table.dtype.itemsize != 2:
         return table[tokens]
     return lax.bitcast_convert_type(lax.bitcast_convert_type(table, jnp.uint16)[tokens], table.dtype)
@@ -116,7 +122,7 @@ lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Rotates x [B, N, ..., D] by the angles of its position; halves are paired as in Hugging Face checkpoints."""
+    """x [B, N, ..., D] rotated by the angles of its positions. The two halves of D are paired, as in Hugging Face."""
     between = (1,) * (x.ndim - cos.ndim)
     cos, sin = (a.reshape(*a.shape[:2], *between, a.shape[-1]) for a in (cos, sin))
     a, b = jnp.split(x, 2, axis=-1)
@@ -124,7 +130,7 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def _frequencies(rope: Rope, dim: int) -> tuple[jax.Array, float]:
-    """Inverse frequencies float32 [D / 2] and the factor on cosines and sines."""
+    """Inverse frequencies float32 [D / 2], and the factor on cosines and sines."""
     base = 1 / rope.theta ** (jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
     if rope.rope_type == "linear":
         return base / rope.factor, 1.0
@@ -136,13 +142,13 @@ def _frequencies(rope: Rope, dim: int) -> tuple[jax.Array, float]:
 
 
 def _dynamic_base(rope: Rope, dim: int, trained: int, length: jax.Array) -> jax.Array:
-    """NTK-aware base that grows with the sequence once it is longer than the trained context (as in transformers)."""
+    """The NTK-aware base. It grows with the sequence beyond the trained context (as in transformers)."""
     length = jnp.maximum(length, trained).astype(jnp.float32)
     return rope.theta * ((rope.factor * length / trained) - (rope.factor - 1)) ** (dim / (dim - 2))
 
 
 def _llama3(base: jax.Array, rope: Rope) -> jax.Array:
-    """Llama 3.1: long waves divided by the factor, short ones kept, those between blended."""
+    """Llama 3.1: long waves are divided by the factor, short waves stay, waves between are blended."""
     wavelength = 2 * math.pi / base
     turns = rope.original_max_position_embeddings / wavelength
     blend = jnp.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)

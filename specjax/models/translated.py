@@ -1,4 +1,4 @@
-"""A draft model of another vocabulary, seen through the target's: token-level intersection (Timor et al. 2025, section 4)."""
+"""A draft model of another vocabulary behind the target's: token-level intersection (Timor et al. 2025, section 4)."""
 
 import jax
 import jax.numpy as jnp
@@ -7,20 +7,20 @@ from flax import nnx
 from .decoder import Decoder, Output
 
 LACKING = -1e30
-"""The logit of a token that the draft lacks. Beside any other it has no probability; but where the options rule out all others it is
-finite, and q is uniform over what is left: a distribution like any, which can be drawn from and tested."""
+"""The logit of a token that the draft lacks. Beside any other token it has no probability. It is finite, so that q is uniform
+over the tokens that are left where the options rule out all others; acceptance tests such a q like any other."""
 
 
 class Translated(nnx.Module):
-    """A Decoder that takes and scores the target's tokens, so that drafters need not know.
+    """A ``Model`` of the target's tokens, made of a draft of another vocabulary.
 
-    Its distribution is the draft's over the tokens that both vocabularies have, restricted and renormalised. Tokens are drawn from it
-    and judged by it, so the output is exact whatever the mapping; only acceptance suffers from a poor one.
+    Its distribution is the draft's, restricted to the tokens that both vocabularies have, and renormalised. Tokens are drawn
+    from it and tested by it, so that the output is exact whatever the mapping. A poor mapping costs acceptance only.
 
     Attributes:
       model: the draft.
-      own: int32 [V], for each of the target's tokens the draft's that is read in its place.
-      shared: bool [V], whether it is the same token, and may be drafted.
+      own: int32 [V], for each of the target's tokens the draft's token that is read in its place.
+      shared: bool [V], whether both stand for the same text, so that the token may be drafted.
     """
 
     def __init__(self, model: Decoder, own: jax.Array, shared: jax.Array):
@@ -30,7 +30,7 @@ class Translated(nnx.Module):
         self.shared = nnx.Variable(jnp.asarray(shared))
 
     def __call__(self, tokens: jax.Array, *args, **kwargs) -> Output:
-        """As ``Decoder``, of the target's tokens."""
+        """As ``Decoder``, for the target's tokens."""
         return self.model(self.own[...][tokens], *args, **kwargs)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
