@@ -47,7 +47,7 @@ def small_programs():
     """Blocks of the past so short that there are several, the last overlapping. And not whole models compiled but their parts,
     which most of them share: several times faster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "BLOCK", 8)
+        patch.setattr(attention, "PAST_CHUNK", 8)
         for name, static in {"attend": "window", "rms_norm": "eps", "linear": (), "rotate": ()}.items():
             patch.setattr(decoder, name, jax.jit(getattr(decoder, name), static_argnames=static))
         yield

@@ -51,7 +51,7 @@ def dense(nodes: int) -> jax.Array:
     return jnp.tril(jnp.ones((nodes, nodes), bool))
 
 
-@pytest.mark.parametrize(("owner", "name", "fault"), [(attention.Seen, "causal", staticmethod(dense)), (attention, "BLOCK", 2 * LENGTH)])
+@pytest.mark.parametrize(("owner", "name", "fault"), [(attention.Seen, "causal", staticmethod(dense)), (attention, "PAST_CHUNK", 2 * LENGTH)])
 def test_a_mask_and_scores_are_noticed(monkeypatch, owner, name, fault):
     """A triangle in the place of ``Seen``, and one chunk in the place of many."""
     monkeypatch.setattr(owner, name, fault)
