@@ -59,7 +59,7 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
     written = LAYOUTS.get(name) if name else default_layout(head.config)
     if written is None or written.kind != kind:
         known = ", ".join(name for name, other in LAYOUTS.items() if other.kind == kind)
-        raise RequestError(f"layout {layout!r} cannot hold a head of kind {kind!r}; use one of {known}")
+        raise RequestError(f"layout {name!r} cannot hold a head of kind {kind!r}; use one of {known}")
     config = head.config.with_dtype(str(jax.tree.leaves(nnx.state(head.module, nnx.Param))[0].dtype))
     raw, tensors = written.raw(config), tensors_of(head.module, _made_of(written, config, None))
     write_checkpoint(directory, written.complete(tensors, config), raw, written.file)

@@ -1,5 +1,4 @@
-"""Heads that draft from features against plain numpy in float64, written from the papers and the
-names of published tensors."""
+"""Heads that read features against numpy in float64, written from the papers and the published names."""
 
 import dataclasses
 from functools import cache
@@ -19,7 +18,9 @@ TARGET = tiny_model(0, 8.0, num_layers=4)
 TAPS = (1, 2, 4)
 KNOWN = np.sort(np.random.default_rng(1).choice(TINY.vocab_size, 40, replace=False))
 N = 9
-TOKENS = np.random.default_rng(0).integers(0, TINY.vocab_size, N + 2)  # N features, the token after each, one that is drafted
+TOKENS = np.random.default_rng(0).integers(
+    0, TINY.vocab_size, N + 2
+)  # N features, the token after each, one that is drafted
 
 EAGLE = EagleConfig(LAYERS, target_layers=4)
 EAGLE3 = Eagle3Config(LAYERS, target_size=32, target_layers=4, taps=TAPS, draft_vocab_size=KNOWN.size)
@@ -31,9 +32,14 @@ CASES = {
     "eagle, first norm": dataclasses.replace(EAGLE, first_norm=True, layers=LAYERS.replace(num_layers=2)),
     "eagle3": EAGLE3,
     **{f"eagle3, {flag}": dataclasses.replace(EAGLE3, **{flag: True}) for flag in EVERYTHING},
-    "eagle3, two layers": dataclasses.replace(EAGLE3, layers=LAYERS.replace(num_layers=2), **dict.fromkeys(EVERYTHING, True)),
+    "eagle3, two layers": dataclasses.replace(
+        EAGLE3, layers=LAYERS.replace(num_layers=2), **dict.fromkeys(EVERYTHING, True)
+    ),
     "mtp": MTP,
-    **{f"mtp, {flag}": dataclasses.replace(MTP, **{flag: True}) for flag in ("norm_output", "hidden_first", "own_embedding", "own_head")},
+    **{
+        f"mtp, {flag}": dataclasses.replace(MTP, **{flag: True})
+        for flag in ("norm_output", "hidden_first", "own_embedding", "own_head")
+    },
     "mtp, raw features": dataclasses.replace(MTP, normed_features=False),
 }
 HEADS = {EagleConfig: EagleHead, Eagle3Config: Eagle3Head, MtpConfig: MtpHead}
@@ -58,8 +64,8 @@ def rms(x, weight, eps) -> np.ndarray:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * numbers(weight)
 
 
-def turned(x, position: int, theta: float = 10000.0) -> np.ndarray:
-    """Rotary positions of one vector: number i and number i + D / 2 are a plane."""
+def rotate(x, position: int, theta: float = 10000.0) -> np.ndarray:
+    """One vector rotated to its position: numbers i and i + D / 2 span a plane."""
     half = x.size // 2
     angle = position / theta ** (np.arange(half) / half)
     a, b = x[:half], x[half:]
@@ -67,15 +73,15 @@ def turned(x, position: int, theta: float = 10000.0) -> np.ndarray:
 
 
 def attention(layer, config, read) -> np.ndarray:
-    """What causal attention adds, place by place and head by head."""
+    """The output of causal attention, place by place and head by head."""
     K, G, D = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
     qkv = linear(read, layer.qkv).reshape(len(read), K, G + 2, D)
     out = np.zeros((len(read), K, G, D))
     for i in range(len(read)):
         for k in range(K):
-            keys = np.array([turned(qkv[j, k, G], j) for j in range(i + 1)])
+            keys = np.array([rotate(qkv[j, k, G], j) for j in range(i + 1)])
             for g in range(G):
-                scores = keys @ turned(qkv[i, k, g], i) / np.sqrt(D)
+                scores = keys @ rotate(qkv[i, k, g], i) / np.sqrt(D)
                 weights = np.exp(scores - scores.max())
                 out[i, k, g] = weights / weights.sum() @ qkv[: i + 1, k, G + 1]
     return linear(out.reshape(len(read), -1), layer.out)
@@ -92,7 +98,7 @@ def ordinary(layer, config, x) -> np.ndarray:
 
 
 def streams(tokens) -> list[np.ndarray]:
-    """The residual stream of the target: what enters each layer, and what leaves the last."""
+    """The residual stream of the target: the input of each layer, and the output of the last."""
     found = [numbers(TARGET.embed)[tokens]]
     for layer in TARGET.layers:
         found.append(ordinary(layer, TARGET.config, found[-1]))
@@ -108,8 +114,7 @@ def final(x) -> np.ndarray:
 
 
 class Eagle:
-    """EAGLE, section 3: embedding and feature side by side through ``fc``, a layer whose input is
-    not normed; no norm at the end."""
+    """EAGLE, section 3: a layer whose input is not normed, and no norm at the end."""
 
     def fused(self, head, streams):
         return final(streams[4])
@@ -128,26 +133,32 @@ class Eagle:
 
 
 class Eagle3:
-    """EAGLE-3, section 3.1, with the variants of the formats that it is published in."""
+    """EAGLE-3, section 3.1, with the variants of its published formats."""
 
     def fused(self, head, streams):
         config, taps = head.config, [streams[i] for i in TAPS]
         if config.fc_norm:
             taps = [rms(tap, norm, config.layers.norm_eps) for tap, norm in zip(taps, head.fc_norms)]
         joined = np.concatenate(taps, -1)
-        return linear(rms(joined, head.input_norm, config.layers.norm_eps) if config.norm_before_fc else joined, head.fc)
+        return linear(
+            rms(joined, head.input_norm, config.layers.norm_eps) if config.norm_before_fc else joined, head.fc
+        )
 
     def hidden(self, head, features, tokens):
         config, first, eps = head.config.layers, head.layers[0], head.config.layers.norm_eps
         normed = rms(features, first.hidden_norm, eps)
         read = np.concatenate([rms(embedded(head, tokens), first.attention_norm, eps), normed], -1)
-        x = mlp(first, config, (normed if head.config.norm_before_residual else features) + attention(first, config, read))
+        x = mlp(
+            first, config, (normed if head.config.norm_before_residual else features) + attention(first, config, read)
+        )
         if config.num_layers == 2:
             x = ordinary(head.layers[1], config, x)
         return rms(x, head.norm, eps) if head.config.norm_output else x
 
     def logits(self, head, hidden):
-        scores = linear(hidden if head.config.norm_output else rms(hidden, head.norm, head.config.layers.norm_eps), head.head)
+        scores = linear(
+            hidden if head.config.norm_output else rms(hidden, head.norm, head.config.layers.norm_eps), head.head
+        )
         known = [i + offset for i, offset in enumerate(np.asarray(head.draft_to_target[...]))]
         found = np.full((len(hidden), TINY.vocab_size), np.float32(LACKING), np.float64)
         for place, row in enumerate(scores):
@@ -177,11 +188,8 @@ class Mtp:
 PLAIN = {EagleConfig: Eagle, Eagle3Config: Eagle3, MtpConfig: Mtp}
 
 
-def plainly(head, plain):
-    """Features, hidden states and logits of a head of one module:
-
-    N real features, and one hidden state in the place of the next.
-    """
+def run_plain(head, plain):
+    """The features, hidden states and logits of a head of one module, fed one of its own states."""
     (head,) = head.modules
     features = plain.fused(head, streams(TOKENS[:N]))
     fed_back = plain.hidden(head, features, TOKENS[1 : N + 1])[-1:]
@@ -191,12 +199,12 @@ def plainly(head, plain):
 
 @cache
 def taps() -> tuple:
-    """Of the first N tokens, see ``taps_of``."""
+    """``taps_of`` the first N tokens."""
     return taps_of(TOKENS[:N])
 
 
 def taps_of(tokens) -> tuple:
-    """What enters the target's layers 0 to 3 and leaves the last, [1, N, E] each."""
+    """The inputs of the target's layers 0 to 3 and the output of the last, [1, N, E] each."""
     return _taps(TARGET, jnp.asarray(tokens[None], jnp.int32))
 
 
@@ -207,7 +215,7 @@ def _taps(target, tokens):
 
 @jax.jit
 def two_steps(head, target, taps, tokens):
-    """``plainly`` from the head itself, the second step on the rows of the first."""
+    """The same as ``run_plain`` from the head itself; the second step reads the rows of the first."""
     positions, mask = jnp.arange(N)[None], jnp.tril(jnp.ones((N, N), bool))
     features, last = head.fuse(target, taps), head.modules[-1]
     first, D = Output(features, ()), len(head.modules)
@@ -231,24 +239,25 @@ def close(ours, theirs) -> bool:
 
 
 def logits_close(ours, theirs) -> bool:
-    """Where a token is lacking both must say so."""
+    """Both mark the same tokens as lacking, and the other logits are close."""
     lacking = theirs == np.float32(LACKING)
-    return np.array_equal(ours == np.float32(LACKING), lacking) and close(np.where(lacking, 0, ours), np.where(lacking, 0, theirs))
+    return np.array_equal(ours == np.float32(LACKING), lacking) and close(
+        np.where(lacking, 0, ours), np.where(lacking, 0, theirs)
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_heads_are_those_of_numpy(name):
+def test_heads_compute_the_same_as_numpy(name):
     head = head_of(CASES[name])
     features, hidden, logits = found(CASES[name])
-    wanted = plainly(head, PLAIN[type(head.config)]())
+    wanted = run_plain(head, PLAIN[type(head.config)]())
     assert close(features, wanted[0]) and close(hidden, wanted[1]) and logits_close(logits, wanted[2])
     probabilities = np.exp(wanted[2] - wanted[2].max(-1, keepdims=True))
     assert (probabilities.max(-1) / probabilities.sum(-1)).mean() > 2 / TINY.vocab_size  # far from uniform
 
 
 def test_modules_follow_one_another():
-    """Module k reads, beside the state that module k - 1 made of a token, the token k further on;
-    the last goes on with its own states."""
+    """Module k reads the state of module k - 1 and the token k further on."""
     head, plain = head_of(dataclasses.replace(MTP, modules=3)), Mtp()
     tokens = np.random.default_rng(2).integers(0, TINY.vocab_size, N + 4)
     first, second, third = head.modules
@@ -264,7 +273,9 @@ def test_offsets_to_the_targets_vocabulary_are_not_tokens():
     """Draft token i is the target's i + d2t[i], not d2t[i]."""
     head, hidden = head_of(EAGLE3), jax.random.normal(jax.random.key(0), (3, 32))
     scores, logits = head.draft_logits(hidden), np.asarray(head.logits(TARGET, hidden))
-    assert np.array_equal(logits[:, KNOWN], scores) and not np.array_equal(logits[:, KNOWN - np.arange(KNOWN.size)], scores)
+    assert np.array_equal(logits[:, KNOWN], scores) and not np.array_equal(
+        logits[:, KNOWN - np.arange(KNOWN.size)], scores
+    )
     assert np.all(np.delete(logits, KNOWN, 1) == np.float32(LACKING))
 
 
@@ -277,103 +288,17 @@ def test_the_embedding_comes_first():
 
     head = head_of(EAGLE)
     _, hidden, _ = found(EAGLE)
-    assert close(hidden, plainly(head, Eagle())[1]) and not close(hidden, plainly(head, Swapped())[1])
+    assert close(hidden, run_plain(head, Eagle())[1]) and not close(hidden, run_plain(head, Swapped())[1])
 
 
 @pytest.mark.parametrize("config", [EAGLE3, MTP], ids=["eagle3", "mtp"])
-def test_what_is_fed_back_is_normed_only_where_the_head_says_so(config):
-    """The wrong choice shows from the second drafted token on, and nowhere before."""
+def test_the_state_that_is_fed_back_is_normed_only_where_the_head_says_so(config):
+    """The wrong choice changes the second drafted token, and nothing before."""
     raw, normed = found(config)[2], found(dataclasses.replace(config, norm_output=True))[2]
     assert logits_close(raw[:-1], normed[:-1]) and not logits_close(raw[-1:], normed[-1:])
 
 
 def test_taps_are_inputs_of_layers_by_number():
-    """``taps`` 2 is what enters the third layer; one layer off is something else."""
+    """Tap 2 is the input of the third layer, and of no other."""
     for i, tap in enumerate(taps()):
         assert [close(tap[0], stream) for stream in streams(TOKENS[:N])] == [i == j for j in range(5)]
-
-
-class TestTransformers:
-    """The same layers made of the modules that transformers has."""
-
-    @pytest.fixture(autouse=True)
-    def torch(self):
-        self.torch = pytest.importorskip("torch", reason="layers of transformers need torch")
-
-    def test_eagle(self):
-        head = head_of(EAGLE)
-        layer = self.layer(head.layers[0])
-        layer.input_layernorm = self.torch.nn.Identity()
-        features, hidden, _ = found(head.config)
-        inputs = np.concatenate([embedded(head, TOKENS[1 : N + 1]), np.asarray(features)], -1)
-        self.check(hidden, self.run(layer, linear(inputs, head.fc, head.fc_bias)))
-
-    def test_eagle3(self):
-        head, eps = head_of(EAGLE3), LAYERS.norm_eps
-        first = head.layers[0]
-        layer = self.layer(first)
-        features, hidden, _ = found(head.config)
-        features = np.asarray(features, np.float64)
-        read = np.concatenate(
-            [rms(embedded(head, TOKENS[1 : N + 1]), first.attention_norm, eps), rms(features, first.hidden_norm, eps)], -1
-        )
-        x = features + self.run(layer.self_attn, read)
-        with self.torch.no_grad():
-            x = x + layer.mlp(layer.post_attention_layernorm(self.torch.tensor(x, dtype=self.torch.float32))).numpy()
-        self.check(hidden, x)
-
-    def test_mtp(self):
-        from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
-
-        (head,) = head_of(MTP).modules
-        features, hidden, _ = found(MTP)
-        parts = []
-        for weight, x in ((head.embedding_norm, embedded(head, TOKENS[1 : N + 1])), (head.hidden_norm, np.asarray(features))):
-            norm = DeepseekV3RMSNorm(32, LAYERS.norm_eps)
-            norm.weight.data = self.tensor(weight)
-            parts.append(norm(self.torch.tensor(x, dtype=self.torch.float32)).detach().numpy())
-        self.check(hidden, self.run(self.layer(head.layers[0]), linear(np.concatenate(parts, -1), head.join)))
-
-    def layer(self, ours):
-        """A decoder layer of Llama with our weights, whose attention reads as much as ours does."""
-        from transformers.models.llama.configuration_llama import LlamaConfig
-        from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
-
-        c, nn = LAYERS, self.torch.nn
-        config = LlamaConfig(
-            hidden_size=32, intermediate_size=c.intermediate_size, num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads,
-            head_dim=c.head_dim, rms_norm_eps=c.norm_eps, attn_implementation="eager",
-        )  # fmt: skip
-        layer, self.rotary = LlamaDecoderLayer(config, 0).eval(), LlamaRotaryEmbedding(config)
-        K, G, D = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
-        qkv = self.tensor(ours.qkv).reshape(K, G + 2, D, -1)
-        gate, up = self.tensor(ours.gate_up).chunk(2)
-        parts = {"q_proj": qkv[:, :G], "k_proj": qkv[:, G], "v_proj": qkv[:, G + 1], "o_proj": self.tensor(ours.out)}
-        for owner, weights in (
-            (layer.self_attn, parts),
-            (layer.mlp, {"gate_proj": gate, "up_proj": up, "down_proj": self.tensor(ours.down)}),
-        ):
-            for name, weight in weights.items():
-                weight = weight.reshape(-1, weight.shape[-1])
-                linear = nn.Linear(*reversed(weight.shape), bias=False)
-                linear.weight.data = weight
-                setattr(owner, name, linear)
-        if ours.attention_norm is not None:
-            layer.input_layernorm.weight.data = self.tensor(ours.attention_norm)
-        layer.post_attention_layernorm.weight.data = self.tensor(ours.mlp_norm)
-        return layer
-
-    def run(self, module, x) -> np.ndarray:
-        """What a module says of N places [N, ...], causally."""
-        torch = self.torch
-        x = torch.tensor(x, dtype=torch.float32)[None]
-        mask = torch.full((N, N), float("-inf")).triu(1)[None, None]
-        with torch.no_grad():
-            out = module(hidden_states=x, position_embeddings=self.rotary(x, torch.arange(N)[None]), attention_mask=mask)
-        return (out[0] if isinstance(out, tuple) else out).reshape(N, -1).numpy()
-
-    def tensor(self, param):
-        return self.torch.tensor(np.array(param[...]))
-
-    def check(self, hidden, theirs):
-        assert close(hidden[:N], np.float64(theirs))

@@ -87,9 +87,9 @@ class Speculators(Layout):
 
 
 class SpeculatorsEagle3(Speculators, Eagle3Layout):
-    """EAGLE-3:
+    """EAGLE-3.
 
-    ``layers.N``, ``fc``, ``norm``, ``lm_head`` over the draft vocabulary, ``d2t`` and ``t2d``.
+    The tensors are ``layers.N``, ``fc``, ``norm``, ``lm_head`` over the draft vocabulary, ``d2t`` and ``t2d``.
     """
 
     name, type, architecture, layer = "speculators", "eagle3", "Eagle3Speculator", "layers.N"
@@ -224,9 +224,9 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
 
 
 class SpeculatorsDSpark(SpeculatorsDFlash):
-    """DSpark:
+    """DSpark: DFlash with ``markov_head`` and ``confidence_head``.
 
-    DFlash with ``markov_head`` and ``confidence_head``; a place predicts the token after it.
+    A place predicts the token after it.
     """
 
     name, type, architecture, from_root = "speculators-dspark", "dspark", "DSparkDraftModel", True
