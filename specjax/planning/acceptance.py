@@ -15,7 +15,7 @@ from ..drafters import TokenRecycling
 from ..generate import Generator
 from ..result import Result
 from ..sampling import probabilities, sampling_params
-from ..verify import _normalised, _residual
+from ..verify import normalise, residual
 
 RANKS = 16
 """Children of a node that are looked at."""
@@ -188,7 +188,7 @@ def _drawn(p: jax.Array, q: jax.Array, token: jax.Array, key: jax.Array, ranks: 
         overlap = jnp.minimum(r, q)
         chance = jnp.minimum(overlap.sum(), 1)
         refused = jax.random.categorical(key, jnp.log(jnp.maximum(q - r, 0)))
-        onward = _residual(r, q), _normalised(q.at[refused].set(0)), tried * (1 - chance)
+        onward = residual(r, q), normalise(q.at[refused].set(0)), tried * (1 - chance)
         return onward, (tried, tried * chance, tried * overlap[token])
 
     return lax.scan(child, (p, q, jnp.float32(1)), jax.random.split(key, ranks))[1]
