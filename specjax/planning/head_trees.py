@@ -14,9 +14,9 @@ import numpy as np
 
 from ..checkpoints.load import LanguageModel
 from ..heads import Head
+from ..heads.unrolled import read_target, unroll
 from ..models.decoder import Decoder
 from ..result import Result
-from ..training.head_losses import seen_by, unrolled
 from ..tree import Topology, expansion, from_paths
 from .acceptance import RANKS, Acceptance
 from .cost import Cost
@@ -73,13 +73,13 @@ def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> 
 def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array:
     """Int32 [N, depth]: row i is the place whose root is token i + 1 of ``tokens`` int32 [1, S], N = S - depth - 1."""
     N = tokens.shape[1] - depth - 1
-    features = head.fuse(target, seen_by(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
+    features = head.fuse(target, read_target(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
     if head.config.num_heads:
-        ((_, hidden),) = unrolled(head, target, features, tokens[:, 1:], 1)
+        ((_, hidden),) = unroll(head, target, features, tokens[:, 1:], 1)
         read = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.reads_tokens else None
         said = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
     else:
-        said = [module.logits(target, hidden) for module, hidden in unrolled(head, target, features, tokens[:, 1:], depth)]
+        said = [module.logits(target, hidden) for module, hidden in unroll(head, target, features, tokens[:, 1:], depth)]
     return jnp.stack([_rank(scores[0], tokens[0, d + 2 :][:N]) for d, scores in enumerate(said)], 1)
 
 
