@@ -126,13 +126,13 @@ def result(ids, seconds=1.0) -> Result:
 def test_a_difference_is_reported_with_its_place_and_logit_margin(target):
     logits = runner.logits_after(target, [5, 6, 7, 9], 3)
     best, other = int(logits.argmax()), int(logits.argmin())
-    summary = runner._summary("ngram", [[result([9, other, 1])]], [[result([9, best, 1])]], target)
+    summary = runner._summarise("ngram", [[result([9, other, 1])]], [[result([9, best, 1])]], target)
     assert not summary["equal_to_plain"]
     (difference,) = summary["differences"]
     assert (difference["prompt"], difference["token"], difference["tie"]) == (0, 1, False)
     assert difference["margin"] == pytest.approx(float(logits[best] - logits[other]))
     assert "more than rounding" in summary["note"]
-    assert "no: 1 prompts" in report._equality(summary)
+    assert "1 differ, 0 at a tie" in report._equality(summary)
 
 
 def test_equal_logits_are_a_tie(target):
@@ -152,18 +152,18 @@ def test_margin_comes_from_the_same_logits_as_decoding(target, measured, generat
 
 
 def test_a_slower_method_gets_a_note(target):
-    summary = runner._summary("ngram", [[result([3], 2.0)]] * 2, [[result([3], 1.0)]] * 2, target)
+    summary = runner._summarise("ngram", [[result([3], 2.0)]] * 2, [[result([3], 1.0)]] * 2, target)
     assert summary["speedup"] == pytest.approx(0.5)
     assert "slower than plain" in summary["note"]
-    assert runner._summary("none", [[result([3])]], [[result([3])]], target)["note"] is None
+    assert runner._summarise("none", [[result([3])]], [[result([3])]], target)["note"] is None
 
 
 def test_totals_over_prompts_and_medians_over_repeats(target):
     runs = [[result([3] * 4, s) for s in (1.0, 2.0, 90.0)], [result([3] * 8, 4.0)] * 3]
-    summary = runner._summary("none", runs, runs, target)
+    summary = runner._summarise("none", runs, runs, target)
     assert summary["tokens_per_second"] == pytest.approx(12 / 6)
     assert summary["spec_bench_tokens_per_second"] == pytest.approx((4 / 2 + 8 / 4) / 2)
-    assert runner._summary("none", runs[:1], runs[:1], target)["tokens_per_second_interval"] is None
+    assert runner._summarise("none", runs[:1], runs[:1], target)["tokens_per_second_interval"] is None
 
 
 def test_prompts_that_leave_no_room_are_refused(target):
@@ -175,8 +175,14 @@ def test_prompts_that_leave_no_room_are_refused(target):
 
 def test_read_prompts_takes_the_three_formats(tmp_path):
     path = tmp_path / "prompts.jsonl"
-    lines = [{"prompt": "plain é"}, {"question_id": 81, "turns": ["first", "second"]}, {"task_id": "HumanEval/0", "prompt": "def f("}]
-    path.write_text("\ufeff" + "\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\r\n", encoding="utf-8")
+    lines = [
+        {"prompt": "plain é"},
+        {"question_id": 81, "turns": ["first", "second"]},
+        {"task_id": "HumanEval/0", "prompt": "def f("},
+    ]
+    path.write_text(
+        "\ufeff" + "\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\r\n", encoding="utf-8"
+    )
     assert read_prompts(path) == ["plain é", "first", "def f("]
 
 

@@ -55,7 +55,9 @@ def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
     """At every place the engine must accept as much as the ranks say that the tree catches there."""
     head, tree = head_of(method), from_paths(TREE)
     siblings = {"siblings": "top_k"} if method.startswith("eagle") else {}
-    results = Generator(TARGET, head.config.kind, head, tree=tree, **siblings)(PROMPTS, max_new_tokens=NEW, ignore_eos=True)
+    results = Generator(TARGET, head.config.kind, head, tree=tree, **siblings)(
+        PROMPTS, max_new_tokens=NEW, ignore_eos=True
+    )
     caught = 0
     for result, text in zip(results, longer):
         assert text.token_ids[:NEW] == result.token_ids
@@ -68,8 +70,10 @@ def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
 
 
 def test_ranks_are_counted_place_by_place():
-    found = head_trees.counted(np.array([[0, 1], [2, 0], [1, 5], [0, 0], [5, 0]]), 3)
-    np.testing.assert_array_equal(found.tried_at, [[5, 3, 2], [4, 2, 1]])  # at the second depth one was not reached, and one found nothing
+    found = head_trees.count_acceptance(np.array([[0, 1], [2, 0], [1, 5], [0, 0], [5, 0]]), 3)
+    np.testing.assert_array_equal(
+        found.tried_at, [[5, 3, 2], [4, 2, 1]]
+    )  # at the second depth one was not reached, and one found nothing
     np.testing.assert_array_equal(found.accepted_at, [[2, 1, 1], [2, 1, 0]])
     np.testing.assert_array_equal(found.tried, found.tried_at[0])
 
@@ -86,7 +90,9 @@ def test_no_tree_catches_more(seed):
     assert [choice.nodes for choice in trees] == [2, 3, 4, 5] and [choice.depth for choice in chains] == [1, 2, 3]
     for choice in trees:
         whole = (set(some) for some in itertools.combinations(paths, choice.nodes - 1))
-        best = max(1 + sum(caught[p] for p in tree) for tree in whole if all(p[:-1] in tree or len(p) == 1 for p in tree))
+        best = max(
+            1 + sum(caught[p] for p in tree) for tree in whole if all(p[:-1] in tree or len(p) == 1 for p in tree)
+        )
         assert choice.tokens == pytest.approx(best) == pytest.approx(1 + sum(caught[p] for p in choice.tree.paths[1:]))
     assert chains[1].tokens == pytest.approx(1 + caught[(0,)] + caught[(0, 0)])
 
@@ -95,10 +101,16 @@ def test_no_tree_catches_more(seed):
 def test_rounds_with_a_head_are_timed(method):
     jax.config.update("jax_disable_most_optimizations", True)
     try:
-        found = cost.measure(TARGET, head_of(method), method=method, length=9, nodes=(1, 4), widths=(2,), rounds=2, repeats=2)
+        found = cost.measure(
+            TARGET, head_of(method), method=method, length=9, nodes=(1, 4), widths=(2,), rounds=2, repeats=2
+        )
     finally:
         jax.config.update("jax_disable_most_optimizations", False)
-    assert found.verify.samples.shape == (2, 2) and found.level.samples.shape == (1, 2) and found.of_round(from_paths([(0,), (0, 0)])) > 0
+    assert (
+        found.verify.samples.shape == (2, 2)
+        and found.level.samples.shape == (1, 2)
+        and found.of_round(from_paths([(0,), (0, 0)])) > 0
+    )
 
 
 def test_a_head_whose_trees_have_no_shape_is_refused():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specjax.planning.cost import Cost, Curve
-from specjax.planning.tree_search import best_tree, choice, expected_tokens, programme, search
+from specjax.planning.tree_search import best_tree, evaluate, expected_tokens, programme, search
 from specjax.tree import expansion, from_paths
 
 P = np.array([0.6, 0.45, 0.3])  # each given that those before were refused
@@ -52,7 +52,9 @@ def height(tree: tuple) -> int:
 def flat(seconds_of_nodes, level=None) -> Cost:
     """A cost without noise: seconds by nodes 1, 2, ... and of a draft level of any width."""
     sizes = tuple(range(1, len(seconds_of_nodes) + 1))
-    return Cost(Curve(sizes, np.array(seconds_of_nodes)[:, None]), None if level is None else Curve((1,), np.array([[level]])))
+    return Cost(
+        Curve(sizes, np.array(seconds_of_nodes)[:, None]), None if level is None else Curve((1,), np.array([[level]]))
+    )
 
 
 def test_there_are_as_many_trees_as_catalan_says():
@@ -72,7 +74,8 @@ def test_no_tree_of_its_size_is_better(chance):
                 assert (len(found.parent), max(found.depths) <= d) == (m, True)
                 assert expected_tokens(found, chance) == pytest.approx(max(values))
         by_branches = [
-            max((value(t, chance) for t in trees(m, d, len(chance)) if len(t) == b), default=-np.inf) for b in range(len(chance) + 1)
+            max((value(t, chance) for t in trees(m, d, len(chance)) if len(t) == b), default=-np.inf)
+            for b in range(len(chance) + 1)
         ]
         assert T[d, m] == pytest.approx(np.array(by_branches))
 
@@ -83,7 +86,7 @@ def test_the_search_finds_the_fastest_of_all_trees():
         found = search(CHANCE, cost, 8, 4)
         assert [c.nodes for c in found] == list(range(2, 9))
         for c in found:
-            every = [choice(from_paths(paths(tree)), CHANCE, cost) for tree in trees(c.nodes, 4, 3)]
+            every = [evaluate(from_paths(paths(tree)), CHANCE, cost) for tree in trees(c.nodes, 4, 3)]
             assert c.speedup == pytest.approx(max(e.speedup for e in every))
             assert c.speedup == pytest.approx(c.tokens / c.seconds) and c.seconds == cost.of_round(c.tree)
 
