@@ -37,7 +37,12 @@ def add_model_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         help="a smaller model, or a trained head; may be given several times, for merged and cascade",
     )
+    add_revision_argument(group)
     add_dtype_argument(group)
+
+
+def add_revision_argument(group) -> None:
+    group.add_argument("--revision", type=name, help="branch, tag or commit of the target, if it is a hub id")
 
 
 def add_dtype_argument(group) -> None:
@@ -194,7 +199,7 @@ def load_target(args: argparse.Namespace):
     """The model of ``--model``."""
     from ..checkpoints.load import load
 
-    target = load(args.model, dtype=args.dtype)
+    target = load(args.model, dtype=args.dtype, revision=args.revision)
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line

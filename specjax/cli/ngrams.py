@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ..errors import RequestError
-from .arguments import check_output, replace_file
+from .arguments import add_revision_argument, check_output, replace_file
 from .parser import integer, name, path
 from .terminal import status
 
@@ -22,6 +22,7 @@ def add_command(commands) -> None:
         default="tiny-python",
         help="the model whose tokens are counted: embedded name, directory or hub id (default tiny-python)",
     )
+    add_revision_argument(command)
     add("--data", type=path, nargs="+", required=True, metavar="FILE", help="text files")
     add("--output", type=path, required=True, metavar="FILE", help="the file to write, such as text.npz")
     add(
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     except OSError as error:
         raise RequestError(f"--data {error.filename}: cannot be read ({error.strerror}); name text files") from None
     with status("counting"):
-        tokenizer, config = load_tokenizer(args.model)
+        tokenizer, config = load_tokenizer(args.model, args.revision)
         ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
         counted = statistics.count_ngrams(ids, config.vocab_size, args.contexts)
         with replace_file(args.output) as new:

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         self.exit(2, f"specjax: error: {' '.join(message.split())}; see {self.prog} --help\n")
+
+    def _print_message(self, message, file=None):
+        """Without argparse's silence about a stream that cannot be written."""
+        print(message, end="", file=file or sys.stderr)
 
     def parse_known_args(self, args=None, namespace=None, **options):
         if args is not None and not self._subparsers:

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument
+from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_revision_argument
 from .parser import integer, name, path
 from .terminal import status
 
@@ -31,6 +31,7 @@ def add_command(commands) -> None:
         type=name,
         help="the target: embedded name, directory or hub id; by default the recipe's, or tiny-python",
     )
+    add_revision_argument(command)
     add_dtype_argument(command)
     add(
         "--data",
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
     text_files(args.data) if args.data else None
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
-        target = load(recipe.model, args.dtype, mesh_of(recipe))
+        target = load(recipe.model, args.dtype, mesh_of(recipe), args.revision)
     try:
         train(recipe, target, args.data, output)
     except KeyboardInterrupt:

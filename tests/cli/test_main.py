@@ -272,3 +272,8 @@ def test_as_processes_without_a_terminal():
     assert (filled.returncode, err.count("\n")) == (1, 1) and "No space left on device" in err
     assert (closed.communicate()[1], closed.returncode) == ("", 141)
     assert (streamless.communicate()[1], streamless.returncode) == ("", 0)
+
+
+def test_a_revision_is_for_hub_ids(specjax_main, models):
+    found = specjax_main("generate", "--model", models["target"], "--revision", "main", "--prompt", "x")
+    assert_one_line(found, "only hub ids have revisions")
