@@ -55,7 +55,7 @@ def _rows(report: dict) -> list[list[str]]:
 def _row(method: dict) -> list[str]:
     return [
         method["method"],
-        _with_interval(method["speedup"], method["speedup_interval"], ".2f"),
+        with_interval(method["speedup"], method["speedup_interval"], ".2f"),
         f"{method['tokens_per_second']:.1f}",
         f"{method['mean_acceptance_length']:.2f}",
         f"{method['drafted_per_call']:.1f}",
@@ -65,8 +65,9 @@ def _row(method: dict) -> list[str]:
     ]
 
 
-def _with_interval(value: float, bounds: list[float] | None, form: str) -> str:
-    return f"{value:{form}}" + (f" ({bounds[0]:{form}}-{bounds[1]:{form}})" if bounds else "")
+def with_interval(value: float, bounds: list[float] | None, form: str) -> str:
+    """A figure with its interval in parentheses."""
+    return f"{value:{form}}" + (f" ({bounds[0]:{form}} to {bounds[1]:{form}})" if bounds else "")
 
 
 def _equality(method: dict) -> str:

@@ -239,3 +239,20 @@ def test_edit_prompts_are_files_that_the_target_wrote_begun_again():
         assert second == piece and first.startswith(piece)
         written = Generator(target)(piece, max_new_tokens=24, ignore_eos=True)
         assert first == piece + written.text and len(written.token_ids) == 24
+
+
+def test_tables_are_narrow_enough_to_read():
+    """Long names, intervals and many positions: a Markdown row is a line of an editor, and the terminal wraps no cell."""
+    figures = dict(
+        tokens_per_second=123.4, tokens_per_second_interval=[111.1, 133.3], speedup=2.59, speedup_interval=[2.28, 2.95],
+        mean_acceptance_length=4.2, drafted_per_call=59.0, drafting_share=[0.1, 0.2, 0.3], target_calls=999, note=None,
+        acceptance_rate_per_position=(0.9,) * 16, differences=[{"margin": None, "tie": False}] * 10,
+    )  # fmt: skip
+    settings = dict(model="tiny-python", draft="tiny-python-draft", prompts=16, max_new_tokens=128, options={})
+    machine = dict(dtype="bfloat16", devices=1, device="cpu", cpu="a processor", cores=2, jax="0.10.2")
+    found = dict(methods=[dict(figures, method="token_recycling")], settings=settings, machine=machine)
+    assert max(len(line) for line in report.markdown(found).splitlines() if line.startswith("|")) <= 110
+    console = Console(width=110, file=io.StringIO())
+    console.print(report.table(found))
+    rows = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
+    assert len(rows) == 1 and "2.59 (2.28 to 2.95)" in rows[0] and "10 differ, 0 at a tie" in rows[0]
