@@ -1,4 +1,4 @@
-"""Continues 200 held-out prompts greedily with every method, one by one and in ragged batches of eight, and compares with plain decoding.
+"""Continues held-out prompts greedily with every method, singly and in ragged batches of eight, against plain decoding.
 
 python scripts/greedy_equality.py [--methods ngram,tree] [--prompts 200]      writes docs/results/greedy_<platform>.md
 """

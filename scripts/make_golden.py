@@ -1,4 +1,4 @@
-"""Records logits of Hugging Face models in tests/golden, for tests/test_golden.py to compare ours with. Needs torch and transformers.
+"""Records logits of Hugging Face models in tests/models/golden, the oracle of the golden tests. Needs torch and transformers.
 
     python scripts/make_golden.py            a few seconds
 
@@ -112,7 +112,7 @@ def build(raw: dict) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(directory)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     for name, param in model.named_parameters():
-        # transformers starts norms at one and biases at zero, which would hide that they are mixed up
+        # transformers starts norms at one and biases at zero, which would hide a mix-up of the two
         mean, std = (
             (1, 0.2) if "norm" in name else (0, 0.2) if name.endswith("bias") else (0, 1.5 * param.shape[-1] ** -0.5)
         )

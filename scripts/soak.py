@@ -1,4 +1,4 @@
-"""Decodes thousands of prompts with random options and stop strings, and watches that nothing drifts.
+"""Decodes thousands of prompts with random options and stop strings, and checks that results, memory and compilations stay as they are.
 
 Every batch mixes greedy and sampled rows, penalties, biases, constraints and stop strings that end rows at random.
 Greedy rows must equal plain decoding and memory must not grow. Nothing may be compiled after the first tenth; in a short

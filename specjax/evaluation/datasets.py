@@ -50,8 +50,11 @@ def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
 
 
 def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
-    """``count`` files that are written again after an edit: held-out code of ``tokens`` tokens, as many tokens as the target itself goes on
-    with, a comment, and the same code. So most of what comes next is there already, whatever the model's ability to copy a stranger's."""
+    """``count`` files that are written again after an edit.
+
+    Each is held-out code of ``tokens`` tokens, the target's own continuation of the same length, a comment, and the same
+    code again. Most of the next tokens thus stand in the prompt, also for a model that cannot copy foreign text.
+    """
     pieces = held_out_prompts(target.tokenizer, count, tokens)
     write = Generator(target)
     return [

@@ -40,7 +40,7 @@ class _Untruncated(DraftModel):
 
     def propose(self, target, draft, state, key, least=None):
         options = state.request.sampling
-        cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q is tempered already
+        cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q has the temperature already
 
         def truncated(keys, q, _):
             return sample(keys, probabilities(jnp.log(q)[:, None], cut)[:, 0], options)

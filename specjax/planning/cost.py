@@ -169,11 +169,11 @@ class Unscored(Drafter):
 
     def propose(self, target, draft, state, key):
         tree, pending = self.drafter.propose(target, draft, state, key)
-        drawn = tree.tokens.max(1) < 0  # never; without a use of the tokens XLA would leave out what only they need
+        drawn = tree.tokens.max(1) < 0  # always false: a use of the tokens, without which XLA would drop the draft
         return jax.vmap(chain)(jnp.where(drawn, 0, state.root)[:, None]), pending
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # as long as if the draft had been scored
+        path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # the length of a path through a scored draft
         return self.drafter.commit(target, draft, state, tree, scored, verdict.replace(path=path))
 
 
@@ -201,12 +201,12 @@ def _timers(target, draft, drafters: dict, length: int, batch: int, temperature:
     keys, stop_ids = jax.random.split(jax.random.key(0, impl=KEYS), batch), jnp.full((batch, 1), -1, jnp.int32)
     requests = Requests(tokens, lengths, RequestOptions(options, keys, rows(capacity), stop_ids))
     chunk = min(128, capacity)
-    begun, states = {}, {}
+    first, states = {}, {}
     for name, drafter in drafters.items():
-        if type(drafter) not in begun:  # of one class all begin alike
+        if type(drafter) not in first:  # drafters of one class have the same first state
             read = jax.jit(partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype))
-            begun[type(drafter)] = read(model, draft_model, requests)
-        states[name] = begun[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))
+            first[type(drafter)] = read(model, draft_model, requests)
+        states[name] = first[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))
     return {name: _timer(model, draft_model, states[name], drafter, rounds) for name, drafter in drafters.items()}
 
 

@@ -18,8 +18,10 @@ _HOST = ("infeed", "outfeed", "send", "recv")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation. Where the result is a tuple, ``dtype`` is None and ``shape`` empty. ``calls`` names the
-    computations it runs."""
+    """One line of a computation.
+
+    Where the result is a tuple, ``dtype`` is None and ``shape`` is empty. ``calls`` names the computations that it runs.
+    """
 
     name: str
     opcode: str

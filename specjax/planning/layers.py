@@ -237,7 +237,7 @@ def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) 
 def _without(model: Decoder, keep: jax.Array) -> Decoder:
     """A copy whose sub-layers outside ``keep`` add nothing to the residual stream, which equals skipping them."""
     graph, params = nnx.split(model)
-    model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # variables of its own
+    model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):
         for param, kept in (
             (layer.out, attention),

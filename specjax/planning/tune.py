@@ -45,8 +45,10 @@ def check(
     if method == "token_recycling" and draft is not None:
         raise RequestError("method 'token_recycling' takes no draft; leave it out or use method 'tree'")
     per_row("temperature", temperature, 1, np.float32)
-    for name, value, least in (("max_nodes", max_nodes, 2), ("max_depth", max_depth, 1), ("batch", batch, 1), ("max_new_tokens", max_new_tokens, 1)):  # fmt: skip
-        whole(name, value, least)
+    sizes = dict(max_depth=max_depth, batch=batch, max_new_tokens=max_new_tokens)
+    whole("max_nodes", max_nodes, 2)
+    for name, value in sizes.items():
+        whole(name, value)
 
 
 def tune_tree(

@@ -22,13 +22,13 @@ FIGURES = ("tokens_per_second", "speedup", "mean_acceptance_length", "draft_acce
 
 @pytest.fixture(scope="module")
 def target():
-    """One layer: less to compile."""
+    """A model of one layer, which compiles fast."""
     return language_model(tiny_model(num_layers=1), "target")
 
 
 @pytest.fixture(scope="module")
 def generators():
-    """Those that ``measured`` compiled."""
+    """The generators that ``measured`` compiled."""
     return []
 
 
@@ -93,7 +93,7 @@ def test_progress_counts_every_run_to_the_end(measured):
     assert len(calls) >= 3 * len(METHODS)
 
 
-def test_methods_take_turns_in_a_rotating_order():
+def test_methods_alternate_in_a_rotating_order():
     order = []
 
     def generator(name):
@@ -230,7 +230,7 @@ def test_held_out_prompts_end_with_a_definition_and_repeat(monkeypatch):
         held_out_prompts(tokenizer, 10**7, 400)
 
 
-def test_edit_prompts_are_files_that_the_target_wrote_begun_again():
+def test_edit_prompts_are_texts_of_the_target_that_begin_again():
     tokenizer = load_tokenizer("tiny-python")[0]
     model = tiny_model(num_layers=1, vocab_size=len(tokenizer))
     target = LanguageModel(model, model.config, tokenizer, "target")

@@ -1,4 +1,4 @@
-"""Trees for trained heads: ranks against the rounds of the real loop, the search against brute force, and rounds that are timed."""
+"""Trees of trained heads: ranks against rounds of the real loop, the search against brute force, timed rounds."""
 
 import dataclasses
 import itertools
@@ -46,13 +46,13 @@ def rounds(ranks: np.ndarray, tree: set, new: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def longer() -> list:
-    """What the target writes, and some more of it than the rounds will see."""
+    """Texts of the target, a few tokens longer than the rounds will see."""
     return Generator(TARGET)(PROMPTS, max_new_tokens=NEW + 4, ignore_eos=True)
 
 
 @pytest.mark.parametrize("method", HEADS)
 def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
-    """At every place the engine must accept as much as the ranks say that the tree catches there."""
+    """At every place the engine accepts the longest path of the tree that the ranks contain."""
     head, tree = head_of(method), from_paths(TREE)
     siblings = {"siblings": "top_k"} if method.startswith("eagle") else {}
     results = Generator(TARGET, head.config.kind, head, tree=tree, **siblings)(
@@ -73,14 +73,14 @@ def test_ranks_are_counted_place_by_place():
     found = head_trees.count_acceptance(np.array([[0, 1], [2, 0], [1, 5], [0, 0], [5, 0]]), 3)
     np.testing.assert_array_equal(
         found.tried_at, [[5, 3, 2], [4, 2, 1]]
-    )  # at the second depth one was not reached, and one found nothing
+    )  # at the second depth, one place is not reached and one has no rank
     np.testing.assert_array_equal(found.accepted_at, [[2, 1, 1], [2, 1, 0]])
     np.testing.assert_array_equal(found.tried, found.tried_at[0])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_tree_catches_more(seed):
-    """Against all trees of so many nodes, on ranks that depend on each other."""
+    """Brute force over all trees of each size, on ranks that depend on each other."""
     rng = np.random.default_rng(seed)
     first = rng.choice(4, 60, p=[0.4, 0.3, 0.2, 0.1])
     ranks = np.stack([first, (first + rng.choice(3, 60)) % 4, rng.choice(4, 60)], 1)

@@ -1,4 +1,4 @@
-"""The search for a tree against all trees there are, their expected tokens against the sum over nodes and against walks."""
+"""The tree search against an enumeration of all trees; expected tokens against the sum over nodes and against random walks."""
 
 import itertools
 from functools import cache
@@ -10,20 +10,23 @@ from specjax.planning.cost import Cost, Curve
 from specjax.planning.tree_search import best_tree, evaluate, expected_tokens, programme, search
 from specjax.tree import expansion, from_paths
 
-P = np.array([0.6, 0.45, 0.3])  # each given that those before were refused
+P = np.array([0.6, 0.45, 0.3])  # each after the rejection of the earlier siblings
 CHANCE = P * np.cumprod([1, *(1 - P[:-1])])
 
 
 @cache
 def trees(nodes: int, depth: int, ranks: int) -> list[tuple]:
-    """All trees of so many nodes, at most so deep, whose children have the ranks 0, 1, ...: each is the tuple of its root's subtrees."""
+    """All trees with ``nodes`` nodes and at most ``depth`` levels, whose children have the ranks 0, 1, ...
+
+    A tree is the tuple of its root's subtrees.
+    """
     if nodes == 1:
         return [()]
     return [root for count in range(1, ranks + 1) for root in forests(nodes - 1, depth - 1, ranks, count)]
 
 
 def forests(nodes: int, depth: int, ranks: int, count: int) -> list[tuple]:
-    """All rows of ``count`` trees with so many nodes together."""
+    """All tuples of ``count`` trees with ``nodes`` nodes together."""
     if count == 0 or depth < 0:
         return [()] if nodes == 0 and count == 0 else []
     return [
@@ -81,7 +84,7 @@ def test_no_tree_of_its_size_is_better(chance):
 
 
 def test_the_search_finds_the_fastest_of_all_trees():
-    """Under a cost that jumps, as a device's does, and one in which depth is dear."""
+    """Under a cost with jumps, as on a device, and a cost that grows with depth."""
     for cost in (flat([1.0, 1.1, 1.1, 1.1, 1.8, 1.9, 2.5, 2.5], 0.2), flat([1.0] * 8, 0.5), flat(np.linspace(1, 3, 8))):
         found = search(CHANCE, cost, 8, 4)
         assert [c.nodes for c in found] == list(range(2, 9))
@@ -92,7 +95,7 @@ def test_the_search_finds_the_fastest_of_all_trees():
 
 
 def test_expected_tokens_are_those_of_walks():
-    """The walk that ``P`` describes: children one after another, each accepted with its own probability, down from the root."""
+    """Walks down from the root test the children one after another and accept each with its probability in ``P``."""
     T, split = programme(CHANCE, 14, 4)
     tree, rng, walks = best_tree(T, split, 14, 4), np.random.default_rng(0), 40_000
     nodes, total = set(tree.paths), 0
@@ -101,7 +104,7 @@ def test_expected_tokens_are_those_of_walks():
         while at is not None:
             total += 1
             tried = ((*at, rank) for rank in range(3) if luck[len(at), rank] < P[rank])
-            below = next((child for child in tried), None)  # the first accepted one, in the tree or not
+            below = next((child for child in tried), None)  # the first accepted child, in the tree or not
             at = below if below in nodes else None
     assert total / walks == pytest.approx(expected_tokens(tree, CHANCE), abs=0.03)
 

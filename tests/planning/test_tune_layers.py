@@ -1,4 +1,4 @@
-"""Which layers should draft: agreement against numpy, costs and speed-ups against formulas, the choice where the answer is known."""
+"""The choice of layers: agreement against numpy, costs and speed-ups against formulas, models with a known answer."""
 
 import json
 import tomllib
@@ -95,7 +95,9 @@ def test_a_table_or_json_and_the_flags_to_use(target, tmp_path, monkeypatch, cap
     for flag, value in zip(flags[2::2], flags[3::2]):
         assert best[flag[2:].replace("-", "_")] in ([int(n) for n in value.split(",")], json.loads(value.split(",")[0]))
 
-    dear = Costs((1e3, 1e3), (1e-3, 1e-3), (1e-3, 1e-3))  # the head is all, so no part is cheaper
+    dear = Costs(
+        (1e3, 1e3), (1e-3, 1e-3), (1e-3, 1e-3)
+    )  # the output matrix takes all the time, so that no part is cheaper
     monkeypatch.setattr(layers, "measure_costs", lambda *args: dear)
     assert main(argv) == 0
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Acceptance by rank against plain Python that counts one place after another, cost, and the ``tune --tree`` command."""
+"""Acceptance by rank against plain Python that counts place by place; costs; the command ``tune --tree``."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ HEAD = Head(
 
 @pytest.fixture(scope="module", autouse=True)
 def _unoptimised():
-    """Nothing here is large enough to be worth the optimiser's time."""
+    """XLA's optimiser takes longer than these small programs run."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
@@ -45,7 +45,7 @@ def ranked(model, text: list[int]) -> list[int]:
 
 
 def test_likeliest_children_are_counted_one_by_one():
-    """Of texts that nobody wrote, so that what the target prefers and what the text says differ."""
+    """The texts are random, so that the target's likeliest tokens differ from the text's."""
     texts = [
         SimpleNamespace(prompt_token_ids=ids[:4], token_ids=ids[4:])
         for ids in ([5, 6] * 9, *random_prompts(2, 30, seed=2))
@@ -54,7 +54,7 @@ def test_likeliest_children_are_counted_one_by_one():
     tried, accepted, tried_at, accepted_at = np.zeros(K), np.zeros(K), np.zeros((DEPTH, K)), np.zeros((DEPTH, K))
     for text in texts:
         ids, first = text.prompt_token_ids + text.token_ids, len(text.prompt_token_ids)
-        places = []  # for each place the rank of what the target wants, and whether the text's own token is among the children
+        places = []  # for each place: the rank of the target's likeliest token, and whether the text's token is a child
         for n in range(first, len(ids)):
             children, wanted = ranked(DRAFT.model, ids[:n])[:K], ranked(TARGET.model, ids[:n])[0]
             places.append((children.index(wanted) if wanted in children else K, ids[n] in children))
@@ -94,7 +94,9 @@ def test_drawn_children_are_accepted_as_recursive_rejection_does():
     draw(p, q, 0, 1.0)
     keys = jax.random.split(jax.random.key(0), 6_000)
     for token in (1,):
-        found = jax.vmap(acceptance._try_drawn, (None, None, None, 0, None))(jnp.float32(p), jnp.float32(q), token, keys, 5)
+        found = jax.vmap(acceptance._try_drawn, (None, None, None, 0, None))(
+            jnp.float32(p), jnp.float32(q), token, keys, 5
+        )
         for sums, wanted in zip(found, (tried, accepted.sum(1), accepted[:, token])):
             assert sums[:, 0].std() < 1e-6  # nothing was drawn yet
             np.testing.assert_allclose(sums.mean(0), wanted, atol=0.02)
@@ -138,7 +140,7 @@ def test_deviations_shrink_with_what_was_tried():
 
 
 def test_expected_tokens_are_those_of_the_real_loop():
-    """Drawn trees at temperature 1, at which a random model's text does not run in circles."""
+    """Drawn trees at temperature 1, where the text of a random model does not repeat itself."""
     tree = from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
     results = Generator(TARGET, "tree", DRAFT, tree=tree)(
         random_prompts(24, 8, seed=5), temperature=1.0, max_new_tokens=64, ignore_eos=True
