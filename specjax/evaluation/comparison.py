@@ -59,11 +59,10 @@ def compare(
     drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
     own = {method: select_options(method, drafting) for method in methods}
     generators = {method: Generator(target, method, select_drafts(method, drafts), **own[method]) for method in methods}
-    room = (
-        min(max(map(len, ids)) + max_new_tokens, target.config.context)
-        + max(g.drafter.depth for g in generators.values())
-        + 1
-    )
+    path = max(generator.drafter.depth for generator in generators.values()) + 1
+    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + path * (
+        1 + shares
+    )  # a share takes two rounds
     for generator in generators.values():
         generator.session.capacity = room
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)

@@ -9,7 +9,17 @@ import pytest
 from conftest import TINY, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
-from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, HydraConfig, HydraHeads, MedusaConfig, MedusaHeads
+from specjax.heads import (
+    Eagle3Config,
+    Eagle3Head,
+    EagleConfig,
+    EagleHead,
+    Head,
+    HydraConfig,
+    HydraHeads,
+    MedusaConfig,
+    MedusaHeads,
+)
 from specjax.planning import cost, head_trees, tune
 from specjax.planning.cost import Cost, Curve
 from specjax.tree import from_paths

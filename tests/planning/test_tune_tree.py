@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import disturbed, language_model, random_head, random_prompts, tiny_model
-from test_token_recycling import from_prompt
-from test_tree_drafts import logits_after
 
 import specjax
 from specjax import Generator
@@ -40,8 +38,25 @@ def _unoptimised():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@jax.jit
+def logits_of(model, tokens):
+    """Logits [S, V] after every token of a text [S], by a forward without a cache."""
+    positions, mask = jnp.arange(tokens.size)[None], jnp.tril(jnp.ones((tokens.size,) * 2, bool))
+    return model.logits(model(tokens[None], positions, mask).hidden)[0]
+
+
 def ranked(model, text: list[int]) -> list[int]:
-    return np.argsort(-logits_after(model, text), kind="stable").tolist()
+    """All tokens, the likeliest after a text first."""
+    padded = jnp.asarray(np.pad(text, (0, 96 - len(text))), jnp.int32)
+    return np.argsort(-np.asarray(logits_of(model, padded))[len(text) - 1], kind="stable").tolist()
+
+
+def from_prompt(text: list[int]) -> dict[int, list[int]]:
+    """For each token its last three successors in the text, the most recent first."""
+    table = {}
+    for token, successor in zip(text, text[1:]):
+        table[token] = [successor, *(other for other in table.get(token, []) if other != successor)][:3]
+    return table
 
 
 def test_likeliest_children_are_counted_one_by_one():
