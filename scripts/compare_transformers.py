@@ -27,10 +27,14 @@ RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 COLUMNS = ("decoding", "tokens/s: median (quartiles)")
 ASSISTED = {
     "defaults": {},
-    "5 tokens, constant": dict(num_assistant_tokens=5, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0),
-    "8 tokens, heuristic": dict(num_assistant_tokens=8, num_assistant_tokens_schedule="heuristic", assistant_confidence_threshold=0.0),
+    "5 tokens, constant": dict(
+        num_assistant_tokens=5, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    ),
+    "8 tokens, heuristic": dict(
+        num_assistant_tokens=8, num_assistant_tokens_schedule="heuristic", assistant_confidence_threshold=0.0
+    ),
 }
-"""Settings of transformers' assisted generation, of which the fastest counts."""
+"""Settings of transformers' assisted generation. The fastest counts."""
 
 
 def main():
@@ -41,7 +45,9 @@ def main():
         target, draft = specjax.load(args.model), specjax.load(args.draft)
         prompts = [target.tokenizer.encode(p) for p in held_out_prompts(target.tokenizer, args.num_prompts, 128)]
     except ImportError:
-        sys.exit("compare_transformers: error: torch is not installed; pip install torch --index-url https://download.pytorch.org/whl/cpu")
+        sys.exit(
+            "compare_transformers: error: the package torch is not installed; install it, the build for CPU is enough"
+        )
     except specjax.SpecjaxError as error:
         sys.exit(f"compare_transformers: error: {error}")
     measured_on = machine(target) | {"torch": torch.__version__}
@@ -63,21 +69,28 @@ def transformers_contenders(args: argparse.Namespace, torch) -> dict:
     @torch.no_grad()
     def run(model, prompt, config=None, **options):
         if config is not None:
-            options["assistant_model"].generation_config = copy.deepcopy(config)  # a schedule leaves its last length there
+            options["assistant_model"].generation_config = copy.deepcopy(
+                config
+            )  # a schedule leaves its last length there
         ids = torch.tensor([prompt])
         length = dict(max_new_tokens=args.max_new_tokens, min_new_tokens=args.max_new_tokens)
-        return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **length, **options)[0, len(prompt) :].tolist()
+        return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **length, **options)[
+            0, len(prompt) :
+        ].tolist()
 
     contenders = {}
     for dtype in ("float32", "bfloat16"):
         model, assistant = (
-            AutoModelForCausalLM.from_pretrained(find(name), dtype=getattr(torch, dtype)).eval() for name in (args.model, args.draft)
+            AutoModelForCausalLM.from_pretrained(find(name), dtype=getattr(torch, dtype)).eval()
+            for name in (args.model, args.draft)
         )
         contenders[f"transformers plain, {dtype}"] = partial(run, model)
         for name, setting in ASSISTED.items():
             config = copy.deepcopy(assistant.generation_config)
             config.update(**setting)
-            contenders[f"transformers assisted, {dtype}, {name}"] = partial(run, model, assistant_model=assistant, config=config)
+            contenders[f"transformers assisted, {dtype}, {name}"] = partial(
+                run, model, assistant_model=assistant, config=config
+            )
         contenders[f"transformers prompt lookup, {dtype}"] = partial(run, model, prompt_lookup_num_tokens=10)
     return contenders
 
@@ -92,16 +105,22 @@ def specjax_contenders(args: argparse.Namespace, target, draft, longest: int) ->
     capacity = longest + args.max_new_tokens + n + 1
     for method in ("none", "ngram", "draft_model"):
         pair = draft if method == "draft_model" else None
-        generator = specjax.Generator(target, method, pair, num_speculative_tokens=n, capacity=capacity)
+        drafting = {} if method == "none" else {"num_speculative_tokens": n}
+        generator = specjax.Generator(target, method, pair, capacity=capacity, **drafting)
         contenders[f"specjax {method}"] = partial(run, generator)
     return contenders
 
 
 def alternate(contenders: dict, prompts: list) -> dict[str, np.ndarray]:
-    """Seconds per new token of every contender for every prompt; the order rotates, and first rounds, which compile, do not count."""
+    """Seconds per new token of every contender for every prompt.
+
+    The order rotates. The first two rounds compile and do not count.
+    """
     names, seconds = list(contenders), {name: [] for name in contenders}
     rounds = [min(prompts, key=len), max(prompts, key=len), *prompts]
-    for turn, prompt in enumerate(track(rounds, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty())):
+    for turn, prompt in enumerate(
+        track(rounds, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty())
+    ):
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
             began = time.perf_counter()
@@ -111,7 +130,7 @@ def alternate(contenders: dict, prompts: list) -> dict[str, np.ndarray]:
 
 
 def summary(args: argparse.Namespace, measured_on: dict, seconds: dict[str, np.ndarray]) -> dict:
-    """The object that is written: medians and quartiles over prompts, and the two ratios of the fastest of each kind."""
+    """The report: medians and quartiles over prompts, and the two ratios of the fastest of each kind."""
     fastest = lambda *kinds: max((n for n in seconds if n.startswith(kinds)), key=lambda n: np.median(1 / seconds[n]))
     pairs = {
         "plain specjax over plain transformers": ("specjax none", fastest("transformers plain")),
@@ -121,7 +140,8 @@ def summary(args: argparse.Namespace, measured_on: dict, seconds: dict[str, np.n
         ),
     }
     ratios = [
-        {"ratio": name, "of": ours, "to": theirs, **spread(seconds[theirs] / seconds[ours])} for name, (ours, theirs) in pairs.items()
+        {"ratio": name, "of": ours, "to": theirs, **spread(seconds[theirs] / seconds[ours])}
+        for name, (ours, theirs) in pairs.items()
     ]
     tokens_per_second = [{"decoding": name, **spread(1 / times)} for name, times in seconds.items()]
     return {"machine": measured_on, "settings": vars(args), "tokens_per_second": tokens_per_second, "ratios": ratios}

@@ -1,4 +1,4 @@
-"""Continues 200 held-out prompts greedily with every method, one by one and in ragged batches of eight, and compares with plain decoding.
+"""Continues held-out prompts greedily with every method, singly and in ragged batches of eight, against plain decoding.
 
 python scripts/greedy_equality.py [--methods ngram,tree] [--prompts 200]      writes docs/results/greedy_<platform>.md
 """
@@ -16,19 +16,19 @@ from flax import nnx
 from rich.progress import track
 
 from specjax import Generator, load
-from specjax.drafters import METHODS, heads_of, make_drafter
+from specjax.drafter import Models, TrainedHead
+from specjax.drafters import METHODS, needs_of
 from specjax.evaluation import held_out_prompts, left_out
-from specjax.evaluation.comparison import difference
-from specjax.generate import fitting
+from specjax.evaluation.comparison import difference, select_drafts, select_options
 from specjax.heads import Head
 from specjax.training.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST, NEW, FEW = 96, 32, 8
-"""Tokens of the longest prompt, new ones, and new ones where a head is untrained, which keeps few drafts and takes as many calls."""
+"""Tokens of the longest prompt, new tokens, and new tokens with an untrained head, which needs a call for almost each."""
 
 SMALL = dict(tree_nodes=9, tree_depth=3, tree_top_k=2)
-"""Of all dynamic trees and blocks: those of the papers take this machine hours."""
+"""Options of dynamic trees and blocks. The papers' sizes take hours on a small machine."""
 
 
 def main():
@@ -47,7 +47,10 @@ def main():
     found = json.loads(file.read_text()) if file.exists() else {}
     for method in args.methods.split(",") if args.methods else METHODS:
         for name, new, generator in generators(method, target, drafts, texts):
-            found[name] = {size: figures(continued(generator, prompts, int(size), new, name), plain[new], target) for size in ("1", "8")}
+            found[name] = {
+                size: figures(continued(generator, prompts, int(size), new, name), plain[new], target)
+                for size in ("1", "8")
+            }
             file.write_text(json.dumps(found, indent=1) + "\n")
             file.with_suffix(".md").write_text(page(found, args))
     print(page(found, args))
@@ -55,21 +58,24 @@ def main():
 
 
 def generators(method: str, target, drafts: list, texts: list) -> Iterator[tuple[str, int, Generator]]:
-    """A method's generators, with their names and how many new tokens to compare: one, or of those that draft with heads one with the
-    embedded head and one with an untrained one."""
-    drafter, make = make_drafter(method, **SMALL), partial(Generator, target, method, capacity=256, **SMALL)
+    """A method's generators, with their names and the number of new tokens to compare.
+
+    A method that drafts with a head has two: one with the embedded head and one with an untrained head.
+    """
+    needs, make = needs_of(method), partial(Generator, target, method, capacity=256, **select_options(method, SMALL))
     if reasons := left_out(target, [method], tuple(drafts), **SMALL):
         print(f"{method} is left out: {reasons[method]}")
     else:
-        yield method, NEW, make(fitting(drafter, tuple(drafts))[: int(drafter.needs_draft)])
-    for kind in heads_of(drafter):
-        shape = KINDS[kind].shape(**{"block_size": 8} if kind == "block" else {})
+        fit = select_drafts(method, tuple(drafts))
+        yield method, NEW, make(fit[: needs.least] if isinstance(needs, Models) else fit)
+    if isinstance(needs, TrainedHead):
+        shape = KINDS[needs.kind].shape(**{"block_size": 8} if needs.kind == "block" else {})
         module = shape.make(target, np.concatenate(texts), jax.random.key(0))
         yield f"{method}, untrained", FEW, make(Head(module, module.config, "untrained"))
 
 
 def disturbed(model):
-    """A second draft for methods that take several: the first with five per cent of noise on every weight."""
+    """A second draft for methods that take several: the model with five per cent of noise on every weight."""
     graph, params = nnx.split(model)
     noise = lambda x: x + 0.05 * x.std() * jax.random.normal(jax.random.key(x.size), x.shape, x.dtype)
     return nnx.merge(graph, jax.tree.map(noise, params))
@@ -83,7 +89,7 @@ def continued(generator: Generator, prompts: list[list[int]], size: int, new: in
 
 
 def figures(results: list, plain: list, target) -> dict:
-    """How many texts are equal, how many part at a tie of the logits and how many do not, and tokens a target call."""
+    """Counts of texts that are equal, that part at a tie of the logits and that part elsewhere; and tokens a target call."""
     parted = [d for i, pair in enumerate(zip(results, plain)) if (d := difference(i, *pair, target))]
     ties = sum(d["tie"] for d in parted)
     calls = sum(r.stats.target_calls for r in results)

@@ -6,8 +6,8 @@ Alternating runs in one process.
     python scripts/loop_overhead.py --capacity 256 4096               goal: time per token within 5 % at equal content
     python scripts/loop_overhead.py --options [--temperature 1]       goal: options at their defaults add at most 3 %
 
-The parts run in loops of their own, each turn beginning with a token that the turn before computed, so that XLA can neither hoist
-nor overlap them and no program start is counted.
+The parts run in loops of their own. Each iteration begins with a token that the iteration before computed, so that XLA
+can neither hoist nor overlap them. The start of a program is not counted.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gpu_report import alternate  # beside this file
 from jax import lax
 
-from specjax import Decoder, DecodeState, decode, load, sampling_params
+from specjax import Decoder, DecodeState, decode, load, make_requests, prefill
 from specjax.drafters import make_drafter
 from specjax.drafters.parts import chains
+from specjax.planning.cost import alternate
 from specjax.tree import chain
 from specjax.verify import resolve
 
@@ -44,17 +44,21 @@ def main():
 
 def compare_parts(target: Decoder, draft: Decoder, drafter, prompt: list[int], args) -> None:
     """Prints milliseconds of a round, of its draft phase and of its forward, and their ratio."""
-    state = prefilled(target, draft, drafter, prompt, room(prompt, drafter, args.rounds))
+    state = read_prompt(target, draft, drafter, prompt, room(prompt, drafter, args.rounds))
     loop = looped(target, draft, drafter, args.rounds)
     end = loop(state)[1]
-    # The parts see the text that the loop wrote, and their rows grow as fast as its did.
+    # The parts see the text that the loop wrote, and their rows grow as fast as the rows of the loop.
     growth = (end.cache.length - state.cache.length) / args.rounds
     text = end.replace(cache=end.cache.replace(length=state.cache.length), drafter=rewound(end.drafter, state.drafter))
-    drafting, scoring = (timed(part, target, draft, text, args.rounds, growth, drafter=drafter) for part in (draft_phases, forwards))
+    drafting, scoring = (
+        timed(part, target, draft, text, args.rounds, growth, drafter=drafter) for part in (draft_phases, forwards)
+    )
     samples = alternate({"round": lambda: loop(state)[0], "draft": drafting, "verify": scoring}, args.repeats)
     for name, seconds in samples.items():
         print(f"{name:7}{spread(seconds / args.rounds * 1e3)} ms")
-    print(f"round / (draft + verify){spread(samples['round'] / (samples['draft'] + samples['verify']))}, goal at most 1.05")
+    print(
+        f"round / (draft + verify){spread(samples['round'] / (samples['draft'] + samples['verify']))}, goal at most 1.05"
+    )
     print(f"tokens per round {float(growth.mean()):.2f}, {args.rounds} rounds, {args.repeats} repeats")
 
 
@@ -66,20 +70,27 @@ def compare_capacities(target: Decoder, draft: Decoder, drafter, prompt: list[in
             f"--capacity {min(args.capacity)} is too small: prompt and rounds need {least}; shorten --prompt-tokens or --rounds"
         )
     loop = looped(target, draft, drafter, args.rounds)
-    states = {capacity: prefilled(target, draft, drafter, prompt, capacity) for capacity in args.capacity}
+    states = {capacity: read_prompt(target, draft, drafter, prompt, capacity) for capacity in args.capacity}
     tokens = {capacity: int(loop(state)[1].cache.length.sum()) - len(prompt) + 1 for capacity, state in states.items()}
-    samples = alternate({capacity: lambda state=state: loop(state)[0] for capacity, state in states.items()}, args.repeats)
+    samples = alternate(
+        {capacity: lambda state=state: loop(state)[0] for capacity, state in states.items()}, args.repeats
+    )
     per_token = {capacity: samples[capacity] / tokens[capacity] * 1e3 for capacity in args.capacity}
     for capacity, ms in per_token.items():
         print(f"capacity {capacity:6}: {tokens[capacity]} tokens{spread(ms)} ms per token")
-    print(f"{args.capacity[1]} / {args.capacity[0]}{spread(per_token[args.capacity[1]] / per_token[args.capacity[0]])}, goal 0.95 to 1.05")
+    print(
+        f"{args.capacity[1]} / {args.capacity[0]}{spread(per_token[args.capacity[1]] / per_token[args.capacity[0]])}, goal 0.95 to 1.05"
+    )
 
 
 def compare_options(target: Decoder, draft: Decoder, drafter, prompt: list[int], args) -> None:
-    """Prints milliseconds of a round with every option at its default and of one that knows temperature alone, and their ratio."""
-    state = prefilled(target, draft, drafter, prompt, room(prompt, drafter, args.rounds), args.temperature)
+    """Prints milliseconds of a round with every option at its default and of a round with temperature alone, and their ratio."""
+    state = read_prompt(target, draft, drafter, prompt, room(prompt, drafter, args.rounds), args.temperature)
     whole, least = (looped(target, draft, drafter, args.rounds) for _ in range(2))
-    with mock.patch.object(decode, "probabilities", bare), mock.patch.multiple(chains, adjusted=lambda logits, *_: logits, warped=bare):
+    with (
+        mock.patch.object(decode, "probabilities", bare),
+        mock.patch.multiple(chains, adjust=lambda logits, *_: logits, warp=bare),
+    ):
         least(state)  # compiles it
     samples = alternate({"all options": lambda: whole(state)[0], "temperature": lambda: least(state)[0]}, args.repeats)
     for name, seconds in samples.items():
@@ -95,15 +106,15 @@ def bare(logits: jax.Array, params, context=None) -> jax.Array:
 
 
 def looped(target, draft, drafter, rounds: int) -> Callable[[DecodeState], tuple[float, DecodeState]]:
-    """``decode.run`` for so many rounds from a copy of a state: seconds, and the state after them."""
-    program = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.sampled)), donate_argnums=2)
+    """A function that runs ``rounds`` rounds from a copy of a state, and returns seconds and the last state."""
+    program = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.drawn)), donate_argnums=2)
 
     def loop(state):
         state = jax.block_until_ready(jax.tree.map(lambda x: x.copy(), state))
         began = time.perf_counter()
         state = jax.block_until_ready(program(target, draft, state, jnp.int32(rounds)))
         seconds = time.perf_counter() - began
-        assert int(state.step) == rounds, "the loop ended early"
+        assert int(state.round) == rounds, "the loop ended early"
         return seconds, state
 
     return loop
@@ -112,7 +123,7 @@ def looped(target, draft, drafter, rounds: int) -> Callable[[DecodeState], tuple
 def draft_phases(target, draft, state: DecodeState, rounds, growth, *, drafter) -> DecodeState:
     def phase(i, state):
         at = grown(state, i * growth)
-        tree, _ = drafter.draft(target, draft, at, jax.vmap(jax.random.fold_in, (0, None))(at.key, i))
+        tree, _ = drafter.propose(target, draft, at, jax.vmap(jax.random.fold_in, (0, None))(at.request.keys, i))
         return with_root(state, (i + 1) * growth, tree.tokens[:, -1])
 
     return lax.fori_loop(0, rounds, phase, state)
@@ -122,28 +133,34 @@ def forwards(target, draft, state: DecodeState, rounds, growth, *, drafter) -> D
     def phase(i, state):
         at = grown(state, i * growth)
         tree = jax.vmap(chain)(at.root[:, None] + jnp.arange(drafter.depth + 1))
-        logits = decode.forward(target, tree, at.cache, drafter.taps).logits
+        logits = decode.score(target, tree, at, drafter.taps).logits
         return with_root(state, (i + 1) * growth, jnp.argmax(logits, -1).max(-1) // 2)
 
     return lax.fori_loop(0, rounds, phase, state)
 
 
 def grown(state: DecodeState, by) -> DecodeState:
-    """The state with ``by`` more tokens, which the caches already hold."""
+    """The state with ``by`` more tokens. The caches hold them already."""
     longer = lambda cache: cache.replace(length=cache.length + by.astype(jnp.int32))
-    kept = state.drafter.replace(cache=longer(state.drafter.cache)) if hasattr(state.drafter, "cache") else state.drafter
+    kept = (
+        state.drafter.replace(cache=longer(state.drafter.cache)) if hasattr(state.drafter, "cache") else state.drafter
+    )
     return state.replace(cache=longer(state.cache), drafter=kept)
 
 
 def with_root(state: DecodeState, by, tokens) -> DecodeState:
-    """The state whose root, ``by`` tokens on, is the given one: what makes a turn depend on the turn before."""
+    """The state with the given root ``by`` tokens on, so that an iteration depends on the iteration before."""
     at = (state.cache.length + by.astype(jnp.int32))[:, None]
     return state.replace(tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, tokens[:, None].astype(jnp.int32), at))
 
 
 def rewound(drafter, start):
     """A drafter's state with the length of an earlier one."""
-    return drafter.replace(cache=drafter.cache.replace(length=start.cache.length)) if hasattr(drafter, "cache") else drafter
+    return (
+        drafter.replace(cache=drafter.cache.replace(length=start.cache.length))
+        if hasattr(drafter, "cache")
+        else drafter
+    )
 
 
 def timed(part, target, draft, state, rounds: int, growth, **setting) -> Callable[[], float]:
@@ -163,16 +180,15 @@ def spread(samples: np.ndarray) -> str:
     return f" {median:.3f} (quartiles {low:.3f} to {high:.3f}, least {samples.min():.3f})"
 
 
-def prefilled(target, draft, drafter, prompt: list[int], capacity: int, temperature: float = 0.0) -> DecodeState:
-    """A row of batch 1 that ends nowhere near."""
-    tokens = np.zeros((1, capacity), np.int32)
-    tokens[0, : len(prompt)] = prompt
-    dtype = jnp.float32 if jax.default_backend() == "cpu" else target.embed[...].dtype
-    program = jax.jit(partial(decode.prefill, drafter=drafter, chunk=32, dtype=dtype))
-    rows = lambda n: jnp.full(1, n, jnp.int32)
-    keys, stops = jax.random.split(jax.random.key(0), 1), jnp.full((1, 1), -1, jnp.int32)
-    options = sampling_params(1, temperature, bias=np.zeros((1, target.config.vocab_size), np.float32))
-    return program(target, draft, jnp.asarray(tokens), rows(len(prompt)), options, keys, rows(capacity), stops)
+def read_prompt(target, draft, drafter, prompt: list[int], capacity: int, temperature: float = 0.0) -> DecodeState:
+    """A row of batch 1 whose limit is the capacity."""
+    room = capacity - len(prompt) - drafter.depth - 1
+    bias = np.zeros((1, target.config.vocab_size), np.float32)
+    requests = make_requests(
+        [prompt], drafter=drafter, max_new_tokens=room, temperature=temperature, capacity=capacity, bias=bias
+    )
+    dtype = "float32" if jax.default_backend() == "cpu" else target.embed[...].dtype
+    return jax.jit(partial(prefill, drafter=drafter, chunk=32, dtype=dtype))(target, draft, requests)
 
 
 def room(prompt: list[int], drafter, rounds: int) -> int:
@@ -181,7 +197,7 @@ def room(prompt: list[int], drafter, rounds: int) -> int:
 
 
 def models(args) -> tuple[Decoder, Decoder | None, list[int]]:
-    """Target, draft and a prompt of real text, or of anything for random weights."""
+    """Target, draft and a prompt: real text, or random tokens for random weights."""
     if args.random:
         from train_zoo import DRAFT, TARGET  # beside this file
 
@@ -201,7 +217,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--method", default="draft_model", choices=("draft_model", "ngram", "none"))
     parser.add_argument("--num-speculative-tokens", type=int, default=5)
     parser.add_argument("--capacity", type=int, nargs=2, metavar=("A", "B"), help="compare two capacities instead")
-    parser.add_argument("--options", action="store_true", help="compare with a loop that knows no option but temperature instead")
+    parser.add_argument(
+        "--options", action="store_true", help="compare with a loop without options but temperature instead"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="for --options")
     parser.add_argument("--prompt-tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=24, help="of a timed run")

@@ -1,8 +1,8 @@
 """Draws whole sequences for every option, method and rule, compares them with their law, and writes docs/lossless.md.
 
-The cases and the laws are those of tests/lossless_grid.py, which tests/test_lossless.py runs with fewer draws.
+tests/lossless_grid.py has the cases and the laws. tests/test_lossless.py runs the same cases with fewer draws.
 
-python scripts/lossless_table.py [--draws 100000] [--methods tree]         of other methods the figures of an earlier run are kept
+python scripts/lossless_table.py [--draws 100000] [--methods tree]         keeps the figures of other methods
 """
 
 import argparse
@@ -18,9 +18,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from lossless_grid import CASES, DRAFTS, LENGTH, METHODS, V, draws, halved_after_repeat, p_values  # noqa: E402
 
-from specjax import DraftModel, RequestError  # noqa: E402
-from specjax.evaluation.faults import FAULTS, planted  # noqa: E402
-from specjax.verify import LOSSY, RULES, resolve  # noqa: E402
+from specjax import RequestError  # noqa: E402
+from specjax.drafters import DraftModel  # noqa: E402
+from specjax.evaluation.faults import FAULTS, plant  # noqa: E402
+from specjax.verify import LOSSY, RULES, Drawn, resolve  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results" / "lossless.json"
 ROWS, WIDTH = 12_500, 7
@@ -70,7 +71,9 @@ A test that cannot fail shows nothing. The same draws with a known wrong rule in
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=100_000, help=f"for each cell, in calls of {ROWS:,}")
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS, help="only these, in addition to earlier ones")
+    parser.add_argument(
+        "--methods", nargs="*", default=list(METHODS), choices=METHODS, help="only these, in addition to earlier ones"
+    )
     parser.add_argument("--render", action="store_true", help="only write the page again")
     args = parser.parse_args()
     if not args.render:
@@ -83,17 +86,23 @@ def measure(args) -> None:
     calls = -(-args.draws // ROWS)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"p_values": {}}
     results |= {"draws": calls * ROWS, "jax": jax.__version__}
-    missing = [fault for fault in FAULTS if len(args.methods) == len(METHODS) or fault not in results.setdefault("faults", {})]
+    missing = [
+        fault for fault in FAULTS if len(args.methods) == len(METHODS) or fault not in results.setdefault("faults", {})
+    ]
     for fault in track(missing, "planted faults"):
-        drafter, rule = planted(fault, DraftModel(DRAFTS), "block")
+        drafter, rule = plant(fault, DraftModel(DRAFTS), "block")
         results["faults"][fault] = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
 
     grid = [(method, rule) for method in args.methods for rule in METHODS[method][1]]
     for method, rule in track(grid, "methods and rules"):
         drafter = METHODS[method][0]
         values = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
-        processed = draws(drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halved_after_repeat,))[0]
-        measured = results["p_values"] | {f"{method}: {rule}": values | {"processor": p_values(processed, processed=True)["pooled"]}}
+        processed = draws(
+            drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halved_after_repeat,)
+        )[0]
+        measured = results["p_values"] | {
+            f"{method}: {rule}": values | {"processor": p_values(processed, processed=True)["pooled"]}
+        }
         results["p_values"] = {column: measured[column] for column in COLUMNS if column in measured}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         print(method, rule, values, flush=True)
@@ -103,7 +112,12 @@ def page(results: dict) -> str:
     """docs/lossless.md."""
     measured = results["p_values"]
     missing = [f"`{column}`" for column in COLUMNS if column not in measured]
-    cells = [value for values in measured.values() for name, value in values.items() if name not in ("temperature 0", "pooled")]
+    cells = [
+        value
+        for values in measured.values()
+        for name, value in values.items()
+        if name not in ("temperature 0", "pooled")
+    ]
     return TEXT.format(
         draws=results["draws"], length=LENGTH, vocabulary=V, cells=len(cells), low=sum(c < 0.05 for c in cells), least=min(cells),
         missing=f"Only by the tests so far: {', '.join(missing)}.\n" if missing else "",
@@ -117,7 +131,9 @@ def options_table(measured: dict) -> str:
     tables = []
     names = list(measured)
     for some in (names[i : i + WIDTH] for i in range(0, len(names), WIDTH)):
-        rows = [[case, *(shown(case, measured[name][case]) for name in some)] for case in (*CASES, "processor", "pooled")]
+        rows = [
+            [case, *(shown(case, measured[name][case]) for name in some)] for case in (*CASES, "processor", "pooled")
+        ]
         tables.append(table(["option", *(name.replace(": ", "<br>") for name in some)], rows))
     return "\n\n".join(tables)
 
@@ -129,24 +145,24 @@ def faults_row(name: str, values: dict) -> list[str]:
 
 
 def rules_table() -> str:
-    """What ``resolve`` says of each rule and each way to sample drafts."""
-    methods: dict[str, list[str]] = {}
+    """The answer of ``resolve`` for each rule and each way to draw drafts."""
+    methods: dict[Drawn, list[str]] = {}
     for name, (drafter, _) in METHODS.items():
-        methods.setdefault(drafter.sampled, []).append(name)
+        methods.setdefault(drafter.drawn, []).append(name)
 
-    def said(rule: str, sampled: str) -> str:
+    def describe(rule: str, drawn: Drawn) -> str:
         try:
-            resolve(rule, sampled)
+            resolve(rule, drawn)
         except RequestError as error:
             return "refused: " + str(error).split(", and ")[0].split(" needs ")[1]
         if rule == "argmax_walk":
             return "refused above temperature 0"
-        default = " (default)" if resolve("auto", sampled) is RULES[rule] else ""
+        default = " (default)" if resolve("auto", drawn) is RULES[rule] else ""
         return "lossy, and `stats.lossy` says so; never by default" if rule in LOSSY else "lossless" + default
 
-    head = ["rule", *(f"`{sampled}`" if sampled else "chosen, not drawn" for sampled in methods)]
+    head = ["rule", *("chosen, not drawn" if drawn is Drawn.CHOSEN else f"`{drawn}`" for drawn in methods)]
     drafts = ["drafts of", *("; ".join(names) for names in methods.values())]
-    return table(head, [drafts, *([f"`{rule}`", *(said(rule, sampled) for sampled in methods)] for rule in RULES)])
+    return table(head, [drafts, *([f"`{rule}`", *(describe(rule, drawn) for drawn in methods)] for rule in RULES)])
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

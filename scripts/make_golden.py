@@ -1,4 +1,4 @@
-"""Records logits of Hugging Face models in tests/golden, for tests/test_golden.py to compare ours with. Needs torch and transformers.
+"""Records logits of Hugging Face models in tests/models/golden, the oracle of the golden tests. Needs torch and transformers.
 
     python scripts/make_golden.py            a few seconds
 
@@ -18,13 +18,22 @@ from transformers.utils import logging
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "models" / "golden"
 BATCH, LENGTH = 2, 20
-SHAPE = dict(vocab_size=32, hidden_size=16, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=64, rms_norm_eps=1e-3)
+SHAPE = dict(
+    vocab_size=32,
+    hidden_size=16,
+    intermediate_size=12,
+    num_hidden_layers=2,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-3,
+)
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
 LLAMA, MISTRAL, QWEN2, QWEN3 = (dict(model_type=family, **SHAPE) for family in ("llama", "mistral", "qwen2", "qwen3"))
 
 # Small thetas spread the four wavelengths of eight dimensions over 6 to 200 positions, so that scaling by wavelength has short, long
 # and blended ones to tell apart.
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+LLAMA3 = dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+)
 YARN = dict(rope_theta=10.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 DYNAMIC = dict(rope_theta=100.0, rope_type="dynamic", factor=4.0)
 
@@ -35,15 +44,26 @@ SAVED = {
     "llama_biases": LLAMA | HEADS | dict(attention_bias=True, mlp_bias=True),
     "rope_dynamic_short": LLAMA | HEADS | dict(max_position_embeddings=24, rope_parameters=DYNAMIC),
     "rope_dynamic_cached": LLAMA | HEADS | dict(max_position_embeddings=16, rope_parameters=DYNAMIC),
-    "rope_yarn_mscale": LLAMA | HEADS | dict(rope_parameters=YARN | dict(mscale=1.5, mscale_all_dim=0.5, beta_fast=4.0, beta_slow=0.5)),
-    "rope_yarn_attention_factor": LLAMA | HEADS | dict(rope_parameters=YARN | dict(attention_factor=1.3, beta_fast=2.0, truncate=False)),
+    "rope_yarn_mscale": LLAMA
+    | HEADS
+    | dict(rope_parameters=YARN | dict(mscale=1.5, mscale_all_dim=0.5, beta_fast=4.0, beta_slow=0.5)),
+    "rope_yarn_attention_factor": LLAMA
+    | HEADS
+    | dict(rope_parameters=YARN | dict(attention_factor=1.3, beta_fast=2.0, truncate=False)),
     "mistral": MISTRAL | HEADS | dict(sliding_window=None),
-    "mistral_sliding": MISTRAL | HEADS | dict(sliding_window=6, rope_parameters=dict(rope_theta=100.0, rope_type="default")),
+    "mistral_sliding": MISTRAL
+    | HEADS
+    | dict(sliding_window=6, rope_parameters=dict(rope_theta=100.0, rope_type="default")),
     "qwen2": QWEN2 | dict(num_attention_heads=2, num_key_value_heads=2),
     "qwen3": QWEN3 | HEADS,
     "qwen3_sliding": QWEN3
     | HEADS
-    | dict(attention_bias=True, use_sliding_window=True, sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
+    | dict(
+        attention_bias=True,
+        use_sliding_window=True,
+        sliding_window=6,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
     "qwen3_tied": QWEN3 | HEADS | dict(tie_word_embeddings=True),
 }
 
@@ -51,10 +71,16 @@ SAVED = {
 OLD = {
     "llama_mha": LLAMA | dict(num_attention_heads=2, rope_theta=500.0),
     "rope_linear": LLAMA | HEADS | dict(rope_scaling=dict(type="linear", factor=3.0)),
-    "rope_dynamic_long": LLAMA | HEADS | dict(max_position_embeddings=16, rope_theta=100.0, rope_scaling=dict(type="dynamic", factor=2.0)),
+    "rope_dynamic_long": LLAMA
+    | HEADS
+    | dict(max_position_embeddings=16, rope_theta=100.0, rope_scaling=dict(type="dynamic", factor=2.0)),
     "rope_llama3": LLAMA | HEADS | dict(rope_theta=100.0, rope_scaling=LLAMA3),
-    "rope_yarn": LLAMA | HEADS | dict(max_position_embeddings=16, rope_theta=10.0, rope_scaling=dict(type="yarn", factor=4.0)),
-    "qwen2_sliding": QWEN2 | HEADS | dict(use_sliding_window=True, sliding_window=6, max_window_layers=1, rope_theta=100.0),
+    "rope_yarn": LLAMA
+    | HEADS
+    | dict(max_position_embeddings=16, rope_theta=10.0, rope_scaling=dict(type="yarn", factor=4.0)),
+    "qwen2_sliding": QWEN2
+    | HEADS
+    | dict(use_sliding_window=True, sliding_window=6, max_window_layers=1, rope_theta=100.0),
 }
 
 # What comes in one call, where it is not all.
@@ -73,7 +99,9 @@ def main():
         weights, text = save(model)
         recorded = {"tokens": tokens.int(), "logits": logits.float(), "prompt": torch.tensor(prompt, dtype=torch.int32)}
         # one entry only: safetensors writes several in any order
-        save_file(weights | recorded, GOLDEN / f"{name}.safetensors", {"config": json.dumps(raw) if name in OLD else text})
+        save_file(
+            weights | recorded, GOLDEN / f"{name}.safetensors", {"config": json.dumps(raw) if name in OLD else text}
+        )
         print(f"{name:28} logits std {logits.std():.2f}, {(GOLDEN / f'{name}.safetensors').stat().st_size} bytes")
 
 
@@ -84,8 +112,10 @@ def build(raw: dict) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(directory)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     for name, param in model.named_parameters():
-        # transformers starts norms at one and biases at zero, which would hide that they are mixed up
-        mean, std = (1, 0.2) if "norm" in name else (0, 0.2) if name.endswith("bias") else (0, 1.5 * param.shape[-1] ** -0.5)
+        # transformers starts norms at one and biases at zero, which would hide a mix-up of the two
+        mean, std = (
+            (1, 0.2) if "norm" in name else (0, 0.2) if name.endswith("bias") else (0, 1.5 * param.shape[-1] ** -0.5)
+        )
         torch.nn.init.normal_(param, mean, std)
     return model
 

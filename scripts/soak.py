@@ -1,7 +1,8 @@
-"""Decodes thousands of prompts with random options and stop strings, and watches that nothing drifts.
+"""Decodes thousands of prompts with random options and stop strings, and checks that results, memory and compilations stay as they are.
 
-Every batch mixes greedy and sampled rows, penalties, biases, constraints and stop strings that end rows at random. Greedy rows must
-equal plain decoding, memory must not grow, and after the first tenth (of a short run: twelve batches) nothing may be compiled.
+Every batch mixes greedy and sampled rows, penalties, biases, constraints and stop strings that end rows at random.
+Greedy rows must equal plain decoding and memory must not grow. Nothing may be compiled after the first tenth; in a short
+run, after twelve batches.
 
     python scripts/soak.py [--prompts 10000]                          writes docs/results/soak_<platform>.md
 """
@@ -37,21 +38,29 @@ def main():
     target = load(args.target, dtype="float32")
     draft = load(args.draft, dtype="float32") if args.method == "draft_model" else None
     texts = held_out_prompts(target.tokenizer, 200, 64)
-    report = soak(target, args.method, draft, [target.tokenizer.encode(text) for text in texts], args.prompts, args.rows)
+    report = soak(
+        target, args.method, draft, [target.tokenizer.encode(text) for text in texts], args.prompts, args.rows
+    )
     (ROOT / f"docs/results/soak_{jax.default_backend()}.md").write_text(page(report, args))
     print(json.dumps(report, indent=1))
     raise SystemExit(not report["passed"])
 
 
-def soak(target: LanguageModel, method: str, draft, texts: Sequence[list[int]], prompts: int, rows: int, watch=track) -> dict:
-    """Decodes so many prompts, ``rows`` at a time, each a random piece of one of ``texts``. Returns counts for the report."""
-    setting = dict(capacity=256, num_speculative_tokens=4)
-    plain, drafting = Generator(target, "none", **setting), Generator(target, method, draft, **setting)
+def soak(
+    target: LanguageModel, method: str, draft, texts: Sequence[list[int]], prompts: int, rows: int, watch=track
+) -> dict:
+    """Decodes ``prompts`` random pieces of ``texts``, ``rows`` at a time. Returns counts for the report."""
+    plain = Generator(target, "none", capacity=256)
+    drafting = Generator(target, method, draft, capacity=256, num_speculative_tokens=4)
     batches = -(-prompts // rows)
     warm = max(-(-batches // 10), min(12, batches // 2))
-    counts = dict.fromkeys(("rounds", "tokens", "greedy", "different", "stop_string", "stop_token", "length", "broken"), 0)
+    counts = dict.fromkeys(
+        ("rounds", "tokens", "greedy", "different", "stop_string", "stop_token", "length", "broken"), 0
+    )
     compilations, programs, arrays, resident = [], [], [], []
-    listener = lambda event, seconds, **_: compilations.append(event) if event.endswith("backend_compile_duration") else None
+    listener = lambda event, seconds, **_: (
+        compilations.append(event) if event.endswith("backend_compile_duration") else None
+    )
     jax.monitoring.register_event_duration_secs_listener(listener)
     began = time.perf_counter()
     for i in watch(range(batches), "soaking"):
@@ -73,7 +82,11 @@ def soak(target: LanguageModel, method: str, draft, texts: Sequence[list[int]], 
     jax.monitoring.unregister_event_duration_listener(listener)
     report = {name: int(n) for name, n in counts.items()}
     middle = lambda part: int(np.median(part)) // 2**20
-    report |= {"prompts": batches * rows, "compiled_after_warm_up": programs[-1] - programs[warm - 1], "programs": programs[-1]}
+    report |= {
+        "prompts": batches * rows,
+        "compiled_after_warm_up": programs[-1] - programs[warm - 1],
+        "programs": programs[-1],
+    }
     report |= {"array_growth": arrays[-1] - arrays[warm - 1], "seconds": round(time.perf_counter() - began)}
     early, late = report["resident_mb"] = [middle(resident[warm : 2 * warm] or resident), middle(resident[-warm:])]
     wrong = report["different"] + report["broken"] + report["compiled_after_warm_up"] + max(report["array_growth"], 0)
@@ -90,8 +103,13 @@ def random_prompts(rng: np.random.Generator, texts: Sequence[list[int]], rows: i
 
 
 def random_options(rng: np.random.Generator, rows: int, vocab_size: int, seed: int) -> dict:
-    """Options of each row, about half of the rows greedy, each option off in most rows. Every batch has a constraint and stop strings."""
-    some = lambda values, off: [values[j] if on else off for j, on in zip(rng.integers(0, len(values), rows), rng.random(rows) < 0.3)]
+    """Options of each row. About half of the rows are greedy, and each option is off in most rows.
+
+    Every batch has a constraint and stop strings, so that all batches run one program.
+    """
+    some = lambda values, off: [
+        values[j] if on else off for j, on in zip(rng.integers(0, len(values), rows), rng.random(rows) < 0.3)
+    ]
     tokens = lambda: rng.integers(1, vocab_size, 4).tolist()
     regex = [REGEXES[-1], *(REGEXES[j] for j in rng.integers(0, len(REGEXES), rows - 1))]
     return dict(
@@ -107,7 +125,10 @@ def random_options(rng: np.random.Generator, rows: int, vocab_size: int, seed: i
         logit_bias=some([{t: 2.0 for t in tokens()}, {t: -5.0 for t in tokens()}], None),
         suppressed_tokens=some([tokens()], None),
         stop_token_ids=some([tokens()], None),
-        stop=[STOPS[:3], *([STOPS[j] for j in rng.choice(len(STOPS), rng.integers(0, 4), False)] for _ in range(rows - 1))],
+        stop=[
+            STOPS[:3],
+            *([STOPS[j] for j in rng.choice(len(STOPS), rng.integers(0, 4), False)] for _ in range(rows - 1)),
+        ],
         logprobs=some([0, 3], None)[:-1] + [1],
         seed=(seed * rows + np.arange(rows)).tolist(),
         regex=regex,
@@ -115,7 +136,7 @@ def random_options(rng: np.random.Generator, rows: int, vocab_size: int, seed: i
 
 
 def memory() -> int:
-    """Bytes of main memory that the process holds; 0 where the system does not say."""
+    """Bytes of main memory that the process holds; 0 on a system without /proc."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     except OSError:
@@ -130,7 +151,7 @@ def page(report: dict, args) -> str:
         f"Written by `scripts/soak.py`; {args.target}, {args.method}, float32, {args.rows} rows a batch, on {jax.default_backend()} ({platform.machine()}), "
         f"jax {jax.__version__}, {report['seconds']} s.",
         "",
-        "| what | figure |",
+        "| count | figure |",
         "| --- | --- |",
         f"| rounds, tokens | {report['rounds']:,}, {report['tokens']:,} |",
         f"| rows ended by a stop string, a stop token, their limit | {report['stop_string']:,}, {report['stop_token']:,}, {report['length']:,} |",

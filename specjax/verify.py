@@ -102,9 +102,9 @@ def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """
 
     def proposal(i, parent, tried):
-        return _normalised(jnp.where(tried, 0, tree.q[parent]))
+        return normalise(jnp.where(tried, 0, tree.q[parent]))
 
-    return _descend(p, tree, key, proposal, _residual)
+    return _descend(p, tree, key, proposal, residual)
 
 
 def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -118,7 +118,7 @@ def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     def proposal(i, parent, tried):
         return tree.q[parent] if tree.source is None else tree.q[tree.source[i], parent]
 
-    return _descend(p, tree, key, proposal, _residual)
+    return _descend(p, tree, key, proposal, residual)
 
 
 def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -142,7 +142,7 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     _, rho = lax.fori_loop(0, 30, halve, (jnp.ones(nodes.size), jnp.maximum(k, 1.0)))
     beta = overlap(rho).sum(-1)
     covered = overlap(rho) * (some(beta) / jnp.where(beta > 0, beta, 1))[:, None]
-    left = _residual(p, jnp.where(k[:, None] > 0, covered, 0))
+    left = residual(p, jnp.where(k[:, None] > 0, covered, 0))
     return _descend(p, tree, key, lambda i, parent, tried: rho[parent] * tree.q[parent], lambda p, q: p, left)
 
 
@@ -173,7 +173,7 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
             seen,
             w.at[above].set(jnp.where(loss > 0, surplus / jnp.where(loss > 0, loss, 1), 1.0)),
             p.at[above].set(jnp.where(surplus > 0, left / jnp.where(surplus > 0, surplus, 1), p[above])),
-            q.at[above].set(_normalised(q[above].at[x].set(0))),
+            q.at[above].set(normalise(q[above].at[x].set(0))),
             False,
         )
         kept = (luck[node] < w[node]) | (node == 0)
@@ -331,15 +331,16 @@ def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: j
     return _verdict_at(last, bonus, tree, ancestors(tree))
 
 
-def _normalised(weights: jax.Array) -> jax.Array:
+def normalise(weights: jax.Array) -> jax.Array:
+    """Weights [..., V] divided by their sum; zeros where the sum is zero."""
     total = weights.sum(-1, keepdims=True)
     return weights / jnp.where(total > 0, total, 1)
 
 
-def _residual(p: jax.Array, q: jax.Array) -> jax.Array:
+def residual(p: jax.Array, q: jax.Array) -> jax.Array:
     """norm(max(p - q, 0)) [..., V]; p where the difference is empty, since nothing is then ever rejected."""
     left = jnp.maximum(p - q, 0)
-    return jnp.where(left.sum(-1, keepdims=True) > 0, _normalised(left), p)
+    return jnp.where(left.sum(-1, keepdims=True) > 0, normalise(left), p)
 
 
 def _prob_of_next(dist: jax.Array, tree: Tree) -> jax.Array:
@@ -354,6 +355,6 @@ def _end(tree: Tree) -> jax.Array:
 
 def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Accepts nodes 0 to ``last`` of a chain, and draws the bonus token from norm(max(p - q, 0)), or from p after the end."""
-    residual = _residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
+    left = residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
-    return Verdict(path, last + 1, random.categorical(key, jnp.log(residual)))
+    return Verdict(path, last + 1, random.categorical(key, jnp.log(left)))

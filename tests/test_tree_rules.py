@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax import random
 
 from specjax.tree import Tree
-from specjax.verify import RULES, _normalised, block, rejection
+from specjax.verify import RULES, block, normalise, rejection
 
 V, K, DRAWS, UNLIKELY = 3, 2, 100_000, 1e-4
 PARENT = np.array([0, 0, 0, 1, 1, 2, 2])  # two tokens after the root, two after each of them
@@ -52,7 +52,7 @@ def draw_tree(q: jax.Array, scheme: str, valid: jax.Array, key) -> Tree:
         place = jnp.where(parent == 0, 0, tokens[parent] + 1)
         dist = q[(node - 1) % K, place] if several else q[place]
         if scheme == "without_replacement" and (node - 1) % K:
-            dist = _normalised(dist.at[tokens[node - 1]].set(0))
+            dist = normalise(dist.at[tokens[node - 1]].set(0))
         tokens.append(random.categorical(random.fold_in(key, node), jnp.log(dist)).astype(jnp.int32))
         alive.append(dist.sum() > 0)
     for node in range(len(PARENT)):

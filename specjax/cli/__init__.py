@@ -1,4 +1,4 @@
-"""The command line: one file a command, and the parser of their flags."""
+"""The command line: one file for each command, and the arguments and the terminal that the commands share."""
 
 from .main import main
 

@@ -1,98 +1,191 @@
-"""From parsed arguments to what the library takes, with everything checked that can be before a model is loaded."""
+"""The arguments that several commands share, and the way from them to the library."""
 
 import argparse
 import json
 import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import RequestError
+from .parser import integer, name, path
 
 SAMPLING = (
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_new_tokens", "logit_bias",
-    "allowed_tokens", "suppressed_tokens", "stop", "stop_token_ids", "logprobs", "regex", "choices", "json_schema", "ignore_eos",
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "min_new_tokens", "logit_bias", "allowed_tokens", "suppressed_tokens", "stop", "stop_token_ids", "logprobs", "regex",
+    "choices", "json_schema", "ignore_eos",
 )  # fmt: skip
-"""Options of ``options.Options`` that the command line passes on under the same names."""
+"""Options of ``requests.options.Options`` that the command line passes on under their names."""
+
+LARGEST_SEED = 2**32 - 1
+MOST_PROMPTS = 100_000
 
 
-def method_of(args: argparse.Namespace) -> str:
-    """The method that was named, or the one for as many drafts as were given; whether they are heads, loading them shows."""
+def add_model_arguments(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("models")
+    group.add_argument(
+        "--model",
+        type=name,
+        default="tiny-python",
+        help="embedded name, directory or hub id of the target (default tiny-python)",
+    )
+    group.add_argument(
+        "--draft",
+        type=name,
+        action="append",
+        default=[],
+        help="a smaller model, or a trained head; may be given several times, for merged and cascade",
+    )
+    add_revision_argument(group)
+    add_dtype_argument(group)
+
+
+def add_revision_argument(group) -> None:
+    group.add_argument("--revision", type=name, help="branch, tag or commit of the target, if it is a hub id")
+
+
+def add_dtype_argument(group) -> None:
+    group.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights; by default the checkpoint's"
+    )
+
+
+def add_method_arguments(command: argparse.ArgumentParser) -> None:
+    from ..drafters import METHODS
+
+    group = command.add_argument_group("method")
+    group.add_argument(
+        "--method",
+        type=name,
+        help=f"one of {', '.join(METHODS)}, or several as ngram,draft_model; by default draft_model with one draft, "
+        "merged with several, a head's own method with a trained head, else none",
+    )
+    group.add_argument(
+        "--rule", type=name, default="auto", help="acceptance rule; auto is the best lossless one (default)"
+    )
+
+
+def add_prompts_arguments(group, default: str) -> None:
+    group.add_argument(
+        "--prompts",
+        type=path,
+        metavar="FILE",
+        help="JSON lines with prompt or turns; by default held-out code of the standard library",
+    )
+    group.add_argument(
+        "--num-prompts",
+        type=integer(1, MOST_PROMPTS),
+        metavar="N",
+        help=f"number of prompts to use; by default {default}",
+    )
+
+
+def add_new_tokens_argument(group) -> None:
+    group.add_argument(
+        "--max-new-tokens",
+        type=integer(1),
+        default=128,
+        metavar="N",
+        help="new tokens after each prompt, at most (default 128)",
+    )
+
+
+def add_sampling_arguments(command: argparse.ArgumentParser, temperature: float = 0.0) -> None:
+    """Options of ``requests.options.Options``, under their names."""
+    add = command.add_argument_group("sampling").add_argument
+    token = dict(type=int, action="append", metavar="ID")
+    text = dict(action="append", metavar="TEXT")
+    add("--temperature", type=float, metavar="X", default=temperature, help="0 is greedy (default %(default)s)")
+    add("--top-k", type=int, metavar="N", help="sample from the N likeliest tokens; 0 for all (default)")
+    add("--top-p", type=float, metavar="X", help="sample from the likeliest tokens of this probability")
+    add("--min-p", type=float, metavar="X", help="leave out tokens below this fraction of the likeliest")
+    add(
+        "--repetition-penalty",
+        type=float,
+        metavar="X",
+        help="divide the logits of tokens that occurred; 1 does nothing (default)",
+    )
+    add("--presence-penalty", type=float, metavar="X", help="subtract from the logits of generated tokens, once")
+    add(
+        "--frequency-penalty",
+        type=float,
+        metavar="X",
+        help="subtract from the logits of generated tokens, for each occurrence",
+    )
+    add("--logit-bias", metavar="JSON", help='numbers added to logits, {"token id": number}, or @FILE')
+    add("--allow-token", dest="allowed_tokens", **token, help="only these tokens; may be given several times")
+    add("--suppress-token", dest="suppressed_tokens", **token, help="not this token; may be given several times")
+    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", default=0, help="of the random numbers (default 0)")
+    add = command.add_argument_group("end and form of the text").add_argument
+    add("--min-new-tokens", type=int, metavar="N", help="no token may end the text before this number of tokens")
+    add("--stop", **text, help="end before this text; may be given several times")
+    add("--stop-token-id", dest="stop_token_ids", **token, help="end at this token; may be given several times")
+    add("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
+    add("--regex", metavar="TEXT", help="the text must match this regular expression in full")
+    add("--choice", dest="choices", **text, help="the text must be one of these; may be given several times")
+    add("--json-schema", metavar="JSON", help="the text must be JSON for this schema, or @FILE")
+
+
+def choose_method(args: argparse.Namespace) -> str | None:
+    """The method that the user named, or the default for the number of drafts.
+
+    None for drafts without a method: one of them may be a head, which has a method of its own.
+    """
     from ..drafters import default_method
 
-    return default_method(args.draft) if args.method is None else args.method
+    return args.method or (None if args.draft else default_method(()))
 
 
-def drafting_of(args: argparse.Namespace) -> dict:
-    """The options of drafting methods that were given."""
-    from ..drafters import all_options
-    from ..tree import topology
-
-    given = {name: getattr(args, name) for name in all_options() if getattr(args, name, None) is not None}
-    return given | ({"tree": topology(given["tree"])} if "tree" in given else {})
-
-
-def check_arguments(args: argparse.Namespace, methods: list[str], sampling: dict, select: bool = False) -> None:
-    """Raises before a model is loaded what the library would raise later.
-
-    ``select``: options of other methods are passed over, so that one set of options serves all methods.
-    """
-    from ..checks import whole
+def check_method(args: argparse.Namespace, method: str | None, options: dict) -> None:
+    """Raises RequestError before a model is loaded for options, drafts or a rule that do not fit the method."""
     from ..drafter import TrainedHead
-    from ..drafters import METHODS, check_drafts, check_options, make_drafter, needs_of
-    from ..evaluation.comparison import select_options
-    from ..requests.options import Options, checked_numbers
+    from ..drafters import check_drafts, check_options, make_drafter, needs_of
     from ..verify import resolve
 
-    if not methods:
-        raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
-    for method in methods:
-        options = select_options(method, drafting_of(args)) if select else drafting_of(args)
-        check_options(method, options)
-        check_drafts(method, len(args.draft))
-        if not isinstance(needs_of(method), TrainedHead):  # a head's method is made when the head is loaded
-            resolve(getattr(args, "rule", "auto"), make_drafter(method, **options).drawn)
-    checked_numbers(Options.of(sampling), 1)
-    numbers = {name: getattr(args, name, None) for name in ("max_new_tokens", "num_prompts", "repeats", "num_speculative_tokens")}
-    for name, value in numbers.items():
-        if isinstance(value, int):
-            whole(name, value)
+    if method is None:
+        return
+    check_options(method, options)
+    check_drafts(method, len(args.draft))
+    if not isinstance(needs_of(method), TrainedHead):  # such a method is made when its head is loaded
+        resolve(getattr(args, "rule", "auto"), make_drafter(method, **options).drawn)
 
 
-def sampling_of(args: argparse.Namespace) -> dict:
-    """The options that were given, as ``Generator`` takes them."""
+def given_sampling(args: argparse.Namespace) -> dict:
+    """The sampling options that the user gave, as ``Generator`` takes them. Raises RequestError for numbers out of bounds."""
+    from ..requests.options import Options, checked_numbers
+
     given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
-    for name in ("logit_bias", "json_schema"):
-        if name in given:
-            given[name] = _json(name, given[name])
+    for option in ("logit_bias", "json_schema"):
+        if option in given:
+            given[option] = _read_json(option, given[option])
+    checked_numbers(Options.of(given), 1)
     return given
 
 
-def _json(name: str, text: str):
-    """JSON from an argument, or from the file it names behind an @."""
-    flag = f"--{name.replace('_', '-')}"
+def _read_json(option: str, text: str) -> dict:
+    """JSON from an argument, or from the file that the argument names after an @."""
+    flag = f"--{option.replace('_', '-')}"
     try:
         value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except OSError as error:
-        raise RequestError(f"{flag}: {text[1:]} cannot be read: {error.strerror}") from None
+        raise RequestError(f"{flag}: {text[1:]} cannot be read ({error.strerror}); name another file") from None
+    except RecursionError:
+        raise RequestError(f"{flag} nests too deeply; use fewer levels") from None
     except ValueError as error:
         raise RequestError(f"{flag} is not JSON ({error}); give an object, or @FILE") from None
     if not isinstance(value, dict):
-        raise RequestError(f"{flag} must be a JSON object")
+        raise RequestError(f'{flag} must be a JSON object such as {{"a": 1}}')
     return value
 
 
-def check_output(path: Path | None) -> None:
-    """Raises RequestError where a file could not be written in the end."""
-    if path and not (path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()):
-        raise RequestError(f"--output {path}: cannot be written; name a file in a directory that can")
+def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16) -> Callable:
+    """Reads ``--prompts`` now, and returns the function that gives the prompts for a loaded target.
 
-
-def prompts_of(args: argparse.Namespace, tokens: int = 128, count: int = 16):
-    """What makes the prompts once the target is there: those of ``--prompts``, which is read now, or held-out pieces of code."""
-    from ..checks import whole
+    Without ``--prompts`` these are ``count`` held-out pieces of code of at most ``tokens`` tokens.
+    """
     from ..evaluation import held_out_prompts, read_prompts
 
-    if args.num_prompts is not None:
-        whole("num_prompts", args.num_prompts)
     given = args.prompts and read_prompts(args.prompts)
 
     def prompts(target) -> list[str]:
@@ -103,10 +196,54 @@ def prompts_of(args: argparse.Namespace, tokens: int = 128, count: int = 16):
 
 
 def load_target(args: argparse.Namespace):
+    """The model of ``--model``."""
     from ..checkpoints.load import load
 
-    target = load(args.model, dtype=args.dtype)
+    target = load(args.model, dtype=args.dtype, revision=args.revision)
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # an overlong prompt is refused anyway, in one line
+    logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line
     return target
+
+
+def check_output(file: Path | None) -> None:
+    """Raises RequestError for a file that cannot be written, before the work that it is for."""
+    if file is None:
+        return
+    writable = os.access(file if file.exists() else file.parent, os.W_OK)
+    if file.is_dir() or not file.parent.is_dir() or not writable:
+        raise RequestError(f"--output {file}: cannot be written; name a file in a directory that can")
+
+
+@contextmanager
+def replace_file(file: Path) -> Iterator[Path]:
+    """Yields a new file that takes the place of ``file`` in the end.
+
+    A reader never sees half a file, and of two commands that write one file the later one wins as a whole. A device or
+    a pipe is written directly.
+    """
+    file = file.resolve()
+    if file.exists() and not file.is_file():
+        yield file
+        return
+    handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    os.close(handle)
+    try:
+        yield Path(new)
+        os.chmod(new, file.stat().st_mode if file.exists() else 0o666 & ~_umask())
+        os.replace(new, file)
+    finally:
+        Path(new).unlink(missing_ok=True)
+
+
+def write_output(file: Path | None, text: str) -> None:
+    """Writes ``--output``, if it was given."""
+    if file is not None:
+        with replace_file(file) as new:
+            new.write_text(text)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

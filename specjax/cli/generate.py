@@ -6,25 +6,66 @@ import json
 import sys
 
 from ..errors import RequestError
-from .arguments import check_arguments, drafting_of, load_target, method_of, sampling_of
-from .terminal import print_prompt, print_stats, status, streamed
+from .arguments import (
+    add_method_arguments,
+    add_model_arguments,
+    add_new_tokens_argument,
+    add_sampling_arguments,
+    check_method,
+    choose_method,
+    given_sampling,
+    load_target,
+)
+from .drafting import add_drafting_flags, given_drafting
+from .parser import integer
+from .terminal import print_prompt, print_stats, print_stream, status
 
 
-def run_generate(args: argparse.Namespace) -> None:
-    """Continues the prompts and prints text, or JSON."""
-    prompts = [_checked(_stdin() if prompt == "-" else prompt) for prompt in args.prompt]
+def add_command(commands) -> None:
+    about = "continue prompts and say what it cost"
+    command = commands.add_parser(
+        "generate", usage="specjax generate --prompt TEXT [option ...]", help=about, description=about
+    )
+    command.set_defaults(handler=run)
+    add = command.add_argument
+    add(
+        "--prompt",
+        action="append",
+        required=True,
+        metavar="TEXT",
+        help="text to continue, - for stdin; may be given several times",
+    )
+    add_new_tokens_argument(command)
+    add(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="with --json, log-probabilities of the new tokens and of the N likeliest ones",
+    )
+    add("--capacity", type=integer(1), metavar="N", help="positions of the cache; by default as many as needed")
+    add("--stream", action="store_true", help="print the text as it grows, on stderr with --json")
+    add("--json", action="store_true", help="print one JSON object")
+    add_model_arguments(command)
+    add_method_arguments(command)
+    add_sampling_arguments(command)
+    add_drafting_flags(command)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Continues the prompts, and prints text or JSON."""
+    prompts = [_check(_read_stdin() if prompt == "-" else prompt) for prompt in args.prompt]
     if args.stream and len(prompts) > 1:
         raise RequestError("--stream takes one prompt; leave it out for several")
-    sampling = sampling_of(args)
-    check_arguments(args, [method_of(args)], sampling)
+    sampling, drafting = given_sampling(args), given_drafting(args)
+    check_method(args, choose_method(args), drafting)
     from ..generate import Generator
 
     with status("loading"):
-        setting = dict(drafting_of(args), rule=args.rule, capacity=args.capacity)
+        setting = dict(drafting, rule=args.rule, capacity=args.capacity)
         generator = Generator(load_target(args), args.method, args.draft, **setting)
     options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed)
     if args.stream:
-        results = [streamed(generator.stream(prompts[0], **options), prompts[0], sys.stderr if args.json else sys.stdout)]
+        results = [_stream(generator, prompts[0], options, args.json)]
     else:
         with status("compiling and decoding"):
             results = generator(prompts, **options)
@@ -33,18 +74,26 @@ def run_generate(args: argparse.Namespace) -> None:
                 print_prompt(prompt)
                 print(result.text)
     if args.json:
-        records = [{**_given(result), "stats": result.stats.as_dict()} for result in results]
+        records = [_record(result) for result in results]
         print(json.dumps(records[0] if len(records) == 1 else records))
     else:
         print_stats([result.stats for result in results])
 
 
-def _given(result) -> dict:
-    """The fields of a result that have a value: of the optional ones those that were asked for."""
-    return {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
+def _stream(generator, prompt: str, options: dict, as_json: bool):
+    """Prints the text as it grows, and returns the result."""
+    if not as_json:
+        print_prompt(prompt)
+    return print_stream(generator.stream(prompt, **options), sys.stderr if as_json else sys.stdout)
 
 
-def _checked(prompt: str) -> str:
+def _record(result) -> dict:
+    """The result as JSON: its fields that have a value, and its statistics with the derived figures."""
+    fields = {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
+    return fields | {"stats": result.stats.as_dict()}
+
+
+def _check(prompt: str) -> str:
     if not prompt:
         raise RequestError("the prompt is empty; give at least one character")
     try:
@@ -54,6 +103,8 @@ def _checked(prompt: str) -> str:
     return prompt
 
 
-def _stdin() -> str:
-    """All of it, less one line end, which the shell's tools add."""
+def _read_stdin() -> str:
+    """The whole of stdin without its last line end, which the shell's tools add."""
+    if sys.stdin is None:
+        raise RequestError("--prompt -: standard input is closed; pipe the prompt in, or give it as text")
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")

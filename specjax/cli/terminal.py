@@ -1,41 +1,46 @@
-"""What people see: tables and figures on stdout and stderr, bars and spinners where these are terminals."""
+"""Output for people: tables and figures; bars and spinners where stderr is a terminal that can show them."""
 
+import io
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-_WIDTH = 160
+_WIDTH = 120
+"""Columns of a table where stdout is no terminal."""
 
 
 @contextmanager
-def bar_of(title: str):
-    """A progress bar on a terminal; yields what to tell ``done`` and ``of``."""
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields the function that is told how many of how many steps are done, and shows a bar."""
     columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not _can_animate()) as bar:
         task = bar.add_task("")
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def status(message: str):
-    """A spinner on a terminal."""
-    return Console(stderr=True).status(message) if sys.stderr.isatty() else nullcontext()
+    """Shows a spinner."""
+    return Console(stderr=True).status(message) if _can_animate() else nullcontext()
 
 
 def print_table(table, notes: Iterable[str]) -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    console.print(table)
-    for note in notes:
-        console.print(Text(f"note: {note}"))
+    """Prints a rich table and the notes below it, as wide as the terminal."""
+    _print_rich(table, *(Text(f"note: {note}") for note in notes))
 
 
-def streamed(pieces, prompt: str, out):
-    """Prints pieces as they come and returns the result at their end."""
-    if out is sys.stdout:
-        print_prompt(prompt)
+def print_prompt(prompt: str) -> None:
+    """Prints the prompt before its continuation, on a terminal only."""
+    if sys.stdout.isatty():
+        _print_rich(Text(prompt, "dim"), end="", soft_wrap=True)
+
+
+def print_stream(pieces: Iterator[str], out):
+    """Prints pieces as they come. Returns the iterator's return value."""
     while True:
         try:
             print(next(pieces), end="", file=out, flush=True)
@@ -44,24 +49,39 @@ def streamed(pieces, prompt: str, out):
             return end.value
 
 
-def print_prompt(prompt: str) -> None:
-    if sys.stdout.isatty():
-        Console().print(Text(prompt, "dim"), end="", soft_wrap=True)
-
-
 def print_stats(stats: list) -> None:
-    """The figures on stderr, under the names of vLLM's log. Seconds are those of the whole batch."""
+    """Prints the figures on stderr, under the names of vLLM's log. Seconds are those of the whole batch."""
     from ..stats import total
 
     whole, first = total(stats), stats[0]
-    rates = ", ".join(f"{rate:.3f}" for rate in whole.acceptance_rate_per_position)
-    lines = [
-        f"Mean acceptance length: {whole.mean_acceptance_length:.2f}, Accepted: {whole.accepted} tokens, Drafted: {whole.drafted} tokens",
-        f"Per-position acceptance rate: {rates}, Avg Draft acceptance rate: {100 * whole.draft_acceptance_rate:.1f}%",
-    ]
+    lines = []
+    if whole.accepted_at:
+        rates = ", ".join(f"{rate:.3f}" for rate in whole.acceptance_rate_per_position)
+        lines += [
+            f"Mean acceptance length: {whole.mean_acceptance_length:.2f}, Accepted: {whole.accepted} tokens, "
+            f"Drafted: {whole.drafted} tokens",
+            f"Per-position acceptance rate: {rates}, Avg Draft acceptance rate: {100 * whole.draft_acceptance_rate:.1f}%",
+        ]
     speed = whole.generated / first.decode_seconds if first.decode_seconds else 0.0
-    lines = lines * bool(whole.accepted_at) + [
+    lines += [
         f"{whole.generated} tokens, {speed:.1f} tokens/s; "
         f"prefill {first.prefill_seconds:.3f} s, decode {first.decode_seconds:.3f} s, compile {first.compile_seconds:.1f} s"
     ]
     print(*lines, sep="\n", file=sys.stderr)
+
+
+def _can_animate() -> bool:
+    """Whether stderr is a terminal that understands cursor movements."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
+def _print_rich(*things, **options) -> None:
+    """Prints with colours where stdout is a terminal that has them.
+
+    rich itself would end the process with code 1 where the reader of stdout is gone, hence the text goes through print.
+    """
+    console = Console() if sys.stdout.isatty() else Console(file=io.StringIO(), width=_WIDTH)
+    with console.capture() as captured:
+        for thing in things:
+            console.print(thing, **options)
+    print(captured.get(), end="")

@@ -1,18 +1,72 @@
-"""``specjax train``: a drafter for a model, by a recipe."""
+"""``specjax train``: trains a drafter for a model by a recipe."""
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 
+from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_revision_argument
+from .parser import integer, name, path
 from .terminal import status
 
 _CHANGES = ("steps", "batch", "length", "every", "prompts", "seed", "on_policy")
 """Keys of a recipe that the command may change, under the same names."""
 
 
-def run_train(args: argparse.Namespace) -> None:
-    """Trains, prints the log's figures on stderr as it goes, and the directory with the drafter in the end."""
+def add_command(commands) -> None:
+    from ..training.kinds import KINDS
+
+    about = "train a drafter for a model by a recipe"
+    command = commands.add_parser("train", help=about, description=about)
+    command.set_defaults(handler=run)
+    add = command.add_argument
+    add(
+        "--recipe",
+        type=name,
+        required=True,
+        metavar="KIND|FILE",
+        help=f"{', '.join(KINDS)}, or a TOML file such as those in configs/",
+    )
+    add(
+        "--model",
+        type=name,
+        help="the target: embedded name, directory or hub id; by default the recipe's, or tiny-python",
+    )
+    add_revision_argument(command)
+    add_dtype_argument(command)
+    add(
+        "--data",
+        type=path,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="text files, or directories of them; by default the standard library",
+    )
+    add(
+        "--output",
+        type=path,
+        help="directory of the drafter, its log and checkpoints; a run found there goes on (default runs/MODEL-KIND)",
+    )
+    add = command.add_argument_group("changes of the recipe").add_argument
+    add(
+        "--on-policy",
+        metavar="WRITER",
+        help="target: train on its answers to the data; draft: on the texts of the draft itself",
+    )
+    add("--steps", type=integer(1), metavar="N", help="steps in all")
+    add("--batch", type=integer(1), metavar="N", help="windows of a step")
+    add("--length", type=integer(1), metavar="N", help="tokens of a window")
+    add("--every", type=integer(1), metavar="N", help="steps between checkpoints and measurements of acceptance")
+    add(
+        "--prompts",
+        type=integer(0, MOST_PROMPTS),
+        metavar="N",
+        help="held-out prompts to measure acceptance on; 0 for none",
+    )
+    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", help="of parameters and batches")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Trains, prints the log's figures on stderr as it goes, and in the end the directory with the drafter."""
     from ..checkpoints.load import load
     from ..training.data import text_files
     from ..training.recipe import read_recipe
@@ -24,11 +78,11 @@ def run_train(args: argparse.Namespace) -> None:
     text_files(args.data) if args.data else None
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
-        target = load(recipe.model, args.dtype, mesh_of(recipe))
+        target = load(recipe.model, args.dtype, mesh_of(recipe), args.revision)
     try:
         train(recipe, target, args.data, output)
     except KeyboardInterrupt:
-        print(f"specjax: interrupted; the checkpoints in {output} are good, and the same command goes on from the last", file=sys.stderr)
-        raise
+        state = f"the checkpoints in {output} are good, and the same command goes on from the last"
+        raise KeyboardInterrupt(state) from None
     flag = f"--model {recipe.model} --draft {output}"
     print(f"{output}: a drafter of kind {recipe.kind}; see {output}/log.jsonl, and use it with {flag}")

@@ -57,6 +57,7 @@ class Adaptive(Drafter):
 
     Attributes:
       drafter: proposes chains; for "confidence", ``DraftModel``.
+      draft_length: "fixed", "confidence", "heuristic" or "ema", see above.
       draft_cost: time to draft a token with a model, in plain target calls.
       verify_cost: time that one more token adds to a target call, in plain target calls.
       length: tokens to draft at most in this round, one of ``lengths``; by default all. See ``at_length``.

@@ -20,6 +20,9 @@ class DraftModel(Drafter):
     """Draws gamma = ``num_speculative_tokens`` tokens one after another from the draft's distributions q_1 ... q_gamma.
 
     The draft has the same sampling options as the target. A round begins with the newest two tokens, see ``TokenReader``.
+
+    Attributes:
+      num_speculative_tokens: tokens that are drafted in a round, at most.
     """
 
     num_speculative_tokens: int = 5

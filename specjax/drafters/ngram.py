@@ -21,7 +21,8 @@ class Ngram(Drafter):
 
     Attributes:
       num_speculative_tokens: tokens of a continuation.
-      prompt_lookup_max, prompt_lookup_min: the longest and the shortest run that is looked up.
+      prompt_lookup_max: the longest run that is looked up.
+      prompt_lookup_min: the shortest run that is looked up.
       ngram_statistics: a file that ``specjax ngrams`` wrote. Where the row has no match, the file says which token most
         often followed the newest tokens in a corpus.
     """

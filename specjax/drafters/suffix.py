@@ -34,7 +34,7 @@ class Suffix(Drafter):
     Attributes:
       num_speculative_tokens: the longest continuation.
       max_match: the longest run looked up.
-      min_token_prob: see above.
+      min_token_prob: the probability below which a continuation ends.
       store_tokens: size of the store; 0 looks up in the row alone.
     """
 

@@ -17,7 +17,8 @@ class DraftTree(GrownDrafter):
     """Draws the children of every node from the draft, level by level.
 
     Attributes:
-      tree: the shape, as ``tree.as_topology`` takes it; by default SpecInfer's <1,1,3,1,1,1,1,1>.
+      tree: the shape: children at each level such as "2,2,1", a TOML file, or a list of paths. By default SpecInfer's
+        <1,1,3,1,1,1,1,1>.
       siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k" (the likeliest tokens).
     """
 

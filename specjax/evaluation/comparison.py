@@ -1,4 +1,4 @@
-"""Methods against each other on the same prompts, in one process and taking turns, so that a machine's moods hit all alike."""
+"""Methods against each other on the same prompts. Runs alternate in one process, so that drift of the machine affects all equally."""
 
 import dataclasses
 import os
@@ -25,6 +25,7 @@ from ..stats import total
 from .shares import drafting_share
 
 _TIE_ULPS = 8
+"""Units in the last place within which two logits are a tie."""
 
 
 def compare(
@@ -41,22 +42,27 @@ def compare(
 ) -> dict:
     """Runs every method, and "none" as the baseline, on every prompt: greedily, one prompt at a time, past end-of-text tokens.
 
-    Everything is compiled before anything is timed. For each prompt the methods take turns, in an order that rotates; of
-    ``repeats`` runs a prompt's median time counts.
+    Everything is compiled before anything is timed. For each prompt the methods run in an order that rotates. The median
+    of a prompt's ``repeats`` runs counts.
 
     Args:
-      draft, drafting: see ``Generator``.
-      shares: also measure what part of a round is drafting, on the first prompt; compiles two more programs for each method.
-      progress: told how many of how many runs are done.
+      draft: see ``Generator``.
+      drafting: options of methods; each method gets its own.
+      shares: also measure the share of a round that drafting takes, on the first prompt. This compiles two more programs
+        for each method.
+      progress: called with the number of finished runs and of all runs.
 
-    Returns an object for JSON: "machine", "settings" and "methods", see ``_summary``. Raises RequestError for bad input.
+    Returns an object for JSON: "machine", "settings" and "methods", see ``_summarise``. Raises RequestError for bad input.
     """
-    ids = _encoded(target, prompts)
+    ids = _encode(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
     drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
     own = {method: select_options(method, drafting) for method in methods}
     generators = {method: Generator(target, method, select_drafts(method, drafts), **own[method]) for method in methods}
-    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + max(g.drafter.depth for g in generators.values()) + 1
+    path = max(generator.drafter.depth for generator in generators.values()) + 1
+    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + path * (
+        1 + shares
+    )  # a share takes two rounds
     for generator in generators.values():
         generator.session.capacity = room
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
@@ -66,14 +72,14 @@ def compare(
     used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
     if used:
         setting["draft"] = ", ".join(used)
-    summaries = [_summary(method, runs[method], runs["none"], target) for method in generators]
+    summaries = [_summarise(method, runs[method], runs["none"], target) for method in generators]
     for summary in summaries:
         summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
 
 
 def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **drafting) -> dict[str, str]:
-    """Of the methods those that the target and the loaded drafts do not allow, and why."""
+    """The methods that the target and the loaded drafts do not allow, each with the reason."""
     reasons = {}
     for method in methods:
         try:
@@ -87,12 +93,12 @@ def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **dra
 
 
 def select_options(method: str, options: dict) -> dict:
-    """Of the options those that a method takes, so that one set of options serves all methods."""
+    """The options that a method takes, so that one set of options serves all methods."""
     return {name: value for name, value in options.items() if name in own_options(method)}
 
 
 def select_drafts(method: str, drafts: tuple) -> tuple:
-    """Of the drafts those that a method can draft with: language models, or heads of its kind."""
+    """The drafts that a method can use: language models, or heads of its kind."""
     needs = needs_of(method)
     if isinstance(needs, TrainedHead):
         return tuple(draft for draft in drafts if isinstance(draft, Head) and draft.config.kind == needs.kind)
@@ -100,7 +106,7 @@ def select_drafts(method: str, drafts: tuple) -> tuple:
 
 
 def machine(target: LanguageModel) -> dict:
-    """What a measurement depends on beside specjax: device, processor, versions and the dtype of the weights."""
+    """The machine of a measurement: device, processor, versions and the dtype of the weights."""
     return {
         "platform": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
@@ -116,7 +122,7 @@ def machine(target: LanguageModel) -> dict:
 
 
 def interval(statistic: Callable, *samples) -> list[float] | None:
-    """The 95 % bootstrap interval of ``statistic`` over paired samples; None for a single one."""
+    """The 95 % bootstrap interval of ``statistic`` over paired samples; None for a single sample."""
     if len(samples[0]) < 2:
         return None
     found = bootstrap(samples, statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile", rng=0)
@@ -128,20 +134,24 @@ def rate(a, b, axis=-1):
     return np.sum(a, axis) / np.sum(b, axis)
 
 
-def _encoded(target: LanguageModel, prompts: Sequence[str]) -> list[list[int]]:
+def _encode(target: LanguageModel, prompts: Sequence[str]) -> list[list[int]]:
     ids = [target.tokenizer.encode(prompt) for prompt in prompts]
     context = target.config.context
     for i, prompt in enumerate(ids, 1):
         if not 0 < len(prompt) < context:
-            raise RequestError(f"prompt {i} has {len(prompt)} tokens; between 1 and {context - 1} leave room in the model's context")
+            raise RequestError(
+                f"prompt {i} has {len(prompt)} tokens; use 1 to {context - 1}, which leave room in the model's context"
+            )
     if not ids:
         raise RequestError("the list of prompts is empty; give at least one")
     return ids
 
 
-def _alternate(generators: dict, ids: list, max_new_tokens: int, repeats: int, progress) -> dict[str, list[list[Result]]]:
+def _alternate(
+    generators: dict, ids: list, max_new_tokens: int, repeats: int, progress
+) -> dict[str, list[list[Result]]]:
     """For each method and prompt the results of all repeats."""
-    lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one of each prefill bucket
+    lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one prompt for each prefill bucket
     names, done, of = list(generators), 0, len(generators) * (len(lengths) + len(ids) * repeats)
     runs = {name: [[] for _ in ids] for name in names}
     jobs = [(prompt, None) for prompt in lengths.values()] + list(zip(ids, range(len(ids)))) * repeats
@@ -156,12 +166,12 @@ def _alternate(generators: dict, ids: list, max_new_tokens: int, repeats: int, p
     return runs
 
 
-def _summary(method: str, runs: list[list[Result]], plain: list[list[Result]], target: LanguageModel) -> dict:
+def _summarise(method: str, runs: list[list[Result]], plain: list[list[Result]], target: LanguageModel) -> dict:
     """The figures of one method.
 
-    ``tokens_per_second`` is all new tokens over all seconds of decoding, ``speedup`` the ratio of those seconds to plain's, each
-    with a 95 % bootstrap interval over prompts. The ``spec_bench`` figures are means over prompts of tokens over seconds, prefill
-    included, as that benchmark has them.
+    ``tokens_per_second`` is all new tokens over all seconds of decoding. ``speedup`` is the seconds of plain decoding over
+    the method's. Both have a 95 % bootstrap interval over prompts. ``mean_acceptance_length`` is new tokens over target
+    calls. The ``spec_bench`` figures are means over prompts of tokens over seconds, prefill included, as in that benchmark.
     """
     tokens = np.array([r[0].stats.generated for r in runs])
     seconds, plain_seconds = _seconds(runs), _seconds(plain)
@@ -191,41 +201,60 @@ def _summary(method: str, runs: list[list[Result]], plain: list[list[Result]], t
 
 
 def _seconds(runs: list[list[Result]], prefill: bool = False) -> np.ndarray:
-    """For each prompt the median time of its repeats."""
-    return np.array([np.median([r.stats.decode_seconds + prefill * r.stats.prefill_seconds for r in results]) for results in runs])
+    """The median time of each prompt's repeats."""
+    return np.array(
+        [np.median([r.stats.decode_seconds + prefill * r.stats.prefill_seconds for r in results]) for results in runs]
+    )
 
 
 def _note(method: str, speedup: float, differences: list[dict]) -> str | None:
     notes = []
     if method != "none" and speedup < 1:
-        notes.append(f"{method} is slower than plain decoding here ({speedup:.2f}x): do without it or draft another number of tokens")
+        notes.append(
+            f"{method} is slower than plain decoding here ({speedup:.2f}x): leave it out, or draft another number of tokens"
+        )
     if not all(d["tie"] for d in differences):
-        notes.append(f"{method} differs from plain decoding by more than rounding: please report it if it does so with dtype float32")
+        notes.append(
+            f"{method} differs from plain decoding by more than rounding; if it also does with dtype float32, please report it"
+        )
     return "; ".join(notes) or None
 
 
-def difference(prompt: int, result: Result, plain: Result, target: LanguageModel, logits_of: Callable | None = None) -> dict | None:
-    """Where two outputs part, None if they do not.
+def difference(
+    prompt: int, result: Result, plain: Result, target: LanguageModel, logits_of: Callable | None = None
+) -> dict | None:
+    """The place where two outputs part, None if they are equal.
 
-    ``margin`` is how far the two tokens lie below the likeliest one, the larger of the two: plain's token being that one, the
-    logit it is ahead of the method's. ``tie`` says that rounding explains it: it is within a few units in the last place.
-    ``logits_of``: the logits [V] that were compared, of the tokens so far and the prompt's length; by default the target's own.
+    ``margin`` is the distance of the less likely of the two tokens from the likeliest token, in logits. ``tie`` says that
+    rounding explains the difference: the margin is within a few units in the last place.
+
+    Args:
+      prompt: the number of the prompt, for the report.
+      logits_of: a function of the tokens so far and the prompt's length that gives the compared logits [V]; by default
+        the target's own.
     """
     pairs = zip(result.token_ids, plain.token_ids)
     k = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if k is None:
         shorter = min(len(result.token_ids), len(plain.token_ids))
         same = len(result.token_ids) == len(plain.token_ids)
-        return None if same else {"prompt": prompt, "token": shorter, "margin": None, "tie": False}  # one ended, the other went on
+        return (
+            None if same else {"prompt": prompt, "token": shorter, "margin": None, "tie": False}
+        )  # one text ended before the other
     logits_of = logits_of or partial(logits_after, target)
     logits = logits_of([*plain.prompt_token_ids, *plain.token_ids[:k]], len(plain.prompt_token_ids))
     margin = float(logits.max() - min(logits[result.token_ids[k]], logits[plain.token_ids[k]]))
-    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0 ** np.floor(np.log2(np.abs(logits[np.isfinite(logits)]).max()))
+    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0 ** np.floor(
+        np.log2(np.abs(logits[np.isfinite(logits)]).max())
+    )
     return {"prompt": prompt, "token": k, "margin": margin, "tie": bool(margin <= _TIE_ULPS * unit)}
 
 
 def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarray:
-    """Float32 [V] that follow ``ids``, from one forward without a cache, padded so that few lengths are compiled."""
+    """Logits float32 [V] after ``ids``, from one forward without a cache. Padding to powers of two saves compilations.
+
+    ``prompt``: the prompt's length.
+    """
     size = 1 << (len(ids) - 1).bit_length()
     tokens = np.zeros((1, size), np.int32)
     tokens[0, : len(ids)] = ids
@@ -245,4 +274,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "unknown")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor() or "unknown",
+    )

@@ -1,4 +1,4 @@
-"""Prompts to measure with: files of the public benchmarks, or the standard library that the embedded models did not see."""
+"""Prompts for measurements: files of public benchmarks, or modules that the embedded models were not trained on."""
 
 import json
 import re
@@ -18,8 +18,8 @@ _DEFINITION = re.compile(r"\s*(async def|def|class) .*:\s*$")
 def read_prompts(path: str | Path) -> list[str]:
     """The prompts of a file of JSON lines, blank lines left out.
 
-    A line is an object with "prompt" (a plain list, HumanEval) or "turns" (Spec-Bench, MT-Bench), of which the first turn is
-    taken. Raises RequestError that names the file and the line.
+    A line is an object with "prompt" (a plain list, HumanEval) or "turns" (Spec-Bench, MT-Bench), whose first turn is the
+    prompt. Raises RequestError with the file and the line.
     """
     try:
         lines = Path(path).read_bytes().split(b"\n")
@@ -32,10 +32,10 @@ def read_prompts(path: str | Path) -> list[str]:
 
 
 def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
-    """``count`` pieces of held-out standard-library modules, each of at most ``tokens`` tokens, by the tokenizer's count of its
-    lines, that ends with the first line of a function or class.
+    """``count`` pieces of held-out standard-library modules, the same on every call, spread evenly over the modules.
 
-    The same on every call, and spread evenly over the modules. Raises RequestError where the library has too few.
+    A piece ends with the first line of a function or class, and its lines have at most ``tokens`` tokens together. Raises
+    RequestError where the library has too few.
     """
     texts = read_texts(standard_library(held_out=True))
     rng = np.random.default_rng(0)
@@ -43,16 +43,24 @@ def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
     turns = zip_longest(*(modules[i] for i in rng.permutation(len(modules))))
     prompts = [piece for turn in turns for piece in turn if piece is not None]
     if len(prompts) < count:
-        raise RequestError(f"the standard library has {len(prompts)} held-out prompts of {tokens} tokens, not {count}; name a prompts file")
+        raise RequestError(
+            f"the standard library has {len(prompts)} held-out prompts of {tokens} tokens, not {count}; name a prompts file"
+        )
     return prompts[:count]
 
 
 def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
-    """``count`` files that are written again after an edit: held-out code of ``tokens`` tokens, as many tokens as the target itself goes on
-    with, a comment, and the same code. So most of what comes next is there already, whatever the model's ability to copy a stranger's."""
+    """``count`` files that are written again after an edit.
+
+    Each is held-out code of ``tokens`` tokens, the target's own continuation of the same length, a comment, and the same
+    code again. Most of the next tokens thus stand in the prompt, also for a model that cannot copy foreign text.
+    """
     pieces = held_out_prompts(target.tokenizer, count, tokens)
     write = Generator(target)
-    return [f"{piece}{write(piece, max_new_tokens=tokens, ignore_eos=True).text}\n\n# second version\n{piece}" for piece in pieces]
+    return [
+        f"{piece}{write(piece, max_new_tokens=tokens, ignore_eos=True).text}\n\n# second version\n{piece}"
+        for piece in pieces
+    ]
 
 
 def _prompt(line: bytes, place: str) -> str:
@@ -60,6 +68,8 @@ def _prompt(line: bytes, place: str) -> str:
         record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise RequestError(f"{place}: not UTF-8; save the file as UTF-8") from None
+    except RecursionError:
+        raise RequestError(f"{place}: nests too deeply; write one flat object a line") from None
     except ValueError as error:
         raise RequestError(f"{place}: not JSON ({error}); write one object a line") from None
     record = record if isinstance(record, dict) else {}
@@ -73,7 +83,7 @@ def _prompt(line: bytes, place: str) -> str:
 
 
 def _pieces(text: str, tokenizer, tokens: int) -> list[str]:
-    """For each definition with enough text before it, as many lines up to its first one as fit into ``tokens``."""
+    """For each definition with enough text before it, the lines up to its first line that fit into ``tokens``."""
     lines = text.splitlines(keepends=True)
     if not lines:
         return []

@@ -1,4 +1,4 @@
-"""Known wrong ways to verify, each found in published code, to be planted on purpose: a check that cannot fail shows nothing."""
+"""Known wrong ways to verify, each found in published code. Tests plant them on purpose: a check that cannot fail shows nothing."""
 
 import dataclasses
 from unittest import mock
@@ -16,7 +16,8 @@ from ..verify import Verdict
 
 FAULTS = ("equality-residual", "q-before-top-p", "softmax-q-for-argmax", "ratio-epsilon")
 
-_EPSILON = 0.1  # large enough to show in a few thousand draws; the published ones are smaller and as wrong
+_EPSILON = 0.1
+"""Large enough to show in a few thousand draws. The published ones are smaller and equally wrong."""
 
 
 def plant(fault: str, drafter: DraftModel, rule):
@@ -39,7 +40,7 @@ class _Untruncated(DraftModel):
 
     def propose(self, target, draft, state, key, least=None):
         options = state.request.sampling
-        cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q is tempered already
+        cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q has the temperature already
 
         def truncated(keys, q, _):
             return sample(keys, probabilities(jnp.log(q)[:, None], cut)[:, 0], options)
@@ -48,7 +49,9 @@ class _Untruncated(DraftModel):
             top_k=jnp.zeros_like(options.top_k), top_p=jnp.ones_like(options.top_p), min_p=jnp.zeros_like(options.min_p)
         )
         with mock.patch.object(chains, "sample", truncated):
-            tree, pending = super().propose(target, draft, state.replace(request=state.request.replace(sampling=loose)), key)
+            tree, pending = super().propose(
+                target, draft, state.replace(request=state.request.replace(sampling=loose)), key
+            )
         return tree, pending
 
 
@@ -62,14 +65,14 @@ class _Argmax(DraftModel):
 
 
 def _equality_residual(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Keeps a draft only if it equals a draw from p, and draws from the residual otherwise."""
+    """Accepts a draft only if it equals a draw from p, and draws from the residual otherwise."""
     wanted_key, bonus_key = random.split(key[0])
     wanted = random.categorical(wanted_key, jnp.log(p))
     return _chain(tree.tokens[1:] == wanted[:-1], p, tree, bonus_key)
 
 
 def _ratio_epsilon(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Adds an epsilon to the denominator, lest it be zero."""
+    """Adds an epsilon to the denominator against a division by zero."""
     accept_key, bonus_key = random.split(key[0])
     of_next = lambda dist: jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], -1)[:, 0]
     kept = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(tree.q) + _EPSILON)

@@ -1,4 +1,4 @@
-"""A user's own check that a method leaves a model's output as it is: greedy texts against plain ones, samples against plain samples."""
+"""The check of ``specjax verify``: a method's greedy texts and samples against those of plain decoding."""
 
 import copy
 import itertools
@@ -21,9 +21,13 @@ from .comparison import difference, logits_after
 from .faults import plant
 
 UNLIKELY = 1e-3
-"""A p-value below this is reported as a disagreement; an exact method meets it in one of a thousand checks."""
+"""A p-value below this is a disagreement. An exact method has one in a thousand checks."""
 
-_ROWS, _FEWEST = 64, 8  # every batch has so many rows, the greedy ones too: they share a program
+_ROWS = 64
+"""Rows of every batch, greedy ones included, so that all batches share a program."""
+
+_FEWEST = 8
+"""Prefixes seen fewer times share a cell of the chi-square test."""
 
 
 def verify(
@@ -39,55 +43,83 @@ def verify(
     progress: Callable[[int, int], None] = lambda done, of: None,
     **options,
 ) -> dict:
-    """Compares ``method`` with ``plain``, two generators of one target, under ``options`` (see ``options.Options``).
+    """Compares ``method`` with ``plain``, two generators of one target, under ``options`` (see ``requests.options.Options``).
 
-    Greedy: every prompt is continued once by each. Where the outputs part, the margin between the two tokens says whether rounding
-    explains it. Sampled: ``samples`` draws of the first ``tokens`` tokens of each prompt by each, compared by a two-sample chi-square
-    test of the prefixes of every length, the p-values joined by Bonferroni's rule.
+    Greedy: both continue every prompt once. Where the texts part, the margin between the two tokens says whether rounding
+    explains it. Sampled: both draw the first ``tokens`` tokens of each prompt ``samples`` times. A two-sample chi-square
+    test compares the prefixes of every length, and Bonferroni's rule joins the p-values.
 
     Args:
-      inject: plants a known wrong rule in the method, see ``faults``; the check must then find it.
+      samples: draws for each prompt, rounded up to whole batches of 64.
+      tokens: tokens of a draw.
+      max_new_tokens: tokens of a greedy text.
+      seed: of the first draw; every draw has a seed of its own.
+      inject: a known wrong rule to plant in the method, see ``faults``. The check must then find it.
+      progress: called with the number of finished batches and of all batches.
 
     Returns an object for JSON with "agree". Raises RequestError for bad input.
     """
     temperature = options.pop("temperature", 1.0)
     if not np.all(np.asarray(temperature) > 0):
-        raise RequestError("temperature 0 leaves nothing to sample; give one above 0, the greedy check is made anyway")
-    if inject == "q-before-top-p" and options.get("top_p", 1) == 1 and not options.get("top_k") and not options.get("min_p"):
-        raise RequestError("fault 'q-before-top-p' shows only where something is cut off; give top_p, top_k or min_p")
+        raise RequestError(
+            "temperature 0 leaves nothing to sample; give a temperature above 0, the greedy check is always made"
+        )
+    if (
+        inject == "q-before-top-p"
+        and options.get("top_p", 1) == 1
+        and not options.get("top_k")
+        and not options.get("min_p")
+    ):
+        raise RequestError("fault 'q-before-top-p' shows only with truncation; give top_p, top_k or min_p")
     if inject:
-        method = faulty(method, inject)
+        method = plant_in(method, inject)
     batches = -(-samples // _ROWS)
     parts = [prompts[first : first + _ROWS] for first in range(0, len(prompts), _ROWS)]
     done, of = itertools.count(1), 2 * (len(parts) + len(prompts) * batches)
 
     def run(generator: Generator, part: Sequence[str], **kwargs) -> list[Result]:
-        """Of so few prompts, repeated until the batch is full."""
+        """The results of a batch that repeats the prompts until it is full."""
         results = generator([part[i % len(part)] for i in range(_ROWS)], **kwargs)
         progress(next(done), of)
         return results
 
     greedy = dict(options, temperature=0.0, max_new_tokens=max_new_tokens)
-    texts = [[result for part in parts for result in run(generator, part, **greedy)[: len(part)]] for generator in (method, plain)]
+    texts = [
+        [result for part in parts for result in run(generator, part, **greedy)[: len(part)]]
+        for generator in (method, plain)
+    ]
     differences = [d for i, pair in enumerate(zip(*texts)) if (d := _difference(i, *pair, plain, greedy))]
 
     sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
-    seeds = itertools.count(seed, _ROWS)  # no seed is used twice
+    seeds = itertools.count(seed, _ROWS)  # every draw has its own seed
     drawn = [_draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)]
-    by_length = [_p_value(*(Counter(text[: k + 1] for text in texts) for texts in drawn), len(prompts)) for k in range(1, tokens + 1)]
+    by_length = [
+        _p_value(*(Counter(text[: k + 1] for text in texts) for texts in drawn), len(prompts))
+        for k in range(1, tokens + 1)
+    ]
     p_value = min(1.0, tokens * min(by_length))
     return {
         "method": method.method,
         "rule": inject or method.rule_name,
         "prompts": len(prompts),
-        "greedy": {"equal": len(prompts) - len(differences), "differences": differences, "agree": all(d["tie"] for d in differences)},
-        "sampled": {"samples": batches * _ROWS, "tokens": tokens, "p_values": by_length, "p_value": p_value, "agree": p_value >= UNLIKELY},
+        "greedy": {
+            "equal": len(prompts) - len(differences),
+            "differences": differences,
+            "agree": all(d["tie"] for d in differences),
+        },
+        "sampled": {
+            "samples": batches * _ROWS,
+            "tokens": tokens,
+            "p_values": by_length,
+            "p_value": p_value,
+            "agree": p_value >= UNLIKELY,
+        },
         "agree": all(d["tie"] for d in differences) and p_value >= UNLIKELY,
     }
 
 
 def lines(report: dict) -> list[str]:
-    """The report in words."""
+    """The report as lines of text."""
     greedy, sampled = report["greedy"], report["sampled"]
     text = [
         f"{report['method']}, rule {report['rule']}: {'agrees with plain decoding' if report['agree'] else 'DISAGREES with plain decoding'}"
@@ -95,16 +127,23 @@ def lines(report: dict) -> list[str]:
     text.append(f"greedy: {greedy['equal']} of {report['prompts']} texts equal")
     for d in greedy["differences"]:
         why = (
-            "ended elsewhere" if d["margin"] is None else f"margin {d['margin']:.2e}, " + ("within" if d["tie"] else "beyond") + " rounding"
+            "ended elsewhere"
+            if d["margin"] is None
+            else f"margin {d['margin']:.2e}, " + ("within" if d["tie"] else "beyond") + " rounding"
         )
         text.append(f"  prompt {d['prompt']}, token {d['token']}: {why}")
     by_length = ", ".join(f"{p:.3g}" for p in sampled["p_values"])
-    text.append(f"sampled: p-value {sampled['p_value']:.3g} ({by_length} for prefixes of 1 to {sampled['tokens']} tokens)")
-    return [*text, f"  {sampled['samples']} draws for each of {report['prompts']} prompts; a disagreement below {UNLIKELY}"]
+    text.append(
+        f"sampled: p-value {sampled['p_value']:.3g} ({by_length} for prefixes of 1 to {sampled['tokens']} tokens)"
+    )
+    return [
+        *text,
+        f"  {sampled['samples']} draws for each of {report['prompts']} prompts; a disagreement below {UNLIKELY}",
+    ]
 
 
-def faulty(generator: Generator, fault: str) -> Generator:
-    """The same generator with a fault planted."""
+def plant_in(generator: Generator, fault: str) -> Generator:
+    """A copy of the generator with a fault planted."""
     wrong = copy.copy(generator)
     right = generator.session
     wrong.drafter, rule = plant(fault, generator.drafter, right.rule)
@@ -112,8 +151,10 @@ def faulty(generator: Generator, fault: str) -> Generator:
     return wrong
 
 
-def _draws(run: Callable, prompts: Sequence[str], batches: int, seeds: Iterator[int], options: dict) -> list[tuple[int, ...]]:
-    """The first tokens of many samples, each behind the number of its prompt."""
+def _draws(
+    run: Callable, prompts: Sequence[str], batches: int, seeds: Iterator[int], options: dict
+) -> list[tuple[int, ...]]:
+    """The first tokens of all samples. The number of its prompt stands before each."""
     texts = []
     for i, prompt in enumerate(prompts):
         for first in itertools.islice(seeds, batches):
@@ -123,9 +164,9 @@ def _draws(run: Callable, prompts: Sequence[str], batches: int, seeds: Iterator[
 
 
 def _p_value(a: Counter, b: Counter, prompts: int) -> float:
-    """Of the chi-square test that two samples of prefixes, each beginning with its prompt's number, have one law.
+    """The p-value of the chi-square test that two samples of prefixes have one law.
 
-    Prefixes seen fewer than ``_FEWEST`` times share a cell within their prompt.
+    A prefix begins with the number of its prompt. Rare prefixes share a cell within their prompt, see ``_FEWEST``.
     """
     statistic = freedom = 0
     for prompt in range(prompts):
@@ -142,18 +183,18 @@ def _p_value(a: Counter, b: Counter, prompts: int) -> float:
 
 
 def _difference(i: int, result: Result, plain: Result, generator: Generator, options: dict) -> dict | None:
-    """``runner.difference`` by the logits that the options leave."""
+    """``comparison.difference`` by the logits after all options but temperature and truncation."""
 
     def logits(ids: list[int], prompt: int) -> np.ndarray:
         raw = logits_after(generator.target, ids, prompt)
         batch = batched(Options.of(options), np.array([prompt]), generator.target, generator.processors)
-        return _adjusted_after(raw, ids, prompt, batch)
+        return _adjust_after(raw, ids, prompt, batch)
 
     return difference(i, result, plain, generator.target, logits)
 
 
-def _adjusted_after(raw: np.ndarray, ids: list[int], prompt: int, batch) -> np.ndarray:
-    """Float32 [V]: logits after a text, adjusted as plain decoding would."""
+def _adjust_after(raw: np.ndarray, ids: list[int], prompt: int, batch) -> np.ndarray:
+    """Float32 [V]: the logits ``raw`` after a text, adjusted as in plain decoding."""
     tokens, one = jnp.asarray([ids], jnp.int32), lambda n: jnp.full(1, n, jnp.int32)
     constraint = batch.sampling.constraint
     states = batch.sampling.start

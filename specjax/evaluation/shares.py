@@ -1,4 +1,4 @@
-"""What drafting costs: a drafter's part of some rounds by itself, beside the whole of them."""
+"""The share of a round that drafting takes: some rounds as a whole, and the drafter's part of them alone."""
 
 import time
 
@@ -12,12 +12,14 @@ from ..generate import Generator
 from ..session import Decoding
 
 
-def drafting_share(generator: Generator, prompt: list[int], *, rounds: int = 16, repeats: int = 9) -> tuple[float, float, float]:
-    """The share of a greedy round's time that the drafter takes, its ``commit`` included: quartiles, the median second.
+def drafting_share(
+    generator: Generator, prompt: list[int], *, rounds: int = 16, repeats: int = 9
+) -> tuple[float, float, float]:
+    """The share of a greedy round's time that the drafter takes, its ``commit`` included: first quartile, median, third.
 
-    The rounds are run once and recorded; then the drafter goes through them alone, given what the target and the rule said. Both take
-    turns, and a share is that of two runs beside each other. A method that hands what it computed on to the target (early exit) is
-    counted without that gain.
+    The rounds run once and are recorded. Then the drafter runs through them alone, with the recorded outputs of target and
+    rule. Both kinds of run alternate, and each share is that of two neighbouring runs. The gain of a method whose layers
+    the target reuses (early exit) is not counted.
     """
     target, draft, drafter = generator.target.model, generator.session.parameters, generator.drafter
     path = drafter.depth + 1
@@ -25,8 +27,8 @@ def drafting_share(generator: Generator, prompt: list[int], *, rounds: int = 16,
         rounds = max(1, min(rounds, (generator.session.capacity - len(prompt)) // path - 1))
     decoding = generator.start([prompt], max_new_tokens=rounds * path, ignore_eos=True)
     state = decoding.state
-    record, last = jax.jit(lambda *args: _recorded(*args, drafter, generator.session.rule, rounds))(target, draft, state)
-    alone = jax.jit(lambda *args: _alone(*args, drafter))
+    record, last = jax.jit(lambda *args: _record(*args, drafter, generator.session.rule, rounds))(target, draft, state)
+    alone = jax.jit(lambda *args: _draft_alone(*args, drafter))
 
     def whole() -> float:
         copy = Decoding(jax.block_until_ready(jax.tree.map(jnp.copy, state)), decoding.prompts, decoding.batch)
@@ -43,26 +45,26 @@ def drafting_share(generator: Generator, prompt: list[int], *, rounds: int = 16,
     return tuple(float(x) for x in np.percentile(pairs[:, 1] / pairs[:, 0], [25, 50, 75]))
 
 
-def _recorded(target, draft, state, drafter, rule, rounds: int):
-    """What a drafter is told in each of so many rounds, leaves [rounds, ...], and the state after them."""
+def _record(target, draft, state, drafter, rule, rounds: int):
+    """The drafter's inputs in each of ``rounds`` rounds, leaves [rounds, ...], and the state after them."""
 
-    def turn(state, _):
+    def play(state, _):
         found = decode.propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
-        told = (state.tokens, state.cache.length, state.round, found.scored, found.verdict)
-        return decode.commit(target, draft, state, found, drafter=drafter), told
+        inputs = (state.tokens, state.cache.length, state.round, found.scored, found.verdict)
+        return decode.commit(target, draft, state, found, drafter=drafter), inputs
 
-    last, told = lax.scan(turn, state, None, rounds)
-    return told, last
+    last, inputs = lax.scan(play, state, None, rounds)
+    return inputs, last
 
 
-def _alone(target, draft, drafting, state, told, drafter):
-    """The drafter's state after the recorded rounds. ``state`` is the last: its cache holds what those before it held, and more."""
+def _draft_alone(target, draft, drafting, state, inputs, drafter):
+    """The drafter's state after the recorded rounds. ``state`` is the last state: its cache holds all that earlier ones held."""
 
-    def turn(drafting, told):
-        tokens, length, round, scored, verdict = told
+    def play(drafting, inputs):
+        tokens, length, round, scored, verdict = inputs
         now = state.replace(tokens=tokens, cache=state.cache.replace(length=length), round=round, drafter=drafting)
         key, _ = decode.round_keys(now, 1)
         tree, pending = drafter.propose(target, draft, now, key)
         return drafter.commit(target, draft, now.replace(drafter=pending), tree, scored, verdict), tree.tokens
 
-    return lax.scan(turn, drafting, told)
+    return lax.scan(play, drafting, inputs)

@@ -1,4 +1,4 @@
-"""How often the child of each rank is accepted: all that the search for a tree has to know of a pair of models and a text."""
+"""How often the child of each rank is accepted. The search for a tree needs nothing else about the models and the text."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,23 +15,24 @@ from ..drafters import TokenRecycling
 from ..generate import Generator
 from ..result import Result
 from ..sampling import probabilities, sampling_params
-from ..verify import _normalised, _residual
+from ..verify import normalise, residual
 
 RANKS = 16
-"""Children of a node that are looked at."""
+"""Children of a node that are counted."""
 
-_PLACES = 64  # of a text whose logits are held at once
+_PLACES = 64
+"""Places of a text whose logits are in memory at once."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Acceptance:
-    """How often children were tried and accepted. A child of rank r is tried where those of the ranks below were refused.
+    """How often children were tried and accepted. A child of rank r is tried where the children of lower ranks were rejected.
 
-    Where a rule draws lots these are sums of probabilities, given p and q, and not of what a run happened to do.
+    Where a rule is random these are sums of probabilities given p and q, not counts of one run.
 
     Attributes:
       tried, accepted: float64 [K], over all places of the text.
-      tried_at, accepted_at: float64 [D, K], the same of places that are reached by accepting d tokens, d = 0, ..., D - 1.
+      tried_at, accepted_at: float64 [D, K], the same over places that are reached by accepting d tokens, d = 0, ..., D - 1.
     """
 
     tried: np.ndarray
@@ -41,7 +42,7 @@ class Acceptance:
 
     @property
     def P(self) -> np.ndarray:
-        """[K]: the child of a rank is accepted, given that its earlier siblings were not (Sequoia's acceptance by position)."""
+        """[K]: probability that the child of a rank is accepted after its earlier siblings were rejected (Sequoia, section 4.1)."""
         return _ratio(self.accepted, self.tried)
 
     @property
@@ -51,7 +52,7 @@ class Acceptance:
 
     @property
     def chance(self) -> np.ndarray:
-        """[K]: of all children of a node, that of a rank is the one accepted. What is multiplied along the paths of a tree."""
+        """[K]: probability that the child of a rank is the accepted one. The search multiplies it along paths."""
         return _ratio(self.accepted, self.tried[:1])
 
     @property
@@ -67,13 +68,23 @@ class Acceptance:
 
 
 def of_draft(
-    target: LanguageModel, draft: LanguageModel, texts: Sequence[Result], *, temperature: float = 0.0, depth: int = 8, ranks: int = RANKS
+    target: LanguageModel,
+    draft: LanguageModel,
+    texts: Sequence[Result],
+    *,
+    temperature: float = 0.0,
+    depth: int = 8,
+    ranks: int = RANKS,
 ) -> Acceptance:
-    """Acceptance of a draft's tokens on texts that the target wrote at ``temperature``: its likeliest ones at 0, else drawn without replacement.
+    """Acceptance of a draft's tokens on texts that the target wrote at ``temperature``.
 
-    Both models read each text once; what the draft would propose after a text does not depend on how it came about. Every place is
-    taken as the root of a round, and its text as the path: a place counts at depth d with the probability that the d tokens before
-    it were accepted, given that they are what was emitted.
+    The draft's tokens are its likeliest ones at temperature 0, else drawn without replacement. Both models read each text
+    once, because the draft's proposal depends on the text alone. Every place is taken as the root of a round. A place
+    counts at depth d with the probability that the d tokens before it were accepted, given that they were emitted.
+
+    Args:
+      depth: the deepest tree that will be searched.
+      ranks: children of a node that are counted.
     """
     ranks = min(ranks, target.config.vocab_size)
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
@@ -85,7 +96,9 @@ def of_draft(
         first, last = len(text.prompt_token_ids) - 1, len(ids) - 1
         tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)
         key = jax.random.fold_in(jax.random.key(0), i)
-        found = _read(target.model, draft.model, tokens, jnp.int32(first + 1), options, key, ranks=ranks, greedy=temperature == 0)
+        found = _read(
+            target.model, draft.model, tokens, jnp.int32(first + 1), options, key, ranks=ranks, greedy=temperature == 0
+        )
         places = [np.asarray(x, np.float64)[first:last] for x in found]
         tried, accepted = tried + places[0].sum(0), accepted + places[1].sum(0)
         by_depth += _by_depth(*places, depth)
@@ -102,10 +115,10 @@ def of_recycling(
 ) -> Acceptance:
     """Acceptance of the successors that token recycling keeps for each token, by their rank, in a run of the real loop.
 
-    The run is the drafter's own, tree included: how good the table is depends on the nodes that were scored.
+    The run uses the drafter's own tree, because the quality of the table depends on the nodes that were scored.
     """
     generator = Generator(target, "token_recycling")
-    generator.session.drafter = Watched(drafter.tree, drafter.candidates)
+    generator.session.drafter = CountingRecycling(drafter.tree, drafter.candidates)
     decoding = generator.start(prompts, temperature=temperature, max_new_tokens=max_new_tokens, ignore_eos=True)
     generator.session.advance(decoding)
     counts = decoding.state.drafter
@@ -115,7 +128,7 @@ def of_recycling(
 
 @struct.dataclass
 class _Counts:
-    """The table of token recycling, int32 [B, V, K], and what was tried and accepted: float32 [B, D, K]."""
+    """The table of token recycling, int32 [B, V, K], and the counts of tried and accepted children, float32 [B, D, K]."""
 
     table: jax.Array
     tried: jax.Array
@@ -123,10 +136,10 @@ class _Counts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Watched(TokenRecycling):
-    """Token recycling that counts, at every node the text went through, where in the table the next token was.
+class CountingRecycling(TokenRecycling):
+    """Token recycling that counts the rank of the next token in the table at every node that the text passed.
 
-    Every emitted token follows one such node, in the tree or not, so each place of the text counts once.
+    Every emitted token follows one such node, so that each place of the text counts once.
     """
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
@@ -142,15 +155,16 @@ class Watched(TokenRecycling):
         at = lambda leaf: jax.vmap(lambda row, path: row[path])(leaf, verdict.path)
         p = probabilities(at(scored.logits), state.request.sampling)
         successors = jax.vmap(lambda table, tokens: table[tokens])(state.drafter.table, at(tree.tokens))
-        emitted = (jnp.arange(self.depth + 1) < verdict.length[:, None])[..., None]  # none in a row that was done
-        tried, accepted = (jnp.where(emitted, x, 0) for x in jax.vmap(jax.vmap(_chosen))(p, successors))
+        emitted = (jnp.arange(self.depth + 1) < verdict.length[:, None])[..., None]  # a finished row emits none
+        tried, accepted = (jnp.where(emitted, x, 0) for x in jax.vmap(jax.vmap(_try_chosen))(p, successors))
         table = super().commit(target, draft, state.replace(drafter=state.drafter.table), tree, scored, verdict)
         return _Counts(table, state.drafter.tried + tried, state.drafter.accepted + accepted)
 
 
 @partial(jax.jit, static_argnames=("ranks", "greedy"))
 def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bool):
-    """For every place of a text [S]: tried and accepted float32 [S, K], and with what probability the text's own token was an accepted child, [S]."""
+    """For every place of a text [S]: tried and accepted float32 [S, K], and the probability [S] that the text's own token was an
+    accepted child."""
     S = tokens.size
     positions, mask = jnp.arange(S)[None], jnp.tril(jnp.ones((S, S), bool))
     read = lambda model: model(tokens[None], positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt)).hidden[0]
@@ -160,9 +174,9 @@ def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bo
         p, logits = probabilities(target.logits(hidden)[None], options)[0], draft.logits(draft_hidden)
         if greedy:
             children = lax.top_k(logits, ranks)[1]
-            return *jax.vmap(_chosen)(p, children), jnp.float32((children == emitted[:, None]).any(1))
+            return *jax.vmap(_try_chosen)(p, children), jnp.float32((children == emitted[:, None]).any(1))
         q = probabilities(logits[None], options)[0]
-        tried, accepted, as_emitted = jax.vmap(_drawn, (0, 0, 0, 0, None))(p, q, emitted, keys, ranks)
+        tried, accepted, as_emitted = jax.vmap(_try_drawn, (0, 0, 0, 0, None))(p, q, emitted, keys, ranks)
         return tried, accepted, as_emitted.sum(1) / jax.vmap(jnp.take)(p, emitted)
 
     places = read(target), read(draft), jnp.roll(tokens, -1), jax.random.split(key, S)
@@ -170,25 +184,28 @@ def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bo
     return jax.tree.map(lambda x: x.reshape(S, *x.shape[2:]), lax.map(piece, pieces))
 
 
-def _chosen(p: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Tried and accepted [K] of children [K] that were chosen, -1 for none: the target is sampled and goes where it is met."""
+def _try_chosen(p: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Tried and accepted [K] of chosen children [K], -1 for none. A child is accepted where a sample of the target equals it."""
     accepted = jnp.where(children < 0, 0, p[jnp.maximum(children, 0)])
     return 1 - (jnp.cumsum(accepted) - accepted), accepted
 
 
-def _drawn(p: jax.Array, q: jax.Array, token: jax.Array, key: jax.Array, ranks: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _try_drawn(
+    p: jax.Array, q: jax.Array, token: jax.Array, key: jax.Array, ranks: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Tried and accepted [K] of children drawn from q without replacement, and accepted as ``token``, by recursive rejection.
 
-    A child drawn from q is accepted with probability sum of min(r, q), where r is what the refusals left of p. Only the refused ones
-    are drawn, from norm(max(q - r, 0)), so the first rank is exact and the others are means over which tokens were refused.
+    A child drawn from q is accepted with probability sum of min(r, q), where r is the residual of p after the rejections.
+    Only rejected children are drawn here, from norm(max(q - r, 0)). The first rank is therefore exact. The others are means
+    over the rejected tokens.
     """
 
     def child(carry, key):
         r, q, tried = carry
         overlap = jnp.minimum(r, q)
         chance = jnp.minimum(overlap.sum(), 1)
-        refused = jax.random.categorical(key, jnp.log(jnp.maximum(q - r, 0)))
-        onward = _residual(r, q), _normalised(q.at[refused].set(0)), tried * (1 - chance)
+        rejected = jax.random.categorical(key, jnp.log(jnp.maximum(q - r, 0)))
+        onward = residual(r, q), normalise(q.at[rejected].set(0)), tried * (1 - chance)
         return onward, (tried, tried * chance, tried * overlap[token])
 
     return lax.scan(child, (p, q, jnp.float32(1)), jax.random.split(key, ranks))[1]
@@ -198,7 +215,7 @@ def _by_depth(tried: np.ndarray, accepted: np.ndarray, kept: np.ndarray, depth: 
     """Tried and accepted [2, D, K] by depth, of the places of one text, [S, K] and [S]."""
     reached, found = np.ones(len(kept)), np.zeros((2, depth, tried.shape[1]))
     for d in range(min(depth, len(kept))):
-        roots = len(kept) - d  # of which the place d tokens on is still in the text
+        roots = len(kept) - d  # roots whose place d tokens on is in the text
         found[:, d] = reached[:roots] @ tried[d:], reached[:roots] @ accepted[d:]
         reached = reached[:roots] * kept[d:]
     return found

@@ -1,4 +1,4 @@
-"""What a round costs on this device: the target's part by the number of nodes it scores, the draft's by the width of a level.
+"""The cost of a round on this device: the target's part by the number of scored nodes, the draft's by the width of a level.
 
 Both are measured in the real loop, ``decode.run``, with drafters that leave the other part out.
 """
@@ -27,17 +27,18 @@ from ..tree import Topology, Tree, chain, from_paths
 from ..verify import Drawn, resolve
 
 NODES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Sizes of trees at which the curve is measured, the root included."""
+"""Sizes of the measured trees, the root included."""
 
 WIDTHS = (1, 4, 16)
-"""Nodes of a draft level at which it is measured."""
+"""Nodes of the measured draft levels."""
 
-_LEVELS = 4  # of the drafts that are timed, to tell what one costs
+_LEVELS = 4
+"""Levels of a timed draft. The time of one level is a share of it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """Seconds at some sizes, ``samples`` float64 [sizes, repeats]; between them the medians are joined by straight lines."""
+    """Seconds at some sizes, ``samples`` float64 [sizes, repeats]. Straight lines join the medians between the sizes."""
 
     sizes: tuple[int, ...]
     samples: np.ndarray
@@ -56,8 +57,8 @@ class Cost:
     """The cost of rounds.
 
     Attributes:
-      verify: a round without its draft, by the nodes that the target scores.
-      level: one level of the draft, by its nodes; None where no model drafts.
+      verify: seconds of a round without its draft, by the nodes that the target scores.
+      level: seconds of one level of the draft, by its nodes; None where no model drafts.
     """
 
     verify: Curve
@@ -82,16 +83,17 @@ def measure(
     rounds: int = 8,
     repeats: int = 9,
 ) -> Cost:
-    """Times rounds of the trees that ``method`` makes from ``draft``, or of token recycling without one.
+    """Times rounds of the trees that ``method`` makes from ``draft``, or of token recycling without a draft.
 
-    Everything is compiled before anything is timed, and the programs take turns in an order that rotates. Token recycling reads and
-    rewrites its table in every round, so there the rounds are its own; a draft's levels are what a drafted round takes longer.
+    Everything is compiled before anything is timed, and the programs alternate in an order that rotates. Token recycling
+    reads and rewrites its table in every round, so that its real rounds are timed. The time of a draft's levels is that of
+    a drafted round less that of a plain round.
 
     Args:
       length: tokens in the cache when the rounds begin.
-      nodes: sizes of trees, of which the first must be 1, plain decoding.
+      nodes: sizes of trees. The first must be 1, plain decoding.
       widths: sizes of draft levels.
-      rounds: of one timed run, whose time is divided by them.
+      rounds: rounds of one timed run.
       repeats: timed runs of each program.
     """
     siblings = "top_k" if temperature == 0 else "without_replacement"
@@ -114,7 +116,7 @@ def measure(
 
 
 def alternate(timers: dict[object, Callable[[], float]], repeats: int) -> dict[object, np.ndarray]:
-    """Seconds [repeats] of each, in turns whose order rotates; one run of each goes before and does not count."""
+    """Seconds [repeats] of each timer. The order rotates. A first run of each does not count."""
     names = list(timers)
     samples: dict[object, list[float]] = {name: [] for name in names}
     for turn in range(repeats + 1):
@@ -126,7 +128,7 @@ def alternate(timers: dict[object, Callable[[], float]], repeats: int) -> dict[o
 
 @dataclasses.dataclass(frozen=True)
 class Blank(Drafter):
-    """Proposes a tree of a shape that costs nothing to draft: what is left of a round is the target's part."""
+    """Proposes a tree that costs nothing to draft, so that a round costs the target's part alone."""
 
     tree: Topology
     way: Drawn = Drawn.CHOSEN
@@ -149,7 +151,7 @@ class Blank(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Unscored(Drafter):
-    """Drafts with ``drafter`` a tree, of which the target scores the root alone: a round of plain decoding and a draft."""
+    """Drafts a tree with ``drafter``, and lets the target score the root alone: a plain round and a draft."""
 
     drafter: Drafter
     needs = Models()
@@ -167,11 +169,11 @@ class Unscored(Drafter):
 
     def propose(self, target, draft, state, key):
         tree, pending = self.drafter.propose(target, draft, state, key)
-        drawn = tree.tokens.max(1) < 0  # never; without a use of the tokens XLA would leave out what only they need
+        drawn = tree.tokens.max(1) < 0  # always false: a use of the tokens, without which XLA would drop the draft
         return jax.vmap(chain)(jnp.where(drawn, 0, state.root)[:, None]), pending
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # as long as if the draft had been scored
+        path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # the length of a path through a scored draft
         return self.drafter.commit(target, draft, state, tree, scored, verdict.replace(path=path))
 
 
@@ -199,12 +201,12 @@ def _timers(target, draft, drafters: dict, length: int, batch: int, temperature:
     keys, stop_ids = jax.random.split(jax.random.key(0, impl=KEYS), batch), jnp.full((batch, 1), -1, jnp.int32)
     requests = Requests(tokens, lengths, RequestOptions(options, keys, rows(capacity), stop_ids))
     chunk = min(128, capacity)
-    begun, states = {}, {}
+    first, states = {}, {}
     for name, drafter in drafters.items():
-        if type(drafter) not in begun:  # of one class all begin alike
+        if type(drafter) not in first:  # drafters of one class have the same first state
             read = jax.jit(partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype))
-            begun[type(drafter)] = read(model, draft_model, requests)
-        states[name] = begun[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))
+            first[type(drafter)] = read(model, draft_model, requests)
+        states[name] = first[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))
     return {name: _timer(model, draft_model, states[name], drafter, rounds) for name, drafter in drafters.items()}
 
 

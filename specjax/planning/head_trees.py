@@ -1,7 +1,8 @@
-"""The tree for a trained head that catches most of a text: at each place the ranks, depth after depth, at which the head has the text's
-own next tokens (Medusa, Cai et al. 2024, section 2.3.3, which multiplies the accuracies of single heads instead).
+"""The best tree of a trained head on a text, from the ranks at which the head predicts the text's own next tokens.
 
-A path of ranks is worth how often it occurs. Whoever follows it has passed all its beginnings, so the most frequent paths are a tree.
+The value of a path of ranks is its frequency over the places of the text. Every beginning of a path is at least as
+frequent, so that the most frequent paths form a tree. Medusa (Cai et al. 2024, section 2.3.3) multiplies the accuracies of
+single heads instead.
 """
 
 from collections import Counter
@@ -14,34 +15,42 @@ import numpy as np
 
 from ..checkpoints.load import LanguageModel
 from ..heads import Head
+from ..heads.unrolled import read_target, unroll
 from ..models.decoder import Decoder
 from ..result import Result
-from ..training.head_losses import seen_by, unrolled
 from ..tree import Topology, expansion, from_paths
 from .acceptance import RANKS, Acceptance
 from .cost import Cost
 from .tree_search import Choice
 
-_PLACES = 64  # texts are padded to a multiple, so that few lengths are compiled
+_PLACES = 64
+"""Texts are padded to a multiple of this, so that few lengths are compiled."""
 
 
-def ranks_of(target: LanguageModel, head: Head, texts: Sequence[Result], *, depth: int, ranks: int = RANKS) -> np.ndarray:
-    """Int [places, depth]: at each place of what the target wrote, as the root, the rank of the token that came d + 1 later among what
-    the head says after the tokens between; ``ranks`` where it is none of so many likeliest.
+def ranks_of(
+    target: LanguageModel, head: Head, texts: Sequence[Result], *, depth: int, ranks: int = RANKS
+) -> np.ndarray:
+    """Int [places, depth]: for each place of the target's texts, as the root, the rank of the token that came d + 1 later.
 
-    A text is read once: what a head says after a text does not depend on how it came about.
+    The rank is its place among the head's predictions after the tokens between; ``ranks`` where it is not among that many
+    likeliest. A text is read once, because the head's prediction depends on the text alone.
     """
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
     size, found = -(-longest // _PLACES) * _PLACES + depth, []
     for text in texts:
-        ids, first = [*text.prompt_token_ids, *text.token_ids], max(len(text.prompt_token_ids) - 2, 0)  # row i has token i + 1 as root
+        ids, first = (
+            [*text.prompt_token_ids, *text.token_ids],
+            max(len(text.prompt_token_ids) - 2, 0),
+        )  # row i has token i + 1 as its root
         tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)[None]
-        found.append(np.asarray(_ranks(target.model, head.module, tokens, depth=depth))[first : max(len(ids) - 1 - depth, 0)])
+        found.append(
+            np.asarray(_ranks(target.model, head.module, tokens, depth=depth))[first : max(len(ids) - 1 - depth, 0)]
+        )
     return np.minimum(np.concatenate(found), ranks)
 
 
-def counted(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
-    """The ranks as ``Acceptance``: a place counts at depth d where the d tokens before it were among the ``most`` likeliest."""
+def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
+    """The ranks as ``Acceptance``. A place counts at depth d where the d tokens before it were among the ``most`` likeliest."""
     reached = np.cumprod(np.pad(ranks < most, ((0, 0), (1, 0)), constant_values=True), 1)[:, :-1, None].astype(bool)
     rank = np.arange(most)
     tried, accepted = ((reached & (ranks[..., None] >= rank)).sum(0), (reached & (ranks[..., None] == rank)).sum(0))
@@ -49,42 +58,51 @@ def counted(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
 
 
 def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> tuple[list[Choice], list[Choice]]:
-    """Trees by their number of nodes, from 2, each as deep as is fastest; and chains by their length.
+    """Trees by their number of nodes, from 2, each of the fastest depth; and chains by their length.
 
     Args:
       ranks: int [places, D], see ``ranks_of``.
-      max_nodes: the root included.
+      cost: the measured cost of rounds.
+      max_nodes: nodes of the largest tree, the root included.
+      most: the ranks that count.
     """
-    seen = Counter(tuple(place[:d]) for place in ranks.tolist() for d in range(1, ranks.shape[1] + 1) if place[d - 1] < most)
+    seen = Counter(
+        tuple(place[:d]) for place in ranks.tolist() for d in range(1, ranks.shape[1] + 1) if place[d - 1] < most
+    )
     seen = Counter({path: n for path, n in seen.items() if max(path) < most})
-    order = sorted(seen, key=lambda path: (-seen[path], len(path), path))  # beginnings before what follows them
+    order = sorted(seen, key=lambda path: (-seen[path], len(path), path))  # a path after its beginnings
 
     def choice(tree: Topology) -> Choice:
         tokens, seconds = 1 + sum(seen[path] for path in tree.paths[1:]) / len(ranks), cost.of_round(tree)
         return Choice(tree, tokens, seconds, tokens / seconds * cost.verify(1))
 
     by_depth = [[path for path in order if len(path) <= depth] for depth in range(1, ranks.shape[1] + 1)]
-    trees = [[from_paths(paths[: nodes - 1]) for paths in by_depth if len(paths) >= nodes - 1] for nodes in range(2, max_nodes + 1)]
+    trees = [
+        [from_paths(paths[: nodes - 1]) for paths in by_depth if len(paths) >= nodes - 1]
+        for nodes in range(2, max_nodes + 1)
+    ]
     fastest = [max(map(choice, some), key=lambda c: c.speedup) for some in trees if some]
     return fastest, [choice(expansion((1,) * depth)) for depth in range(1, min(ranks.shape[1], max_nodes - 1) + 1)]
 
 
 @partial(jax.jit, static_argnames="depth")
 def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array:
-    """Int32 [N, depth]: row i is the place whose root is token i + 1 of ``tokens`` int32 [1, S], N = S - depth - 1."""
+    """Int32 [N, depth], N = S - depth - 1. The root of row i is token i + 1 of ``tokens`` int32 [1, S]."""
     N = tokens.shape[1] - depth - 1
-    features = head.fuse(target, seen_by(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
+    features = head.fuse(target, read_target(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
     if head.config.num_heads:
-        ((_, hidden),) = unrolled(head, target, features, tokens[:, 1:], 1)
+        ((_, hidden),) = unroll(head, target, features, tokens[:, 1:], 1)
         read = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.reads_tokens else None
-        said = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
+        predicted = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
     else:
-        said = [module.logits(target, hidden) for module, hidden in unrolled(head, target, features, tokens[:, 1:], depth)]
-    return jnp.stack([_rank(scores[0], tokens[0, d + 2 :][:N]) for d, scores in enumerate(said)], 1)
+        predicted = [
+            module.logits(target, hidden) for module, hidden in unroll(head, target, features, tokens[:, 1:], depth)
+        ]
+    return jnp.stack([_rank(scores[0], tokens[0, d + 2 :][:N]) for d, scores in enumerate(predicted)], 1)
 
 
 def _rank(scores: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Int32 [N]: how many of ``scores`` [N, V] come before those of ``tokens`` [N]; of equal ones the lower token."""
+    """Int32 [N]: the rank of ``tokens`` [N] by ``scores`` [N, V]. Of equal scores the lower token comes first."""
     own = jnp.take_along_axis(scores, tokens[:, None], 1)
     before = (scores > own) | ((scores == own) & (jnp.arange(scores.shape[1]) < tokens[:, None]))
     return before.sum(1)

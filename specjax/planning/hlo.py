@@ -1,4 +1,4 @@
-"""What XLA made of a program, read from its compiled text: nothing else shows that a loop moves something large at every turn.
+"""Reads the compiled text of a program, which alone shows that a loop moves large arrays in every iteration.
 
 hlo.moved(compiled.as_text(), {leaf.size for leaf in caches})        # must be empty
 """
@@ -10,14 +10,18 @@ from collections.abc import Collection
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (?:(\w+)\[([\d,]*)\]\S*)?.*? ([a-z][a-z0-9\-]*)\(")
-_CALLED = re.compile(r"(?:body|condition|calls|to_apply|(?:branch|true|false|called)_computations?)=(\{[^}]*\}|%?[\w.\-]+)")
+_CALLED = re.compile(
+    r"(?:body|condition|calls|to_apply|(?:branch|true|false|called)_computations?)=(\{[^}]*\}|%?[\w.\-]+)"
+)
 _HOST = ("infeed", "outfeed", "send", "recv")
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation. Where the result is a tuple, ``dtype`` is None and ``shape`` empty. ``calls`` names the
-    computations it runs."""
+    """One line of a computation.
+
+    Where the result is a tuple, ``dtype`` is None and ``shape`` is empty. ``calls`` names the computations that it runs.
+    """
 
     name: str
     opcode: str
@@ -48,7 +52,7 @@ def computations(text: str) -> dict[str, list[Instruction]]:
 
 
 def in_loops(text: str) -> list[Instruction]:
-    """The instructions that loops repeat: those of their bodies and of all computations that these call."""
+    """The instructions that loops repeat: those of loop bodies and of all computations that the bodies call."""
     found = computations(text)
     waiting = [name for body in found.values() for i in body if i.opcode == "while" for name in i.calls]
     seen: set[str] = set()
@@ -60,27 +64,31 @@ def in_loops(text: str) -> list[Instruction]:
     return [i for name in seen for i in found[name]]
 
 
-def moved(text: str, sizes: Collection[int], opcodes: Collection[str] = ("copy",), everywhere: bool = False) -> list[Instruction]:
+def moved(
+    text: str, sizes: Collection[int], opcodes: Collection[str] = ("copy",), everywhere: bool = False
+) -> list[Instruction]:
     """The instructions in loops that move a whole cache leaf or weight.
 
     Args:
       sizes: elements of the leaves. Shapes are not compared, since XLA merges and permutes axes before it copies.
-      opcodes: "copy", "transpose", "convert". Prefetches into a TPU's fast memory ("copy-start") are none of them.
-      everywhere: look outside loops too. A loop's constants are converted before it, and what it then reads is the wider copy.
+      opcodes: "copy", "transpose", "convert". Prefetches into a TPU's fast memory ("copy-start") do not count.
+      everywhere: look outside loops too. XLA converts a loop's constants before the loop, which then reads the wider copy.
     """
     instructions = sum(computations(text).values(), []) if everywhere else in_loops(text)
     return [i for i in instructions if i.opcode in opcodes and i.size in sizes]
 
 
 def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruction]:
-    """The instructions whose result has two axes of ``least`` or more, those of a size in ``widths`` not counted: what a step on a window of
-    so many tokens makes for each pair of them. Looks inside fusions too, which keep what they compute to themselves."""
+    """The instructions whose result has two axes of ``least`` or more, axes of a size in ``widths`` not counted.
+
+    These are arrays with an entry for each pair of ``least`` tokens. The search includes the inside of fusions.
+    """
     wide = lambda shape: [n for n in shape if n >= least and n not in widths]
     return [i for i in sum(computations(text).values(), []) if len(wide(i.shape)) > 1]
 
 
 def largest(text: str) -> Instruction:
-    """The instruction with the largest array that the program makes: its arguments and what stays inside fusions are left out."""
+    """The instruction with the largest array that the program makes. Arguments and the inside of fusions are left out."""
     found = computations(text)
     inside = {name for body in found.values() for i in body if i.opcode == "fusion" for name in i.calls}
     made = [i for name, body in found.items() if name not in inside for i in body if i.opcode != "parameter"]
@@ -89,4 +97,6 @@ def largest(text: str) -> Instruction:
 
 def host_calls(text: str) -> list[Instruction]:
     """The instructions in loops that exchange data with the host: callbacks, infeeds, outfeeds."""
-    return [i for i in in_loops(text) if i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text]
+    return [
+        i for i in in_loops(text) if i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text
+    ]

@@ -1,4 +1,4 @@
-"""What a forward of the target takes on this device, with all or some of its sub-layers, and what a round of drafting is then worth."""
+"""Seconds of the target's forward with all or some of its sub-layers, and the speed-up of drafting with a part of them."""
 
 import dataclasses
 import time
@@ -12,7 +12,8 @@ from jax import lax
 from .. import cache as kv
 from ..models.decoder import Decoder, Skip
 
-_TURNS, _REPEATS = 8, 7
+_FORWARDS, _REPEATS = 8, 7
+"""Forwards of one timed run, and timed runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Costs:
     """Seconds of a forward, linear in what it runs: ``base + attentions * attention + MLPs * mlp``.
 
     Attributes:
-      base, attention, mlp: seconds at one node, and for each node more. ``base`` is embedding, final norm and head.
+      base, attention, mlp: seconds at one node, and for each further node. ``base`` is embedding, final norm and head.
     """
 
     base: tuple[float, float]
@@ -32,60 +33,64 @@ class Costs:
         return one + (nodes - 1) * more
 
 
-def measured_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
+def measure_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
     """Times one node and ``nodes``, after ``length`` committed tokens, with all sub-layers, without attentions and without MLPs.
 
-    The six programs take turns, each runs on the device several times for every time it is called, and the median counts.
+    The six programs alternate. Each call runs several forwards on the device, and the median of the calls counts.
     """
     L = model.config.num_layers
     every = tuple(range(L))
     skips = Skip(), Skip(attention=every), Skip(mlp=every)
     cache = kv.empty(model.config, 1, length + nodes, dtype).replace(length=jnp.full(1, length))
     programs = {
-        (n, skip): jax.jit(partial(_forwards, nodes=n, skip=skip)).lower(model, cache).compile() for n in (1, nodes) for skip in skips
+        (n, skip): jax.jit(partial(_forwards, nodes=n, skip=skip)).lower(model, cache).compile()
+        for n in (1, nodes)
+        for skip in skips
     }
     seconds = {key: [] for key in programs}
     for repeat in range(_REPEATS + 1):
         for key, program in programs.items():
             began = time.perf_counter()
             jax.block_until_ready(program(model, cache))
-            if repeat:  # the first warms up
-                seconds[key].append((time.perf_counter() - began) / _TURNS)
-    return solved({key: float(np.median(times)) for key, times in seconds.items()}, nodes, L)
+            if repeat:  # the first run warms up
+                seconds[key].append((time.perf_counter() - began) / _FORWARDS)
+    return solve({key: float(np.median(times)) for key, times in seconds.items()}, nodes, L)
 
 
-def solved(seconds: dict, nodes: int, L: int) -> Costs:
-    """The costs from seconds by (nodes, skip): of one node and of ``nodes``, with nothing, all attentions or all MLPs left out."""
+def solve(seconds: dict, nodes: int, L: int) -> Costs:
+    """The costs from seconds by (nodes, skip), for one node and ``nodes``, with nothing, all attentions or all MLPs skipped."""
     parts = []
     for n in (1, nodes):
-        whole, *without = (seconds[n, skip] for skip in (Skip(), Skip(attention=tuple(range(L))), Skip(mlp=tuple(range(L)))))
+        whole, *without = (
+            seconds[n, skip] for skip in (Skip(), Skip(attention=tuple(range(L))), Skip(mlp=tuple(range(L))))
+        )
         attention, mlp = (max(whole - less, 0) / L for less in without)
         parts.append((max(whole - L * (attention + mlp), 0), attention, mlp))
     return Costs(*((one, max(many - one, 0) / (nodes - 1)) for one, many in zip(*parts)))
 
 
 def speedup(alpha: float, drafted: int, skip: Skip, costs: Costs, num_layers: int) -> float:
-    """What a round of ``drafted`` tokens is expected to gain over plain decoding (Leviathan et al. 2023, theorem 3.8).
+    """Expected speed-up of rounds of ``drafted`` tokens over plain decoding (Leviathan et al. 2023, theorem 3.8).
 
-    The tokens of a round are the theorem's, (1 - alpha^(drafted + 1)) / (1 - alpha), for acceptances independent of one another. Its
-    time is measured instead of taken as ``drafted * c + 1``: the verify pass has more nodes than a plain step, and runs no layer again
-    in which the part that drafts has all that the target has.
+    A round emits (1 - alpha^(drafted + 1)) / (1 - alpha) tokens, as in the theorem, if acceptances are independent. Its time
+    is measured; the theorem takes ``drafted * c + 1``. The verify pass has more nodes than a plain step, and reuses the
+    layers below the first skipped one.
     """
     L, first = num_layers, min(skip.attention + skip.mlp)
     part = costs(1, L - len(skip.attention), L - len(skip.mlp))
-    newest = costs(1, first, first) - costs(1, 0, 0)  # the last drafted token needs its rows, and no head
+    newest = costs(1, first, first) - costs(1, 0, 0)  # the last drafted token needs key/value rows, but no logits
     verify = costs(drafted + 1, L - first, L - first)
     tokens = sum(alpha**i for i in range(drafted + 1))
     return tokens * costs(1, L, L) / (drafted * part + newest + verify)
 
 
 def _forwards(model: Decoder, cache: kv.KVCache, nodes: int, skip: Skip) -> jax.Array:
-    """Several forwards of ``nodes`` nodes, each of what the last one found likeliest."""
+    """Several forwards of ``nodes`` nodes. Each reads the likeliest tokens of the forward before."""
     positions = cache.length[:, None] + jnp.arange(nodes)
     mask = jnp.tril(jnp.ones((nodes, nodes), bool))
 
-    def turn(_, tokens):
+    def forward(_, tokens):
         out = model(tokens, positions, mask, cache, skip=skip)
         return jnp.argmax(model.logits(out.hidden), -1).astype(jnp.int32)
 
-    return lax.fori_loop(0, _TURNS, turn, jnp.zeros((1, nodes), jnp.int32))
+    return lax.fori_loop(0, _FORWARDS, forward, jnp.zeros((1, nodes), jnp.int32))

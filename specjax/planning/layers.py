@@ -1,7 +1,7 @@
-"""Which layers of a target should draft for it: the best early exit, and the best set of sub-layers to leave out.
+"""The best early exit of a target, and the best set of sub-layers to skip, for drafting with the target's own layers.
 
-A setting is judged by the speed-up to expect of it: how often what it says would be accepted, on given texts, and what it and the
-whole target take on this device. See ``layer_cost.speedup``.
+A setting is ranked by its expected speed-up. That follows from the acceptance rate of its tokens on given texts, and from
+the times of the setting and of the whole target on this device. See ``layer_cost.speedup``.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ from ..evaluation.comparison import machine
 from ..models.decoder import Decoder, Skip
 from ..sampling import SamplingParams, sampling_params, warp
 from ..session import cache_dtype
-from .layer_cost import Costs, measured_costs, speedup
+from .layer_cost import Costs, measure_costs, speedup
 
 _LONGEST_TEXT = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A part of the target that may draft, and what is expected of it.
+    """A part of the target that may draft, and its expected speed.
 
     Attributes:
-      skip: what it lacks.
-      alpha: expected share of its tokens that are accepted, the acceptance rate of Leviathan et al.
-      cost: seconds of its step in those of the target's, their c.
-      drafted: the draft length that pays best.
-      speedup: over plain decoding.
+      skip: the sub-layers that the part lacks.
+      alpha: the acceptance rate of its tokens (Leviathan et al. 2023).
+      cost: seconds of its step over seconds of the target's step, their c.
+      drafted: the draft length with the highest speed-up.
+      speedup: expected speed-up over plain decoding.
     """
 
     skip: Skip
@@ -60,14 +60,15 @@ def tune_layers(
     """Measures the target and looks for the best early exit and the best set of sub-layers to skip.
 
     Args:
-      texts: on which agreement is measured, each cut at 512 tokens.
-      temperature: of the requests to come.
+      texts: the texts on which agreement is measured, each cut at 512 tokens.
+      temperature: temperature of the later requests.
       longest: the longest draft to consider.
-      budget: how many sets of sub-layers to try, at least 4 for each layer; by default 8.
-      progress: told how many of how many settings are judged.
+      budget: sets of sub-layers to try, at least 4 for each layer; by default 8 for each.
+      progress: called with the number of evaluated settings and of all settings.
 
-    Returns an object for JSON: "machine", "settings", "seconds", "early_exit" and "layer_skip", each the settings found, best first,
-    "flags", those of the best of all, None where plain decoding is not beaten, and "note". Raises RequestError for bad input.
+    Returns an object for JSON: "machine", "settings", "seconds"; "early_exit" and "layer_skip", the settings of each, best
+    first; "flags", the flags of the best setting, None where nothing beats plain decoding; and "note". Raises RequestError
+    for bad input.
     """
     L = target.config.num_layers
     if L < 2:
@@ -83,54 +84,58 @@ def tune_layers(
         return alpha
 
     length = min(128, target.config.context - longest - 1)
-    costs = measured_costs(target.model, longest + 1, length, cache_dtype(target))
+    costs = measure_costs(target.model, longest + 1, length, cache_dtype(target))
     exits = find_exit(rate, costs, L, longest)
     skips = find_skip_set(rate, costs, L, longest, budget)
     return report(target, len(texts), temperature, costs, exits, skips)
 
 
 def find_exit(rate: Rate, costs: Costs, num_layers: int, longest: int) -> list[Setting]:
-    """Every early exit, the best first; of equals the earlier. ``rate`` is the alpha of a part."""
+    """Every early exit, the best first; of equals the earlier exit. ``rate`` gives the alpha of a part."""
     above = (tuple(range(exit_layer, num_layers)) for exit_layer in range(1, num_layers))
-    return sorted((_judged(Skip(layers, layers), rate, costs, num_layers, longest) for layers in above), key=lambda s: -s.speedup)
+    return sorted(
+        (_evaluate(Skip(layers, layers), rate, costs, num_layers, longest) for layers in above),
+        key=lambda s: -s.speedup,
+    )
 
 
 def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budget: int, seed: int = 0) -> list[Setting]:
-    """The sets of sub-layers tried, the best first.
+    """The tried sets of sub-layers, the best first.
 
-    Each sub-layer is left out alone; then sets grow in the order of these results; then sub-layers of the best set so far change sides
-    at random, and a better set takes its place, until ``budget`` sets were tried.
+    The search first skips each sub-layer alone. Then it grows a set in the order of these results. Then it adds or removes
+    one or two random sub-layers of the best set so far, until it has tried ``budget`` sets.
     """
     parts = [(kind, layer) for layer in range(num_layers) for kind in ("attention", "mlp")]
     found: dict[frozenset, Setting] = {}
 
-    def judge(chosen) -> None:
+    def try_set(chosen) -> None:
         chosen = frozenset(chosen)
         if 0 < len(chosen) < len(parts) and chosen not in found and len(found) < budget:
             of = lambda kind: tuple(sorted(layer for k, layer in chosen if k == kind))
-            found[chosen] = _judged(Skip(of("attention"), of("mlp")), rate, costs, num_layers, longest)
+            found[chosen] = _evaluate(Skip(of("attention"), of("mlp")), rate, costs, num_layers, longest)
 
     for part in parts:
-        judge([part])
+        try_set([part])
     order = sorted(parts, key=lambda part: -found[frozenset([part])].speedup)
     for size in range(2, len(parts)):
-        judge(order[:size])
+        try_set(order[:size])
     rng = np.random.default_rng(seed)
-    for _ in range(4 * budget):  # some of the changes were tried before
+    for _ in range(4 * budget):  # some changes give a set that was tried before
         best = max(found, key=lambda chosen: found[chosen].speedup)
         changed = rng.choice(len(parts), size=rng.integers(1, 3), replace=False)
-        judge(best ^ {parts[i] for i in changed})
+        try_set(best ^ {parts[i] for i in changed})
     return sorted(found.values(), key=lambda s: -s.speedup)
 
 
 def agreement_on(target: LanguageModel, texts: Sequence[str], temperature: float) -> Rate:
-    """The alpha of a part, E of the sum of min(p, q) over the places of ``texts``: at temperature 0 how often the argmax is the same.
+    """A function that gives the alpha of a part: the mean of sum(min(p, q)) over the places of ``texts``.
 
-    Every place is read as the first draft of a round is: its past is the whole target's.
+    At temperature 0 that is the share of places with the same argmax. Every place is read like the first draft of a round:
+    its past was computed by the whole target.
     """
     ids = [target.tokenizer.encode(text)[: min(_LONGEST_TEXT, target.config.context)] for text in texts]
     if not ids or not all(ids):
-        raise RequestError("a text is empty, or there is none; give some with at least one token each")
+        raise RequestError("a text is empty, or there are no texts; give texts of at least one token")
     tokens = np.zeros((len(ids), max(map(len, ids))), np.int32)
     for row, text in zip(tokens, ids):
         row[: len(text)] = text
@@ -144,8 +149,10 @@ def agreement_on(target: LanguageModel, texts: Sequence[str], temperature: float
     return rate
 
 
-def report(target: LanguageModel, texts: int, temperature: float, costs: Costs, exits: list[Setting], skips: list[Setting]) -> dict:
-    """What ``tune_layers`` returns."""
+def report(
+    target: LanguageModel, texts: int, temperature: float, costs: Costs, exits: list[Setting], skips: list[Setting]
+) -> dict:
+    """The object that ``tune_layers`` returns."""
     L = target.config.num_layers
     kinds = {"early_exit": exits, "layer_skip": skips}
     method, best = max(((kind, found[0]) for kind, found in kinds.items()), key=lambda pair: pair[1].speedup)
@@ -163,17 +170,42 @@ def report(target: LanguageModel, texts: int, temperature: float, costs: Costs, 
     }
 
 
+def toml(report: dict) -> str:
+    """The best setting as a TOML file: the method, its options, and as comments what is expected of it."""
+    method, best = max(
+        ((kind, report[kind][0]) for kind in ("early_exit", "layer_skip")), key=lambda pair: pair[1]["speedup"]
+    )
+    settings = report["settings"]
+    about = [
+        report["note"],
+        f"{settings['model']}, {settings['layers']} layers, temperature {settings['temperature']}",
+        best["flags"],
+    ]
+    words = best["flags"].split()[2:]  # after --method
+    options = {flag[2:].replace("-", "_"): value for flag, value in zip(words[::2], words[1::2])}
+    lines = [
+        f"{name} = [{value.replace(',', ', ')}]" if name.startswith("skip_") else f"{name} = {value}"
+        for name, value in options.items()
+    ]
+    return "".join(f"# {line}\n" for line in about) + "\n".join([f'method = "{method}"', *lines]) + "\n"
+
+
 def table(report: dict, rows: int = 5) -> Table:
     """The best few settings of each method."""
     grid = Table("method", "setting", "acceptance rate", "cost of a draft step", "tokens drafted", "expected speed-up")
     for kind in ("early_exit", "layer_skip"):
         for record in report[kind][:rows]:
-            figures = f"{record['alpha']:.3f}", f"{record['cost']:.3f}", str(record["num_speculative_tokens"]), f"{record['speedup']:.2f}"
+            figures = (
+                f"{record['alpha']:.3f}",
+                f"{record['cost']:.3f}",
+                str(record["num_speculative_tokens"]),
+                f"{record['speedup']:.2f}",
+            )
             grid.add_row(kind, record["setting"], *figures)
     return grid
 
 
-def _judged(skip: Skip, rate: Rate, costs: Costs, L: int, longest: int) -> Setting:
+def _evaluate(skip: Skip, rate: Rate, costs: Costs, L: int, longest: int) -> Setting:
     alpha = rate(skip)
     gains = [speedup(alpha, drafted, skip, costs, L) for drafted in range(1, longest + 1)]
     cost = costs(1, L - len(skip.attention), L - len(skip.mlp)) / costs(1, L, L)
@@ -182,11 +214,14 @@ def _judged(skip: Skip, rate: Rate, costs: Costs, L: int, longest: int) -> Setti
 
 @jax.jit
 def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) -> jax.Array:
-    """See ``agreement_on``. ``keep``: bool [2, L], attentions and MLPs that are not left out; an array, so that one program serves all."""
+    """See ``agreement_on``.
+
+    ``keep``: bool [2, L], the attentions and MLPs that the part has. It is an array, so that one program serves all parts.
+    """
     S = tokens.shape[1]
     positions, place = jnp.arange(S)[None], jnp.arange(S)
     causal, itself = jnp.tril(jnp.ones((S, S), bool)), jnp.eye(S, dtype=bool)
-    own = jnp.concatenate([causal & ~itself, itself], 1)  # of the target's rows those before, of the part's its own
+    own = jnp.concatenate([causal & ~itself, itself], 1)  # earlier rows of the target, and the part's own row
     part = _without(model, keep)
 
     def agreed(text):
@@ -200,11 +235,16 @@ def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) 
 
 
 def _without(model: Decoder, keep: jax.Array) -> Decoder:
-    """A copy of which the sub-layers that are not kept add nothing, which is as good as to leave them out."""
+    """A copy whose sub-layers outside ``keep`` add nothing to the residual stream, which equals skipping them."""
     graph, params = nnx.split(model)
-    model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # variables of its own
+    model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):
-        for param, kept in ((layer.out, attention), (layer.out_bias, attention), (layer.down, mlp), (layer.down_bias, mlp)):
+        for param, kept in (
+            (layer.out, attention),
+            (layer.out_bias, attention),
+            (layer.down, mlp),
+            (layer.down_bias, mlp),
+        ):
             if param is not None:
                 param[...] = jnp.where(kept, param[...], 0)
     return model
@@ -220,8 +260,14 @@ def _flags(method: str, setting: Setting) -> str:
     if method == "early_exit":
         flags += [f"--exit-layer {skip.mlp[0]}"]
     else:
-        flags += [f"--skip-{name} {layers(numbers)}" for name, numbers in (("attention", skip.attention), ("mlp", skip.mlp)) if numbers]
-    return " ".join([*flags, f"--num-speculative-tokens {setting.drafted} --draft-confidence 0"])  # full chains are what was judged
+        flags += [
+            f"--skip-{name} {layers(numbers)}"
+            for name, numbers in (("attention", skip.attention), ("mlp", skip.mlp))
+            if numbers
+        ]
+    return " ".join(
+        [*flags, f"--num-speculative-tokens {setting.drafted} --draft-confidence 0"]
+    )  # the expected speed-up is that of full chains
 
 
 def _record(method: str, setting: Setting) -> dict:

@@ -1,7 +1,8 @@
 """The best tree of a fixed shape: a dynamic programme over nodes, depth and branches (Sequoia, Chen et al. 2024, section 4.1).
 
-It assumes that how often a child is accepted depends on its rank alone. Then a node is reached with the product of the chances on
-its path, and a call emits 1 + the sum of these over all nodes but the root. Sizes count the root.
+It assumes that the probability of accepting a child depends on its rank alone. A node is then reached with the product of
+the probabilities on its path, and a call emits 1 + the sum of these products over all nodes but the root. Sizes count the
+root.
 """
 
 import dataclasses
@@ -14,12 +15,12 @@ from .cost import Cost
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A tree and what is expected of it.
+    """A tree and its expected speed.
 
     Attributes:
       tree: the shape.
-      tokens: expected tokens per target call, the target's own counted.
-      seconds: of a round by the measured cost.
+      tokens: expected tokens per target call, the bonus token included.
+      seconds: time of a round by the measured cost.
       speedup: tokens per second over those of plain decoding.
     """
 
@@ -46,17 +47,18 @@ def expected_tokens(tree: Topology, chance: np.ndarray) -> float:
     """Tokens per target call: 1 + the sum over nodes of the product of chances on their path.
 
     Args:
-      chance: [K] that the child of a rank is the one accepted, see ``Acceptance.chance``; or [D, K], by depth.
+      chance: [K], see ``Acceptance.chance``; or [D, K], by depth.
     """
     levels = np.broadcast_to(chance, (max(tree.depths), np.shape(chance)[-1])) if np.ndim(chance) == 1 else chance
     return 1.0 + sum(float(np.prod([levels[d][rank] for d, rank in enumerate(path)])) for path in tree.paths[1:])
 
 
 def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """The table T and the choices that led to it.
+    """The table T of the dynamic programme, and the choices behind it.
 
-    ``T[d, m, b]`` is the most that a tree of m nodes, at most d levels and b branches at its root can expect, minus infinity where
-    there is none. Its last branch takes ``m - y`` of the nodes, and the others are the best tree of y nodes and b - 1 branches:
+    ``T[d, m, b]`` is the most expected tokens of a tree with m nodes, at most d levels and b branches at its root; minus
+    infinity where there is no such tree. Its last branch takes ``m - y`` of the nodes. The other nodes are the best tree of
+    y nodes and b - 1 branches:
 
         T[d, 1, 0] = 1
         T[d, m, b] = max over y of T[d, y, b - 1] + chance[b - 1] * max over b' of T[d - 1, m - y, b']
@@ -70,7 +72,7 @@ def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.nd
     for d in range(1, max_depth + 1):
         below = T[d - 1].max(-1)
         for b in range(1, K + 1):
-            # Zero times minus infinity is no number; a branch that cannot be is not made possible by a chance of zero.
+            # Zero times minus infinity is NaN. A probability of zero does not make an impossible branch possible.
             branch = np.where(below > -np.inf, chance[b - 1] * np.maximum(below, 0), -np.inf)
             for m in range(b + 1, max_nodes + 1):
                 y = np.arange(1, m)
@@ -81,7 +83,7 @@ def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.nd
 
 
 def best_tree(T: np.ndarray, split: np.ndarray, nodes: int, depth: int) -> Topology | None:
-    """The tree behind ``T[depth, nodes].max()``; None where there is none of so many nodes."""
+    """The tree behind ``T[depth, nodes].max()``; None where no tree has that many nodes."""
 
     def paths(d: int, m: int):
         for b in range(int(T[d, m].argmax()), 0, -1):
@@ -94,25 +96,25 @@ def best_tree(T: np.ndarray, split: np.ndarray, nodes: int, depth: int) -> Topol
 
 
 def search(chance: np.ndarray, cost: Cost, max_nodes: int, max_depth: int) -> list[Choice]:
-    """For every number of nodes from 2 the tree of the highest expected speed: its depth is what minimises seconds per token.
+    """For every number of nodes from 2 the tree of the highest expected speed. Its depth minimises seconds per token.
 
     Args:
       chance: [K], see ``Acceptance.chance``.
-      max_nodes: the root included.
+      max_nodes: nodes of the largest tree, the root included.
 
-    Trees of a size that ``max_depth`` levels of K branches cannot hold are left out.
+    Sizes that ``max_depth`` levels of K branches cannot hold are left out.
     """
     T, split = programme(chance, max_nodes, max_depth)
     found = []
     for m in range(2, max_nodes + 1):
         trees = (best_tree(T, split, m, d) for d in range(1, max_depth + 1))
-        choices = [choice(tree, chance, cost) for tree in trees if tree]
+        choices = [evaluate(tree, chance, cost) for tree in trees if tree]
         if choices:
             found.append(max(choices, key=lambda c: c.speedup))
     return found
 
 
-def choice(tree: Topology, chance: np.ndarray, cost: Cost) -> Choice:
-    """A tree with what the chances and the cost make of it."""
+def evaluate(tree: Topology, chance: np.ndarray, cost: Cost) -> Choice:
+    """The expected speed of a tree."""
     tokens, seconds = expected_tokens(tree, chance), cost.of_round(tree)
     return Choice(tree, tokens, seconds, tokens / seconds * cost.verify(1))

@@ -1,4 +1,4 @@
-"""Finds the token tree that pays most for a pair of models on a text and a device: acceptance, cost, search, in one report."""
+"""Finds the fastest token tree for a pair of models on a text and a device: acceptance, cost and search in one report."""
 
 import json
 import shlex
@@ -20,29 +20,35 @@ from ..tree import expansion
 from . import acceptance, cost, head_trees, tree_search
 
 HEADS = ("medusa", "hydra", "eagle", "eagle3")
-"""Of these, those that draft with a trained head."""
+"""Methods with a trained head whose trees have a fixed shape."""
 
 METHODS = ("tree", "token_recycling", *HEADS)
-"""The methods whose trees have a fixed shape."""
+"""Methods whose trees have a fixed shape."""
 
 _COLUMNS = ("nodes", "depth", "expected tokens a call", "ms a round", "expected speed-up", "")
 
 
-def check(method: str, draft, temperature: float, max_nodes: int, max_depth: int, batch: int, max_new_tokens: int) -> None:
-    """Raises RequestError for what ``tune_tree`` cannot do."""
+def check(
+    method: str, draft, temperature: float, max_nodes: int, max_depth: int, batch: int, max_new_tokens: int
+) -> None:
+    """Raises RequestError for arguments that ``tune_tree`` cannot use."""
     if method not in METHODS:
         raise RequestError(f"method {method!r} has no tree to tune; use one of {', '.join(METHODS)}")
     if method == "tree" and draft is None:
-        raise RequestError("tuning a tree needs a draft: name one with --draft, or tune the tree of --method token_recycling")
+        raise RequestError(
+            "tuning a tree needs a draft; name one with --draft, or tune the tree of --method token_recycling"
+        )
     if method in ("eagle", "eagle3") and temperature:
         raise RequestError(
-            f"method {method!r} draws its tokens above temperature 0, where its trees are not tuned; leave --temperature out"
+            f"method {method!r} draws its tokens above temperature 0, and its trees are tuned at temperature 0 only; leave --temperature out"
         )
     if method == "token_recycling" and draft is not None:
         raise RequestError("method 'token_recycling' takes no draft; leave it out or use method 'tree'")
     per_row("temperature", temperature, 1, np.float32)
-    for name, value, least in (("max_nodes", max_nodes, 2), ("max_depth", max_depth, 1), ("batch", batch, 1), ("max_new_tokens", max_new_tokens, 1)):  # fmt: skip
-        whole(name, value, least)
+    sizes = dict(max_depth=max_depth, batch=batch, max_new_tokens=max_new_tokens)
+    whole("max_nodes", max_nodes, 2)
+    for name, value in sizes.items():
+        whole(name, value)
 
 
 def tune_tree(
@@ -60,19 +66,24 @@ def tune_tree(
     nodes: Sequence[int] = cost.NODES,
     widths: Sequence[int] = cost.WIDTHS,
 ) -> dict:
-    """Measures acceptance on what the target writes after ``prompts`` and cost at the length of these texts, and searches the tree.
+    """Searches the tree by the acceptance on texts that the target writes after ``prompts``, and the cost at their length.
 
     Args:
-      draft: whose tree is wanted, a model's or a head's; without one it is that of token recycling.
-      method: by default the one of the draft. Those of ``HEADS`` take the head that is embedded with the target, if none is given.
-      max_nodes: the largest tree, its root counted.
-      max_new_tokens: of each text.
-      batch: rows of the rounds that are timed.
-      nodes, widths: see ``cost.measure``; what is larger than ``max_nodes`` is left out.
+      draft: the model or the head that drafts; None for token recycling, or for the head embedded with the target.
+      method: by default the method of the draft.
+      max_nodes: nodes of the largest tree, the root included.
+      max_depth: levels of the deepest tree.
+      max_new_tokens: tokens of each text.
+      batch: rows of the timed rounds.
+      repeats: timed runs of each program.
+      nodes, widths: see ``cost.measure``; sizes above ``max_nodes`` are left out.
 
-    Returns an object for JSON: "machine", "settings", "acceptance", "cost", "trees" by nodes, "chain", the best one, and "best". Raises RequestError.
+    Returns an object for JSON: "machine", "settings", "acceptance", "cost", "trees" by their nodes, "chain", the best
+    chain, and "best", the best tree. Raises RequestError for bad input.
     """
-    method = method or ("token_recycling" if draft is None else "tree" if isinstance(draft, LanguageModel) else default_method((draft,)))
+    method = method or (
+        "token_recycling" if draft is None else "tree" if isinstance(draft, LanguageModel) else default_method((draft,))
+    )
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
     if method in HEADS:
         draft = choose_head(target, (draft,) if draft else (), needs_of(method).kind, method)
@@ -81,21 +92,23 @@ def tune_tree(
                 f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; choose tree_nodes by specjax compare"
             )
         max_depth = min(max_depth, draft.config.num_heads or max_depth)
-    Generator(target, method, draft)  # raises where the models are no pair
+    Generator(target, method, draft)  # raises RequestError where the models do not fit
     texts = Generator(target)(list(prompts), max_new_tokens=max_new_tokens, temperature=temperature, ignore_eos=True)
     length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))
     nodes = sorted({n for n in nodes if n < max_nodes} | {1, max_nodes})
     widths = sorted({w for w in widths if w < max_nodes} | {1})
     setting = dict(length=length, batch=batch, temperature=temperature)
     if method in HEADS and max(len(text.token_ids) for text in texts) <= max_depth:
-        raise RequestError(f"max_new_tokens must be above {max_depth}, the depth of the trees; raise it or lower max_depth")
+        raise RequestError(
+            f"max_new_tokens must be above {max_depth}, the depth of the trees; raise it or lower max_depth"
+        )
     spent = cost.measure(target, draft, method=method, **setting, nodes=nodes, widths=widths, repeats=repeats)
     if method in HEADS:
         ranks = head_trees.ranks_of(target, draft, texts, depth=max_depth)
-        found = head_trees.counted(ranks)
+        found = head_trees.count_acceptance(ranks)
         trees, chains = head_trees.search(ranks, spent, max_nodes)
         if not trees:
-            raise RequestError("the head never had a token of these texts; use more or other prompts, or another head")
+            raise RequestError("the head predicts no token of these texts; use more or other prompts, or another head")
     else:
         found = (
             acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
@@ -103,13 +116,19 @@ def tune_tree(
             else acceptance.of_draft(target, draft, texts, temperature=temperature, depth=max_depth)
         )
         trees = tree_search.search(found.chance, spent, max_nodes, max_depth)
-        chains = [tree_search.choice(expansion((1,) * depth), found.chance, spent) for depth in range(1, min(max_depth, max_nodes - 1) + 1)]
+        chains = [
+            tree_search.evaluate(expansion((1,) * depth), found.chance, spent)
+            for depth in range(1, min(max_depth, max_nodes - 1) + 1)
+        ]
     models = dict(method=method, model=target.name, draft=draft and draft.name)
     fastest = lambda choices: max(choices, key=lambda choice: choice.speedup)
     return {
         "machine": machine(target),
         "settings": models | dict(prompts=len(texts), max_new_tokens=max_new_tokens) | setting,
-        "acceptance": {name: getattr(found, name).tolist() for name in ("tried", "accepted", "tried_at", "accepted_at", "P", "deviation")},
+        "acceptance": {
+            name: getattr(found, name).tolist()
+            for name in ("tried", "accepted", "tried_at", "accepted_at", "P", "deviation")
+        },
         "cost": {"verify": _curve(spent.verify), "level": spent.level and _curve(spent.level)},
         "trees": [_choice(tree) for tree in trees],
         "chain": _choice(fastest(chains)),
@@ -118,22 +137,27 @@ def tune_tree(
 
 
 def table(report: dict) -> Table:
-    """Plain decoding, the best chain and the best tree of each measured size; the best of all is marked."""
+    """A table of plain decoding, the best chain and the best tree of each measured size. The best of all is marked."""
     grid = Table(*_COLUMNS, caption=_about(report), caption_justify="left")
     shown = {*report["cost"]["verify"]["sizes"], report["best"]["nodes"]}
     plain = dict(nodes=1, depth=0, tokens=1.0, seconds=report["cost"]["verify"]["median"][0], speedup=1.0)
     chain, best = report["chain"], report["best"]
-    lines = [(plain, "plain decoding")] + [(tree, "best" * (tree == best)) for tree in report["trees"] if tree["nodes"] in shown]
+    lines = [(plain, "plain decoding")] + [
+        (tree, "best" * (tree == best)) for tree in report["trees"] if tree["nodes"] in shown
+    ]
     if chain["paths"] != best["paths"]:
         lines.append((chain, "best chain"))
     for tree, mark in lines:
         figures = f"{tree['tokens']:.2f}", f"{1e3 * tree['seconds']:.2f}", f"{tree['speedup']:.2f}"
-        grid.add_row(*map(Text, (str(tree["nodes"]), str(tree["depth"]), *figures, mark)), style="bold" if mark == "best" else None)
+        grid.add_row(
+            *map(Text, (str(tree["nodes"]), str(tree["depth"]), *figures, mark)),
+            style="bold" if mark == "best" else None,
+        )
     return grid
 
 
 def notes(report: dict) -> list[str]:
-    """What a reader has to be told: that nothing beats plain decoding, or the chain."""
+    """A warning where nothing beats plain decoding, or the chain."""
     best, chain = report["best"], report["chain"]
     if best["speedup"] <= 1:
         return [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
@@ -143,7 +167,7 @@ def notes(report: dict) -> list[str]:
 
 
 def toml(report: dict) -> str:
-    """The best tree as a file for ``--tree``, with what it was measured on."""
+    """The best tree as a file for ``--tree``, with the measurement in comments."""
     best = report["best"]
     lines = [
         f"{best['nodes']} nodes, depth {best['depth']}: {best['tokens']:.2f} expected tokens a call, {best['speedup']:.2f} times plain decoding",
@@ -168,7 +192,7 @@ def command(report: dict, file) -> str:
 
 
 def _about(report: dict) -> str:
-    """One line: what was measured on which machine."""
+    """One line: models, texts, cost and machine."""
     machine, settings = report["machine"], report["settings"]
     models = " with ".join(filter(None, (settings["model"], settings["draft"] or "token_recycling")))
     return (

@@ -6,7 +6,6 @@ hidden state says token i + 1, and a drafter that continues from it begins with 
 """
 
 import dataclasses
-from collections.abc import Iterator
 from functools import partial
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from ..heads import BlockHead, Eagle3Head, EagleHead, HeadModule, MedusaHeads
+from ..heads.unrolled import read_target, unroll
 from ..models.attention import Seen
 from ..models.decoder import Decoder, Output
 from . import losses
@@ -35,8 +35,8 @@ class MedusaLoss:
 
     def __call__(self, head: MedusaHeads, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
         N = window.shape[1] - 1 - head.config.num_heads  # rows after which all heads have a token to say
-        out = seen_by(target, window[:, :-1], head.config.taps)
-        ((_, hidden),) = unrolled(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
+        out = read_target(target, window[:, :-1], head.config.taps)
+        ((_, hidden),) = unroll(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
         total = 0.0
         for k in range(head.config.num_heads):
             read = jnp.stack([window[:, j : j + N] for j in range(1, k + 2)], -1) if head.config.reads_tokens else None
@@ -66,10 +66,10 @@ class EagleLoss:
     noise: float = 0.2
 
     def __call__(self, head: EagleHead, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
-        features = head.fuse(target, seen_by(target, window, head.config.taps).taps)
+        features = head.fuse(target, read_target(target, window, head.config.taps).taps)
         S = window.shape[1] - 1
         noise = (jax.random.uniform(key, features[:, :-1].shape) - 0.5) * (self.noise * 512 / S)
-        ((_, hidden),) = unrolled(head, target, features[:, :-1] + noise, window[:, 1:], 1)
+        ((_, hidden),) = unroll(head, target, features[:, :-1] + noise, window[:, 1:], 1)
         near = optax.huber_loss(hidden, features[:, 1:]).mean()
         value = lambda hidden, feature: losses.soft_cross_entropy(target.logits(feature), target.logits(hidden))
         return self.feature * near + self.token * in_pieces(value, head.config.vocab_size, hidden, features[:, 1:]).mean()
@@ -90,7 +90,7 @@ class Eagle3Loss:
     decay: float = 0.8
 
     def __call__(self, head: Eagle3Head, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
-        out, config = seen_by(target, window, head.config.taps), head.config
+        out, config = read_target(target, window, head.config.taps), head.config
         N = window.shape[1] - self.steps
         known = jnp.arange(config.draft_vocab_size) + head.draft_to_target[...]
         drafted = jnp.zeros(config.vocab_size, bool).at[known].set(True)
@@ -99,7 +99,7 @@ class Eagle3Loss:
         wanted = wanted[..., known]
         total = 0.0
         features = head.fuse(target, out.taps)[:, :N]
-        for s, (_, hidden) in enumerate(unrolled(head, target, features, window[:, 1:], self.steps)):
+        for s, (_, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
             value = lambda hidden, wanted: losses.soft_cross_entropy(wanted, head.draft_logits(hidden))
             found = in_pieces(value, config.draft_vocab_size, hidden, wanted[:, s : s + N])
             total += self.decay**s * _mean(found, counted[:, s : s + N])
@@ -125,12 +125,12 @@ class MtpLoss:
     teacher: float = 0.0
 
     def __call__(self, head: HeadModule, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
-        out = seen_by(target, window[:, :-1], head.config.taps)
+        out = read_target(target, window[:, :-1], head.config.taps)
         N = window.shape[1] - 1 - self.steps
         features = head.fuse(target, out.taps)[:, :N]
         weights = [self.beta ** max(s + 1 - len(head.modules), 0) for s in range(self.steps)]
         total = 0.0
-        for s, (module, hidden) in enumerate(unrolled(head, target, features, window[:, 1:], self.steps)):
+        for s, (module, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
             value = lambda hidden, label, said, module=module: taught(self.teacher, module.logits(target, hidden), label, target, said)
             label, said = window[:, s + 2 :][:, :N], out.hidden[:, s + 1 :][:, :N]
             total += weights[s] * in_pieces(value, head.config.vocab_size, hidden, label, said).mean()
@@ -161,7 +161,7 @@ class BlockLoss:
 
     def __call__(self, head: BlockHead, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
         config, drafts, (B, S) = head.config, head.config.drafts, (window.shape[0], window.shape[1] - 1)
-        out = seen_by(target, window[:, :-1], config.taps)
+        out = read_target(target, window[:, :-1], config.taps)
         anchors = places(key, B, S + 1 - drafts, self.anchors)  # [B, A]
         hidden = blocks_of(head, target, window, out, anchors)[:, :, config.block_size - drafts :]
         before = (anchors[..., None] + jnp.arange(drafts)).reshape(B, -1)  # the place of the token before, whose state says the label
@@ -221,7 +221,7 @@ class DraftLoss:
         ]  # fmt: skip
         terms = [(weight, loss) for weight, loss in terms if weight]
         rows = (losses.forward(draft, window[:, :-1]).hidden, window[:, 1:])
-        rows += (seen_by(target, window[:, :-1]).hidden,) if terms else ()
+        rows += (read_target(target, window[:, :-1]).hidden,) if terms else ()
 
         def value(hidden, label, said=None):
             q = draft.logits(hidden)
@@ -234,36 +234,6 @@ class DraftLoss:
             return total
 
         return in_pieces(value, draft.config.vocab_size, *rows).mean()
-
-
-def seen_by(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) -> Output:
-    """What the target computes of tokens [B, S]; no gradient goes into it."""
-    return jax.lax.stop_gradient(losses.forward(target, tokens, taps).replace(rows=()))
-
-
-def unrolled(
-    head: HeadModule, target: Decoder, features: jax.Array, tokens: jax.Array, steps: int
-) -> Iterator[tuple[HeadModule, jax.Array]]:
-    """The hidden states float32 [B, N, E] of a head that continues its own, step by step, from ``features`` [B, N, E]; and whose they are.
-
-    In step s row i reads token s + i of ``tokens`` int32 [B, N + steps - 1 or more]. Each module sees its own rows up to i, at positions 0 to
-    i, which is what its cache holds when it drafts after them. When the last is used again, for the c-th time, row i is at position i + c,
-    and of those steps sees row i alone, its own chain. Positions of a chain are compared with those it grew from: no matrix of rows by
-    rows is needed. A P-EAGLE head reads its mask in all steps but the first.
-    """
-    B, N = features.shape[:2]
-    rows, mask = None, head.mask(target)
-    for s in range(steps):
-        k = min(s, len(head.modules) - 1)
-        again = s - k
-        positions = jnp.broadcast_to(jnp.arange(N) + again, (B, N))
-        seen = Seen.causal(N) if again == 0 else Seen.causal(N).replace(inner=jnp.ones((1, again), bool))
-        read = tokens[:, s : s + N]
-        if mask is not None and s:
-            read, features = jnp.full_like(read, mask[0]), jnp.broadcast_to(mask[1], features.shape)
-        out = head.modules[k](target, read, features, positions, seen, rows=rows if again else None)
-        features, rows = out.hidden, out.rows
-        yield head.modules[k], out.hidden
 
 
 def places(key: jax.Array, batch: int, choices: int, count: int) -> jax.Array:

@@ -10,8 +10,8 @@ from test_decode import NEW, score
 from test_tree_drafts import logits_after, rounds, texts
 
 from specjax import Generator, Merged, RequestError, generate
-from specjax.cli.arguments import method_of
-from specjax.cli.main import _parser
+from specjax.cli.main import _make_parser
+from specjax.drafters import default_method
 from specjax.drafters.merged import merge
 from specjax.verify import RULES
 
@@ -201,8 +201,8 @@ def test_it_takes_two_drafts_or_more(target, draft):
     assert [kept.method for kept in target.generators.values()][-2:] == ["draft_model", "merged"]
     with pytest.raises(RequestError, match="takes no draft"):
         Generator(target, "ngram", [draft, draft])
-    args = _parser().parse_args(["generate", "--prompt", "x", "--draft", "a", "--draft", "b"])
-    assert args.draft == ["a", "b"] and method_of(args) == "merged"
+    args = _make_parser().parse_args(["generate", "--prompt", "x", "--draft", "a", "--draft", "b"])
+    assert args.draft == ["a", "b"] and default_method(args.draft) == "merged"
     with pytest.raises(RequestError, match="num_speculative_tokens"):
         Merged(0)
     with pytest.raises(RequestError, match="chain or independent, and this method draws from several"):

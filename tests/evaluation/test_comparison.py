@@ -22,13 +22,13 @@ FIGURES = ("tokens_per_second", "speedup", "mean_acceptance_length", "draft_acce
 
 @pytest.fixture(scope="module")
 def target():
-    """One layer: less to compile."""
+    """A model of one layer, which compiles fast."""
     return language_model(tiny_model(num_layers=1), "target")
 
 
 @pytest.fixture(scope="module")
 def generators():
-    """Those that ``measured`` compiled."""
+    """The generators that ``measured`` compiled."""
     return []
 
 
@@ -93,7 +93,7 @@ def test_progress_counts_every_run_to_the_end(measured):
     assert len(calls) >= 3 * len(METHODS)
 
 
-def test_methods_take_turns_in_a_rotating_order():
+def test_methods_alternate_in_a_rotating_order():
     order = []
 
     def generator(name):
@@ -126,13 +126,13 @@ def result(ids, seconds=1.0) -> Result:
 def test_a_difference_is_reported_with_its_place_and_logit_margin(target):
     logits = runner.logits_after(target, [5, 6, 7, 9], 3)
     best, other = int(logits.argmax()), int(logits.argmin())
-    summary = runner._summary("ngram", [[result([9, other, 1])]], [[result([9, best, 1])]], target)
+    summary = runner._summarise("ngram", [[result([9, other, 1])]], [[result([9, best, 1])]], target)
     assert not summary["equal_to_plain"]
     (difference,) = summary["differences"]
     assert (difference["prompt"], difference["token"], difference["tie"]) == (0, 1, False)
     assert difference["margin"] == pytest.approx(float(logits[best] - logits[other]))
     assert "more than rounding" in summary["note"]
-    assert "no: 1 prompts" in report._equality(summary)
+    assert "1 differ, 0 at a tie" in report._equality(summary)
 
 
 def test_equal_logits_are_a_tie(target):
@@ -152,18 +152,18 @@ def test_margin_comes_from_the_same_logits_as_decoding(target, measured, generat
 
 
 def test_a_slower_method_gets_a_note(target):
-    summary = runner._summary("ngram", [[result([3], 2.0)]] * 2, [[result([3], 1.0)]] * 2, target)
+    summary = runner._summarise("ngram", [[result([3], 2.0)]] * 2, [[result([3], 1.0)]] * 2, target)
     assert summary["speedup"] == pytest.approx(0.5)
     assert "slower than plain" in summary["note"]
-    assert runner._summary("none", [[result([3])]], [[result([3])]], target)["note"] is None
+    assert runner._summarise("none", [[result([3])]], [[result([3])]], target)["note"] is None
 
 
 def test_totals_over_prompts_and_medians_over_repeats(target):
     runs = [[result([3] * 4, s) for s in (1.0, 2.0, 90.0)], [result([3] * 8, 4.0)] * 3]
-    summary = runner._summary("none", runs, runs, target)
+    summary = runner._summarise("none", runs, runs, target)
     assert summary["tokens_per_second"] == pytest.approx(12 / 6)
     assert summary["spec_bench_tokens_per_second"] == pytest.approx((4 / 2 + 8 / 4) / 2)
-    assert runner._summary("none", runs[:1], runs[:1], target)["tokens_per_second_interval"] is None
+    assert runner._summarise("none", runs[:1], runs[:1], target)["tokens_per_second_interval"] is None
 
 
 def test_prompts_that_leave_no_room_are_refused(target):
@@ -175,8 +175,14 @@ def test_prompts_that_leave_no_room_are_refused(target):
 
 def test_read_prompts_takes_the_three_formats(tmp_path):
     path = tmp_path / "prompts.jsonl"
-    lines = [{"prompt": "plain é"}, {"question_id": 81, "turns": ["first", "second"]}, {"task_id": "HumanEval/0", "prompt": "def f("}]
-    path.write_text("\ufeff" + "\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\r\n", encoding="utf-8")
+    lines = [
+        {"prompt": "plain é"},
+        {"question_id": 81, "turns": ["first", "second"]},
+        {"task_id": "HumanEval/0", "prompt": "def f("},
+    ]
+    path.write_text(
+        "\ufeff" + "\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\r\n", encoding="utf-8"
+    )
     assert read_prompts(path) == ["plain é", "first", "def f("]
 
 
@@ -224,7 +230,7 @@ def test_held_out_prompts_end_with_a_definition_and_repeat(monkeypatch):
         held_out_prompts(tokenizer, 10**7, 400)
 
 
-def test_edit_prompts_are_files_that_the_target_wrote_begun_again():
+def test_edit_prompts_are_texts_of_the_target_that_begin_again():
     tokenizer = load_tokenizer("tiny-python")[0]
     model = tiny_model(num_layers=1, vocab_size=len(tokenizer))
     target = LanguageModel(model, model.config, tokenizer, "target")
@@ -233,3 +239,20 @@ def test_edit_prompts_are_files_that_the_target_wrote_begun_again():
         assert second == piece and first.startswith(piece)
         written = Generator(target)(piece, max_new_tokens=24, ignore_eos=True)
         assert first == piece + written.text and len(written.token_ids) == 24
+
+
+def test_tables_are_narrow_enough_to_read():
+    """Long names, intervals and many positions: a Markdown row is a line of an editor, and the terminal wraps no cell."""
+    figures = dict(
+        tokens_per_second=123.4, tokens_per_second_interval=[111.1, 133.3], speedup=2.59, speedup_interval=[2.28, 2.95],
+        mean_acceptance_length=4.2, drafted_per_call=59.0, drafting_share=[0.1, 0.2, 0.3], target_calls=999, note=None,
+        acceptance_rate_per_position=(0.9,) * 16, differences=[{"margin": None, "tie": False}] * 10,
+    )  # fmt: skip
+    settings = dict(model="tiny-python", draft="tiny-python-draft", prompts=16, max_new_tokens=128, options={})
+    machine = dict(dtype="bfloat16", devices=1, device="cpu", cpu="a processor", cores=2, jax="0.10.2")
+    found = dict(methods=[dict(figures, method="token_recycling")], settings=settings, machine=machine)
+    assert max(len(line) for line in report.markdown(found).splitlines() if line.startswith("|")) <= 110
+    console = Console(width=110, file=io.StringIO())
+    console.print(report.table(found))
+    rows = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
+    assert len(rows) == 1 and "2.59 (2.28 to 2.95)" in rows[0] and "10 differ, 0 at a tie" in rows[0]

@@ -1,4 +1,4 @@
-"""Trees for trained heads: ranks against the rounds of the real loop, the search against brute force, and rounds that are timed."""
+"""Trees of trained heads: ranks against rounds of the real loop, the search against brute force, timed rounds."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,17 @@ import pytest
 from conftest import TINY, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
-from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, HydraConfig, HydraHeads, MedusaConfig, MedusaHeads
+from specjax.heads import (
+    Eagle3Config,
+    Eagle3Head,
+    EagleConfig,
+    EagleHead,
+    Head,
+    HydraConfig,
+    HydraHeads,
+    MedusaConfig,
+    MedusaHeads,
+)
 from specjax.planning import cost, head_trees, tune
 from specjax.planning.cost import Cost, Curve
 from specjax.tree import from_paths
@@ -46,15 +56,18 @@ def rounds(ranks: np.ndarray, tree: set, new: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def longer() -> list:
-    """What the target writes, and some more of it than the rounds will see."""
+    """Texts of the target, a few tokens longer than the rounds will see."""
     return Generator(TARGET)(PROMPTS, max_new_tokens=NEW + 4, ignore_eos=True)
 
 
 @pytest.mark.parametrize("method", HEADS)
 def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
-    """At every place the engine must accept as much as the ranks say that the tree catches there."""
+    """At every place the engine accepts the longest path of the tree that the ranks contain."""
     head, tree = head_of(method), from_paths(TREE)
-    results = Generator(TARGET, head.config.kind, head, tree=tree, siblings="top_k")(PROMPTS, max_new_tokens=NEW, ignore_eos=True)
+    siblings = {"siblings": "top_k"} if method.startswith("eagle") else {}
+    results = Generator(TARGET, head.config.kind, head, tree=tree, **siblings)(
+        PROMPTS, max_new_tokens=NEW, ignore_eos=True
+    )
     caught = 0
     for result, text in zip(results, longer):
         assert text.token_ids[:NEW] == result.token_ids
@@ -67,15 +80,17 @@ def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
 
 
 def test_ranks_are_counted_place_by_place():
-    found = head_trees.counted(np.array([[0, 1], [2, 0], [1, 5], [0, 0], [5, 0]]), 3)
-    np.testing.assert_array_equal(found.tried_at, [[5, 3, 2], [4, 2, 1]])  # at the second depth one was not reached, and one found nothing
+    found = head_trees.count_acceptance(np.array([[0, 1], [2, 0], [1, 5], [0, 0], [5, 0]]), 3)
+    np.testing.assert_array_equal(
+        found.tried_at, [[5, 3, 2], [4, 2, 1]]
+    )  # at the second depth, one place is not reached and one has no rank
     np.testing.assert_array_equal(found.accepted_at, [[2, 1, 1], [2, 1, 0]])
     np.testing.assert_array_equal(found.tried, found.tried_at[0])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_tree_catches_more(seed):
-    """Against all trees of so many nodes, on ranks that depend on each other."""
+    """Brute force over all trees of each size, on ranks that depend on each other."""
     rng = np.random.default_rng(seed)
     first = rng.choice(4, 60, p=[0.4, 0.3, 0.2, 0.1])
     ranks = np.stack([first, (first + rng.choice(3, 60)) % 4, rng.choice(4, 60)], 1)
@@ -85,7 +100,9 @@ def test_no_tree_catches_more(seed):
     assert [choice.nodes for choice in trees] == [2, 3, 4, 5] and [choice.depth for choice in chains] == [1, 2, 3]
     for choice in trees:
         whole = (set(some) for some in itertools.combinations(paths, choice.nodes - 1))
-        best = max(1 + sum(caught[p] for p in tree) for tree in whole if all(p[:-1] in tree or len(p) == 1 for p in tree))
+        best = max(
+            1 + sum(caught[p] for p in tree) for tree in whole if all(p[:-1] in tree or len(p) == 1 for p in tree)
+        )
         assert choice.tokens == pytest.approx(best) == pytest.approx(1 + sum(caught[p] for p in choice.tree.paths[1:]))
     assert chains[1].tokens == pytest.approx(1 + caught[(0,)] + caught[(0, 0)])
 
@@ -94,10 +111,16 @@ def test_no_tree_catches_more(seed):
 def test_rounds_with_a_head_are_timed(method):
     jax.config.update("jax_disable_most_optimizations", True)
     try:
-        found = cost.measure(TARGET, head_of(method), method=method, length=9, nodes=(1, 4), widths=(2,), rounds=2, repeats=2)
+        found = cost.measure(
+            TARGET, head_of(method), method=method, length=9, nodes=(1, 4), widths=(2,), rounds=2, repeats=2
+        )
     finally:
         jax.config.update("jax_disable_most_optimizations", False)
-    assert found.verify.samples.shape == (2, 2) and found.level.samples.shape == (1, 2) and found.of_round(from_paths([(0,), (0, 0)])) > 0
+    assert (
+        found.verify.samples.shape == (2, 2)
+        and found.level.samples.shape == (1, 2)
+        and found.of_round(from_paths([(0,), (0, 0)])) > 0
+    )
 
 
 def test_a_head_whose_trees_have_no_shape_is_refused():

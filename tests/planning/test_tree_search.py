@@ -1,4 +1,4 @@
-"""The search for a tree against all trees there are, their expected tokens against the sum over nodes and against walks."""
+"""The tree search against an enumeration of all trees; expected tokens against the sum over nodes and against random walks."""
 
 import itertools
 from functools import cache
@@ -7,23 +7,26 @@ import numpy as np
 import pytest
 
 from specjax.planning.cost import Cost, Curve
-from specjax.planning.tree_search import best_tree, choice, expected_tokens, programme, search
+from specjax.planning.tree_search import best_tree, evaluate, expected_tokens, programme, search
 from specjax.tree import expansion, from_paths
 
-P = np.array([0.6, 0.45, 0.3])  # each given that those before were refused
+P = np.array([0.6, 0.45, 0.3])  # each after the rejection of the earlier siblings
 CHANCE = P * np.cumprod([1, *(1 - P[:-1])])
 
 
 @cache
 def trees(nodes: int, depth: int, ranks: int) -> list[tuple]:
-    """All trees of so many nodes, at most so deep, whose children have the ranks 0, 1, ...: each is the tuple of its root's subtrees."""
+    """All trees with ``nodes`` nodes and at most ``depth`` levels, whose children have the ranks 0, 1, ...
+
+    A tree is the tuple of its root's subtrees.
+    """
     if nodes == 1:
         return [()]
     return [root for count in range(1, ranks + 1) for root in forests(nodes - 1, depth - 1, ranks, count)]
 
 
 def forests(nodes: int, depth: int, ranks: int, count: int) -> list[tuple]:
-    """All rows of ``count`` trees with so many nodes together."""
+    """All tuples of ``count`` trees with ``nodes`` nodes together."""
     if count == 0 or depth < 0:
         return [()] if nodes == 0 and count == 0 else []
     return [
@@ -52,7 +55,9 @@ def height(tree: tuple) -> int:
 def flat(seconds_of_nodes, level=None) -> Cost:
     """A cost without noise: seconds by nodes 1, 2, ... and of a draft level of any width."""
     sizes = tuple(range(1, len(seconds_of_nodes) + 1))
-    return Cost(Curve(sizes, np.array(seconds_of_nodes)[:, None]), None if level is None else Curve((1,), np.array([[level]])))
+    return Cost(
+        Curve(sizes, np.array(seconds_of_nodes)[:, None]), None if level is None else Curve((1,), np.array([[level]]))
+    )
 
 
 def test_there_are_as_many_trees_as_catalan_says():
@@ -72,24 +77,25 @@ def test_no_tree_of_its_size_is_better(chance):
                 assert (len(found.parent), max(found.depths) <= d) == (m, True)
                 assert expected_tokens(found, chance) == pytest.approx(max(values))
         by_branches = [
-            max((value(t, chance) for t in trees(m, d, len(chance)) if len(t) == b), default=-np.inf) for b in range(len(chance) + 1)
+            max((value(t, chance) for t in trees(m, d, len(chance)) if len(t) == b), default=-np.inf)
+            for b in range(len(chance) + 1)
         ]
         assert T[d, m] == pytest.approx(np.array(by_branches))
 
 
 def test_the_search_finds_the_fastest_of_all_trees():
-    """Under a cost that jumps, as a device's does, and one in which depth is dear."""
+    """Under a cost with jumps, as on a device, and a cost that grows with depth."""
     for cost in (flat([1.0, 1.1, 1.1, 1.1, 1.8, 1.9, 2.5, 2.5], 0.2), flat([1.0] * 8, 0.5), flat(np.linspace(1, 3, 8))):
         found = search(CHANCE, cost, 8, 4)
         assert [c.nodes for c in found] == list(range(2, 9))
         for c in found:
-            every = [choice(from_paths(paths(tree)), CHANCE, cost) for tree in trees(c.nodes, 4, 3)]
+            every = [evaluate(from_paths(paths(tree)), CHANCE, cost) for tree in trees(c.nodes, 4, 3)]
             assert c.speedup == pytest.approx(max(e.speedup for e in every))
             assert c.speedup == pytest.approx(c.tokens / c.seconds) and c.seconds == cost.of_round(c.tree)
 
 
 def test_expected_tokens_are_those_of_walks():
-    """The walk that ``P`` describes: children one after another, each accepted with its own probability, down from the root."""
+    """Walks down from the root test the children one after another and accept each with its probability in ``P``."""
     T, split = programme(CHANCE, 14, 4)
     tree, rng, walks = best_tree(T, split, 14, 4), np.random.default_rng(0), 40_000
     nodes, total = set(tree.paths), 0
@@ -98,7 +104,7 @@ def test_expected_tokens_are_those_of_walks():
         while at is not None:
             total += 1
             tried = ((*at, rank) for rank in range(3) if luck[len(at), rank] < P[rank])
-            below = next((child for child in tried), None)  # the first accepted one, in the tree or not
+            below = next((child for child in tried), None)  # the first accepted child, in the tree or not
             at = below if below in nodes else None
     assert total / walks == pytest.approx(expected_tokens(tree, CHANCE), abs=0.03)
 

@@ -1,6 +1,7 @@
-"""Which layers should draft: agreement against numpy, costs and speed-ups against formulas, the choice where the answer is known."""
+"""The choice of layers: agreement against numpy, costs and speed-ups against formulas, models with a known answer."""
 
 import json
+import tomllib
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from specjax import RequestError, save
 from specjax.cli.main import main
 from specjax.models.decoder import Skip
 from specjax.planning import layer_cost, layers
-from specjax.planning.layer_cost import Costs, solved, speedup
+from specjax.planning.layer_cost import Costs, solve, speedup
 
 L = 4
 TEXTS = ["def f(a, b):", "class A"]
@@ -50,7 +51,7 @@ def test_agreement_is_that_of_the_first_drafts_of_rounds(temperature):
 def test_costs_are_solved_from_what_is_missing():
     every, made = tuple(range(L)), Costs((3.0, 0.3), (2.0, 0.1), (5.0, 0.7))
     skips = {Skip(): (L, L), Skip(attention=every): (0, L), Skip(mlp=every): (L, 0)}
-    found = solved({(n, skip): made(n, *parts) for n in (1, 6) for skip, parts in skips.items()}, 6, L)
+    found = solve({(n, skip): made(n, *parts) for n in (1, 6) for skip, parts in skips.items()}, 6, L)
     for name in ("base", "attention", "mlp"):
         assert getattr(found, name) == pytest.approx(getattr(made, name))
 
@@ -78,7 +79,7 @@ def test_a_table_or_json_and_the_flags_to_use(target, tmp_path, monkeypatch, cap
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in TEXTS))
     argv = ["tune", "--layers", "--model", str(tmp_path / "model"), "--prompts", str(prompts), "--budget", str(4 * L)]
-    monkeypatch.setattr(layers, "measured_costs", lambda *args: EACH)
+    monkeypatch.setattr(layers, "measure_costs", lambda *args: EACH)
     monkeypatch.setattr(layers, "agreement_on", lambda *args: lambda skip: float(min(skip.attention + skip.mlp) >= 2))
     assert main([*argv, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -86,16 +87,26 @@ def test_a_table_or_json_and_the_flags_to_use(target, tmp_path, monkeypatch, cap
     assert len(report["early_exit"]) == L - 1 and len(report["layer_skip"]) == 4 * L
     assert report["flags"] in (report["early_exit"][0]["flags"], report["layer_skip"][0]["flags"])
 
-    dear = Costs((1e3, 1e3), (1e-3, 1e-3), (1e-3, 1e-3))  # the head is all, so no part is cheaper
-    monkeypatch.setattr(layers, "measured_costs", lambda *args: dear)
+    assert main([*argv, "--output", str(tmp_path / "best.toml")]) == 0
+    capsys.readouterr()
+    best = tomllib.loads((tmp_path / "best.toml").read_text())
+    flags = report["flags"].split()
+    assert flags[:2] == ["--method", best.pop("method")] and len(flags) == 2 + 2 * len(best)
+    for flag, value in zip(flags[2::2], flags[3::2]):
+        assert best[flag[2:].replace("-", "_")] in ([int(n) for n in value.split(",")], json.loads(value.split(",")[0]))
+
+    dear = Costs(
+        (1e3, 1e3), (1e-3, 1e-3), (1e-3, 1e-3)
+    )  # the output matrix takes all the time, so that no part is cheaper
+    monkeypatch.setattr(layers, "measure_costs", lambda *args: dear)
     assert main(argv) == 0
     out = capsys.readouterr().out
     assert "no early exit and no set of skipped sub-layers beats plain decoding" in out and "--method" not in out
 
 
-def test_measured_costs_are_seconds_of_this_device(monkeypatch):
+def test_measure_costs_gives_seconds_of_this_device(monkeypatch):
     monkeypatch.setattr(layer_cost, "_REPEATS", 2)
-    costs = layer_cost.measured_costs(tiny_model(num_layers=1), 4, 16, np.float32)
+    costs = layer_cost.measure_costs(tiny_model(num_layers=1), 4, 16, np.float32)
     assert costs(1, 1, 1) > 0 and all(x >= 0 for pair in (costs.base, costs.attention, costs.mlp) for x in pair)
 
 

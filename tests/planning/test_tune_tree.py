@@ -1,4 +1,4 @@
-"""Acceptance by rank against plain Python that counts one place after another, cost, and the ``tune --tree`` command."""
+"""Acceptance by rank against plain Python that counts place by place; costs; the command ``tune --tree``."""
 
 import itertools
 import json
@@ -10,47 +10,66 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import disturbed, language_model, random_head, random_prompts, tiny_model
-from test_token_recycling import from_prompt
-from test_tree_drafts import logits_after
 
 import specjax
-from specjax import Generator, TokenRecycling
-from specjax.cli import main as cli
-from specjax.cli.arguments import drafting_of
-from specjax.drafters import make_drafter
+from specjax import Generator
+from specjax.cli.drafting import given_drafting
+from specjax.cli.main import _make_parser, main
+from specjax.drafters import TokenRecycling, make_drafter
 from specjax.heads import Head, MedusaConfig, MedusaHeads
 from specjax.planning import acceptance, cost, tune
 from specjax.planning.cost import Cost, Curve
 from specjax.planning.tree_search import expected_tokens
-from specjax.tree import from_paths, topology
+from specjax.tree import as_topology, from_paths
 
 K, DEPTH = 4, 3
 TARGET = language_model(tiny_model(0, 8.0, num_layers=1), "target")
 DRAFT = language_model(disturbed(TARGET.model, 0.1), "draft")
-HEAD = Head(random_head(MedusaHeads, MedusaConfig(32, 1, 61, num_heads=2)), MedusaConfig(32, 1, 61, num_heads=2), "head")
+HEAD = Head(
+    random_head(MedusaHeads, MedusaConfig(32, 1, 61, num_heads=2)), MedusaConfig(32, 1, 61, num_heads=2), "head"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _unoptimised():
-    """Nothing here is large enough to be worth the optimiser's time."""
+    """XLA's optimiser takes longer than these small programs run."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@jax.jit
+def logits_of(model, tokens):
+    """Logits [S, V] after every token of a text [S], by a forward without a cache."""
+    positions, mask = jnp.arange(tokens.size)[None], jnp.tril(jnp.ones((tokens.size,) * 2, bool))
+    return model.logits(model(tokens[None], positions, mask).hidden)[0]
+
+
 def ranked(model, text: list[int]) -> list[int]:
-    return np.argsort(-logits_after(model, text), kind="stable").tolist()
+    """All tokens, the likeliest after a text first."""
+    padded = jnp.asarray(np.pad(text, (0, 96 - len(text))), jnp.int32)
+    return np.argsort(-np.asarray(logits_of(model, padded))[len(text) - 1], kind="stable").tolist()
+
+
+def from_prompt(text: list[int]) -> dict[int, list[int]]:
+    """For each token its last three successors in the text, the most recent first."""
+    table = {}
+    for token, successor in zip(text, text[1:]):
+        table[token] = [successor, *(other for other in table.get(token, []) if other != successor)][:3]
+    return table
 
 
 def test_likeliest_children_are_counted_one_by_one():
-    """Of texts that nobody wrote, so that what the target prefers and what the text says differ."""
+    """The texts are random, so that the target's likeliest tokens differ from the text's."""
     texts = [
-        SimpleNamespace(prompt_token_ids=ids[:4], token_ids=ids[4:]) for ids in ([5, 6] * 9, *random_prompts(2, 30, seed=2)) if len(ids) > 5
+        SimpleNamespace(prompt_token_ids=ids[:4], token_ids=ids[4:])
+        for ids in ([5, 6] * 9, *random_prompts(2, 30, seed=2))
+        if len(ids) > 5
     ]
     tried, accepted, tried_at, accepted_at = np.zeros(K), np.zeros(K), np.zeros((DEPTH, K)), np.zeros((DEPTH, K))
     for text in texts:
         ids, first = text.prompt_token_ids + text.token_ids, len(text.prompt_token_ids)
-        places = []  # for each place the rank of what the target wants, and whether the text's own token is among the children
+        places = []  # for each place: the rank of the target's likeliest token, and whether the text's token is a child
         for n in range(first, len(ids)):
             children, wanted = ranked(DRAFT.model, ids[:n])[:K], ranked(TARGET.model, ids[:n])[0]
             places.append((children.index(wanted) if wanted in children else K, ids[n] in children))
@@ -90,7 +109,9 @@ def test_drawn_children_are_accepted_as_recursive_rejection_does():
     draw(p, q, 0, 1.0)
     keys = jax.random.split(jax.random.key(0), 6_000)
     for token in (1,):
-        found = jax.vmap(acceptance._drawn, (None, None, None, 0, None))(jnp.float32(p), jnp.float32(q), token, keys, 5)
+        found = jax.vmap(acceptance._try_drawn, (None, None, None, 0, None))(
+            jnp.float32(p), jnp.float32(q), token, keys, 5
+        )
         for sums, wanted in zip(found, (tried, accepted.sum(1), accepted[:, token])):
             assert sums[:, 0].std() < 1e-6  # nothing was drawn yet
             np.testing.assert_allclose(sums.mean(0), wanted, atol=0.02)
@@ -134,7 +155,7 @@ def test_deviations_shrink_with_what_was_tried():
 
 
 def test_expected_tokens_are_those_of_the_real_loop():
-    """Drawn trees at temperature 1, at which a random model's text does not run in circles."""
+    """Drawn trees at temperature 1, where the text of a random model does not repeat itself."""
     tree = from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
     results = Generator(TARGET, "tree", DRAFT, tree=tree)(
         random_prompts(24, 8, seed=5), temperature=1.0, max_new_tokens=64, ignore_eos=True
@@ -167,10 +188,12 @@ def test_costs_are_timed_after_everything_is_compiled(monkeypatch):
             jax.monitoring.unregister_event_duration_listener(listen)
 
     monkeypatch.setattr(cost, "alternate", timed)
-    found = cost.measure(TARGET, DRAFT, length=9, batch=2, temperature=1.0, nodes=(1, 4), widths=(2,), rounds=2, repeats=3)
+    found = cost.measure(
+        TARGET, DRAFT, length=9, batch=2, temperature=1.0, nodes=(1, 4), widths=(2,), rounds=2, repeats=3
+    )
     assert compiled == []
     assert found.verify.sizes == (1, 4) and found.verify.samples.shape == (2, 3) and (found.verify.samples > 0).all()
-    assert found.verify.quartiles.shape == (3, 2) and found.of_round(topology("2")) > 0
+    assert found.verify.quartiles.shape == (3, 2) and found.of_round(as_topology("2")) > 0
 
 
 @pytest.fixture
@@ -181,7 +204,7 @@ def specjax_main(capsys, monkeypatch):
 
     def run(*argv):
         try:
-            code = cli.main([str(a) for a in argv])
+            code = main([str(a) for a in argv])
         except SystemExit as end:
             code = end.code
         out, err = capsys.readouterr()
@@ -197,7 +220,20 @@ def cheap(verify, level: float) -> Cost:
 def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_path):
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "my tree.toml"
     prompts.write_text('{"prompt": "def f("}\n{"prompt": "class A:"}\n')
-    argv = ("tune", "--tree", "--model", "target", "--draft", "draft", "--prompts", prompts, "--max-new-tokens", "16", "--max-nodes", "9")
+    argv = (
+        "tune",
+        "--tree",
+        "--model",
+        "target",
+        "--draft",
+        "draft",
+        "--prompts",
+        prompts,
+        "--max-new-tokens",
+        "16",
+        "--max-nodes",
+        "9",
+    )
     for verify, level, note in (([1.0, 1.05], 0.4, None), ([1.0, 1.2], 9.0, "no tree beats plain")):
         monkeypatch.setattr(cost, "measure", lambda *args, **options: cheap(verify, level))
         code, out, err = specjax_main(*argv, "--output", output)
@@ -207,10 +243,10 @@ def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_p
         assert written.startswith("# ") and "target with draft" in written and "temperature 0.0" in written
     _, out, _ = specjax_main(*argv, "--output", output)
     report = json.loads(specjax_main(*argv, "--json")[1])
-    assert topology(str(output)) == from_paths(report["best"]["paths"])
+    assert as_topology(str(output)) == from_paths(report["best"]["paths"])
     (line,) = (line for line in out.splitlines() if line.startswith("now: "))
-    args = cli._parser().parse_args(shlex.split(line)[2:])
-    assert make_drafter(args.method, **drafting_of(args)).tree == topology(str(output))
+    args = _make_parser().parse_args(shlex.split(line)[2:])
+    assert make_drafter(args.method, **given_drafting(args)).tree == as_topology(str(output))
     assert (args.model, args.draft, args.siblings, args.temperature) == ("target", ["draft"], "top_k", 0.0)
     assert report["acceptance"]["tried"][0] == 2 * 16 and len(report["trees"]) == 8
 

@@ -18,7 +18,9 @@ def test_random_options_change_nothing(monkeypatch):
     monkeypatch.setattr(script, "REGEXES", [None, "[!-Z]{2,40}", "[!-Z]+"])
     target = language_model(tiny_model(0, 4.0, num_layers=1))
     draft = language_model(disturbed(target.model))
-    report = script.soak(target, "draft_model", draft, random_prompts(20, 60), prompts=240, rows=8, watch=lambda turns, _: turns)
+    report = script.soak(
+        target, "draft_model", draft, random_prompts(20, 60), prompts=240, rows=8, watch=lambda turns, _: turns
+    )
     assert report["different"] == report["broken"] == report["compiled_after_warm_up"] == 0, report
     assert report["array_growth"] <= 0
     assert min(report[name] for name in ("greedy", "stop_string", "stop_token", "length")) > 10

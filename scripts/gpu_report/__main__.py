@@ -1,0 +1,109 @@
+"""Measures how close specjax comes to the limits of a GPU, in one call under ten minutes.
+
+    python scripts/gpu_report                      random weights of real shapes in bfloat16, batch 1
+    python scripts/gpu_report --toy --output /tmp/report           the same program on any machine, at toy size
+    python scripts/gpu_report --empty              only the Markdown table, with nothing measured
+
+It writes docs/results/gpu_report.json and .md. Every column has a share of the time. A measurement that fails leaves its
+error in its cell, and a measurement for which there is no time is "not measured". All finished figures are on disk.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import jax
+from bench import Bench
+from page import blank, column, save
+from plan import FULL, TOY, Plan
+from timing import copy_bandwidth, failure
+
+from specjax import ModelConfig
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "gpu_report"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS,
+        help="path of the two files, without suffix (default: docs/results/gpu_report)",
+    )
+    parser.add_argument("--toy", action="store_true", help="tiny models and few repeats, on any machine")
+    parser.add_argument("--empty", action="store_true", help="write the Markdown table with nothing measured")
+    args = parser.parse_args(argv)
+    plan = TOY if args.toy else FULL
+    if args.empty:
+        save(blank(plan), args.output, (".md",))
+    elif args.toy or jax.default_backend() == "gpu":
+        measure(plan, args.output)
+    else:
+        print("gpu_report: no GPU here; run it on a GPU host, or with --toy to try the program", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure(plan: Plan, output: Path) -> None:
+    """Fills a report column by column. Each column has an equal share of the time that is left."""
+    finish = time.monotonic() + plan.seconds
+    report = blank(plan)
+    report["machine"] = {
+        "device": jax.devices()[0].device_kind,
+        "platform": jax.default_backend(),
+        "jax": jax.__version__,
+    }
+    keep(report, "copy_gb_s", lambda: {"copy_gb_s": copy_bandwidth(plan)})
+    wanted = [(name, context) for name in plan.models for context in plan.contexts]
+    for i, (name, context) in enumerate(wanted):
+        deadline = time.monotonic() + (finish - time.monotonic()) / (len(wanted) - i)
+        figures = report["columns"][column(name, context)]
+
+        def save_group(group):
+            print(f"{column(name, context)}: {group}", file=sys.stderr, flush=True)
+            save(report, output)
+
+        keep(
+            figures,
+            "all",
+            lambda: measure_column(
+                plan.models[name], context, plan, report.get("copy_gb_s", {}), figures, deadline, save_group
+            ),
+        )
+    save(report, output)
+
+
+def measure_column(
+    config: ModelConfig, context: int, plan: Plan, copying: dict, figures: dict, deadline: float, save_group: Callable
+) -> dict:
+    """Adds the figures of one model at one context while there is time, and returns them."""
+    bench = Bench(config, context, plan)
+    groups = {
+        "compile": bench.compile_times,
+        "plain": lambda: bench.plain(copying.get("median")),
+        "copies": bench.copies,
+        "forward": bench.forwards,
+        "round": bench.rounds,
+        "dispatch": bench.dispatch,
+    } | {f"attention{nodes}": partial(bench.attention, nodes) for nodes in plan.attended}
+    for group, function in groups.items():
+        if time.monotonic() < deadline:
+            keep(figures, group, function)
+            save_group(group)
+    return figures
+
+
+def keep(figures: dict, group: str, function: Callable[[], dict]) -> None:
+    """Adds the figures of a measurement, or its error under the name of its group."""
+    try:
+        figures |= function()
+    except Exception as error:  # the other figures stay
+        figures[group] = failure(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The report as JSON and as a page in Markdown."""
+
+import json
+from pathlib import Path
+
+from plan import ATTENDED, NODES, Plan
+
+ATTENTIONS = {
+    "specjax": "`attend`, the nodes among themselves included",
+    "xla": "`dot_product_attention`, XLA",
+    "cudnn": "the same, cuDNN",
+}
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Key, title and goal of each line of the table."""
+    lines = [
+        ("plain/ms", "plain decoding, ms per token", ""),
+        ("plain/gb_s", "weights and cache read, GB/s", ""),
+        ("plain/share", "share of the copy bandwidth", "at least 0.90"),
+    ]
+    goal = {16: "at most 1.05"}
+    lines += [(f"forward/{n}", f"forward of {n} nodes, times that of one", goal.get(n, "")) for n in NODES]
+    lines += [(f"round/{n}", f"whole round of {n} nodes, times that of one", goal.get(n, "")) for n in NODES]
+    lines += [
+        ("dispatch", "round in the loop, times a single `step` called from Python", ""),
+        ("copies", "cache-sized copies in the compiled loop", "0"),
+    ]
+    lines += [
+        (f"attention{n}/{name}", f"attention of {n} to the past, µs a layer: {text}", "")
+        for n in ATTENDED
+        for name, text in ATTENTIONS.items()
+    ]
+    return lines + [
+        ("compile/cold", "compiling the loop, s", ""),
+        ("compile/warm", "the same from the persistent cache, s", ""),
+    ]
+
+
+def column(name: str, context: int) -> str:
+    return f"{name}, {context}"
+
+
+def blank(plan: Plan) -> dict:
+    return {
+        "machine": None,
+        "columns": {column(name, context): {} for name in plan.models for context in plan.contexts},
+    }
+
+
+def save(report: dict, output: Path, suffixes=(".json", ".md")) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    texts = {".json": json.dumps(report, indent=2), ".md": markdown(report)}
+    for suffix in suffixes:
+        Path(f"{output}{suffix}").write_text(texts[suffix] + "\n")
+
+
+def markdown(report: dict) -> str:
+    """The report as a page: medians, with the least and the greatest of the repeats."""
+    machine, columns = report["machine"], report["columns"]
+    where = f"{machine['device']} ({machine['platform']}), jax {machine['jax']}" if machine else "not measured"
+    table = [["", "goal", *columns]]
+    table += [[title, goal, *(cell(figures, key) for figures in columns.values())] for key, title, goal in rows()]
+    table.insert(1, ["---"] * len(table[0]))
+    return "\n".join(
+        [
+            "# GPU report",
+            "",
+            "Written by `scripts/gpu_report`: random weights, bfloat16, batch 1; the number beside a model is the capacity of its cache,",
+            "nearly filled. Medians, with the least and the greatest of the repeats. Ratios come from alternating runs.",
+            "",
+            f"Device: {where}. Copy bandwidth, read and written: {cell(report, 'copy_gb_s')} GB/s.",
+            "",
+            *("| " + " | ".join(line) + " |" for line in table),
+        ]
+    )
+
+
+def cell(figures: dict, key: str) -> str:
+    found = figures.get(key) or figures.get(key.split("/")[0]) or figures.get("all")
+    if found is None:
+        return "not measured"
+    if "error" in found:
+        return found["error"].replace("|", "\\|")
+    low, median, high = (f"{found[name]:.4g}" for name in ("low", "median", "high"))
+    return median if low == high else f"{median} ({low} to {high})"

@@ -1,0 +1,80 @@
+"""The parser of the command line, and the types of its arguments."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..checks import LARGEST
+
+_NEGATIVE = re.compile(r"-\.?\d")
+_LONGEST_SHOWN = 40
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers an error in one line, and an unknown option with the option that was probably meant."""
+
+    def error(self, message):
+        self.exit(2, f"specjax: error: {' '.join(message.split())}; see {self.prog} --help\n")
+
+    def _print_message(self, message, file=None):
+        """Without argparse's silence about a stream that cannot be written."""
+        print(message, end="", file=file or sys.stderr)
+
+    def parse_known_args(self, args=None, namespace=None, **options):
+        if args is not None and not self._subparsers:
+            self._check_names(args)
+        return super().parse_known_args(args, namespace, **options)
+
+    def _check_names(self, args: Sequence[str]) -> None:
+        """Reports an unknown option before argparse asks for the option that it misses."""
+        for argument in args:
+            name = argument.partition("=")[0]
+            if argument == "--":
+                return
+            if len(name) < 2 or name[0] != "-" or " " in name or _NEGATIVE.match(name):
+                continue  # a value
+            known = [flag for flag in self._option_string_actions if flag.startswith(name)]
+            if not known:
+                near = difflib.get_close_matches(name, self._option_string_actions, 1)
+                self.error(f"option {name} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def integer(least: int, most: int = LARGEST) -> Callable[[str], int]:
+    """The type of a whole number from ``least`` to ``most``."""
+    return _number(int, "a whole number", least, most)
+
+
+def _number(convert: Callable, kind: str, least, most) -> Callable:
+    def parse(text: str):
+        try:
+            value = convert(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be {kind} from {least} to {most}, not {text[:_LONGEST_SHOWN]!r}")
+        return value
+
+    return parse
+
+
+def layers(text: str) -> tuple[int, ...]:
+    """The type of whole numbers separated by commas; an empty text has none."""
+    try:
+        return tuple(int(number) for number in text.split(",") if text.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,3") from None
+
+
+def name(text: str) -> str:
+    """The type of a text that must not be empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; give a name, or leave the option out")
+    return text
+
+
+def path(text: str) -> Path:
+    """The type of a path that must not be empty."""
+    return Path(name(text))

@@ -1,0 +1,120 @@
+"""``specjax tune``: measures which tree, or which layers, draft best on this machine."""
+
+import argparse
+import json
+
+from ..errors import RequestError
+from .arguments import (
+    add_model_arguments,
+    add_new_tokens_argument,
+    add_prompts_arguments,
+    check_output,
+    load_target,
+    prepare_prompts,
+    write_output,
+)
+from .parser import integer, name, path
+from .terminal import print_table, progress_bar, status
+
+_LONGEST_DRAFT = 8
+_MOST_NODES, _MOST_DEPTH, _MOST_BATCH = 4096, 256, 16384
+
+
+def add_command(commands) -> None:
+    about = "measure what drafts best here and write it to a file"
+    command = commands.add_parser("tune", help=about, description=about)
+    command.set_defaults(handler=run)
+    add = command.add_argument
+    add(
+        "--tree", action="store_true", help="tune the shape of a token tree, for methods whose trees have a fixed shape"
+    )
+    add("--layers", action="store_true", help="tune which layers of the target draft, for early_exit and layer_skip")
+    add_prompts_arguments(command, "all of the file, or 16")
+    add("--temperature", type=float, metavar="X", default=0.0, help="0 is greedy (default 0)")
+    add("--output", type=path, metavar="FILE", help="write the result to this TOML file")
+    add("--json", action="store_true", help="print one JSON object")
+    add_model_arguments(command)
+    add = command.add_argument_group("options of --tree").add_argument
+    add(
+        "--method",
+        type=name,
+        help="the method of the tree: tree (default, with a model as draft), token_recycling, or with a head medusa, hydra, "
+        "eagle or eagle3",
+    )
+    add_new_tokens_argument(command)
+    add(
+        "--max-nodes",
+        type=integer(2, _MOST_NODES),
+        default=32,
+        metavar="N",
+        help="nodes of the largest tree with its root (default 32)",
+    )
+    add(
+        "--max-depth",
+        type=integer(1, _MOST_DEPTH),
+        default=8,
+        metavar="N",
+        help="levels of the deepest tree (default 8)",
+    )
+    add(
+        "--batch",
+        type=integer(1, _MOST_BATCH),
+        default=1,
+        metavar="N",
+        help="rows that will be decoded together (default 1)",
+    )
+    add = command.add_argument_group("options of --layers").add_argument
+    add("--budget", type=integer(1), metavar="N", help="sets of sub-layers to try (default 8 for each layer)")
+    add("--num-speculative-tokens", type=integer(1), metavar="N", help="the longest draft to consider (default 8)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures the target, prints the result, and writes it to ``--output``."""
+    if args.tree == args.layers:
+        raise RequestError("give one of --tree and --layers, to say what to tune")
+    check_output(args.output)
+    _tune_tree(args) if args.tree else _tune_layers(args)
+
+
+def _tune_layers(args: argparse.Namespace) -> None:
+    from ..planning import layers
+
+    texts = prepare_prompts(args)
+    with status("loading"):
+        target = load_target(args)
+        texts = texts(target)
+    with progress_bar("tuning") as progress:
+        options = dict(
+            temperature=args.temperature, longest=args.num_speculative_tokens or _LONGEST_DRAFT, budget=args.budget
+        )
+        report = layers.tune_layers(target, texts, progress=progress, **options)
+    write_output(args.output, layers.toml(report))
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print_table(layers.table(report), filter(None, (report["note"], report["flags"])))
+
+
+def _tune_tree(args: argparse.Namespace) -> None:
+    from ..checkpoints.heads import load_drafter
+    from ..planning import tune
+
+    draft = next(iter(args.draft), None)
+    tune.check(
+        args.method or "tree", draft, args.temperature, args.max_nodes, args.max_depth, args.batch, args.max_new_tokens
+    )
+    prompts = prepare_prompts(args)
+    with status("loading"):
+        target = load_target(args)
+        draft = draft and load_drafter(draft, target)
+    with status("measuring acceptance and cost"):
+        names = ("method", "temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
+        report = tune.tune_tree(target, draft, prompts(target), **{name: getattr(args, name) for name in names})
+    write_output(args.output, tune.toml(report))
+    if args.json:
+        print(json.dumps(report))
+        return
+    print_table(tune.table(report), tune.notes(report))
+    print(
+        f"now: {tune.command(report, args.output)}" if args.output else "give --output TREE.toml to keep the best tree"
+    )

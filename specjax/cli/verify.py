@@ -1,0 +1,78 @@
+"""``specjax verify``: checks that a method leaves the target's output as it is."""
+
+import argparse
+import json
+
+from ..evaluation.faults import FAULTS
+from .arguments import (
+    add_method_arguments,
+    add_model_arguments,
+    add_new_tokens_argument,
+    add_prompts_arguments,
+    add_sampling_arguments,
+    check_method,
+    choose_method,
+    given_sampling,
+    load_target,
+    prepare_prompts,
+)
+from .drafting import add_drafting_flags, given_drafting
+from .parser import integer
+from .terminal import progress_bar, status
+
+_PROMPTS, _TOKENS = 4, 32
+"""Held-out prompts and their tokens. They are short, because every draw reads its prompt again."""
+
+_MOST_SAMPLES, _MOST_TOKENS = 10_000_000, 1024
+
+
+def add_command(commands) -> None:
+    about = "check that a method leaves the output as it is; exit code 1 if it does not"
+    command = commands.add_parser("verify", usage="specjax verify [option ...]", help=about, description=about)
+    command.set_defaults(handler=run)
+    add = command.add_argument
+    add_prompts_arguments(command, "4")
+    add_new_tokens_argument(command)
+    add(
+        "--samples",
+        type=integer(1, _MOST_SAMPLES),
+        default=512,
+        metavar="N",
+        help="draws for each prompt and method (default 512)",
+    )
+    add(
+        "--tokens",
+        type=integer(1, _MOST_TOKENS),
+        default=3,
+        metavar="N",
+        help="compare the first N tokens of the draws (default 3)",
+    )
+    add("--inject", metavar="FAULT", help=f"plant a known wrong rule, which the check must find: {', '.join(FAULTS)}")
+    add("--json", action="store_true", help="print one JSON object")
+    add_model_arguments(command)
+    add_method_arguments(command)
+    add_sampling_arguments(command, temperature=1.0)
+    add_drafting_flags(command)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Checks a method against plain decoding. Returns 1 where they disagree."""
+    from ..evaluation import lossless
+    from ..generate import Generator
+
+    sampling, drafting = given_sampling(args), given_drafting(args)
+    check_method(args, choose_method(args), drafting)
+    prompts = prepare_prompts(args, _TOKENS, _PROMPTS)
+    with status("loading"):
+        target = load_target(args)
+        prompts = prompts(target)[: args.num_prompts or _PROMPTS]
+        plain = Generator(target, "none")
+        method = Generator(target, args.method, args.draft, **drafting, rule=args.rule)
+    with progress_bar("verifying") as progress:
+        setting = {name: getattr(args, name) for name in ("samples", "tokens", "max_new_tokens", "seed", "inject")}
+        report = lossless.verify(plain, method, prompts, **setting, progress=progress, **sampling)
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(*lossless.lines(report), sep="\n")
+    return 0 if report["agree"] else 1

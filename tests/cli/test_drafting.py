@@ -1,0 +1,64 @@
+"""Flags of drafting options: every option of every method has one, with the type, the default and the text of its field."""
+
+import argparse
+
+import pytest
+
+from specjax.cli.drafting import add_drafting_flags, given_drafting, read_attributes
+from specjax.drafters import METHODS, all_options, own_options
+from specjax.tree import expansion
+
+
+@pytest.fixture(scope="module")
+def parser():
+    parser = argparse.ArgumentParser(prog="x")
+    add_drafting_flags(parser)
+    return parser
+
+
+class Documented:
+    """One.
+
+    Attributes:
+      one, two: the first
+        and the second.
+      three: the third.
+
+    After it.
+    """
+
+
+def test_attributes_are_read_from_docstrings():
+    wanted = {"one": "the first and the second.", "two": "the first and the second.", "three": "the third."}
+    assert read_attributes(Documented) == wanted
+    assert read_attributes(type("Child", (Documented,), {})) == wanted
+
+
+FORMER = """--num-speculative-tokens --inner-speculative-tokens --prompt-lookup-max --prompt-lookup-min --ngram-statistics --draft-length
+--draft-cost --verify-cost --max-match --min-token-prob --store-tokens --candidates --window --ngram-size --guesses --pool-guesses
+--pool-from-prompt --tree --siblings --tree-nodes --tree-depth --tree-top-k --tree-temperature --exit-layer --skip-attention --skip-mlp
+--draft-confidence""".split()
+
+
+def test_every_option_has_its_flag_and_its_help(parser):
+    assert {*FORMER} <= {*parser._option_string_actions}
+    text = " ".join(parser.format_help().split())
+    assert "see the method" not in text
+    for method in METHODS:
+        for option in own_options(method):
+            assert f"--{option.replace('_', '-')}" in text
+    assert "options of suffix: --max-match N the longest run looked up (default 16)" in text
+    assert (
+        "tokens that are drafted in a round, at most (default 5; suffix 8, early_exit 6, layer_skip 8, mtp 3)" in text
+    )
+
+
+def test_values_have_the_types_of_their_fields(parser):
+    argv = "--num-speculative-tokens 3 --min-token-prob 0.5 --pool-from-prompt --skip-mlp 1,3 --skip-attention= --siblings top_k --tree 2,1"
+    found = given_drafting(parser.parse_args(argv.split()))
+    assert found == {
+        "num_speculative_tokens": 3, "min_token_prob": 0.5, "pool_from_prompt": True, "skip_mlp": (1, 3), "skip_attention": (),
+        "siblings": "top_k", "tree": expansion((2, 1)),
+    }  # fmt: skip
+    assert given_drafting(parser.parse_args([])) == {}
+    assert {*found} <= {*all_options()}

@@ -1,0 +1,125 @@
+"""``specjax generate``: what it prints, and that options reach the generator."""
+
+import io
+import json
+import sys
+
+import pytest
+from command_line import GENERATE, OPTIONS, SHORT, kept, models, reuse, specjax_main
+from conftest import TINY, byte_tokenizer
+
+import specjax
+
+pytestmark = pytest.mark.usefixtures("reuse")
+
+
+def test_generate_json_is_one_object(specjax_main, models):
+    code, out, err = specjax_main("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert list(found) == ["text", "token_ids", "prompt_token_ids", "finish_reason", "stats"]
+    assert len(found["token_ids"]) == 10
+    assert found["finish_reason"] == "length"
+    assert found["prompt_token_ids"] == byte_tokenizer().encode("def f(")
+    wanted = "target_calls drafted accepted mean_acceptance_length draft_acceptance_rate acceptance_rate_per_position"
+    assert {*wanted.split(), "prefill_seconds", "decode_seconds", "compile_seconds", "tokens_per_second"} <= found[
+        "stats"
+    ].keys()
+
+
+@pytest.fixture(scope="module")
+def speculative(models):
+    return (
+        "generate",
+        "--model",
+        models["target"],
+        "--draft",
+        models["draft"],
+        "--prompt",
+        "def f(",
+        *GENERATE,
+        *SHORT,
+    )
+
+
+def test_a_draft_alone_chooses_draft_model_and_keeps_the_output(specjax_main, models, speculative):
+    _, plain, _ = specjax_main("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--json")
+    code, out, err = specjax_main(*speculative, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["token_ids"] == json.loads(plain)["token_ids"]
+    assert json.loads(out)["stats"]["drafted"] > 0
+
+
+def test_generate_prints_the_text_and_the_figures_apart(specjax_main, speculative):
+    _, out, _ = specjax_main(*speculative, "--json")
+    code, text, err = specjax_main(*speculative)
+    assert code == 0
+    assert text == json.loads(out)["text"] + "\n"
+    for name in (
+        "Mean acceptance length",
+        "Accepted",
+        "Drafted",
+        "Per-position acceptance rate",
+        "Avg Draft acceptance rate",
+        "tokens/s",
+    ):
+        assert name in err
+
+
+def test_stream_prints_the_same(specjax_main, speculative):
+    _, whole, _ = specjax_main(*speculative)
+    code, streamed, err = specjax_main(*speculative, "--stream")
+    assert (code, streamed) == (0, whole)
+    assert "Mean acceptance length" in err
+    _, as_json, pieces = specjax_main(*speculative, "--stream", "--json")
+    assert pieces == whole
+    assert json.loads(as_json)["text"] + "\n" == whole
+
+
+def test_several_prompts_and_stdin_are_one_batch(specjax_main, models, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def f(\n")))
+    argv = ("generate", "--model", models["target"], *GENERATE, "--json", "--prompt")
+    _, one, _ = specjax_main(*argv, "def f(")
+    code, out, _ = specjax_main(*argv, "-", "--prompt", "x")
+    first, second = json.loads(out)
+    assert code == 0
+    assert first["token_ids"] == json.loads(one)["token_ids"]
+    assert second["prompt_token_ids"] == byte_tokenizer().encode("x")
+
+
+SOME_OPTIONS = (
+    "--temperature", "0.8", "--top-k", "40", "--min-p", "0.01", "--repetition-penalty", "1.2", "--presence-penalty", "0.1",
+    "--frequency-penalty", "0.1", "--min-new-tokens", "2", "--logit-bias", '{"5": 1.5}', "--suppress-token", "7", "--suppress-token", "8",
+    "--stop-token-id", "9", "--regex", "[!-Z]+", "--logprobs", "2", "--seed", "3",
+)  # fmt: skip
+
+
+def test_options_reach_the_generator(specjax_main, models):
+    argv = ("generate", "--model", models["target"], "--prompt", "def f(", *OPTIONS, "--capacity", "300")
+    code, out, err = specjax_main(*argv, *SOME_OPTIONS, "--stop", "!", "--stop", "#", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    options = dict(
+        temperature=0.8, top_k=40, min_p=0.01, repetition_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.1, min_new_tokens=2,
+        logit_bias={5: 1.5}, suppressed_tokens=[7, 8], stop_token_ids=[9], regex="[!-Z]+", logprobs=2, seed=3, stop=["!", "#"],
+    )  # fmt: skip
+    wanted = specjax.Generator(specjax.load(models["target"]), capacity=300)("def f(", max_new_tokens=10, **options)
+    assert (found["token_ids"], found["text"]) == (wanted.token_ids, wanted.text)
+    assert found["logprobs"] == pytest.approx(wanted.logprobs) and [len(top) for top in found["top_logprobs"]] == [
+        2
+    ] * len(wanted.token_ids)
+    plain = specjax_main(*argv, "--json")[1]
+    assert json.loads(plain)["token_ids"] != found["token_ids"]
+
+
+def test_nan_logits_stop_with_one_line(specjax_main, models):
+    code, out, err = specjax_main("generate", "--model", models["nan"], "--prompt", "def f(", *GENERATE)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "NaN" in err
+
+
+def test_the_context_ends_a_row_with_length(specjax_main, models):
+    prompt = "x" * (TINY.context - 3)
+    code, out, _ = specjax_main("generate", "--model", models["target"], "--prompt", prompt, *GENERATE, "--json")
+    assert code == 0
+    assert (len(json.loads(out)["token_ids"]), json.loads(out)["finish_reason"]) == (3, "length")
