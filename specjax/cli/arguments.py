@@ -39,7 +39,7 @@ def check_arguments(args: argparse.Namespace, methods: list[str], sampling: dict
     from ..drafter import TrainedHead
     from ..drafters import METHODS, check_drafts, check_options, make_drafter, needs_of
     from ..evaluation.comparison import select_options
-    from ..requests.options import Options, checked_numbers
+    from ..requests.options import Options, read_numbers
     from ..verify import resolve
 
     if not methods:
@@ -50,7 +50,7 @@ def check_arguments(args: argparse.Namespace, methods: list[str], sampling: dict
         check_drafts(method, len(args.draft))
         if not isinstance(needs_of(method), TrainedHead):  # a head's method is made when the head is loaded
             resolve(getattr(args, "rule", "auto"), make_drafter(method, **options).drawn)
-    checked_numbers(Options.of(sampling), 1)
+    read_numbers(Options.of(sampling), 1)
     numbers = {name: getattr(args, name, None) for name in ("max_new_tokens", "num_prompts", "repeats", "num_speculative_tokens")}
     for name, value in numbers.items():
         if isinstance(value, int):

@@ -240,9 +240,9 @@ def test_cache_and_text_agree_after_a_stop(generators):
         (dict(stop_token_ids=[-1]), "stop_token_ids holds a token outside"),
         (dict(logit_bias={V: 1.0}), "logit_bias holds a token outside"),
         (dict(logit_bias={1: float("nan")}), "not finite"),
-        (dict(logit_bias=3), "logit_bias is not understood"),
+        (dict(logit_bias=3), "logit_bias must be a mapping from token ids to numbers"),
         (dict(stop=""), "stop string is empty"),
-        (dict(stop=[1]), "stop is not understood"),
+        (dict(stop=[1]), "stop must be a string or a list of strings"),
         (dict(temprature=1), "did you mean temperature"),
     ],
 )
