@@ -17,8 +17,8 @@ def per_row(name: str, value, batch: int, dtype, least=0, most=LARGEST, above: b
       name: the option's name in messages.
       least, most: bounds; both are allowed values, except that ``above`` excludes the lower one.
 
-    Raises RequestError for booleans, text, NaN, fractions where ``dtype`` is an integer type, numbers out of bounds
-    and lists of another length.
+    Raises RequestError for booleans, text, NaN, fractions where ``dtype`` is an integer type,
+    numbers out of bounds and lists of another length.
     """
     kinds = "iu" if np.issubdtype(dtype, np.integer) else "iuf"
     try:
@@ -27,14 +27,20 @@ def per_row(name: str, value, batch: int, dtype, least=0, most=LARGEST, above: b
         array = np.asarray(None)
     if array.size == 0:
         raise RequestError(f"{name} is empty; give one number, or one for each prompt")
-    if array.dtype.kind not in kinds or not _within(array, least, most, above) or not _within(array.astype(dtype), least, most, above):
+    if (
+        array.dtype.kind not in kinds
+        or not _within(array, least, most, above)
+        or not _within(array.astype(dtype), least, most, above)
+    ):
         number = "a whole number" if kinds == "iu" else "a number"
         bounds = f"{'above' if above else 'at least'} {least} and at most {most}"
         raise RequestError(f"{name} must be {number}, {bounds}, not {shorten(value)}")
     if array.ndim > 1:
         raise RequestError(f"{name} has shape {array.shape}; give one number, or a list with one for each prompt")
     if array.ndim == 1 and array.size != batch:
-        raise RequestError(f"{name} has {array.size} values for {batch} prompts; give one value, or one for each prompt")
+        raise RequestError(
+            f"{name} has {array.size} values for {batch} prompts; give one value, or one for each prompt"
+        )
     return np.broadcast_to(array, batch).astype(dtype)
 
 
@@ -56,7 +62,10 @@ def shorten(value, longest: int = 60) -> str:
 
 
 def parse_json(name: str, text: str):
-    """The value of a JSON text. Raises RequestError where it is not JSON or nests too deeply; ``name`` begins the message."""
+    """The value of a JSON text.
+
+    Raises RequestError, with ``name`` first, where the text is not JSON or nests too deeply.
+    """
     try:
         return json.loads(text)
     except RecursionError:

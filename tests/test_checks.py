@@ -8,7 +8,9 @@ from specjax.checks import parse_json, per_row, shorten, whole
 from specjax.errors import RequestError
 
 
-@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), np.array(3), jnp.int32(3), [3, 3], (3, 3), np.array([3, 3])])
+@pytest.mark.parametrize(
+    "value", [3, np.int64(3), np.uint8(3), np.array(3), jnp.int32(3), [3, 3], (3, 3), np.array([3, 3])]
+)
 def test_whole_numbers_of_all_kinds_are_taken(value):
     row = per_row("top_k", value, 2, np.int32)
     assert row.dtype == np.int32 and row.tolist() == [3, 3]

@@ -1,7 +1,6 @@
 """From parsed arguments to what the library takes, with everything checked that can be before a model is loaded."""
 
 import argparse
-import json
 import os
 from pathlib import Path
 
@@ -68,13 +67,16 @@ def sampling_of(args: argparse.Namespace) -> dict:
 
 def _json(name: str, text: str):
     """JSON from an argument, or from the file it names behind an @."""
+    from ..checks import parse_json
+
     flag = f"--{name.replace('_', '-')}"
     try:
-        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+        text = Path(text[1:]).read_text() if text.startswith("@") else text
     except OSError as error:
         raise RequestError(f"{flag}: {text[1:]} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise RequestError(f"{flag} is not JSON ({error}); give an object, or @FILE") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{flag}: {text[1:]} is not UTF-8 ({error.reason})") from None
+    value = parse_json(flag, text)
     if not isinstance(value, dict):
         raise RequestError(f"{flag} must be a JSON object")
     return value

@@ -1,4 +1,4 @@
-"""From a pattern of characters to a deterministic automaton over bytes: Thompson's construction, then subsets of its states."""
+"""From a pattern to a deterministic automaton over bytes: Thompson's construction, then subsets."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ FINAL = 0
 
 
 def byte_automaton(pattern: Pattern, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The automaton of the UTF-8 bytes of the texts that ``pattern`` matches in full. It begins in state 0.
+    """The automaton of the texts that ``pattern`` matches in full, as UTF-8. It begins in state 0.
 
     Returns:
       moves: int32 [S, 256], the state after each byte; -1 where no match goes on so.
@@ -31,7 +31,10 @@ def byte_automaton(pattern: Pattern, name: str) -> tuple[np.ndarray, np.ndarray]
 
 
 class _Graph:
-    """A nondeterministic automaton. A node reads a character of its set, or nothing where ``reads`` is None."""
+    """A nondeterministic automaton.
+
+    A node reads one character of the set that ``reads`` names, or nothing where it is None.
+    """
 
     def __init__(self, name: str):
         self.name, self.sets = name, {}
@@ -39,13 +42,15 @@ class _Graph:
         self.after: list[list[int]] = [[]]
 
     def _node(self, reads: int | None, *after: int) -> int:
-        check_limit(len(self.reads), "MOST_PIECES", f"{self.name}: its size with repetitions written out", "repeat less")
+        check_limit(
+            len(self.reads), "MOST_PIECES", f"{self.name}: its size with repetitions written out", "repeat less"
+        )
         self.reads.append(reads)
         self.after.append(list(after))
         return len(self.reads) - 1
 
     def add(self, pattern: Pattern, then: int) -> int:
-        """Adds nodes that read ``pattern`` and go on to node ``then``; returns the first of them."""
+        """Adds nodes that read ``pattern`` and lead to node ``then``; returns the first node."""
         if isinstance(pattern, Character):
             return self._node(self.sets.setdefault(pattern.ranges, len(self.sets)), then)
         if isinstance(pattern, Sequence):
@@ -77,7 +82,7 @@ class _Graph:
         return first
 
     def closure(self, nodes) -> frozenset[int]:
-        """The nodes that read, and the final one, that are reached from ``nodes`` without reading."""
+        """The nodes that read, or are final, and are reached from ``nodes`` without reading."""
         found, seen, stack = [], set(nodes), list(nodes)
         while stack:
             node = stack.pop()
@@ -92,9 +97,10 @@ class _Graph:
 
 
 def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The deterministic automaton over ``count`` groups of characters: moves [S, M], and which states are final.
+    """The deterministic automaton over ``count`` groups of characters.
 
-    Its states are sets of the graph's nodes. ``groups[k]`` lists the groups of the graph's set k.
+    Returns its moves [S, M] and which states are final. Its states are sets of the graph's nodes.
+    ``groups[k]`` lists the groups of the graph's set k.
     """
     order = [graph.closure([start])]
     number, closures = {order[0]: 0}, {}
@@ -116,16 +122,16 @@ def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> 
             row.append(number.get(nodes, -1))
         rows.append(row)
         check_limit(steps, "MOST_STEPS", f"{graph.name}: the work on its automaton", "simplify it or repeat less")
-        check_limit(len(order), "MOST_STATES", f"{graph.name}: the number of its automaton's states", "simplify it or repeat less")
+        check_limit(len(order), "MOST_STATES", f"{graph.name}: the number of its states", "simplify it or repeat less")
     return np.array(rows, np.int32).reshape(len(rows), count), np.array([FINAL in state for state in order])
 
 
 def _spell_out(moves: np.ndarray, final: np.ndarray, spelling: Spelling, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The automaton over bytes of an automaton over groups of characters, with states for characters half read."""
+    """The automaton over bytes: one over groups of characters, and states for half characters."""
     rows, inner = [None] * len(moves), {}
 
     def begin(after: np.ndarray, missing: int, table: int) -> int:
-        """The state in which ``missing`` continuation bytes follow by row ``table``; -1 where no match goes on so."""
+        """The state before ``missing`` continuation bytes of row ``table``; -1 without a match."""
         known = begun[missing]
         if table not in known:
             targets = spelling.levels[missing - 1][table]
@@ -148,5 +154,5 @@ def _spell_out(moves: np.ndarray, final: np.ndarray, spelling: Spelling, name: s
             if spelling.lead[byte] >= 0:
                 row[byte] = begin(after, int(spelling.missing[byte]), int(spelling.lead[byte]))
         rows[state] = row
-        check_limit(len(rows), "MOST_STATES", f"{name}: the number of its automaton's states", "simplify it or repeat less")
+        check_limit(len(rows), "MOST_STATES", f"{name}: the number of its states", "simplify it or repeat less")
     return np.stack(rows).astype(np.int32), np.pad(final, (0, len(rows) - len(final)))

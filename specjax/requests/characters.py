@@ -1,4 +1,4 @@
-"""Sets of characters: which characters a part of a regular expression stands for, and how UTF-8 spells them."""
+"""Sets of characters, and how UTF-8 spells them."""
 
 import re
 from functools import lru_cache
@@ -20,7 +20,7 @@ def _every_character() -> str:
 
 @lru_cache(1024)
 def find_members(text: str, flags: int) -> Ranges:
-    """The characters that ``text``, a regular expression of one character, matches under the flags of ``re``."""
+    """The characters that ``text``, a regular expression of one character, matches in ``re``."""
     runs = re.finditer(f"(?:{text})+", _every_character(), flags)
     return tuple((run.start(), run.end() - 1) for run in runs)
 
@@ -60,10 +60,11 @@ def partition(sets: list[Ranges]) -> tuple[np.ndarray, np.ndarray]:
 class Spelling:
     """UTF-8 of characters in groups, as tables of what each byte leads to.
 
-    ``lead`` [256] says what the first byte leads to, and each row of ``levels[k]`` [., 64] what the continuation byte
-    leads to when k + 1 bytes are still missing. A row of ``levels[0]`` leads to groups of characters, a row of
-    ``levels[k]`` to rows of ``levels[k - 1]``; -1 where no character goes on so. ``lead`` leads to a group (bytes below
-    128) or to a row of ``levels[missing - 1]``. ``long`` lists the groups of characters of more than one byte.
+    ``lead`` [256] says what the first byte leads to, and each row of ``levels[k]`` [., 64] what the
+    continuation byte leads to when k + 1 bytes are still missing. A row of ``levels[0]`` leads to
+    groups of characters, a row of ``levels[k]`` to rows of ``levels[k - 1]``; -1 where no character
+    goes on so. ``lead`` leads to a group (bytes below 128) or to a row of ``levels[missing - 1]``.
+    ``long`` lists the groups of characters of more than one byte.
     """
 
     def __init__(self, label: np.ndarray):
@@ -82,7 +83,10 @@ class Spelling:
 
 
 def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct rows of a table, and the number of each row among them. Random sums modulo 2^64 tell rows apart."""
+    """The distinct rows of a table, and the number of each row among them.
+
+    Random sums modulo 2^64 tell rows apart.
+    """
     weights = np.random.default_rng(0).integers(1, 2**63, table.shape[1], np.uint64)
     _, first, number = np.unique((table + 1).astype(np.uint64) @ weights, return_index=True, return_inverse=True)
     return table[first], number.reshape(-1)

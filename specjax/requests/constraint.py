@@ -1,7 +1,7 @@
 """Constrained decoding: regular expressions, choices and JSON schemas as automata over tokens.
 
-Dead ends are removed, and each state knows how far the nearest and the farthest full match are, so that length limits
-never cut a match short.
+Dead ends are removed, and each state knows how far the nearest and the farthest full match are, so
+that length limits never cut a match short.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from flax import struct
 from ..errors import RequestError
 from .automaton import byte_automaton
 from .characters import distinct_rows
-from .limits import check_limit
+from .limits import MOST_CONSTRAINTS, check_limit
 from .pattern import Either, Pattern, literal, name_regex, read_regex
 from .schema import read_schema
 from .token_table import TokenTable, add_class, stack_states, stack_tables, walk_tokens
@@ -30,13 +30,15 @@ ENDLESS = 2**30
 
 @struct.dataclass
 class Automaton:
-    """Automata over tokens of a batch. State 0 allows every token and stays; the states of different automata do not overlap.
+    """The automata over tokens of a batch.
 
-    Attributes:
-      next: int32 [S, C], the state after a token of each class; -1 where a token is refused.
-      classes: int32 [V], the class of each token; tokens of one class behave alike in every state.
-      shortest: int32 [S], tokens that the shortest way to a full match still needs; 0 in final states. The end token is not counted.
-      longest: int32 [S], tokens that can still follow at most.
+    State 0 allows every token and stays. The states of different automata do not overlap.
+
+    Attributes: next: int32 [S, C], the state after a token of each class; -1 where a token is
+      refused. classes: int32 [V], the class of each token; tokens of one class behave alike in
+      every state. shortest: int32 [S], tokens that the shortest way to a full match still needs; 0
+      in final states. The end token is not counted. longest: int32 [S], tokens that can still
+      follow at most.
     """
 
     next: jax.Array
@@ -47,9 +49,11 @@ class Automaton:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
-    """The automaton of one constraint on the host, in state 0 at the beginning; ``name`` is its name in messages.
+    """The automaton of one constraint on the host. It begins in state 0.
 
-    The arrays are those of ``Automaton``.
+    Attributes:
+      name: the constraint in messages.
+      table, shortest, longest: see ``Automaton``.
     """
 
     name: str
@@ -68,12 +72,17 @@ def compile_constraint(
     json_schema: Mapping | str | None = None,
     banned: frozenset[int] = frozenset(),
 ) -> Constraint:
-    """The automaton of the texts that match one of ``regex``, ``choices`` or ``json_schema`` in full, without ``banned`` tokens.
+    """The automaton of the texts that match ``regex``, ``choices`` or ``json_schema`` in full.
 
-    End tokens are allowed exactly after a full match. Raises RequestError for more than one of them, an expression that
-    cannot be read or cannot match over this vocabulary, and where a limit of ``limits`` is reached.
+    Texts have no ``banned`` tokens. End tokens are allowed exactly after a full match. Raises
+    RequestError for more than one of them, an expression that cannot be read or cannot match over
+    this vocabulary, and where a limit of ``limits`` is reached.
     """
-    given = {name: value for name, value in dict(regex=regex, choices=choices, json_schema=json_schema).items() if value is not None}
+    given = {
+        name: value
+        for name, value in dict(regex=regex, choices=choices, json_schema=json_schema).items()
+        if value is not None
+    }
     if len(given) != 1:
         raise RequestError(f"give one of regex, choices and json_schema, not {' and '.join(given) or 'none'}")
     ((kind, value),) = given.items()
@@ -113,17 +122,25 @@ def _read(kind: str, value) -> tuple[Pattern, str]:
     return read_schema(value), "json_schema"
 
 
-@lru_cache(32)
-def _compile(tokenizer, eos_ids: tuple[int, ...], vocab_size: int, kind: str, value, banned: frozenset[int]) -> Constraint:
+@lru_cache(MOST_CONSTRAINTS)
+def _compile(
+    tokenizer, eos_ids: tuple[int, ...], vocab_size: int, kind: str, value, banned: frozenset[int]
+) -> Constraint:
     pattern, name = _read(kind, value)
     moves, final = byte_automaton(pattern, name)
     texts = list(token_bytes(tokenizer, vocab_size))
-    every = walk_tokens(moves, [None if token in eos_ids else text for token, text in enumerate(texts)], name) if banned else None
+    every = (
+        walk_tokens(moves, [None if token in eos_ids else text for token, text in enumerate(texts)], name)
+        if banned
+        else None
+    )
     table = walk_tokens(moves, [None if t in eos_ids or t in banned else text for t, text in enumerate(texts)], name)
     shortest = _shortest(table.next, final[table.states])
     if shortest[0] < 0:
         if every is not None and _shortest(every.next, final[every.states])[0] >= 0:
-            raise RequestError(f"{name} cannot match without the tokens that allowed_tokens, suppressed_tokens or logit_bias rule out")
+            raise RequestError(
+                f"{name} cannot match without the tokens that allowed_tokens, suppressed_tokens or logit_bias rule out"
+            )
         raise RequestError(f"{name} cannot match over this vocabulary")
     table, shortest = _drop_dead_ends(table, shortest)
     longest = _longest(table.next)
@@ -133,7 +150,7 @@ def _compile(tokenizer, eos_ids: tuple[int, ...], vocab_size: int, kind: str, va
 
 
 def _drop_dead_ends(table: TokenTable, shortest: np.ndarray) -> tuple[TokenTable, np.ndarray]:
-    """The table without states from which no full match can be reached, and ``shortest`` of those that are left."""
+    """The table and ``shortest`` without the states from which no full match can be reached."""
     alive = shortest >= 0
     number = np.where(alive, np.cumsum(alive) - 1, -1)
     following = table.next[alive]
@@ -166,7 +183,7 @@ def _shortest(following: np.ndarray, final: np.ndarray) -> np.ndarray:
 
 
 def _longest(following: np.ndarray) -> np.ndarray:
-    """Int [S], tokens of the longest way on from each state; ``ENDLESS`` where it can run in a circle."""
+    """Int [S], tokens of the longest way on from each state; ``ENDLESS`` on and before circles."""
     before, after = _edges(following)
     left = [len(states) for states in after]
     longest, known = np.zeros(len(left), np.int64), np.array([n == 0 for n in left])
@@ -187,18 +204,21 @@ def check_lengths(constraint: Constraint, least: int, most: int) -> None:
     shortest, longest = constraint.shortest[0], constraint.longest[0]
     if longest < least:
         raise RequestError(
-            f"min_new_tokens {least} conflicts with {constraint.name}, whose longest match has {longest} tokens; lower min_new_tokens"
+            f"min_new_tokens {least} conflicts with {constraint.name}, whose longest match has {longest} tokens; "
+            "lower min_new_tokens"
         )
     if shortest > most:
         raise RequestError(
-            f"{most} new tokens are too few for {constraint.name}, whose shortest match has {shortest}; raise max_new_tokens"
+            f"{most} new tokens are too few for {constraint.name}, whose shortest match has {shortest}; "
+            "raise max_new_tokens"
         )
 
 
 def combine_constraints(constraints: Sequence[Constraint | None]) -> tuple[Automaton | None, np.ndarray]:
-    """The automaton of all rows, None where no row has a constraint, and the state in which each row begins, int32 [B].
+    """The automaton of all rows, and the state in which each row begins, int32 [B].
 
-    A row without a constraint begins in state 0.
+    The automaton is None where no row has a constraint. A row without a constraint begins in state
+    0.
     """
     distinct = list(dict.fromkeys(c for c in constraints if c is not None))
     if not distinct:

@@ -1,4 +1,7 @@
-"""Bounds on the work that one request may ask for. Every error about one of them names it with its value."""
+"""Bounds on the work that one request may ask for. Errors name the bound and its value.
+
+The bounds on trees, ``MOST_TREE_NODES`` and ``LARGEST_TREE_FILE``, stand in ``tree``.
+"""
 
 from ..errors import RequestError
 
@@ -29,8 +32,14 @@ LONGEST_PATTERN = 100_000
 MOST_SCHEMA_DEPTH = 64
 """Levels of a JSON schema within itself, counted in braces and brackets."""
 
+MOST_SCHEMA_PARTS = 20_000
+"""Parts of a JSON schema after its references are written out."""
+
+MOST_PROPERTIES = 1000
+"""Properties of one object in a JSON schema."""
+
 MOST_PIECES = 200_000
-"""Characters, alternatives and repetitions of an expression after its counted repetitions are written out."""
+"""Characters, alternatives and loops of an expression after counted repetitions are written out."""
 
 MOST_STATES = 2**16
 """States of the automaton of one expression."""
@@ -40,6 +49,9 @@ MOST_STEPS = 2**23
 
 MOST_TOKEN_STEPS = 2**28
 """States of one automaton times tokens that it tells apart by their bytes."""
+
+MOST_CONSTRAINTS = 256
+"""Different constraints of one batch, and different sets of stop strings."""
 
 MOST_CELLS = 2**25
 """Cells, states times classes of tokens, of the table that a batch's automata share: 128 MiB."""

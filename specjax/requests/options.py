@@ -19,27 +19,30 @@ MOST_LOGPROBS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of a call. Each is one value for all prompts or a list with one for each, except ``n``.
+    """The options of a call.
 
-    None of them compiles anew, except that the first call with ``logprobs``, with stop strings or with a constraint
-    compiles the program that has them.
+    Each is one value for all prompts or a list with one for each, except ``n``. None of them
+    compiles anew, except that the first call with ``logprobs``, with stop strings or with a
+    constraint compiles the program that has them.
 
-    Attributes:
-      max_new_tokens: new tokens at most.
-      min_new_tokens: until then no token may end the text.
-      temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: see ``sampling.SamplingParams``.
-      logit_bias: {token id: number added to its logit}.
-      allowed_tokens, suppressed_tokens: token ids. All others, or these, become impossible.
-      seed: whole number from 0 to 2^32 - 1. A prompt's output depends on its own options and seed alone, so a list of equal
-        prompts with one seed gives equal texts; use ``n`` for several samples of a prompt.
-      n: samples of each prompt, 1 to ``limits.MOST_SAMPLES``, one number for all prompts. See ``samples`` for their keys.
+    Attributes: max_new_tokens: new tokens at most. min_new_tokens: until then no token may end the
+      text. temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
+      frequency_penalty: see ``sampling.SamplingParams``. logit_bias: {token id: number added to its
+      logit}. allowed_tokens, suppressed_tokens: token ids. All others, or these, become impossible.
+      seed: whole number from 0 to 2^32 - 1. A prompt's output depends on its own options and seed
+      alone, so a list of equal prompts with one seed gives equal texts; use ``n`` for several
+      samples of a prompt.
+      n: samples of each prompt, 1 to ``limits.MOST_SAMPLES``, one number for all prompts. See
+        ``samples`` for their keys.
       ignore_eos: go on past end-of-text tokens.
       stop: a string or strings that end the text, which then ends before them.
       stop_token_ids: further tokens that end the text.
-      logprobs: record the log-probability of each new token under the model alone, and of so many likeliest ones (0 to 20).
+      logprobs: record the log-probability of each new token under the model alone, and of so many
+        likeliest ones (0 to 20).
       regex: the text must match this regular expression, in the syntax of Python's ``re``, in full.
       choices: the text must be one of these strings.
-      json_schema: the text must be JSON for this schema, a dict or JSON text; see ``schema`` for what is supported.
+      json_schema: the text must be JSON for this schema, a dict or JSON text; see ``schema`` for
+        what is supported.
     """
 
     max_new_tokens: Any = 128
@@ -66,12 +69,18 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping) -> "Options":
-        """From keyword arguments, other libraries' names included. Raises RequestError for one that does not exist."""
+        """From keyword arguments, other libraries' names included.
+
+        Raises RequestError for one that does not exist.
+        """
         known, given = [field.name for field in dataclasses.fields(cls)], rename_options(given)
         for name in given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                raise RequestError(f"option {name!r} is unknown; " + (f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"))
+                raise RequestError(
+                    f"option {name!r} is unknown; "
+                    + (f"did you mean {near[0]}?" if near else f"use {', '.join(known)}")
+                )
         return cls(**given)
 
     def count_samples(self) -> int:
@@ -79,13 +88,19 @@ class Options:
         return whole("n", self.n, most=MOST_SAMPLES)
 
     def rows(self, batch: int) -> list[dict]:
-        """The options that are no numbers of the pipeline, by name, for each of ``batch`` prompts. Raises RequestError."""
+        """For each of ``batch`` prompts, the options that are no numbers of the pipeline, by name.
+
+        Raises RequestError for values of another kind.
+        """
         columns = {name: _per_prompt(name, getattr(self, name), batch) for name in _KINDS}
         return [{name: column[b] for name, column in columns.items()} for b in range(batch)]
 
 
 def read_numbers(options: Options, batch: int) -> SamplingParams:
-    """The options that are numbers of the pipeline, for ``batch`` prompts. Raises RequestError for one out of range."""
+    """The options that are numbers of the pipeline, for ``batch`` prompts.
+
+    Raises RequestError for one out of range.
+    """
     names = {f.name for f in dataclasses.fields(SamplingParams)} & {f.name for f in dataclasses.fields(Options)}
     return sampling_params(batch, **{name: getattr(options, name) for name in names})
 
@@ -130,7 +145,9 @@ def _per_prompt(name: str, value, batch: int) -> list:
     if not isinstance(value, list | tuple) or not value or not all(one is None or is_one(one) for one in value):
         raise RequestError(f"{name} must be {wanted}, or a list with one for each prompt, not {shorten(value)}")
     if len(value) != batch:
-        raise RequestError(f"{name} has {len(value)} values for {batch} prompts; give one value, or one for each prompt")
+        raise RequestError(
+            f"{name} has {len(value)} values for {batch} prompts; give one value, or one for each prompt"
+        )
     return list(value)
 
 
@@ -139,14 +156,17 @@ def read_tokens(name: str, ids, vocab_size: int) -> np.ndarray:
     ids = list(ids)
     for id in ids:
         if not 0 <= id < vocab_size:
-            raise RequestError(f"{name} holds a token outside the vocabulary of {vocab_size}: {shorten(id)}; leave it out")
+            raise RequestError(
+                f"{name} holds a token outside the vocabulary of {vocab_size}: {shorten(id)}; leave it out"
+            )
     return np.array(ids, np.int64)
 
 
 def read_bias(row: dict, vocab_size: int) -> np.ndarray:
-    """Float32 [V]: the logit bias of one prompt, minus infinity where allowed and suppressed tokens rule a token out.
+    """Float32 [V]: the logit bias of one prompt, minus infinity for impossible tokens.
 
-    Raises RequestError for tokens outside the vocabulary, numbers that are NaN or infinite, and where no token is left.
+    Raises RequestError for tokens outside the vocabulary, numbers that are NaN or infinite, and
+    where no token is left.
     """
     bias = np.zeros(vocab_size, np.float32)
     given = {_bias_token(id): value for id, value in (row["logit_bias"] or {}).items()}
@@ -155,7 +175,9 @@ def read_bias(row: dict, vocab_size: int) -> np.ndarray:
         if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
             raise RequestError(f"logit_bias must map token ids to numbers, not {shorten(value)}")
         if not value <= _LARGEST_BIAS:
-            raise RequestError(f"logit_bias holds a value that is not finite: {shorten(value)}; use a large number, or -inf to forbid a token")
+            raise RequestError(
+                f"logit_bias holds a value that is not finite: {shorten(value)}; use -inf to forbid a token"
+            )
     bias[ids] = [value if value >= -_LARGEST_BIAS else -np.inf for value in given.values()]
     if row["allowed_tokens"] is not None:
         if not row["allowed_tokens"]:
@@ -165,7 +187,9 @@ def read_bias(row: dict, vocab_size: int) -> np.ndarray:
         bias[outside] = -np.inf
     bias[read_tokens("suppressed_tokens", row["suppressed_tokens"] or (), vocab_size)] = -np.inf
     if (bias == -np.inf).all():
-        raise RequestError("allowed_tokens, suppressed_tokens and logit_bias together rule out every token; leave at least one")
+        raise RequestError(
+            "allowed_tokens, suppressed_tokens and logit_bias together rule out every token; leave at least one"
+        )
     return bias
 
 

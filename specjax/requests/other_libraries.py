@@ -1,4 +1,4 @@
-"""The names of other libraries: arguments of transformers, vLLM and OpenAI become those of specjax."""
+"""The names that transformers, vLLM and OpenAI have for the arguments of specjax."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,19 @@ _RENAMED = {"num_return_sequences": "n", "max_tokens": "max_new_tokens"}
 """Options of transformers and vLLM by their names there, and their names here."""
 
 
-def from_other_libraries(setting: dict, assistant_model=None, prompt_lookup_num_tokens=None, speculative_config: Mapping | None = None) -> dict:
-    """``setting``, the arguments of a Generator, with those of transformers and vLLM under its own names.
+def from_other_libraries(
+    setting: dict, assistant_model=None, prompt_lookup_num_tokens=None, speculative_config: Mapping | None = None
+) -> dict:
+    """The arguments of a Generator, ``setting``, with those of transformers and vLLM among them.
 
-    Raises RequestError where the method is named twice and for a field of ``speculative_config`` that does not exist.
+    Raises RequestError where the method is named twice and for a field of ``speculative_config``
+    that does not exist.
     """
     given = [x is not None for x in (assistant_model, prompt_lookup_num_tokens, speculative_config)]
     if sum(given) > 1 or any(given) and (setting.get("method") or setting.get("draft") is not None):
-        raise RequestError("give the method once: method and draft, assistant_model, prompt_lookup_num_tokens or speculative_config")
+        raise RequestError(
+            "give the method once: method and draft, assistant_model, prompt_lookup_num_tokens or speculative_config"
+        )
     if assistant_model is not None:
         return setting | {"method": "draft_model", "draft": assistant_model}
     if prompt_lookup_num_tokens is not None:
@@ -33,14 +38,19 @@ def from_other_libraries(setting: dict, assistant_model=None, prompt_lookup_num_
 
 
 def rename_options(given: Mapping) -> dict:
-    """Options of a request under the names of ``options.Options``. Raises RequestError where one is given under two names."""
+    """Options of a request under the names of ``options.Options``.
+
+    Raises RequestError where one is given under two names.
+    """
     renamed = {}
     for name, value in given.items():
         if name == "response_format":
             name, value = "json_schema", _read_response_format(value)
         name = _RENAMED.get(name, name)
         if name in renamed:
-            others = [other for other in given if other == name or _RENAMED.get(other) == name or other == "response_format"]
+            others = [
+                other for other in given if other == name or _RENAMED.get(other) == name or other == "response_format"
+            ]
             raise RequestError(f"{' and '.join(others)} are names of one option; give one of them")
         renamed[name] = value
     return renamed
@@ -55,5 +65,7 @@ def _read_response_format(value):
         return {"type": "object"}
     held = value.get("json_schema") if kind == "json_schema" else None
     if not isinstance(held, Mapping) or not isinstance(held.get("schema"), Mapping):
-        raise RequestError('response_format must be {"type": "json_schema", "json_schema": {"schema": ...}}, json_object or text')
+        raise RequestError(
+            'response_format must be {"type": "json_schema", "json_schema": {"schema": ...}}, json_object or text'
+        )
     return held["schema"]

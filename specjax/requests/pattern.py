@@ -1,4 +1,4 @@
-"""Expressions over characters, as trees of four kinds of nodes, and how a regular expression of Python becomes one.
+"""Patterns: expressions over characters, as trees of four kinds of nodes.
 
 Regular expressions, choices and JSON schemas all become such a tree; ``automaton`` compiles it.
 """
@@ -70,8 +70,9 @@ def map_characters(pattern: Pattern, change: Callable[[Character], Pattern]) -> 
 def read_regex(regex: str, name: str) -> Pattern:
     """The tree of a regular expression in the syntax of Python's ``re``; it matches a text in full.
 
-    ``^`` and ``$`` are allowed where a full match begins and ends. Raises RequestError, with ``name`` first, for an
-    expression that cannot be read, is too long, or uses look-around, back references or other parts that no automaton has.
+    ``^`` and ``$`` are allowed where a full match begins and ends. Raises RequestError, with
+    ``name`` first, for an expression that cannot be read, is too long, or uses look-around, back
+    references or other parts that no automaton has.
     """
     check_limit(len(regex), "LONGEST_PATTERN", f"{name}: its length of {len(regex):,} characters", "shorten it")
     try:
@@ -89,7 +90,7 @@ def read_regex(regex: str, name: str) -> Pattern:
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads the tree of Python's own parser, so that an expression means here what it means there."""
+    """Reads the tree of Python's own parser: an expression means what it means in ``re``."""
 
     name: str
 
@@ -101,7 +102,9 @@ class _Reader:
         while ends and items and items[-1] in ((op.AT, op.AT_END), (op.AT, op.AT_END_STRING)):
             items = items[:-1]
         last = len(items) - 1
-        return Sequence(tuple(self._one(*item, flags, starts and i == 0, ends and i == last) for i, item in enumerate(items)))
+        return Sequence(
+            tuple(self._one(*item, flags, starts and i == 0, ends and i == last) for i, item in enumerate(items))
+        )
 
     def _one(self, kind, value, flags: int, starts: bool, ends: bool) -> Pattern:
         if kind in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN):
@@ -114,7 +117,9 @@ class _Reader:
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
             least, most, items = value
             return Repeat(self.read(items, flags, False, False), least, None if most is op.MAXREPEAT else most)
-        raise RequestError(f"{self.name} cannot be read: {_UNSUPPORTED.get(kind, str(kind).lower())} is not supported; leave it out")
+        raise RequestError(
+            f"{self.name} cannot be read: {_UNSUPPORTED.get(kind, str(kind).lower())} is not supported; leave it out"
+        )
 
 
 _UNSUPPORTED = {

@@ -11,13 +11,18 @@ from .limits import check_limit
 
 
 def is_single(prompts) -> bool:
-    """Whether this is one prompt, a string or token ids, and not a list of prompts. Raises RequestError where it is neither."""
+    """Whether this is one prompt, a string or token ids, and not a list of prompts.
+
+    Raises RequestError where it is neither.
+    """
     if isinstance(prompts, str):
         return True
     axes = getattr(prompts, "ndim", None)
     if axes is not None:
         if axes != 1:
-            raise RequestError(f"prompts is an array of {axes} axes; give the token ids of one prompt, or a list of prompts")
+            raise RequestError(
+                f"prompts is an array of {axes} axes; give the token ids of one prompt, or a list of prompts"
+            )
         return True
     if isinstance(prompts, Mapping):
         raise RequestError("prompts is a mapping; give its input_ids as a list of token ids, or a string")
@@ -29,14 +34,17 @@ def is_single(prompts) -> bool:
 def encode_prompts(prompts, tokenizer, config: ModelConfig) -> list[list[int]]:
     """The token ids of each prompt, of one or of a list.
 
-    Raises RequestError for a prompt that is empty, longer than the model's context, or neither a string nor whole numbers
-    of the vocabulary.
+    Raises RequestError for a prompt that is empty, longer than the model's context, or neither a
+    string nor whole numbers of the vocabulary.
     """
     prompts = [prompts] if is_single(prompts) else prompts
     if not len(prompts):
         raise RequestError("the list of prompts is empty; give at least one")
     check_limit(len(prompts), "MOST_PROMPTS", f"the number of {len(prompts):,} prompts", "call with fewer at a time")
-    return [_encode(prompt, f"prompt {i}" if len(prompts) > 1 else "the prompt", tokenizer, config) for i, prompt in enumerate(prompts)]
+    return [
+        _encode(prompt, f"prompt {i}" if len(prompts) > 1 else "the prompt", tokenizer, config)
+        for i, prompt in enumerate(prompts)
+    ]
 
 
 def _encode(prompt, name: str, tokenizer, config: ModelConfig) -> list[int]:
@@ -45,7 +53,9 @@ def _encode(prompt, name: str, tokenizer, config: ModelConfig) -> list[int]:
         raise RequestError(f"{name} is empty; give at least one token")
     if min(ids) < 0 or max(ids) >= config.vocab_size:
         wrong = min(ids) if min(ids) < 0 else max(ids)
-        raise RequestError(f"{name} holds a token outside the vocabulary of {config.vocab_size}: {shorten(wrong)}; leave it out")
+        raise RequestError(
+            f"{name} holds a token outside the vocabulary of {config.vocab_size}: {shorten(wrong)}; leave it out"
+        )
     if len(ids) > config.context:
         raise RequestError(f"{name} has {len(ids)} tokens and the model's context is {config.context}; shorten it")
     return ids

@@ -1,6 +1,7 @@
 """Several samples of one prompt: the random keys of each, and arrays with a row for each.
 
-Rows stand in the order of the prompts, and the samples of a prompt stand together: row b * n + i is sample i of prompt b.
+Rows stand in the order of the prompts, and the samples of a prompt stand together: row b * n + i is
+sample i of prompt b.
 """
 
 import jax
@@ -10,14 +11,15 @@ import numpy as np
 from ..sampling import random_keys
 
 _SAMPLES = 2**32 - 1
-"""Sets the keys of samples apart from the keys that decoding derives from a request's key, which fold in smaller numbers."""
+"""Folded into the keys of samples. Decoding folds smaller numbers into a request's key."""
 
 
 def make_keys(seeds: np.ndarray, n: int = 1) -> jax.Array:
-    """The typed keys [B * n] of the samples of prompts with ``seeds`` [B], whole numbers from 0 to 2^32 - 1.
+    """The typed keys [B * n] of the samples of prompts with ``seeds`` [B].
 
-    Sample 0 has the key of its prompt's seed, so that ``n`` does not change it. Sample i has the key
-    ``fold_in(fold_in(key, 2^32 - 1), i)``: 64 bits, which equal those of another sample or seed with probability 2^-64.
+    Seeds are whole numbers from 0 to 2^32 - 1. Sample 0 has the key of its prompt's seed, so that
+    ``n`` does not change it. Sample i has the key ``fold_in(fold_in(key, 2^32 - 1), i)``: 64 bits,
+    which equal those of another sample or seed with probability 2^-64.
     """
     keys = repeat_rows(random_keys(seeds, len(seeds)), n)
     if n == 1:

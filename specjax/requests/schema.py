@@ -1,25 +1,26 @@
 """JSON schemas to patterns of the JSON texts that they allow.
 
-Every text of the pattern is valid for its schema; the pattern need not have all valid texts. Objects have their properties in
-the order of the schema, spaces are at most one, and strings have no escapes by code point. A keyword that the pattern would
-not keep is refused by its path.
+Every text of the pattern is valid for its schema. The pattern lacks some valid texts: objects have
+their properties in the order of the schema, a string matches its ``pattern`` in full, and values
+without a schema nest two levels deep; see also ``json_text``. A keyword that the pattern would not
+keep is refused by its path.
 """
 
-import json
 from collections.abc import Mapping
-from functools import partial
 from urllib.parse import unquote
 
 from ..checks import parse_json, shorten
 from ..errors import RequestError
-from .characters import Ranges, complement, intersect
+from . import json_text
 from .limits import check_limit
-from .pattern import Character, Either, Pattern, Repeat, Sequence, literal, map_characters, optional, read_regex
+from .pattern import Either, Pattern, read_regex
 
 RECURSIONS = 3
 """How often a schema may contain itself through $ref."""
 
-_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+_NOTES = {
+    "title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly",
+}  # fmt: skip
 _DEFINITIONS = {"$defs", "definitions"}
 _OF_TYPE = {
     "object": {"properties", "required", "additionalProperties", "minProperties", "maxProperties"},
@@ -32,52 +33,22 @@ _OF_TYPE = {
 }
 _ALONE = ("enum", "const", "anyOf", "$ref")
 _EXCLUSIVE = [
-    ("properties", "minProperties"), ("properties", "maxProperties"), ("pattern", "minLength"), ("pattern", "maxLength"),
-    ("pattern", "format"), ("format", "minLength"), ("format", "maxLength"),
+    ("properties", "minProperties"), ("properties", "maxProperties"), ("pattern", "minLength"),
+    ("pattern", "maxLength"), ("pattern", "format"), ("format", "minLength"), ("format", "maxLength"),
 ]  # fmt: skip
 """Pairs of which the pattern could keep only one."""
-
-_FORMATS = {
-    "date": r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
-    "time": r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])",
-    "uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-    "email": r"[a-z0-9_+-]+(?:\.[a-z0-9_+-]+)*@[a-z0-9]+(?:-[a-z0-9]+)*(?:\.[a-z0-9]+(?:-[a-z0-9]+)*)+",
-    "uri": r"https?://[a-z0-9]+(?:-[a-z0-9]+)*(?:\.[a-z0-9]+(?:-[a-z0-9]+)*)*(?::[0-9]{1,4})?(?:/[A-Za-z0-9._~-]*)*(?:\?[A-Za-z0-9._~=&-]*)?",
-}
-_FORMATS["date"] = _FORMATS["date"].replace("[0-9]{4}", "(?:[1-9][0-9]{3}|0[1-9][0-9]{2})", 1)  # no year 0
-_FORMATS["date-time"] = f"{_FORMATS['date']}T{_FORMATS['time']}"
-
-_CONTROL: Ranges = ((0, 0x1F), (0x7F, 0x9F))
-_PLAIN: Ranges = complement(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x9F)))
-"""Characters that stand for themselves in a JSON string. C1 controls could, but texts are better without."""
-
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
-
-
-def _in_string(character: Character) -> Pattern:
-    """How a JSON string spells a character of a set. Control characters without a short escape are left out."""
-    has = lambda c: any(low <= ord(c) <= high for low, high in character.ranges)
-    escaped = [literal("\\" + letter) for c, letter in _ESCAPES.items() if has(c)]
-    plain = intersect(character.ranges, _PLAIN)
-    return Either((*([Character(plain)] if plain else []), *escaped))
-
-
-_read = partial(read_regex, name="json_schema")
-_LETTER = _in_string(Character(complement(())))
-_QUOTE, _SPACE = literal('"'), optional(literal(" "))
-_STRING = Sequence((_QUOTE, Repeat(_LETTER, 0, None), _QUOTE))
-_INTEGER, _NUMBER = "-?(?:0|[1-9][0-9]*)", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-][0-9]+)?"
-_SCALARS = (_STRING, _read(_NUMBER), literal("true"), literal("false"), literal("null"))
 
 
 def read_schema(schema: Mapping | str) -> Pattern:
     """The pattern of JSON texts for ``schema``, a mapping or JSON text.
 
-    Raises RequestError, with the path of the fault, for a schema that is no schema, that no JSON satisfies, or that has a
-    keyword which is not supported.
+    Raises RequestError, with the path of the fault, for a schema that is no schema, that no JSON
+    satisfies, or that has a keyword which is not supported.
     """
     if isinstance(schema, str):
-        check_limit(len(schema), "LONGEST_PATTERN", f"json_schema: its length of {len(schema):,} characters", "shorten it")
+        check_limit(
+            len(schema), "LONGEST_PATTERN", f"json_schema: its length of {len(schema):,} characters", "shorten it"
+        )
         schema = parse_json("json_schema", schema)
     _check_depth(schema)
     _check_schema(schema)
@@ -95,8 +66,12 @@ def _check_depth(schema) -> None:
     while level:
         check_limit(depth, "MOST_SCHEMA_DEPTH", f"json_schema: its depth of {depth} levels", "use fewer levels")
         parts += len(level)
-        check_limit(parts, "LONGEST_PATTERN", "json_schema: the number of its parts", "use fewer")
-        held = [part.values() if isinstance(part, Mapping) else part for part in level if isinstance(part, Mapping | list | tuple)]
+        check_limit(parts, "LONGEST_PATTERN", "json_schema: the number of its values", "use fewer")
+        held = [
+            part.values() if isinstance(part, Mapping) else part
+            for part in level
+            if isinstance(part, Mapping | list | tuple)
+        ]
         level, depth = [inner for values in held for inner in values], depth + 1
 
 
@@ -119,13 +94,18 @@ class _Reader:
     """Reads the parts of one schema. None stands for a part that no JSON text satisfies."""
 
     def __init__(self, schema: Mapping):
-        self.schema, self.known, self.pieces = schema, {}, 0
+        self.schema, self.known, self.parts = schema, {}, 0
 
     def read(self, schema, path: str, within: dict[str, int]) -> Pattern | None:
         """The pattern of one part; ``within`` counts the references that lead to it."""
         kinds, alone = _check_keywords(schema, path)
-        self.pieces += 1
-        check_limit(self.pieces, "MOST_PIECES", "json_schema: its size with references written out", "refer less")
+        self.parts += 1
+        check_limit(
+            self.parts,
+            "MOST_SCHEMA_PARTS",
+            "json_schema: the number of its parts with references written out",
+            "refer less",
+        )
         if alone in ("enum", "const"):
             return self._values(schema, alone, kinds, path)
         if alone == "anyOf":
@@ -142,7 +122,7 @@ class _Reader:
             raise RequestError(f"json_schema: {path}.enum is empty; give at least one value")
         if kinds and not all(Draft202012Validator({"type": kinds}).is_valid(value) for value in values):
             raise RequestError(f"json_schema: {path}.{keyword} has a value that is not of type {schema['type']!r}")
-        return Either(tuple(_literal_json(value, f"{path}.{keyword}") for value in values))
+        return Either(tuple(_spell(json_text.constant, value, f"{path}.{keyword}") for value in values))
 
     def _reference(self, name: str, path: str, within: dict[str, int]) -> Pattern | None:
         if within.get(name, 0) >= RECURSIONS:
@@ -159,126 +139,94 @@ class _Reader:
             place = unquote(place).replace("~1", "/").replace("~0", "~")
             inside = isinstance(part, list) and place.isdecimal() and int(place) < len(part)
             if not name.startswith("#/") or not (inside or isinstance(part, Mapping) and place in part):
-                raise RequestError(f"json_schema: {path} {shorten(name)} is not found; refer to a part of this schema, such as #/$defs/x")
+                raise RequestError(
+                    f"json_schema: {path} {shorten(name)} is not found; refer to a part such as #/$defs/x"
+                )
             part = part[int(place)] if inside else part[place]
         return part
 
     def _object(self, schema, path: str, within) -> Pattern | None:
         if "properties" not in schema and schema.get("additionalProperties") is not False:
             return self._free_object(schema, path, within)
-        needed, parts = set(schema.get("required", ())), []
-        for name, value in schema.get("properties", {}).items():
+        needed, members, properties = set(schema.get("required", ())), [], schema.get("properties", {})
+        check_limit(len(properties), "MOST_PROPERTIES", f"json_schema: {path}.properties", "use fewer")
+        for name, value in properties.items():
             inner = self.read(value, f"{path}.properties{_step(name)}", within)
             if inner is None and name in needed:
                 return None
             if inner is not None:
-                parts.append((Sequence((_SPACE, _literal_json(name, path), _SPACE, literal(":"), _SPACE, inner)), name in needed))
-        return Sequence((literal("{"), _in_order(parts), _SPACE, literal("}")))
+                members.append((name, inner, name in needed))
+        return _spell(json_text.object_in_order, members, path)
 
     def _free_object(self, schema, path: str, within) -> Pattern | None:
         least, most = _bounds(schema, "minProperties", "maxProperties", path)
-        if least > 1:
-            raise RequestError(f"json_schema: {path}.minProperties above 1 is not supported: names might repeat; list them as properties")
+        if least > 1:  # an object may repeat a name, and then it has fewer properties
+            raise RequestError(f"json_schema: {path}.minProperties above 1 is not supported; list the properties")
         value = schema.get("additionalProperties", True)
-        value = self._anything(2) if value is True else self.read(value, f"{path}.additionalProperties", within)
+        value = _ANYTHING if value is True else self.read(value, f"{path}.additionalProperties", within)
         if value is None or most == 0:
-            return None if least else _EMPTY_OBJECT
-        return _object_of(value, least, most)
+            return None if least else json_text.EMPTY_OBJECT
+        return json_text.object_of(value, least, most)
 
     def _array(self, schema, path: str, within) -> Pattern | None:
         least, most = _bounds(schema, "minItems", "maxItems", path)
-        first = [self.read(part, f"{path}.prefixItems[{i}]", within) for i, part in enumerate(schema.get("prefixItems", ()))]
         if "prefixItems" in schema:
-            if not least <= len(first) or most is not None and len(first) > most or schema.get("items", False) is not False:
-                raise RequestError(f"json_schema: {path}.prefixItems is not supported beside items, or minItems or maxItems of another number")
-            if None in first:
-                return None
-            return Sequence((literal("["), _SPACE, _joined(first), _SPACE, literal("]")))
+            return self._tuple(schema, path, within, least, most)
         item = schema.get("items", True)
         if item is False:
             raise RequestError(f"json_schema: {path}.items is not supported as false; use maxItems 0")
-        item = self._anything(2) if item is True else self.read(item, f"{path}.items", within)
+        item = _ANYTHING if item is True else self.read(item, f"{path}.items", within)
         if item is None or most == 0:
-            return None if least else _EMPTY_ARRAY
-        return _array_of(item, least, most)
+            return None if least else json_text.EMPTY_ARRAY
+        return json_text.array_of(item, least, most)
+
+    def _tuple(self, schema, path: str, within, least: int, most: int | None) -> Pattern | None:
+        items = [self.read(part, f"{path}.prefixItems[{i}]", within) for i, part in enumerate(schema["prefixItems"])]
+        if least > len(items) or most is not None and most < len(items) or schema.get("items", False) is not False:
+            raise RequestError(
+                f"json_schema: {path}.prefixItems is not supported beside items, minItems or maxItems of another number"
+            )
+        return None if None in items else json_text.tuple_of(items)
 
     def _string(self, schema, path: str, within) -> Pattern:
         if "pattern" in schema:
-            where = f"json_schema: {path}.pattern {shorten(schema['pattern'])}"
-            return Sequence((_QUOTE, map_characters(read_regex(schema["pattern"], where), _in_string), _QUOTE))
+            name = f"json_schema: {path}.pattern {shorten(schema['pattern'])}"
+            return json_text.string_of(read_regex(schema["pattern"], name))
         if "format" in schema:
-            if schema["format"] not in _FORMATS:
-                raise RequestError(f"json_schema: {path}.format {shorten(schema['format'])} is not supported; use one of {', '.join(_FORMATS)}")
-            return Sequence((_QUOTE, _read(_FORMATS[schema["format"]]), _QUOTE))
-        return Sequence((_QUOTE, Repeat(_LETTER, *_bounds(schema, "minLength", "maxLength", path)), _QUOTE))
+            name, known = schema["format"], json_text.FORMATS
+            if name not in known:
+                known = ", ".join(known)
+                raise RequestError(f"json_schema: {path}.format {shorten(name)} is not supported; use one of {known}")
+            return json_text.string_of(read_regex(known[name], path))
+        return json_text.string(*_bounds(schema, "minLength", "maxLength", path))
 
     def _integer(self, schema, path: str, within) -> Pattern:
-        return _read(_INTEGER)
+        return json_text.INTEGER
 
     def _number(self, schema, path: str, within) -> Pattern:
-        return _read(_NUMBER)
+        return json_text.NUMBER
 
     def _boolean(self, schema, path: str, within) -> Pattern:
-        return Either((literal("true"), literal("false")))
+        return json_text.BOOLEAN
 
     def _null(self, schema, path: str, within) -> Pattern:
-        return literal("null")
-
-    def _anything(self, depth: int) -> Pattern:
-        """Any JSON value of at most ``depth`` levels of arrays and objects."""
-        if depth == 0:
-            return Either(_SCALARS)
-        inner = self._anything(depth - 1)
-        return Either((*_SCALARS, _array_of(inner, 0, None), _object_of(inner, 0, None)))
+        return json_text.NULL
 
 
-_EMPTY_ARRAY = Sequence((literal("["), _SPACE, literal("]")))
-_EMPTY_OBJECT = Sequence((literal("{"), _SPACE, literal("}")))
+_ANYTHING = json_text.anything(2)
 
 
-def _array_of(item: Pattern, least: int, most: int | None) -> Pattern:
-    return Sequence((literal("["), _SPACE, _repeat(item, literal(","), _SPACE, least, most), _SPACE, literal("]")))
-
-
-def _object_of(value: Pattern, least: int, most: int | None) -> Pattern:
-    member = Sequence((_STRING, _SPACE, literal(":"), _SPACE, value))
-    comma = Sequence((_SPACE, literal(",")))
-    return Sequence((literal("{"), _SPACE, _repeat(member, comma, _SPACE, least, most), _SPACE, literal("}")))
-
-
-def _repeat(part: Pattern, comma: Pattern, space: Pattern, least: int, most: int | None) -> Pattern:
-    """``part`` between ``least`` and ``most`` times, with ``comma`` and ``space`` between."""
-    more = Repeat(Sequence((comma, space, part)), max(least - 1, 0), None if most is None else most - 1)
-    return Sequence((part, more)) if least else optional(Sequence((part, more)))
-
-
-def _joined(parts: list[Pattern]) -> Pattern:
-    return Sequence(tuple(piece for i, part in enumerate(parts) for piece in ((literal(","), _SPACE, part) if i else (part,))))
-
-
-def _in_order(parts: list[tuple[Pattern, bool]]) -> Pattern:
-    """Members of an object in order, with commas between; each is a pattern and whether it is required."""
-    comma = Sequence((_SPACE, literal(",")))
-    needed = [i for i, (_, required) in enumerate(parts) if required]
-    after = lambda later: [Sequence((comma, p)) if required else optional(Sequence((comma, p))) for p, required in later]
-    if needed:  # the first that is required has those before it with commas behind them, those after it with commas before
-        early = [optional(Sequence((part, comma))) for part, _ in parts[: needed[0]]]
-        return Sequence((*early, parts[needed[0]][0], *after(parts[needed[0] + 1 :])))
-    return optional(Either(tuple(Sequence((part, *after(parts[i + 1 :]))) for i, (part, _) in enumerate(parts)))) if parts else Sequence()
+def _spell(write, value, path: str) -> Pattern:
+    """``write(value)``. Raises RequestError where JSON cannot spell it."""
+    try:
+        return write(value)
+    except (TypeError, ValueError):
+        raise RequestError(f"json_schema: {path} has a value that JSON cannot spell: {shorten(value)}") from None
 
 
 def _either(parts) -> Pattern | None:
     parts = [part for part in parts if part is not None]
     return Either(tuple(parts)) if parts else None
-
-
-def _literal_json(value, path: str) -> Pattern:
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode()
-    except (TypeError, ValueError):
-        raise RequestError(f"json_schema: {path} has a value that JSON cannot spell: {shorten(value)}") from None
-    return literal(text)
 
 
 def _bounds(schema, low: str, high: str, path: str) -> tuple[int, int | None]:
@@ -296,7 +244,10 @@ def _step(name: str) -> str:
 
 
 def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
-    """The types of one part, and the keyword among ``_ALONE`` that it has. Raises RequestError for what is not supported."""
+    """The types of one part, and the keyword among ``_ALONE`` that it has.
+
+    Raises RequestError for keywords that are not supported.
+    """
     if not isinstance(schema, Mapping):
         raise RequestError(f"json_schema: {path} must be an object with a type, not {shorten(schema)}")
     given = [name for name in schema if name not in _NOTES | _DEFINITIONS]
@@ -304,12 +255,22 @@ def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
     kinds = kinds if isinstance(kinds, list) else [kinds]
     for kind in kinds:
         if kind not in _OF_TYPE:
-            raise RequestError(f"json_schema: {path}.type {shorten(kind)} is not supported; use one of {', '.join(_OF_TYPE)}")
+            raise RequestError(
+                f"json_schema: {path}.type {shorten(kind)} is not supported; use one of {', '.join(_OF_TYPE)}"
+            )
     alone = next((name for name in _ALONE if name in given), None)
     known = {alone} if alone else _OF_TYPE[kinds[0]] if len(kinds) == 1 else set()
     for name in given:
         if name not in known | {"type"}:
-            beside = f" beside {alone}" if alone else " beside several types" if len(kinds) > 1 else f" for type {kinds[0]}" if kinds else ""
+            beside = (
+                f" beside {alone}"
+                if alone
+                else " beside several types"
+                if len(kinds) > 1
+                else f" for type {kinds[0]}"
+                if kinds
+                else ""
+            )
             raise RequestError(f"json_schema: {path}{_step(name)} is not supported{beside}; leave it out")
     if not kinds and not alone:
         raise RequestError(f"json_schema: {path} has no type; give one, or enum, const, anyOf or $ref")
@@ -320,7 +281,9 @@ def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
             raise RequestError(f"json_schema: {path}.{b} is not supported beside {a}; leave one out")
     missing = [name for name in schema.get("required", ()) if name not in schema.get("properties", {})]
     if missing:
-        raise RequestError(f"json_schema: {path}.required names {shorten(missing[0])}, which is not among its properties; describe it there")
+        raise RequestError(
+            f"json_schema: {path}.required names {shorten(missing[0])}, which is no property; describe it there"
+        )
     if "properties" in schema and isinstance(schema.get("additionalProperties"), Mapping):
         raise RequestError(f"json_schema: {path}.additionalProperties beside properties must be true or false")
     return kinds, alone

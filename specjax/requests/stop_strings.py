@@ -1,4 +1,4 @@
-"""Stop strings on the device: an automaton that knows how much of each string the text's end has matched."""
+"""Stop strings as an automaton: its states are the parts of strings that the text ends with."""
 
 import dataclasses
 from collections import deque
@@ -39,16 +39,19 @@ class Stops:
 
 
 def compile_stops(tokenizer, vocab_size: int, strings: Sequence[str]) -> Stops:
-    """The automaton of texts in which one of ``strings`` occurs, wherever tokens begin and end. Special tokens have no text.
+    """The automaton of texts in which one of ``strings`` occurs, wherever tokens begin and end.
 
-    Raises RequestError for an empty string and for more strings than ``limits`` allows.
+    Special tokens have no text. Raises RequestError for an empty string and for more strings than
+    ``limits`` allows.
     """
     if not all(strings):
         raise RequestError("a stop string is empty; leave it out")
     encoded = [string.encode(errors="replace") for string in strings]
     check_limit(len(encoded), "MOST_STOP_STRINGS", f"stop: the number of {len(encoded):,} strings", "give fewer")
     total = sum(map(len, encoded))
-    check_limit(total, "MOST_STOP_BYTES", f"stop: their length of {total:,} bytes together", "give fewer or shorter ones")
+    check_limit(
+        total, "MOST_STOP_BYTES", f"stop: their length of {total:,} bytes together", "give fewer or shorter ones"
+    )
     moves, accept = _aho_corasick(encoded)
     texts = token_bytes(tokenizer, vocab_size)
     table = walk_tokens(moves, texts, "stop")
@@ -57,9 +60,10 @@ def compile_stops(tokenizer, vocab_size: int, strings: Sequence[str]) -> Stops:
 
 
 def combine_stops(rows: Sequence[Stops | None]) -> tuple[StopAutomaton | None, np.ndarray]:
-    """The automaton of all rows, None where no row has stop strings, and the state in which each row begins, int32 [B].
+    """The automaton of all rows, and the state in which each row begins, int32 [B].
 
-    A row without stop strings begins in state 0.
+    The automaton is None where no row has stop strings. A row without stop strings begins in state
+    0.
     """
     distinct = list(dict.fromkeys(row for row in rows if row is not None))
     if not distinct:
@@ -72,7 +76,7 @@ def combine_stops(rows: Sequence[Stops | None]) -> tuple[StopAutomaton | None, n
 
 
 def _aho_corasick(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The state after each state and byte, [S, 256], and which states hold a complete string (Aho and Corasick 1975)."""
+    """The moves [S, 256] and the states that hold a complete string (Aho and Corasick 1975)."""
     children: list[dict[int, int]] = [{}]
     accept = [False]
     for string in strings:

@@ -9,7 +9,7 @@ from .characters import distinct_rows
 from .limits import MOST_CELLS, check_limit
 
 _SMALLEST, _STEP = (1024, 256), 4
-"""Sizes of tables, states and classes: the smallest size, and the ratio of one size to the next. Each size compiles anew."""
+"""The smallest numbers of states and classes, and the ratio of sizes. Each size compiles anew."""
 
 _PIECE = 2**21
 """Pairs of a state and a token that are walked at once."""
@@ -31,9 +31,10 @@ class TokenTable:
 
 
 def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> TokenTable:
-    """The table of a byte automaton, ``moves`` [S, 256], for tokens with these ``texts``; tokens without text are refused.
+    """The table of a byte automaton, ``moves`` [S, 256], for tokens with these ``texts``.
 
-    It holds the states that whole tokens reach from state 0. Raises RequestError where a limit of ``limits`` is reached.
+    Tokens without text are refused. The table holds the states that whole tokens reach from state
+    0. Raises RequestError where a limit of ``limits`` is reached.
     """
     kinds, kind_of = _group(moves, texts)
     lengths = np.array([len(kind) for kind in kinds], np.int64)
@@ -42,12 +43,13 @@ def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> 
         row[: len(kind)] = np.frombuffer(kind, np.uint8)
 
     weights = np.random.default_rng(0).integers(1, 2**63, len(moves), np.uint64)
-    sums = np.zeros(len(kinds), np.uint64)  # equal sums, equal behaviour: modulo 2^64 others collide with probability 2^-64
+    sums = np.zeros(len(kinds), np.uint64)  # of different tokens they are equal with probability 2^-64
     order, number = [0], np.full(len(moves), -1)
     number[0], done = 0, 0
     while done < len(order):
         states = np.array(order[done : done + max(_PIECE // max(len(kinds), 1), 1)])
-        check_limit((done + len(states)) * len(kinds), "MOST_TOKEN_STEPS", f"{name}: its states times the vocabulary", "simplify it")
+        steps = (done + len(states)) * len(kinds)
+        check_limit(steps, "MOST_TOKEN_STEPS", f"{name}: its states times the vocabulary", "simplify it")
         after = _walk(moves, states, letters, lengths)
         sums += weights[states] @ (after + 1).astype(np.uint64)
         reached = np.zeros(len(moves) + 1, bool)  # the last place is that of -1
@@ -62,7 +64,7 @@ def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> 
     check_limit(len(states) * width, "MOST_CELLS", f"{name}: its states times classes of tokens", "simplify it")
     after = _walk(moves, states, letters[examples], lengths[examples])
     table = np.where(after < 0, -1, number[after]).astype(np.int32)
-    table = np.column_stack([table, np.full(len(table), -1, np.int32)])  # the last class is that of tokens without text
+    table = np.column_stack([table, np.full(len(table), -1, np.int32)])  # last the tokens without text
     return TokenTable(states, table, np.append(classes.reshape(-1), width - 1)[kind_of])
 
 
@@ -98,7 +100,7 @@ def _walk(moves: np.ndarray, states: np.ndarray, letters: np.ndarray, lengths: n
 
 
 def add_class(table: TokenTable, tokens: Sequence[int], after: np.ndarray) -> TokenTable:
-    """The table with a class of its own for ``tokens``, which lead from each state to ``after`` [S]."""
+    """The table with one more class, of ``tokens``, that leads from each state to ``after`` [S]."""
     classes = table.classes.copy()
     classes[list(tokens)] = table.next.shape[1]
     return TokenTable(table.states, np.column_stack([table.next, after]).astype(np.int32), classes)
@@ -107,15 +109,18 @@ def add_class(table: TokenTable, tokens: Sequence[int], after: np.ndarray) -> To
 def stack_tables(tables: Sequence[TokenTable]) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Tables as one, behind a state 0 that every token stays in.
 
-    Returns the table [S, C], the classes [V] and the offset of each table's states. Sizes are rounded up, so that few
-    programs are compiled. Raises RequestError where the table is above ``limits.MOST_CELLS``.
+    Returns the table [S, C], the classes [V] and the offset of each table's states. Sizes are
+    rounded up, so that few programs are compiled. Raises RequestError for more tables or cells than
+    ``limits`` allows.
     """
+    check_limit(len(tables), "MOST_CONSTRAINTS", "the number of the batch's different constraints", "split the batch")
     joint, inverse = np.unique(np.stack([table.classes for table in tables]), axis=1, return_inverse=True)
     shape = 1 + sum(len(table.next) for table in tables), joint.shape[1]
     rounded = [_round_up(n, least) for n, least in zip(shape, _SMALLEST)]
     if rounded[0] * rounded[1] > MOST_CELLS:  # without room for growth, then
         rounded = shape
-    check_limit(rounded[0] * rounded[1], "MOST_CELLS", "the batch's constraints: states times classes of tokens", "split the batch")
+    cells = rounded[0] * rounded[1]
+    check_limit(cells, "MOST_CELLS", "the batch's constraints: states times classes of tokens", "split the batch")
     stacked, offsets = np.zeros(rounded, np.int32), [1]
     for table, columns in zip(tables, joint):
         wide = table.next[:, columns]
@@ -126,7 +131,7 @@ def stack_tables(tables: Sequence[TokenTable]) -> tuple[np.ndarray, np.ndarray, 
 
 
 def stack_states(first, values: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """Values of states in the order of ``stack_tables``, ``first`` for its state 0, and zeros up to ``size``."""
+    """Values of states as in ``stack_tables``: ``first`` for state 0, then zeros up to ``size``."""
     joined = np.concatenate([[first], *values])
     return np.pad(joined, (0, size - len(joined)))
 

@@ -1,4 +1,4 @@
-"""The bytes that each token stands for. Regular expressions and stop strings are matched against them, and texts are made of them."""
+"""The bytes of tokens. Constraints and stop strings match them, and texts are made of them."""
 
 import json
 import re
@@ -10,15 +10,17 @@ from ..errors import RequestError
 
 @lru_cache(8)
 def token_bytes(tokenizer, vocab_size: int) -> tuple[bytes | None, ...]:
-    """The bytes of each of ``vocab_size`` tokens; None for special tokens and ids that the tokenizer does not have.
+    """The bytes of each of ``vocab_size`` tokens; None for special tokens and ids without a token.
 
-    Reads byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece-like BPE (Llama 2, Mistral). Raises RequestError for other kinds.
+    Reads byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece-like BPE (Llama 2, Mistral).
+    Raises RequestError for other kinds.
     """
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     read_token = _reader_of(spec)
     if read_token is None:
         raise RequestError(
-            "stop strings, constraints and drafts of another vocabulary need byte-level or SentencePiece tokenizers, and this is neither"
+            "stop strings, constraints and drafts of another vocabulary need byte-level or SentencePiece tokenizers, "
+            "and this is neither"
         )
     special = {token["id"] for token in spec["added_tokens"] if token["special"]} | set(tokenizer.all_special_ids)
     added = {token["id"]: token["content"] for token in spec["added_tokens"]}
@@ -32,10 +34,11 @@ def token_bytes(tokenizer, vocab_size: int) -> tuple[bytes | None, ...]:
 def decode_continuation(tokenizer, vocab_size: int, prompt_ids: Sequence[int], new_ids: Sequence[int]) -> str:
     """The text that ``new_ids`` add to the text of ``prompt_ids``, special tokens left out.
 
-    The prompt's text and this text together are the text of all tokens. The text is made of the bytes in ``token_bytes``:
-    it matches the request's regular expression, it holds the stop strings that the device saw, and a first space stays, even
-    where the prompt has no text. Bytes that are no whole character become U+FFFD. A tokenizer of another kind decodes the
-    prompt with and without the new tokens, and the difference is the text.
+    The prompt's text and this text together are the text of all tokens. The text is made of the
+    bytes in ``token_bytes``: it matches the request's regular expression, it holds the stop strings
+    that the device saw, and a first space stays, even where the prompt has no text. Bytes that are
+    no whole character become U+FFFD. A tokenizer of another kind decodes the prompt with and
+    without the new tokens, and the difference is the text.
     """
     if has_bytes(tokenizer):
         table = token_bytes(tokenizer, vocab_size)
@@ -53,7 +56,7 @@ def has_bytes(tokenizer) -> bool:
 
 
 def _reader_of(spec: dict):
-    """The function from a token's spelling to its bytes, by the decoder in a tokenizer's specification; None if it is unknown."""
+    """The function from a token's spelling to its bytes; None for an unknown kind of decoder."""
     decoder = json.dumps(spec["decoder"], ensure_ascii=False)
     kinds = set(re.findall(r'"type": ?"(\w+)"', decoder))
     if "ByteLevel" in kinds:
@@ -63,7 +66,7 @@ def _reader_of(spec: dict):
 
 @lru_cache(1)
 def _byte_of() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, the others for the characters from 256 on."""
+    """GPT-2's alphabet: printable bytes as themselves, others as characters from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -26,12 +26,18 @@ def test_options_of_numpy_are_those_of_python():
                  stop_token_ids=np.array([7]), allowed_tokens=[np.int64(0), np.int16(5), 7], logprobs=np.int64(2), ignore_eos=np.True_)  # fmt: skip
     one, other = build(**plain), build(**numpy)
     assert jax.tree.structure(one.sampling) == jax.tree.structure(other.sampling)
-    for a, b in zip(jax.tree.leaves((one.sampling, one.limit, one.stop_ids)), jax.tree.leaves((other.sampling, other.limit, other.stop_ids))):
+    for a, b in zip(
+        jax.tree.leaves((one.sampling, one.limit, one.stop_ids)),
+        jax.tree.leaves((other.sampling, other.limit, other.stop_ids)),
+    ):
         np.testing.assert_array_equal(a, b)
         assert a.dtype == b.dtype
     np.testing.assert_array_equal(jax.random.key_data(one.keys), jax.random.key_data(other.keys))
     assert one.stop_ids[0].tolist() == [7] + [-1] * 7 and one.limit.tolist() == [14, 16]
-    assert np.flatnonzero(np.asarray(one.sampling.bias)[0] > -np.inf).tolist() == [0, 5, 7] and one.sampling.bias[0, 5] == 2
+    assert (
+        np.flatnonzero(np.asarray(one.sampling.bias)[0] > -np.inf).tolist() == [0, 5, 7]
+        and one.sampling.bias[0, 5] == 2
+    )
 
 
 def test_samples_repeat_the_options_of_their_prompts():
@@ -110,13 +116,25 @@ def test_bad_values_are_named_on_one_line(options, named):
 def test_too_many_prompts_and_rows():
     with pytest.raises(RequestError, match=r"5,000 prompts is above the limit of 4,096 \(MOST_PROMPTS\)"):
         build([5] * 5000)
-    with pytest.raises(RequestError, match=r"20,000 rows .prompts times samples. is above the limit of 16,384 \(MOST_ROWS\)"):
+    with pytest.raises(
+        RequestError, match=r"20,000 rows .prompts times samples. is above the limit of 16,384 \(MOST_ROWS\)"
+    ):
         build([5] * 20, n=1000)
+
+
+def test_different_constraints_stop_at_a_limit(monkeypatch):
+    monkeypatch.setattr("specjax.requests.limits.MOST_CONSTRAINTS", 3)
+    assert build([5] * 6, regex=["A", "B", "C"] * 2).samples == 1
+    for options in dict(regex=["A", "B", "C", "D"]), dict(stop=[["A"], ["B"], ["C"], ["D"]]):
+        with pytest.raises(RequestError, match=r"above the limit of 3 \(MOST_CONSTRAINTS\)"):
+            build([5] * 4, **options)
 
 
 def test_end_tokens_outside_the_vocabulary_are_refused():
     target = types.SimpleNamespace(config=TINY.replace(eos_token_ids=(0, V)), tokenizer=TARGET.tokenizer)
-    with pytest.raises(RequestError, match=f"eos_token_id of the model holds a token outside the vocabulary of {V}: {V}"):
+    with pytest.raises(
+        RequestError, match=f"eos_token_id of the model holds a token outside the vocabulary of {V}: {V}"
+    ):
         build(target=target)
 
 

@@ -1,5 +1,6 @@
 """Constraints over tokens against ``re`` and ``jsonschema``."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -36,7 +37,9 @@ def walk(compiled, rng, longest: int = 60) -> list[int]:
         assert allowed.size, "a dead end"
         if len(tokens) >= longest:
             after = compiled.table.next[state, compiled.table.classes[allowed]]
-            allowed = allowed[[0]] if allowed[0] == 0 else allowed[compiled.shortest[after] == compiled.shortest[after].min()]
+            allowed = (
+                allowed[[0]] if allowed[0] == 0 else allowed[compiled.shortest[after] == compiled.shortest[after].min()]
+            )
         token = int(rng.choice(allowed))
         if token == 0:
             assert compiled.shortest[state] == 0
@@ -55,7 +58,16 @@ def accepts(compiled, tokens) -> bool:
     return True
 
 
-REGEXES = [r"[0-9]{2}-[A-F]+", r"(AB|A)*C?", r"[^A-Z]{0,3}", r"A|AB|ABC", r"(0|1(01*0)*1)+", r"", r"(CA|B0)?", r"A(B|0CA)?-?"]
+REGEXES = [
+    r"[0-9]{2}-[A-F]+",
+    r"(AB|A)*C?",
+    r"[^A-Z]{0,3}",
+    r"A|AB|ABC",
+    r"(0|1(01*0)*1)+",
+    r"",
+    r"(CA|B0)?",
+    r"A(B|0CA)?-?",
+]
 
 
 @pytest.mark.parametrize("regex", REGEXES)
@@ -145,7 +157,9 @@ def test_automata_of_a_batch_keep_to_themselves():
     assert (states[:3] >= 0).all() and states[3, 1] == -1 and np.all(states[1] == 0)
     assert np.asarray(automaton.shortest)[states[[0, 2], 1]].tolist() == [0, 0]
     assert combine_constraints([None, None])[0] is None
-    assert automaton.next.shape == combine_constraints([one])[0].next.shape, "another constraint of this size must not recompile"
+    assert automaton.next.shape == combine_constraints([one])[0].next.shape, (
+        "another constraint of this size must not recompile"
+    )
 
 
 def test_states_along_a_tree_are_those_of_its_paths():
@@ -165,3 +179,19 @@ def test_states_along_a_tree_are_those_of_its_paths():
         for step in path:
             state = advance(automaton, state, jnp.asarray(tokens[step]))
         assert not path or states[path[-1]] == state
+
+
+def test_a_batch_of_too_many_constraints_is_refused():
+    one = compile_constraint(BYTES, (0,), 61, regex="A{3}")
+    compiled = [dataclasses.replace(one) for _ in range(257)]
+    assert combine_constraints(compiled[:256])[0] is not None
+    with pytest.raises(RequestError, match="MOST_CONSTRAINTS"):
+        combine_constraints(compiled)
+
+
+def test_tables_are_bounded_in_states_times_tokens(monkeypatch):
+    for limit, value in ("MOST_TOKEN_STEPS", 50), ("MOST_CELLS", 80):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"specjax.requests.limits.{limit}", value)
+            with pytest.raises(RequestError, match=rf"regex 'A.30.': .* above the limit of {value} .{limit}."):
+                compile_constraint(BYTES, (0,), 61, regex="A{30}", banned=frozenset([len(limit)]))

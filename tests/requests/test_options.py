@@ -38,7 +38,10 @@ def letters() -> PreTrainedTokenizerFast:
 def generators() -> dict[str, Generator]:
     tokenizer, model = letters(), tiny_model(0, 4.0, num_layers=1)
     target, draft = (LanguageModel(m, m.config, tokenizer, "letters") for m in (model, disturbed(model)))
-    return {m: Generator(target, m, draft if m == "draft_model" else None, num_speculative_tokens=3, capacity=256) for m in METHODS}
+    return {
+        m: Generator(target, m, draft if m == "draft_model" else None, num_speculative_tokens=3, capacity=256)
+        for m in METHODS
+    }
 
 
 PROMPTS = random_prompts(8, 12, V, seed=3)
@@ -60,7 +63,9 @@ def in_batch(generator: Generator, prompts: list[list[int]], **options) -> list:
     longest prompt: so all batches share a program."""
     more = ROWS - len(prompts)
     fields = {field.name: field.default for field in dataclasses.fields(Options)}
-    rows = lambda name: options[name] if isinstance(options.get(name), list) else [options.get(name, fields[name])] * len(prompts)
+    rows = lambda name: (
+        options[name] if isinstance(options.get(name), list) else [options.get(name, fields[name])] * len(prompts)
+    )
     filled = {name: rows(name) + [LAST.get(name, fields[name])] * more for name in {**options, **LAST}}
     return generator(prompts + [[5] * 20] * more, **filled)[: len(prompts)]
 
@@ -68,7 +73,9 @@ def in_batch(generator: Generator, prompts: list[list[int]], **options) -> list:
 def same(a, b) -> bool:
     """Equal results, log-probabilities up to rounding, figures of cost aside."""
     plain = ("text", "token_ids", "finish_reason", "stop_reason")
-    close = (a.logprobs is None) == (b.logprobs is None) and (a.logprobs is None or np.allclose(a.logprobs, b.logprobs, atol=1e-4))
+    close = (a.logprobs is None) == (b.logprobs is None) and (
+        a.logprobs is None or np.allclose(a.logprobs, b.logprobs, atol=1e-4)
+    )
     return all(getattr(a, name) == getattr(b, name) for name in plain) and close
 
 
@@ -83,7 +90,9 @@ def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, genera
     generator = generators[method]
     together = in_batch(generator, PROMPTS, **MIXED)
     order = [3, 0, 7, 1, 5, 2, 6, 4]
-    shuffled = in_batch(generator, [PROMPTS[i] for i in order], **{name: [values[i] for i in order] for name, values in MIXED.items()})
+    shuffled = in_batch(
+        generator, [PROMPTS[i] for i in order], **{name: [values[i] for i in order] for name, values in MIXED.items()}
+    )
     assert all(same(shuffled[place], together[i]) for place, i in enumerate(order))
     assert not any(result.stats.lossy for result in together)
     for i in (1, 2):  # stop strings, a constraint and log-probabilities, with a bias or penalties
@@ -113,7 +122,14 @@ GREEDY_OPTIONS = [
     dict(stop=["b", "7"], stop_token_ids=[20]),
     dict(regex=r"([a-m]{2}[0-9])+✓"),
     dict(choices=["abcabc", "xyz", "hello"]),
-    dict(repetition_penalty=1.2, frequency_penalty=0.2, logit_bias={7: 1.0}, min_new_tokens=4, stop=["ab"], regex=r"[a-z0-9]{4,40}"),
+    dict(
+        repetition_penalty=1.2,
+        frequency_penalty=0.2,
+        logit_bias={7: 1.0},
+        min_new_tokens=4,
+        stop=["ab"],
+        regex=r"[a-z0-9]{4,40}",
+    ),
 ]
 
 
@@ -158,7 +174,9 @@ def test_stop_strings_cut_texts_and_tokens_where_they_are_complete(method, gener
     results = in_batch(generator, prompts * 2, temperature=1.0, seed=seeds * 2, max_new_tokens=40, stop=strings)
     tokenizer, cut = generator.target.tokenizer, 0
     for free, stopped in zip(results[:24], results[24:]):
-        texts = [tokenizer.decode(free.token_ids[: k + 1], skip_special_tokens=True) for k in range(len(free.token_ids))]
+        texts = [
+            tokenizer.decode(free.token_ids[: k + 1], skip_special_tokens=True) for k in range(len(free.token_ids))
+        ]
         end = next((k for k, text in enumerate(texts) if any(s in text for s in stops)), None)
         if end is None:
             assert stopped.token_ids == free.token_ids and stopped.stop_reason is None
@@ -176,7 +194,9 @@ def test_a_stream_never_shows_what_it_would_take_back(generators):
     generator, prompts = generators["draft_model"], [prompt[:17] for prompt in random_prompts(12, 20, V, seed=8)]
     options = dict(temperature=1.0, max_new_tokens=40, logprobs=0)
     lists = dict(stop=["abc", "xyz", "q"], logit_bias=dict.fromkeys([1, 2, 3, 50, 51, 54], 2.0))
-    together = in_batch(generator, prompts, seed=list(range(12)), **options, **{name: [value] * 12 for name, value in lists.items()})
+    together = in_batch(
+        generator, prompts, seed=list(range(12)), **options, **{name: [value] * 12 for name, value in lists.items()}
+    )
     for i, prompt in enumerate(prompts):
         pieces, result = streamed(generator, prompt, rounds=1, seed=i, **options, **lists)
         shown = ""
@@ -189,7 +209,15 @@ def test_a_stream_never_shows_what_it_would_take_back(generators):
 @pytest.mark.parametrize("method", METHODS)
 def test_logprobs_are_those_of_the_model_alone(method, generators):
     generator = generators[method]
-    options = dict(max_new_tokens=12, temperature=0.7, repetition_penalty=1.3, seed=3, logprobs=3, regex="[a-zA-H0-9 ]{20,}", stop="~")
+    options = dict(
+        max_new_tokens=12,
+        temperature=0.7,
+        repetition_penalty=1.3,
+        seed=3,
+        logprobs=3,
+        regex="[a-zA-H0-9 ]{20,}",
+        stop="~",
+    )
     result = generator(PROMPTS[0], **options)
     assert len(result.logprobs) == len(result.top_logprobs) == len(result.token_ids) > 6
     for k, token in enumerate(result.token_ids):

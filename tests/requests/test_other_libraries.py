@@ -34,7 +34,9 @@ def test_options_of_other_libraries():
     assert Options.of(dict(num_return_sequences=3)).n == 3
     assert Options.of(dict(max_tokens=9)).max_new_tokens == 9
     schema = {"type": "integer"}
-    assert rename_options({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}) == {"json_schema": schema}
+    assert rename_options(
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    ) == {"json_schema": schema}
     assert rename_options({"response_format": {"type": "json_object"}}) == {"json_schema": {"type": "object"}}
     assert rename_options({"response_format": {"type": "text"}, "seed": 1}) == {"json_schema": None, "seed": 1}
 

@@ -17,7 +17,10 @@ def encode(prompts):
     return encode_prompts(prompts, TOKENIZER, TINY)
 
 
-@pytest.mark.parametrize("prompt", [[5, 6], (5, 6), np.array([5, 6]), np.array([5, 6], np.uint8), jnp.array([5, 6]), [np.int64(5), 6], range(5, 7)])
+@pytest.mark.parametrize(
+    "prompt",
+    [[5, 6], (5, 6), np.array([5, 6]), np.array([5, 6], np.uint8), jnp.array([5, 6]), [np.int64(5), 6], range(5, 7)],
+)
 def test_token_ids_of_all_kinds(prompt):
     assert is_single(prompt) and encode(prompt) == [[5, 6]] and all(type(id) is int for id in encode(prompt)[0])
     assert not is_single([prompt]) and encode([prompt, prompt]) == [[5, 6], [5, 6]]

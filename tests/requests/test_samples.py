@@ -43,5 +43,12 @@ def test_keys_do_not_follow_the_default_implementation():
 def test_rows_of_a_prompt_stand_together():
     rows = {"a": np.arange(6).reshape(3, 2), "b": jnp.arange(3)}
     repeated = repeat_rows(rows, 2)
-    assert repeated["a"].tolist() == [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5]] and repeated["b"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert repeated["a"].tolist() == [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5]] and repeated["b"].tolist() == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
     assert repeat_rows(rows, 1) is rows

@@ -65,7 +65,9 @@ def test_every_text_is_valid_for_its_schema(schema):
 )  # fmt: skip
 def test_texts_that_are_allowed_and_forbidden(schema, allowed, forbidden):
     compiled = automaton(schema)
-    assert [accepts(*compiled, text) for text in (*allowed, *forbidden)] == [True] * len(allowed) + [False] * len(forbidden)
+    assert [accepts(*compiled, text) for text in (*allowed, *forbidden)] == [True] * len(allowed) + [False] * len(
+        forbidden
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,9 +123,17 @@ def test_other_schemas_are_refused_by_the_path_of_the_fault(schema, named):
 
 
 def test_references_that_double_and_double_stop_at_a_limit():
-    names = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}}]} for i in range(40)}
+    names = {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}}]}
+        for i in range(40)
+    }
     with pytest.raises(RequestError, match="MOST_PIECES"):
         automaton({"$ref": "#/$defs/d0", "$defs": names | {"d40": NULL}})
+    every = [{"$ref": f"#/$defs/d{i}"} for i in range(12)]
+    with pytest.raises(RequestError, match="MOST_SCHEMA_PARTS"):
+        automaton({"$ref": "#/$defs/d0", "$defs": {f"d{i}": {"anyOf": [NULL, *every]} for i in range(12)}})
+    with pytest.raises(RequestError, match="MOST_PROPERTIES"):
+        automaton({"type": "object", "properties": {f"p{i}": NULL for i in range(1001)}})
     chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3000)}
     with pytest.raises(RequestError, match="nests too deeply"):
         automaton({"$ref": "#/$defs/d0", "$defs": chain | {"d3000": NULL}})

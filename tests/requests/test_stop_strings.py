@@ -31,7 +31,9 @@ along = jax.jit(advance_along)
 @given(st.lists(st.text("AB-", min_size=1, max_size=4), min_size=1, max_size=3), st.text("AB-", max_size=12))
 def test_stop_strings_are_found_where_find_finds_them(strings, text):
     automaton, start = combine_stops([compile_stops(BYTES, 61, strings)])
-    tokens = np.array([[ID[c.encode()] for c in text.ljust(12, "-")]], np.int32)  # of one length, so that one program does
+    tokens = np.array(
+        [[ID[c.encode()] for c in text.ljust(12, "-")]], np.int32
+    )  # of one length, so that one program does
     states = np.asarray(along(automaton, jnp.asarray(start), jnp.asarray(tokens)))[0, : len(text)]
     accepted = np.asarray(automaton.accept)[states].tolist()
     assert accepted == [any(s in text[: i + 1] for s in strings) for i in range(len(text))]

@@ -12,7 +12,19 @@ from specjax.errors import RequestError
 from specjax.requests.constraint import compile_constraint
 from specjax.requests.vocabulary import decode_continuation, token_bytes
 
-PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"playrunto✓", "▁pl", "ay", "run", "▁to", "▁run"]
+PIECES = [
+    "<unk>",
+    "<s>",
+    "</s>",
+    *(f"<0x{byte:02X}>" for byte in range(256)),
+    "▁",
+    *"playrunto✓",
+    "▁pl",
+    "ay",
+    "run",
+    "▁to",
+    "▁run",
+]
 
 
 def sentencepiece() -> PreTrainedTokenizerFast:
@@ -20,7 +32,9 @@ def sentencepiece() -> PreTrainedTokenizerFast:
     vocab = {piece: i for i, piece in enumerate(dict.fromkeys(PIECES))}
     tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
@@ -74,7 +88,9 @@ def test_bytes_of_both_kinds_of_tokenizers():
     text = "def naïve(): return '✓ \t\n'"
     assert b"".join(token_bytes(tokenizer, 4096)[t] for t in tokenizer.encode(text)) == text.encode()
     tokenizer = sentencepiece()
-    spelled = dict(zip(tokenizer.convert_ids_to_tokens(range(len(tokenizer))), token_bytes(tokenizer, len(tokenizer) + 1)))
+    spelled = dict(
+        zip(tokenizer.convert_ids_to_tokens(range(len(tokenizer))), token_bytes(tokenizer, len(tokenizer) + 1))
+    )
     expected = {"<unk>": None, "</s>": None, "▁pl": b" pl", "ay": b"ay", "<0xE2>": b"\xe2", "✓": "✓".encode()}
     assert {token: spelled[token] for token in expected} == expected
     assert token_bytes(tokenizer, len(tokenizer) + 1)[-1] is None
