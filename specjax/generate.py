@@ -109,7 +109,7 @@ class Generator:
         self.session.advance(decoding)
         results = self._results(decoding)
         self._remember(results)
-        return results[0] if single else results
+        return results[0] if single and len(results) == 1 else results
 
     def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
         """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result.
@@ -160,7 +160,7 @@ class Generator:
         batch = build_batch(Options.of(options), np.array([len(row) for row in ids]), self.target, self.processors)
         if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        return self.session.start(ids, batch)
+        return self.session.start([row for row in ids for _ in range(batch.samples)], batch)
 
     def _results(self, decoding: Decoding) -> list[Result]:
         return results_of(decoding, self.target, self.rule_name)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
@@ -77,7 +76,7 @@ def build_batch(
     constraint, start = combine_constraints(_count(_constraint(*one) for one in each))
     strings = [list(row["stop"] or ()) for row in rows]
     stops, stopping = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
-    numbers = read_numbers(options, B).replace(bias=jnp.asarray(bias), start=jnp.asarray(start))
+    numbers = read_numbers(options, B).replace(bias=jax.device_put(bias), start=jax.device_put(start))
     keys = make_keys(per_row("seed", options.seed, B, np.uint32, most=2**32 - 1), n)
     return Batch(
         sampling=repeat_rows(numbers, n).replace(constraint=constraint, processors=processors),

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -227,5 +226,6 @@ def combine_constraints(constraints: Sequence[Constraint | None]) -> tuple[Autom
     shortest = stack_states(0, [c.shortest for c in distinct], len(following))
     longest = stack_states(ENDLESS, [c.longest for c in distinct], len(following))
     start = dict(zip(distinct, offsets)) | {None: 0}
-    automaton = Automaton(*(jnp.asarray(array.astype(np.int32)) for array in (following, classes, shortest, longest)))
+    arrays = (array.astype(np.int32) for array in (following, classes, shortest, longest))
+    automaton = Automaton(*map(jax.device_put, arrays))
     return automaton, np.array([start[c] for c in constraints], np.int32)

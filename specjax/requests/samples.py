@@ -24,12 +24,13 @@ def make_keys(seeds: np.ndarray, n: int = 1) -> jax.Array:
     keys = repeat_rows(random_keys(seeds, len(seeds)), n)
     if n == 1:
         return keys
-    sample = jnp.asarray(np.tile(np.arange(n, dtype=np.uint32), len(seeds)))
+    sample = np.tile(np.arange(n, dtype=np.uint32), len(seeds))
     fold_in = jax.vmap(jax.random.fold_in)
-    others = fold_in(fold_in(keys, jnp.full(sample.shape, _SAMPLES, jnp.uint32)), sample)
-    return jnp.where(sample == 0, keys, others)
+    others = fold_in(fold_in(keys, jax.device_put(np.full_like(sample, _SAMPLES))), jax.device_put(sample))
+    return jnp.where(jax.device_put(sample == 0), keys, others)
 
 
 def repeat_rows(values, n: int):
     """A pytree of arrays [B, ...] with each row ``n`` times: [B * n, ...]."""
-    return values if n == 1 else jax.tree.map(lambda x: x[np.repeat(np.arange(len(x)), n)], values)
+    repeat = lambda x: (np if isinstance(x, np.ndarray) else jnp).repeat(x, n, axis=0)
+    return values if n == 1 else jax.tree.map(repeat, values)

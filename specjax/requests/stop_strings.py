@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -71,7 +70,7 @@ def combine_stops(rows: Sequence[Stops | None]) -> tuple[StopAutomaton | None, n
     following, classes, offsets = stack_tables([row.table for row in distinct])
     accept = stack_states(False, [row.accept for row in distinct], len(following))
     start = dict(zip(distinct, offsets)) | {None: 0}
-    automaton = StopAutomaton(jnp.asarray(following), jnp.asarray(classes.astype(np.int32)), jnp.asarray(accept))
+    automaton = StopAutomaton(*map(jax.device_put, (following, classes.astype(np.int32), accept)))
     return automaton, np.array([start[row] for row in rows], np.int32)
 
 
