@@ -40,6 +40,27 @@ def test_options_of_numpy_are_those_of_python():
     )
 
 
+SETTINGS = {
+    "x64": lambda: jax.enable_x64(True),
+    "rank promotion": lambda: jax.numpy_rank_promotion("raise"),
+    "transfer guard": lambda: jax.transfer_guard("disallow"),
+    "rbg": lambda: jax.default_prng_impl("rbg"),
+    "no jit": jax.disable_jit,
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_batch_is_the_same_under_every_setting_of_jax(setting):
+    options = dict(n=2, temperature=[0.5, 2.0], regex=["A+", None], stop=[["A"], None], logit_bias={5: 1.0})
+    plain = build(**options)
+    with SETTINGS[setting]():
+        batch = build(**options)
+    arrays = lambda b: (b.sampling, b.stops, b.stopping, b.limit, b.stop_ids, jax.random.key_data(b.keys))
+    for one, other in zip(jax.tree.leaves(arrays(plain)), jax.tree.leaves(arrays(batch)), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
 def test_samples_repeat_the_options_of_their_prompts():
     options = dict(temperature=[0.5, 2.0], seed=[3, 9], stop=[["A"], None], logprobs=[None, 2], stop_token_ids=[None, [7]],
                    regex=["A+", None], max_new_tokens=[4, 8], suppressed_tokens=[[9], []])  # fmt: skip
