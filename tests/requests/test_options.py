@@ -1,4 +1,4 @@
-"""Options as users give them: texts, stops, log-probabilities and streams of generators against plain decoding and plain Python."""
+"""Options through generators, against plain decoding and plain Python."""
 
 import dataclasses
 import re
@@ -38,8 +38,9 @@ def letters() -> PreTrainedTokenizerFast:
 def generators() -> dict[str, Generator]:
     tokenizer, model = letters(), tiny_model(0, 4.0, num_layers=1)
     target, draft = (LanguageModel(m, m.config, tokenizer, "letters") for m in (model, disturbed(model)))
+    drafting = {"none": {}, "ngram": {}, "draft_model": {"draft": draft}}
     return {
-        m: Generator(target, m, draft if m == "draft_model" else None, num_speculative_tokens=3, capacity=256)
+        m: Generator(target, m, capacity=256, **drafting[m], **({} if m == "none" else {"num_speculative_tokens": 3}))
         for m in METHODS
     }
 
@@ -58,16 +59,19 @@ ROWS = 64
 LAST = dict(max_new_tokens=1, regex="a+", stop=["~"], logprobs=20)
 
 
-def in_batch(generator: Generator, prompts: list[list[int]], **options) -> list:
-    """Results of a batch that is filled up to ROWS rows by one which asks for everything that makes a program of its own and has the
-    longest prompt: so all batches share a program."""
-    more = ROWS - len(prompts)
+def in_batch(generator: Generator, prompts: list[list[int]], n: int = 1, **options) -> list:
+    """Results of a batch of ROWS rows.
+
+    The last prompts have the longest prompt and every option that needs a program of its own, so that
+    all batches share a program. Their results are left out.
+    """
+    more = ROWS // n - len(prompts)
     fields = {field.name: field.default for field in dataclasses.fields(Options)}
     rows = lambda name: (
         options[name] if isinstance(options.get(name), list) else [options.get(name, fields[name])] * len(prompts)
     )
     filled = {name: rows(name) + [LAST.get(name, fields[name])] * more for name in {**options, **LAST}}
-    return generator(prompts + [[5] * 20] * more, **filled)[: len(prompts)]
+    return generator(prompts + [[5] * 20] * more, n=n, **filled)[: len(prompts) * n]
 
 
 def same(a, b) -> bool:
@@ -101,6 +105,16 @@ def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, genera
         assert same(generator(prompt, **alone), together[i]), i
         pieces, result = streamed(generator, prompt, rounds=1 + i % 3, **alone)
         assert same(result, together[i]) and "".join(pieces) == together[i].text, i
+
+
+@pytest.mark.parametrize("method", METHODS[:2])
+def test_samples_are_those_of_any_number_and_the_first_is_that_of_the_seed(method, generators):
+    options = dict(temperature=2.0, max_new_tokens=12, seed=[7, 8])
+    alone, two, four = (in_batch(generators[method], PROMPTS[:2], n, **options) for n in (1, 2, 4))
+    assert same(alone[0], two[0]) and same(alone[1], two[2])
+    for b in range(2):
+        assert all(map(same, two[2 * b : 2 * b + 2], four[4 * b : 4 * b + 2]))
+        assert len({tuple(result.token_ids) for result in four[4 * b : 4 * b + 4]}) == 4
 
 
 def streamed(generator, prompt, **options):
@@ -232,13 +246,13 @@ def test_cache_and_text_agree_after_a_stop(generators):
     generator = generators["draft_model"]
     ids = [PROMPTS[0]]
     options = dict(max_new_tokens=40, temperature=1.0, seed=2, stop=["a", "e", "i"], logprobs=0)
-    state, batch, times = generator._start(ids, Options.of(options))
-    state = generator._run(state, 10_000, times)
-    (result,) = results_of(state, batch, ids, generator.target, "auto", times)
+    decoding = generator.start(ids, **options)
+    generator.session.advance(decoding)
+    (result,) = results_of(decoding, generator.target, "auto")
     assert result.finish_reason == "stop"
-    assert int(state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
-    again = generator._run(state, 20_000, times)
-    assert int(again.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
+    assert int(decoding.state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
+    generator.session.advance(decoding, 5)
+    assert int(decoding.state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
 
 
 @pytest.mark.parametrize(
@@ -278,7 +292,7 @@ def test_bad_options_are_named_before_anything_is_compiled(options, named, gener
     fresh = Generator(generators["none"].target)
     with pytest.raises(RequestError, match=re.escape(named)) as error:
         fresh([5, 6, 7], **options)
-    assert "\n" not in str(error.value) and not fresh._compiled
+    assert "\n" not in str(error.value) and not fresh.session._compiled
 
 
 @pytest.mark.parametrize(
