@@ -1,30 +1,94 @@
-"""Checks of what users ask for, made before anything is loaded or compiled, and the names that other libraries taught them."""
+"""Checks of values that users give. They run on the host, before anything is loaded or compiled."""
+
+import json
 
 import numpy as np
 
-from .errors import RequestError
+from .errors import RequestError, SpecjaxError
 
 LARGEST = 2**31 - 1
+"""The upper bound of a number that has no other: the largest int32."""
+
+DEEPEST = 100
+"""Levels of lists and objects in the deepest JSON text that is read."""
 
 
 def per_row(name: str, value, batch: int, dtype, least=0, most=LARGEST, above: bool = False) -> np.ndarray:
-    """``value``, one number or a list with one for each row, as an array [batch]. Raises RequestError that names it.
+    """The array [batch] of ``value``, which is one number or a list with one number for each row.
 
     Args:
-      least, most: bounds, themselves allowed; ``above`` excludes the lower one.
+      name: the option's name in messages.
+      least, most: bounds; both are allowed values, except that ``above`` excludes the lower one.
+
+    Raises RequestError for booleans, text, NaN, fractions where ``dtype`` is an integer type,
+    numbers out of bounds and lists of another length.
     """
-    array = np.asarray(value)
-    whole = np.issubdtype(dtype, np.integer)
-    if array.dtype.kind not in ("iu" if whole else "iuf") or not np.all((array > least if above else array >= least) & (array <= most)):
-        bounds = f"{'above' if above else 'at least'} {least}" + (f" and at most {most}" if most < LARGEST else "")
-        raise RequestError(f"{name} must be a {'whole ' * whole}number, {bounds}, not {value}")
-    if array.shape not in ((), (batch,)):
-        raise RequestError(f"{name} has {array.size} values for {batch} prompts; give one value, or one for each prompt")
+    kinds = "iu" if np.issubdtype(dtype, np.integer) else "iuf"
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # a ragged list
+        array = np.asarray(None)
+    if array.size == 0:
+        raise RequestError(f"{name} is empty; give one number, or one for each prompt")
+    if (
+        array.dtype.kind not in kinds
+        or not _within(array, least, most, above)
+        or not _within(array.astype(dtype), least, most, above)
+    ):
+        number = "a whole number" if kinds == "iu" else "a number"
+        bounds = f"{'above' if above else 'at least'} {least} and at most {most}"
+        raise RequestError(f"{name} must be {number}, {bounds}, not {shorten(value)}")
+    if array.ndim > 1:
+        raise RequestError(f"{name} has shape {array.shape}; give one number, or a list with one for each prompt")
+    if array.ndim == 1 and array.size != batch:
+        raise RequestError(
+            f"{name} has {array.size} values for {batch} prompts; give one value, or one for each prompt"
+        )
     return np.broadcast_to(array, batch).astype(dtype)
 
 
-def whole(name: str, value, least: int = 1) -> int:
-    """``value`` as a whole number of at least ``least``. Raises RequestError that names it."""
-    if np.ndim(value):
-        raise RequestError(f"{name} must be one whole number, not {value}")
-    return int(per_row(name, value, 1, np.int64, least)[0])
+def _within(array: np.ndarray, least, most, above: bool) -> bool:
+    return bool(np.all((array > least if above else array >= least) & (array <= most)))
+
+
+def whole(name: str, value, least: int = 1, most: int = LARGEST) -> int:
+    """``value`` as a whole number from ``least`` to ``most``. Raises RequestError that names it."""
+    if isinstance(value, list | tuple) or getattr(value, "ndim", 0):
+        raise RequestError(f"{name} must be one whole number, not {shorten(value)}")
+    return int(per_row(name, value, 1, np.int64, least, most)[0])
+
+
+def shorten(value, longest: int = 60) -> str:
+    """``value`` as Python writes it, on one line of at most ``longest`` characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = RequestError):
+    """The value of a JSON text.
+
+    Raises ``error``, with ``name`` first, for a text that is not JSON or nests more than ``DEEPEST`` levels.
+    """
+    try:
+        value = json.loads(text)
+        depth = _depth(value)
+    except RecursionError:
+        depth = DEEPEST + 1
+    except ValueError as reason:
+        raise error(f"{name} is not JSON ({reason}); mend it") from None
+    if depth > DEEPEST:
+        raise error(f"{name} nests too deeply; use at most {DEEPEST} levels")
+    return value
+
+
+def _depth(value) -> int:
+    """Levels of lists and objects, counted without recursion."""
+    depth, level = 0, [value]
+    while level := [
+        item
+        for outer in level
+        if isinstance(outer, (dict, list))
+        for item in (outer.values() if isinstance(outer, dict) else outer)
+    ]:
+        depth += 1
+    return depth

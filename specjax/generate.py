@@ -14,8 +14,10 @@ from .drafter import Models, Nothing, TrainedHead
 from .drafters import all_options, check_drafts, check_options, default_method, make_drafter, needs_of
 from .errors import RequestError
 from .heads.base import Head
-from .requests.options import Options, batched
+from .requests.batch import build_batch
+from .requests.options import Options
 from .requests.other_libraries import from_other_libraries
+from .requests.prompts import encode_prompts, is_single
 from .requests.shared_vocabulary import translate_draft
 from .result import Result, results_of, settled_text
 from .sampling import check_processors
@@ -102,12 +104,12 @@ class Generator:
         Returns a Result for one prompt, and a list of them for a list. Raises RequestError for bad input before any
         compilation, and NumericsError where the model produces NaN.
         """
-        single = _is_one(prompts)
-        decoding = self.start([prompts] if single else prompts, **options)
+        single = is_single(prompts)
+        decoding = self.start(prompts, **options)
         self.session.advance(decoding)
         results = self._results(decoding)
         self._remember(results)
-        return results[0] if single else results
+        return results[0] if single and len(results) == 1 else results
 
     def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
         """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result.
@@ -115,10 +117,10 @@ class Generator:
         Text that was yielded is final. Half a character waits for its other bytes, and the possible beginning of a stop
         string for its rest.
         """
-        if not _is_one(prompt):
+        if not is_single(prompt):
             raise RequestError("stream takes one prompt; call the generator for a batch")
         whole("rounds", rounds)
-        decoding = self.start([prompt], **options)
+        decoding = self.start(prompt, **options)
         shown = ""
         while True:
             self.session.advance(decoding, rounds)
@@ -152,13 +154,13 @@ class Generator:
         """The first of ``drafts``."""
         return next(iter(self.drafts), None)
 
-    def start(self, prompts: Sequence[Prompt], **options) -> Decoding:
-        """Reads a list of prompts; ``session.advance`` goes on from there."""
-        ids = self._encode(prompts)
-        batch = batched(Options.of(options), np.array([len(row) for row in ids]), self.target, self.processors)
+    def start(self, prompts: Prompt | Sequence[Prompt], **options) -> Decoding:
+        """Reads a prompt or a list of prompts; ``session.advance`` goes on from there."""
+        ids = encode_prompts(prompts, self.target.tokenizer, self.target.config)
+        batch = build_batch(Options.of(options), np.array([len(row) for row in ids]), self.target, self.processors)
         if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        return self.session.start(ids, batch)
+        return self.session.start([row for row in ids for _ in range(batch.samples)], batch)
 
     def _results(self, decoding: Decoding) -> list[Result]:
         return results_of(decoding, self.target, self.rule_name)
@@ -166,23 +168,6 @@ class Generator:
     def _remember(self, results: list[Result]) -> None:
         texts = [[*r.prompt_token_ids, *r.token_ids] for r in results]
         self.session.parameters = self.drafter.remember(self.session.parameters, texts)
-
-    def _encode(self, prompts) -> list[list[int]]:
-        if not prompts:
-            raise RequestError("the list of prompts is empty; give at least one")
-        config, rows = self.target.config, []
-        for prompt in prompts:
-            ids = self.target.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
-            if len(prompt) == 0 or not ids:
-                raise RequestError("the prompt is empty; give at least one token")
-            if min(ids) < 0 or max(ids) >= config.vocab_size:
-                raise RequestError(f"the prompt holds a token outside the vocabulary of {config.vocab_size}")
-            if len(ids) > config.context:
-                raise RequestError(
-                    f"the prompt has {len(ids)} tokens and the model's context is {config.context}; shorten it"
-                )
-            rows.append(ids)
-        return rows
 
 
 def generate(
@@ -232,11 +217,6 @@ def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...
 def as_list(draft) -> tuple:
     """The drafts that a user gave, none, one or a list, as a tuple."""
     return () if draft is None else tuple(draft) if isinstance(draft, list | tuple) else (draft,)
-
-
-def _is_one(prompts) -> bool:
-    """Whether this is one prompt, a string or token ids, rather than a list of prompts."""
-    return isinstance(prompts, str) or len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence, np.ndarray))
 
 
 def _hashable(value):

@@ -7,7 +7,7 @@ import numpy as np
 
 from .checkpoints.load import LanguageModel
 from .errors import NumericsError
-from .requests.vocabulary import token_bytes
+from .requests.vocabulary import decode_continuation, token_bytes
 from .session import Decoding
 from .stats import Stats, stats_of
 from .verify import LOSSY
@@ -60,7 +60,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
     for b, prompt in enumerate(decoding.prompts):
         place = slice(len(prompt), lengths[b] + 1)
         new = tokens[b, place].tolist()
-        text = target.tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = decode_continuation(target.tokenizer, target.config.vocab_size, prompt, new)
         text, stop_string = _cut(text, new, target, batch.stop_strings[b])
         stopped = stop_string is not None or bool(new) and new[-1] in batch.stop_ids[b]
         by_id = stopped and stop_string is None and new[-1] in batch.extra_stops[b]

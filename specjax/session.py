@@ -17,7 +17,8 @@ from .drafter import Drafter
 from .errors import RequestError
 from .parallel import use_mesh_of
 from .prefill import Requests, prefill
-from .requests.options import MOST_LOGPROBS, Batch
+from .requests.batch import Batch
+from .requests.options import MOST_LOGPROBS
 from .state import DecodeState, RequestOptions
 
 _LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512

@@ -18,7 +18,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from .checks import shorten
 from .errors import RequestError
+
+MOST_TREE_NODES = 4096
+"""Nodes of a tree that a user names, the root not counted."""
+
+LARGEST_TREE_FILE = 2**20
+"""Bytes of a file that holds a tree."""
 
 
 @struct.dataclass
@@ -90,13 +97,17 @@ class Topology:
 def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
     """The tree of a list of paths, as Medusa's choices are published: a node is the ranks on the way to it.
 
-    The root is not listed. Raises RequestError for an empty list, a node named twice, or a node without its parent.
+    The root is not listed. Raises RequestError for an empty list, a node named twice, a node without its parent, or more
+    than ``MOST_TREE_NODES`` nodes.
     """
-    paths = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
+    paths = [tuple(path) for path in itertools.islice(paths, MOST_TREE_NODES + 1)]
+    if len(paths) > MOST_TREE_NODES:
+        raise RequestError(f"the tree is above the limit of {MOST_TREE_NODES:,} nodes (MOST_TREE_NODES); use fewer")
     if not paths or not all(paths):
         raise RequestError("the tree has no node besides its root; list the ranks on the way to each, such as (0,), (0, 0), (1,)")
     if not all(isinstance(rank, int) and rank >= 0 for path in paths for rank in path):
         raise RequestError("the tree has a rank that is no whole number from 0; ranks count the choices after a node")
+    paths = sorted(paths, key=lambda path: (len(path), path))
     number = {(): 0}
     for path in paths:
         if path in number:
@@ -110,8 +121,9 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
 def expansion(widths: Sequence[int]) -> Topology:
     """The tree ``<k1, k2, ..., km>`` in which every node at depth i - 1 has k_i children (SpecInfer, section 3)."""
     if not widths or not all(isinstance(k, int) and k >= 1 for k in widths):
-        raise RequestError(f"tree widths must be whole numbers from 1, one for each level, not {tuple(widths)}")
-    return from_paths(path for m in range(1, len(widths) + 1) for path in itertools.product(*map(range, widths[:m])))
+        raise RequestError(f"tree widths must be whole numbers from 1, one for each level, not {shorten(tuple(widths))}")
+    levels = [range(min(k, MOST_TREE_NODES + 1)) for k in widths]
+    return from_paths(path for m in range(1, len(levels) + 1) for path in itertools.product(*levels[:m]))
 
 
 def as_topology(tree) -> Topology:
@@ -130,20 +142,31 @@ def as_topology(tree) -> Topology:
     try:
         parts = [part if isinstance(part, int) else tuple(map(operator.index, part)) for part in tree]
     except TypeError:
-        raise RequestError(f"tree must be widths such as 1,1,3,1, a TOML file or a list of paths, not {tree!r}") from None
+        raise RequestError(f"tree must be widths such as 1,1,3,1, a TOML file or a list of paths, not {shorten(tree)}") from None
     return expansion(parts) if all(isinstance(part, int) for part in parts) else from_paths(parts)
 
 
 def topology(text: str) -> Topology:
     """The topology in a text: widths such as "1,1,3,1", or a TOML file with ``paths``, see ``from_paths``."""
-    if all(width.strip().isdecimal() for width in text.split(",")):
+    if all(width.strip().isdecimal() and len(width) < 20 for width in text.split(",")):
         return expansion([int(width) for width in text.split(",")])
     try:
-        paths = tomllib.loads(Path(text).read_text()).get("paths")
+        if Path(text).exists() and not Path(text).is_file():
+            raise RequestError(f"tree {shorten(text)} is no regular file; name a TOML file")
+        with open(text, "rb") as file:
+            content = file.read(LARGEST_TREE_FILE + 1)
+        if len(content) > LARGEST_TREE_FILE:
+            raise RequestError(f"{text} is above the limit of {LARGEST_TREE_FILE:,} bytes (LARGEST_TREE_FILE); use fewer nodes")
+        paths = tomllib.loads(content.decode()).get("paths")
     except OSError as error:
-        raise RequestError(f"tree {text!r} is neither widths such as 1,1,3,1 nor a file that can be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = f"neither widths such as 1,1,3,1 nor a file that can be read ({error.strerror})"
+        raise RequestError(f"tree {shorten(text)} is {reason}") from None
+    except RequestError:
+        raise
+    except ValueError as error:
         raise RequestError(f"{text}: not TOML ({error})") from None
+    except RecursionError:
+        raise RequestError(f"{text} nests too deeply to be read; use fewer levels") from None
     if not isinstance(paths, list) or not all(isinstance(path, list) for path in paths):
         raise RequestError(f"{text}: no tree; give paths = [[0], [0, 0], [1]], the ranks on the way to each node")
     return from_paths(paths)

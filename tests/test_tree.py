@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.tree import Tree, ancestors, chain
+from specjax.errors import RequestError
+from specjax.tree import LARGEST_TREE_FILE, Tree, ancestors, as_topology, chain
 
 
 def upwards(parent: np.ndarray) -> np.ndarray:
@@ -74,3 +75,25 @@ def test_chain_keeps_what_it_is_given():
     assert chain(jnp.array([7, 8, 9])).valid.all() and chain(jnp.array([7])).q is None
     batch = jax.vmap(chain)(jnp.zeros((5, 3), int), jnp.zeros((5, 3, 4)))
     assert batch.max_depth == 2 and batch.parent.shape == (5, 3) and batch.valid.all()
+
+
+def test_trees_beyond_the_limits_are_refused_before_they_are_built(tmp_path):
+    large, deep = tmp_path / "large.toml", tmp_path / "deep.toml"
+    large.write_bytes(b"#" * (LARGEST_TREE_FILE + 1))
+    deep.write_text("paths = " + "[" * 100_000)
+    assert len(as_topology((64, 63)).parent) == 4097  # 4096 nodes and the root
+    for tree, named in [
+        ((64, 64), "MOST_TREE_NODES"),
+        ((1000,) * 1000, "MOST_TREE_NODES"),
+        ("99999999999,9", "MOST_TREE_NODES"),
+        (large, "LARGEST_TREE_FILE"),
+        (deep, "nests too deeply"),
+        (tmp_path, "no regular file"),
+        ("a\0b", "null byte"),
+        ("9" * 5000, "neither widths"),
+        ([0] * 1000, "not (0, 0, "),
+        (7, "not 7"),
+    ]:
+        with pytest.raises(RequestError) as error:
+            as_topology(tree)
+        assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 250

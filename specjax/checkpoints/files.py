@@ -1,12 +1,11 @@
 """Files of a checkpoint: JSON, and the files with weights. Only regular files are opened."""
 
-import json
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
-from ..errors import CheckpointError, SpecjaxError
+from ..checks import parse_json
+from ..errors import CheckpointError
 from .fields import show
 
 WEIGHTS = (
@@ -22,9 +21,6 @@ WEIGHTS = (
 LARGEST = 1 << 26
 """Bytes of the largest JSON file that is read."""
 
-DEEPEST = 100
-"""Levels of lists and objects in the deepest JSON text that is read."""
-
 _FILE_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\0]+")
 
 
@@ -37,27 +33,6 @@ def check_file(path: Path) -> None:
         raise CheckpointError(f"{path}: not a regular file; replace it by a file of the checkpoint")
 
 
-def parse_json(text: str | bytes, where: str, error: type[SpecjaxError] = CheckpointError) -> Any:
-    """The value of a JSON text.
-
-    Args:
-      where: the place of the text, for messages.
-      error: the class that is raised.
-
-    Raises ``error`` for a text that is not JSON or that nests more than ``DEEPEST`` levels.
-    """
-    try:
-        value = json.loads(text)
-        depth = _depth(value)
-    except RecursionError:
-        depth = DEEPEST + 1
-    except ValueError as reason:
-        raise error(f"{where}: not readable as JSON ({reason}); mend it or download it again") from None
-    if depth > DEEPEST:
-        raise error(f"{where}: JSON is nested more than {DEEPEST} levels deep; use at most {DEEPEST}")
-    return value
-
-
 def read_json(path: Path) -> dict:
     """The object in a JSON file.
 
@@ -67,7 +42,7 @@ def read_json(path: Path) -> dict:
         check_file(path)
         if path.stat().st_size > LARGEST:
             raise CheckpointError(f"{path}: has {path.stat().st_size} bytes; a JSON file has at most {LARGEST}")
-        value = parse_json(path.read_bytes(), str(path))
+        value = parse_json(str(path), path.read_bytes(), CheckpointError)
     except FileNotFoundError:
         raise CheckpointError(
             f"{path.parent}: no {path.name} here; name a directory with a Hugging Face checkpoint"
@@ -104,16 +79,3 @@ def _indexed(index: Path) -> list[str]:
                 f"{index}: weight_map puts {show(tensor)} into {show(file)}; name a file in the directory of the index"
             )
     return sorted(set(weight_map.values()))
-
-
-def _depth(value: Any) -> int:
-    """Levels of lists and objects, counted without recursion."""
-    depth, level = 0, [value]
-    while level := [
-        item
-        for outer in level
-        if isinstance(outer, (dict, list))
-        for item in (outer.values() if isinstance(outer, dict) else outer)
-    ]:
-        depth += 1
-    return depth

@@ -1,7 +1,6 @@
 """The arguments that several commands share, and the way from them to the library."""
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -153,27 +152,28 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
 
 def given_sampling(args: argparse.Namespace) -> dict:
     """The sampling options that the user gave, as ``Generator`` takes them. Raises RequestError for numbers out of bounds."""
-    from ..requests.options import Options, checked_numbers
+    from ..requests.options import Options, read_numbers
 
     given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
     for option in ("logit_bias", "json_schema"):
         if option in given:
             given[option] = _read_json(option, given[option])
-    checked_numbers(Options.of(given), 1)
+    read_numbers(Options.of(given), 1)
     return given
 
 
 def _read_json(option: str, text: str) -> dict:
     """JSON from an argument, or from the file that the argument names after an @."""
+    from ..checks import parse_json
+
     flag = f"--{option.replace('_', '-')}"
     try:
-        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+        text = Path(text[1:]).read_text() if text.startswith("@") else text
     except OSError as error:
         raise RequestError(f"{flag}: {text[1:]} cannot be read ({error.strerror}); name another file") from None
-    except RecursionError:
-        raise RequestError(f"{flag} nests too deeply; use fewer levels") from None
-    except ValueError as error:
-        raise RequestError(f"{flag} is not JSON ({error}); give an object, or @FILE") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{flag}: {text[1:]} is not UTF-8 ({error.reason}); save it as UTF-8") from None
+    value = parse_json(flag, text)
     if not isinstance(value, dict):
         raise RequestError(f'{flag} must be a JSON object such as {{"a": 1}}')
     return value

@@ -13,7 +13,8 @@ from scipy import stats
 from ..context import Context, advance_along
 from ..errors import RequestError
 from ..generate import Generator
-from ..requests.options import Options, batched
+from ..requests.batch import build_batch
+from ..requests.options import Options
 from ..result import Result
 from ..sampling import adjust
 from ..session import Session
@@ -187,7 +188,7 @@ def _difference(i: int, result: Result, plain: Result, generator: Generator, opt
 
     def logits(ids: list[int], prompt: int) -> np.ndarray:
         raw = logits_after(generator.target, ids, prompt)
-        batch = batched(Options.of(options), np.array([prompt]), generator.target, generator.processors)
+        batch = build_batch(Options.of(options), np.array([prompt]), generator.target, generator.processors)
         return _adjust_after(raw, ids, prompt, batch)
 
     return difference(i, result, plain, generator.target, logits)

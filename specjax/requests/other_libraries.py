@@ -1,19 +1,71 @@
-"""The names of other libraries: arguments of transformers and vLLM become arguments of a ``Generator``."""
+"""The names that transformers, vLLM and OpenAI have for the arguments of specjax."""
 
+from collections.abc import Mapping
+
+from ..checks import shorten
 from ..errors import RequestError
 
+_RENAMED = {"num_return_sequences": "n", "max_tokens": "max_new_tokens"}
+"""Options of transformers and vLLM by their names there, and their names here."""
 
-def from_other_libraries(setting: dict, assistant_model=None, prompt_lookup_num_tokens=None, speculative_config: dict | None = None) -> dict:
-    """``setting``, the arguments of a Generator, with those of transformers and vLLM worked in. Raises RequestError."""
+
+def from_other_libraries(
+    setting: dict, assistant_model=None, prompt_lookup_num_tokens=None, speculative_config: Mapping | None = None
+) -> dict:
+    """The arguments of a Generator, ``setting``, with those of transformers and vLLM among them.
+
+    Raises RequestError where the method is named twice and for a field of ``speculative_config``
+    that does not exist.
+    """
     given = [x is not None for x in (assistant_model, prompt_lookup_num_tokens, speculative_config)]
     if sum(given) > 1 or any(given) and (setting.get("method") or setting.get("draft") is not None):
-        raise RequestError("give the method once: method and draft, assistant_model, prompt_lookup_num_tokens or speculative_config")
+        raise RequestError(
+            "give the method once: method and draft, assistant_model, prompt_lookup_num_tokens or speculative_config"
+        )
     if assistant_model is not None:
         return setting | {"method": "draft_model", "draft": assistant_model}
     if prompt_lookup_num_tokens is not None:
         return setting | {"method": "ngram", "num_speculative_tokens": prompt_lookup_num_tokens}
+    if speculative_config is None:
+        return setting
+    if not isinstance(speculative_config, Mapping):
+        raise RequestError(f"speculative_config must be a dict, not {shorten(speculative_config)}")
     known = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
-    unknown = sorted(set(speculative_config or ()) - set(known))
+    unknown = [name for name in speculative_config if name not in known]
     if unknown:
-        raise RequestError(f"speculative_config has {unknown[0]!r}, which specjax does not know; it takes {', '.join(known)}")
-    return setting | {"draft" if name == "model" else name: value for name, value in (speculative_config or {}).items()}
+        raise RequestError(f"speculative_config has {unknown[0]!r}, which is unknown; it takes {', '.join(known)}")
+    return setting | {"draft" if name == "model" else name: value for name, value in speculative_config.items()}
+
+
+def rename_options(given: Mapping) -> dict:
+    """Options of a request under the names of ``options.Options``.
+
+    Raises RequestError where one is given under two names.
+    """
+    renamed = {}
+    for name, value in given.items():
+        if name == "response_format":
+            name, value = "json_schema", _read_response_format(value)
+        name = _RENAMED.get(name, name)
+        if name in renamed:
+            others = [
+                other for other in given if other == name or _RENAMED.get(other) == name or other == "response_format"
+            ]
+            raise RequestError(f"{' and '.join(others)} are names of one option; give one of them")
+        renamed[name] = value
+    return renamed
+
+
+def _read_response_format(value):
+    """The schema of OpenAI's ``response_format``; None for plain text."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    held = value.get("json_schema") if kind == "json_schema" else None
+    if not isinstance(held, Mapping) or not isinstance(held.get("schema"), Mapping):
+        raise RequestError(
+            'response_format must be {"type": "json_schema", "json_schema": {"schema": ...}}, json_object or text'
+        )
+    return held["schema"]

@@ -1,16 +1,28 @@
-"""JSON schemas to regular expressions, by outlines_core, behind a check that it honours every keyword: it passes over some silently."""
+"""JSON schemas to patterns of the JSON texts that they allow.
 
-import json
-import re
+Every text of the pattern is valid for its schema. The pattern lacks some valid texts: objects have
+their properties in the order of the schema, a string matches its ``pattern`` in full, and values
+without a schema nest two levels deep; see also ``json_text``. A keyword that the pattern would not
+keep is refused by its path.
+"""
 
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from ..checks import parse_json, shorten
 from ..errors import RequestError
+from . import json_text
+from .limits import check_limit
+from .pattern import Either, Pattern, read_regex
 
-DEPTH = 3
+RECURSIONS = 3
 """How often a schema may contain itself through $ref."""
 
-_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+_NOTES = {
+    "title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly",
+}  # fmt: skip
 _DEFINITIONS = {"$defs", "definitions"}
-_TYPED = {
+_OF_TYPE = {
     "object": {"properties", "required", "additionalProperties", "minProperties", "maxProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
@@ -21,84 +33,257 @@ _TYPED = {
 }
 _ALONE = ("enum", "const", "anyOf", "$ref")
 _EXCLUSIVE = [
-    ("properties", "minProperties"), ("properties", "maxProperties"), ("prefixItems", "items"), ("prefixItems", "minItems"),
-    ("prefixItems", "maxItems"), ("pattern", "minLength"), ("pattern", "maxLength"), ("pattern", "format"), ("format", "minLength"),
-    ("format", "maxLength"),
+    ("properties", "minProperties"), ("properties", "maxProperties"), ("pattern", "minLength"),
+    ("pattern", "maxLength"), ("pattern", "format"), ("format", "minLength"), ("format", "maxLength"),
 ]  # fmt: skip
-"""Pairs of which the translation would ignore one."""
+"""Pairs of which the pattern could keep only one."""
 
 
-def schema_regex(schema: dict | str) -> str:
-    """The regular expression of all JSON texts for ``schema``, a dict or JSON text; objects in the order of their properties.
+def read_schema(schema: Mapping | str) -> Pattern:
+    """The pattern of JSON texts for ``schema``, a mapping or JSON text.
 
-    Objects with ``properties`` have no others, and spaces are at most one. Raises RequestError for a keyword that is not supported.
+    Raises RequestError, with the path of the fault, for a schema that is no schema, that no JSON
+    satisfies, or that has a keyword which is not supported.
     """
-    from outlines_core.json_schema import build_regex_from_schema
-
     if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except ValueError as error:
-            raise RequestError(f"json_schema is not JSON ({error})") from None
-    _check(schema, "json_schema")
+        check_limit(
+            len(schema), "LONGEST_PATTERN", f"json_schema: its length of {len(schema):,} characters", "shorten it"
+        )
+        schema = parse_json("json_schema", schema)
+    _check_depth(schema)
+    _check_schema(schema)
     try:
-        return build_regex_from_schema(json.dumps(schema, ensure_ascii=False), max_recursion_depth=DEPTH)
-    except (ValueError, TypeError) as error:
-        raise RequestError(f"json_schema is not supported: {str(error).splitlines()[0]}") from None
+        pattern = _Reader(schema).read(schema, "$", {})
+    except RecursionError:
+        raise RequestError("json_schema nests too deeply through $ref; use fewer levels") from None
+    if pattern is None:
+        raise RequestError("json_schema: $ requires itself without end; make one of its $ref optional")
+    return pattern
 
 
-def _check(schema, where: str) -> None:
-    if not isinstance(schema, dict):
-        raise RequestError(f"{where} must be an object with a type, not {json.dumps(schema)}")
-    given = set(schema) - _NOTES - _DEFINITIONS
+def _check_depth(schema) -> None:
+    level, depth, parts = [schema], 0, 0
+    while level:
+        check_limit(depth, "MOST_SCHEMA_DEPTH", f"json_schema: its depth of {depth} levels", "use fewer levels")
+        parts += len(level)
+        check_limit(parts, "LONGEST_PATTERN", "json_schema: the number of its values", "use fewer")
+        held = [
+            part.values() if isinstance(part, Mapping) else part
+            for part in level
+            if isinstance(part, Mapping | list | tuple)
+        ]
+        level, depth = [inner for values in held for inner in values], depth + 1
+
+
+def _check_schema(schema) -> None:
+    from jsonschema.exceptions import best_match
+    from jsonschema.validators import Draft202012Validator, validator_for
+
+    if not isinstance(schema, Mapping):
+        raise RequestError(f"json_schema: $ must be an object with a type, not {shorten(schema)}")
+    try:
+        validator = validator_for(schema, default=Draft202012Validator)
+        fault = best_match(validator(validator.META_SCHEMA).iter_errors(schema))
+    except (TypeError, RecursionError) as error:  # $schema may be anything
+        raise RequestError(f"json_schema cannot be checked: {shorten(str(error))}") from None
+    if fault is not None:
+        raise RequestError(f"json_schema: {fault.json_path} is not valid: {shorten(fault.message, 90)}")
+
+
+class _Reader:
+    """Reads the parts of one schema. None stands for a part that no JSON text satisfies."""
+
+    def __init__(self, schema: Mapping):
+        self.schema, self.known, self.parts = schema, {}, 0
+
+    def read(self, schema, path: str, within: dict[str, int]) -> Pattern | None:
+        """The pattern of one part; ``within`` counts the references that lead to it."""
+        kinds, alone = _check_keywords(schema, path)
+        self.parts += 1
+        check_limit(
+            self.parts,
+            "MOST_SCHEMA_PARTS",
+            "json_schema: the number of its parts with references written out",
+            "refer less",
+        )
+        if alone in ("enum", "const"):
+            return self._values(schema, alone, kinds, path)
+        if alone == "anyOf":
+            return _either(self.read(part, f"{path}.anyOf[{i}]", within) for i, part in enumerate(schema["anyOf"]))
+        if alone == "$ref":
+            return self._reference(schema["$ref"], path, within)
+        return _either(getattr(self, f"_{kind}")(schema, path, within) for kind in kinds)
+
+    def _values(self, schema, keyword: str, kinds: list, path: str) -> Pattern:
+        from jsonschema import Draft202012Validator
+
+        values = schema["enum"] if keyword == "enum" else [schema["const"]]
+        if not values:
+            raise RequestError(f"json_schema: {path}.enum is empty; give at least one value")
+        if kinds and not all(Draft202012Validator({"type": kinds}).is_valid(value) for value in values):
+            raise RequestError(f"json_schema: {path}.{keyword} has a value that is not of type {schema['type']!r}")
+        return Either(tuple(_spell(json_text.constant, value, f"{path}.{keyword}") for value in values))
+
+    def _reference(self, name: str, path: str, within: dict[str, int]) -> Pattern | None:
+        if within.get(name, 0) >= RECURSIONS:
+            return None
+        key = (name, tuple(sorted(within.items())))
+        if key not in self.known:
+            part = self._find(name, f"{path}.$ref")
+            self.known[key] = self.read(part, path, within | {name: within.get(name, 0) + 1})
+        return self.known[key]
+
+    def _find(self, name: str, path: str):
+        part, places = self.schema, name.removeprefix("#").removeprefix("/").split("/")
+        for place in places if name not in ("#", "#/") else ():
+            place = unquote(place).replace("~1", "/").replace("~0", "~")
+            inside = isinstance(part, list) and place.isdecimal() and int(place) < len(part)
+            if not name.startswith("#/") or not (inside or isinstance(part, Mapping) and place in part):
+                raise RequestError(
+                    f"json_schema: {path} {shorten(name)} is not found; refer to a part such as #/$defs/x"
+                )
+            part = part[int(place)] if inside else part[place]
+        return part
+
+    def _object(self, schema, path: str, within) -> Pattern | None:
+        if "properties" not in schema and schema.get("additionalProperties") is not False:
+            return self._free_object(schema, path, within)
+        needed, members, properties = set(schema.get("required", ())), [], schema.get("properties", {})
+        check_limit(len(properties), "MOST_PROPERTIES", f"json_schema: {path}.properties", "use fewer")
+        for name, value in properties.items():
+            inner = self.read(value, f"{path}.properties{_step(name)}", within)
+            if inner is None and name in needed:
+                return None
+            if inner is not None:
+                members.append((name, inner, name in needed))
+        return _spell(json_text.object_in_order, members, path)
+
+    def _free_object(self, schema, path: str, within) -> Pattern | None:
+        least, most = _bounds(schema, "minProperties", "maxProperties", path)
+        if least > 1:  # an object may repeat a name, and then it has fewer properties
+            raise RequestError(f"json_schema: {path}.minProperties above 1 is not supported; list the properties")
+        value = schema.get("additionalProperties", True)
+        value = _ANYTHING if value is True else self.read(value, f"{path}.additionalProperties", within)
+        if value is None or most == 0:
+            return None if least else json_text.EMPTY_OBJECT
+        return json_text.object_of(value, least, most)
+
+    def _array(self, schema, path: str, within) -> Pattern | None:
+        least, most = _bounds(schema, "minItems", "maxItems", path)
+        if "prefixItems" in schema:
+            return self._tuple(schema, path, within, least, most)
+        item = schema.get("items", True)
+        if item is False:
+            raise RequestError(f"json_schema: {path}.items is not supported as false; use maxItems 0")
+        item = _ANYTHING if item is True else self.read(item, f"{path}.items", within)
+        if item is None or most == 0:
+            return None if least else json_text.EMPTY_ARRAY
+        return json_text.array_of(item, least, most)
+
+    def _tuple(self, schema, path: str, within, least: int, most: int | None) -> Pattern | None:
+        items = [self.read(part, f"{path}.prefixItems[{i}]", within) for i, part in enumerate(schema["prefixItems"])]
+        if least > len(items) or most is not None and most < len(items) or schema.get("items", False) is not False:
+            raise RequestError(
+                f"json_schema: {path}.prefixItems is not supported beside items, minItems or maxItems of another number"
+            )
+        return None if None in items else json_text.tuple_of(items)
+
+    def _string(self, schema, path: str, within) -> Pattern:
+        if "pattern" in schema:
+            name = f"json_schema: {path}.pattern {shorten(schema['pattern'])}"
+            return json_text.string_of(read_regex(schema["pattern"], name))
+        if "format" in schema:
+            name, known = schema["format"], json_text.FORMATS
+            if name not in known:
+                known = ", ".join(known)
+                raise RequestError(f"json_schema: {path}.format {shorten(name)} is not supported; use one of {known}")
+            return json_text.string_of(read_regex(known[name], path))
+        return json_text.string(*_bounds(schema, "minLength", "maxLength", path))
+
+    def _integer(self, schema, path: str, within) -> Pattern:
+        return json_text.INTEGER
+
+    def _number(self, schema, path: str, within) -> Pattern:
+        return json_text.NUMBER
+
+    def _boolean(self, schema, path: str, within) -> Pattern:
+        return json_text.BOOLEAN
+
+    def _null(self, schema, path: str, within) -> Pattern:
+        return json_text.NULL
+
+
+_ANYTHING = json_text.anything(2)
+
+
+def _spell(write, value, path: str) -> Pattern:
+    """``write(value)``. Raises RequestError where JSON cannot spell it."""
+    try:
+        return write(value)
+    except (TypeError, ValueError):
+        raise RequestError(f"json_schema: {path} has a value that JSON cannot spell: {shorten(value)}") from None
+
+
+def _either(parts) -> Pattern | None:
+    parts = [part for part in parts if part is not None]
+    return Either(tuple(parts)) if parts else None
+
+
+def _bounds(schema, low: str, high: str, path: str) -> tuple[int, int | None]:
+    least, most = int(schema.get(low, 0)), schema.get(high)
+    for name in (low, high):
+        check_limit(int(schema.get(name, 0)), "MOST_PIECES", f"json_schema: {path}.{name}", "lower it")
+    if most is not None and least > most:
+        raise RequestError(f"json_schema: {path}.{low} {least} is above {high} {most}; no JSON has both")
+    return least, None if most is None else int(most)
+
+
+def _step(name: str) -> str:
+    """A property's name as a step of a path."""
+    return f".{name}" if name.isidentifier() else f"[{shorten(name)}]"
+
+
+def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
+    """The types of one part, and the keyword among ``_ALONE`` that it has.
+
+    Raises RequestError for keywords that are not supported.
+    """
+    if not isinstance(schema, Mapping):
+        raise RequestError(f"json_schema: {path} must be an object with a type, not {shorten(schema)}")
+    given = [name for name in schema if name not in _NOTES | _DEFINITIONS]
     kinds = schema.get("type", [])
     kinds = kinds if isinstance(kinds, list) else [kinds]
     for kind in kinds:
-        if kind not in _TYPED:
-            raise RequestError(f"{where}: type {kind!r} is unknown; use one of {', '.join(_TYPED)}")
-    alone = [name for name in _ALONE if name in given]
+        if kind not in _OF_TYPE:
+            raise RequestError(
+                f"json_schema: {path}.type {shorten(kind)} is not supported; use one of {', '.join(_OF_TYPE)}"
+            )
+    alone = next((name for name in _ALONE if name in given), None)
+    known = {alone} if alone else _OF_TYPE[kinds[0]] if len(kinds) == 1 else set()
+    for name in given:
+        if name not in known | {"type"}:
+            beside = (
+                f" beside {alone}"
+                if alone
+                else " beside several types"
+                if len(kinds) > 1
+                else f" for type {kinds[0]}"
+                if kinds
+                else ""
+            )
+            raise RequestError(f"json_schema: {path}{_step(name)} is not supported{beside}; leave it out")
     if not kinds and not alone:
-        raise RequestError(f"{where} has no type; give one, or enum, const, anyOf or $ref")
-    fitting = {alone[0]} if alone else _TYPED[kinds[0]] if len(kinds) == 1 else set()
-    for name in sorted(given - {"type"} - fitting):
-        beside = f" beside {alone[0]!r}" if alone else f" for type {schema.get('type')!r}"
-        raise RequestError(f"{where}: keyword {name!r}{beside} is not supported; leave it out")
+        raise RequestError(f"json_schema: {path} has no type; give one, or enum, const, anyOf or $ref")
+    if alone in ("anyOf", "$ref") and kinds:
+        raise RequestError(f"json_schema: {path}.type is not supported beside {alone}; leave one out")
     for a, b in _EXCLUSIVE:
         if a in given and b in given:
-            raise RequestError(f"{where}: keyword {b!r} beside {a!r} is not supported; leave one out")
-    _check_values(schema, alone, kinds, where)
-    for name in _DEFINITIONS & set(schema):
-        for key, value in schema[name].items():
-            _check(value, f"{where}.{name}.{key}")
-    for key, value in schema.get("properties", {}).items():
-        _check(value, f"{where}.properties.{key}")
-    for name in ("anyOf", "prefixItems"):
-        for i, value in enumerate(schema.get(name, [])):
-            _check(value, f"{where}.{name}[{i}]")
-    for name in ("items", "additionalProperties"):
-        if name in schema and not isinstance(schema[name], bool):
-            _check(schema[name], f"{where}.{name}")
-
-
-def _check_values(schema: dict, alone: list[str], kinds: list[str], where: str) -> None:
-    """What depends on more than names."""
-    if alone and kinds and alone[0] in ("anyOf", "$ref"):
-        raise RequestError(f"{where}: keyword 'type' beside {alone[0]!r} is not supported; leave one out")
-    if alone and kinds:
-        from jsonschema import Draft202012Validator
-
-        values = schema["enum"] if alone[0] == "enum" else [schema["const"]]
-        if not all(Draft202012Validator({"type": kinds}).is_valid(value) for value in values):
-            raise RequestError(f"{where}: a value of {alone[0]!r} is not of type {schema['type']!r}")
-    missing = sorted(set(schema.get("required", [])) - set(schema.get("properties", {})))
+            raise RequestError(f"json_schema: {path}.{b} is not supported beside {a}; leave one out")
+    missing = [name for name in schema.get("required", ()) if name not in schema.get("properties", {})]
     if missing:
-        raise RequestError(f"{where}: required property {missing[0]!r} is not among its properties; describe it there")
-    if "properties" in schema and isinstance(schema.get("additionalProperties"), dict):
-        raise RequestError(f"{where}: keyword 'additionalProperties' beside 'properties' must be true or false")
-    if schema.get("additionalProperties") is False and "properties" not in schema:
-        raise RequestError(f"{where}: an object without properties or additional ones is not supported; use const {{}}")
-    for name in ("items",):
-        if isinstance(schema.get(name), bool):
-            raise RequestError(f"{where}: keyword {name!r} must be a schema")
-    if re.search(r"(?<!\\)\.|\[\^|\\[SWD\"\\]|\"", schema.get("pattern", "")):
-        raise RequestError(f"{where}: pattern {schema['pattern']!r} may match a quote or backslash; list the characters it allows")
+        raise RequestError(
+            f"json_schema: {path}.required names {shorten(missing[0])}, which is no property; describe it there"
+        )
+    if "properties" in schema and isinstance(schema.get("additionalProperties"), Mapping):
+        raise RequestError(f"json_schema: {path}.additionalProperties beside properties must be true or false")
+    return kinds, alone

@@ -1,4 +1,4 @@
-"""A draft model of another vocabulary: which of its tokens stand for the target's (Timor et al. 2025, section 4)."""
+"""Draft models of another vocabulary: token-level intersection (Timor et al. 2025, section 4)."""
 
 from functools import lru_cache
 
@@ -12,31 +12,41 @@ from .vocabulary import token_bytes
 
 
 def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Translated:
-    """The draft's model for the target's tokens: itself where the vocabularies are the same. Raises RequestError where no text is shared."""
-    if draft.config.vocab_size == target.config.vocab_size and draft.tokenizer.get_vocab() == target.tokenizer.get_vocab():
+    """The draft's model for the target's tokens.
+
+    Without a difference between the vocabularies it is the model itself. Raises RequestError where
+    the vocabularies share no token that has text.
+    """
+    if (
+        draft.config.vocab_size == target.config.vocab_size
+        and draft.tokenizer.get_vocab() == target.tokenizer.get_vocab()
+    ):
         return draft.model
     own, shared = shared_tokens(target.tokenizer, target.config.vocab_size, draft.tokenizer, draft.config.vocab_size)
     text = np.array([piece is not None for piece in token_bytes(target.tokenizer, target.config.vocab_size)])
     if not (shared & text).any():
         raise RequestError(
-            f"draft {draft.name!r} and target {target.name!r} share 0 of {text.sum()} tokens of text; use a draft of a similar vocabulary"
+            f"draft {draft.name!r} and target {target.name!r} share 0 of {text.sum()} tokens of text; "
+            "use a draft of a similar vocabulary"
         )
     return Translated(draft.model, own, shared)
 
 
 @lru_cache(8)
 def shared_tokens(target, target_size: int, draft, draft_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """``own`` and ``shared`` of ``Translated``, for two tokenizers and the sizes of their models' vocabularies.
+    """``own`` and ``shared`` of ``Translated``, for two tokenizers and their vocabularies' sizes.
 
-    Tokens are the same if they stand for the same bytes, however a vocabulary spells them; special tokens if they are spelled alike
-    or both begin or both end the text. A token that the draft lacks is read as the longest end of its text that the draft has as a
-    token, since the newest characters say most about the next; failing that as the unknown token.
+    Two tokens are the same if they stand for the same bytes, however their vocabularies spell them.
+    Special tokens are the same if they are spelled alike, or if both begin or both end the text.
+    For a token that the draft lacks, the draft reads the longest end of the token's text that is a
+    token of its own, because the newest characters say most about the next; without such a token it
+    reads its unknown token.
     """
-    theirs, ours = _surfaces(target, target_size), _surfaces(draft, draft_size)
+    theirs, ours = _meanings(target, target_size), _meanings(draft, draft_size)
     own, shared = np.full(target_size, draft.unk_token_id or 0, np.int32), np.zeros(target_size, bool)
-    for surface, token in theirs.items():
-        if surface in ours and not shared[token]:
-            own[token], shared[token] = ours[surface], True
+    for meaning, token in theirs.items():
+        if meaning in ours and not shared[token]:
+            own[token], shared[token] = ours[meaning], True
     for token, text in enumerate(token_bytes(target, target_size)):
         ends = (ours[text[i:]] for i in range(len(text or b"")) if text[i:] in ours)
         if not shared[token]:
@@ -44,14 +54,19 @@ def shared_tokens(target, target_size: int, draft, draft_size: int) -> tuple[np.
     return own, shared
 
 
-def _surfaces(tokenizer, size: int) -> dict[bytes | str, int]:
-    """What tokens stand for: bytes, or names of special tokens, with the id of each. Of several with the same bytes it is the lowest,
-    but a SentencePiece byte such as <0x41> gives way to the letter."""
+def _meanings(tokenizer, size: int) -> dict[bytes | str, int]:
+    """The bytes that tokens stand for, or the names of special tokens, with the id of each.
+
+    Of several tokens with the same bytes it is the lowest id, but a letter goes before a
+    SentencePiece byte such as <0x41>.
+    """
     text, found = token_bytes(tokenizer, size), {}
-    vocabulary = sorted((token.startswith("<0x"), id, token) for token, id in tokenizer.get_vocab().items() if id < size)
+    vocabulary = sorted(
+        (token.startswith("<0x"), id, token) for token, id in tokenizer.get_vocab().items() if id < size
+    )
     for _, id, token in vocabulary:
         found.setdefault(token if text[id] is None else text[id], id)
-    for role in ("bos_token_id", "eos_token_id"):  # behind the spellings, which go before
+    for role in ("bos_token_id", "eos_token_id"):  # after the spellings, which go first
         id = getattr(tokenizer, role)
         if id is not None and id < size:
             found[role] = id

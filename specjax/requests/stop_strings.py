@@ -1,16 +1,16 @@
-"""Stop strings on the device: an automaton over bytes that knows how much of each string has been matched, walked token by token."""
+"""Stop strings as an automaton: its states are the parts of strings that the text ends with."""
 
 import dataclasses
 from collections import deque
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from ..errors import RequestError
-from .constraint import padded, stacked, token_classes
+from .limits import check_limit
+from .token_table import TokenTable, add_class, stack_states, stack_tables, walk_tokens
 from .vocabulary import token_bytes
 
 
@@ -30,51 +30,52 @@ class StopAutomaton:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CompiledStops:
-    """The automaton of one row on the host, beginning in state 0."""
+class Stops:
+    """The automaton of one row on the host, in state 0 at the beginning."""
 
-    next: np.ndarray
-    classes: np.ndarray
+    table: TokenTable
     accept: np.ndarray
 
 
-def compile_stops(tokenizer, vocab_size: int, strings: Sequence[str]) -> CompiledStops:
-    """The automaton of texts in which one of ``strings`` occurs, wherever tokens begin and end. Special tokens have no text.
+def compile_stops(tokenizer, vocab_size: int, strings: Sequence[str]) -> Stops:
+    """The automaton of texts in which one of ``strings`` occurs, wherever tokens begin and end.
 
-    Raises RequestError for an empty string.
+    Special tokens have no text. Raises RequestError for an empty string and for more strings than
+    ``limits`` allows.
     """
     if not all(strings):
         raise RequestError("a stop string is empty; leave it out")
-    moves, accept = _aho_corasick([string.encode() for string in strings])
+    encoded = [string.encode(errors="replace") for string in strings]
+    check_limit(len(encoded), "MOST_STOP_STRINGS", f"stop: the number of {len(encoded):,} strings", "give fewer")
+    total = sum(map(len, encoded))
+    check_limit(
+        total, "MOST_STOP_BYTES", f"stop: their length of {total:,} bytes together", "give fewer or shorter ones"
+    )
+    moves, accept = _aho_corasick(encoded)
     texts = token_bytes(tokenizer, vocab_size)
-    lengths = np.array([len(text or b"") for text in texts])
-    letters = np.zeros((vocab_size, max(lengths.max(), 1)), np.uint8)
-    for row, text in zip(letters, texts):
-        row[: len(text or b"")] = np.frombuffer(text or b"", np.uint8)
-    table = np.repeat(np.arange(len(moves))[:, None], vocab_size, 1)
-    for k in range(letters.shape[1]):  # all states and tokens at once, one byte after another
-        longer = lengths > k
-        table[:, longer] = moves[table[:, longer], letters[longer, k]]
-    states = np.repeat(np.arange(len(moves)), vocab_size)
-    following, classes = token_classes(states, np.tile(np.arange(vocab_size), len(moves)), table.reshape(-1), vocab_size)
-    return CompiledStops(following, classes, accept)
+    table = walk_tokens(moves, texts, "stop")
+    table = add_class(table, [token for token, text in enumerate(texts) if not text], np.arange(len(table.states)))
+    return Stops(table, accept[table.states])
 
 
-def combine_stops(rows: Sequence[CompiledStops | None], vocab_size: int) -> tuple[StopAutomaton | None, np.ndarray]:
-    """The automaton of all rows and the state each begins in, int32 [B]; 0 for a row without. None where no row has any."""
+def combine_stops(rows: Sequence[Stops | None]) -> tuple[StopAutomaton | None, np.ndarray]:
+    """The automaton of all rows, and the state in which each row begins, int32 [B].
+
+    The automaton is None where no row has stop strings. A row without stop strings begins in state
+    0.
+    """
     distinct = list(dict.fromkeys(row for row in rows if row is not None))
     if not distinct:
         return None, np.zeros(len(rows), np.int32)
-    following, classes, offsets = stacked([row.next for row in distinct], [row.classes for row in distinct])
-    accept = padded(np.concatenate([[False], *(row.accept for row in distinct)]), len(following))
-    starts = [offsets[distinct.index(row)] if row is not None else 0 for row in rows]
-    return StopAutomaton(jnp.asarray(following, jnp.int32), jnp.asarray(classes, jnp.int32), jnp.asarray(accept)), np.array(
-        starts, np.int32
-    )
+    following, classes, offsets = stack_tables([row.table for row in distinct])
+    accept = stack_states(False, [row.accept for row in distinct], len(following))
+    start = dict(zip(distinct, offsets)) | {None: 0}
+    automaton = StopAutomaton(*map(jax.device_put, (following, classes.astype(np.int32), accept)))
+    return automaton, np.array([start[row] for row in rows], np.int32)
 
 
 def _aho_corasick(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The following state for each state and byte, [S, 256], and which states hold a complete string (Aho and Corasick 1975)."""
+    """The moves [S, 256] and the states that hold a complete string (Aho and Corasick 1975)."""
     children: list[dict[int, int]] = [{}]
     accept = [False]
     for string in strings:
@@ -86,7 +87,7 @@ def _aho_corasick(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
                 accept.append(False)
             state = children[state][byte]
         accept[state] = True
-    moves, queue = np.zeros((len(children), 256), np.int64), deque()
+    moves, queue = np.zeros((len(children), 256), np.int32), deque()
     fallback = [0] * len(children)
     for byte, child in children[0].items():
         moves[0, byte] = child
@@ -100,5 +101,5 @@ def _aho_corasick(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
             moves[state, byte] = child
             queue.append(child)
     accept = np.array(accept)
-    moves[accept] = np.flatnonzero(accept)[:, None]  # complete: nothing that follows undoes it
+    moves[accept] = np.flatnonzero(accept)[:, None]  # what follows does not undo a complete string
     return moves, accept

@@ -1,7 +1,8 @@
-"""The bytes that each token stands for: what regular expressions and stop strings are matched against."""
+"""The bytes of tokens. Constraints and stop strings match them, and texts are made of them."""
 
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from ..errors import RequestError
@@ -9,32 +10,63 @@ from ..errors import RequestError
 
 @lru_cache(8)
 def token_bytes(tokenizer, vocab_size: int) -> tuple[bytes | None, ...]:
-    """For each of ``vocab_size`` ids its bytes; None for special tokens and ids that the tokenizer does not have.
+    """The bytes of each of ``vocab_size`` tokens; None for special tokens and ids without a token.
 
-    Knows byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece-like BPE (Llama 2, Mistral). Raises RequestError for other kinds.
+    Reads byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece-like BPE (Llama 2, Mistral).
+    Raises RequestError for other kinds.
     """
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
-    kinds = set(re.findall(r'"type": ?"(\w+)"', json.dumps(spec["decoder"])))
-    if "ByteLevel" in kinds:
-        decode = _from_byte_level
-    elif "ByteFallback" in kinds or "▁" in json.dumps(spec["decoder"], ensure_ascii=False):
-        decode = _from_sentencepiece
-    else:
+    read_token = _reader_of(spec)
+    if read_token is None:
         raise RequestError(
-            "stop strings, constraints and drafts of another vocabulary need byte-level or SentencePiece tokenizers, and this is neither"
+            "stop strings, constraints and drafts of another vocabulary need byte-level or SentencePiece tokenizers, "
+            "and this is neither"
         )
     special = {token["id"] for token in spec["added_tokens"] if token["special"]} | set(tokenizer.all_special_ids)
     added = {token["id"]: token["content"] for token in spec["added_tokens"]}
     table = [None] * vocab_size
     for token, id in tokenizer.get_vocab().items():
         if id < vocab_size and id not in special:
-            table[id] = added[id].encode() if id in added else decode(token)
+            table[id] = added[id].encode() if id in added else read_token(token)
     return tuple(table)
+
+
+def decode_continuation(tokenizer, vocab_size: int, prompt_ids: Sequence[int], new_ids: Sequence[int]) -> str:
+    """The text that ``new_ids`` add to the text of ``prompt_ids``, special tokens left out.
+
+    The prompt's text and this text together are the text of all tokens. The text is made of the
+    bytes in ``token_bytes``: it matches the request's regular expression, it holds the stop strings
+    that the device saw, and a first space stays, even where the prompt has no text. Bytes that are
+    no whole character become U+FFFD. A tokenizer of another kind decodes the prompt with and
+    without the new tokens, and the difference is the text.
+    """
+    if has_bytes(tokenizer):
+        table = token_bytes(tokenizer, vocab_size)
+        return b"".join(table[id] or b"" for id in new_ids).decode(errors="replace")
+    decode = lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    before, whole = decode(list(prompt_ids)), decode([*prompt_ids, *new_ids])
+    return whole[len(before) :] if whole.startswith(before) else decode(list(new_ids))
+
+
+@lru_cache(8)
+def has_bytes(tokenizer) -> bool:
+    """Whether ``token_bytes`` can read this tokenizer."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return backend is not None and _reader_of(json.loads(backend.to_str())) is not None
+
+
+def _reader_of(spec: dict):
+    """The function from a token's spelling to its bytes; None for an unknown kind of decoder."""
+    decoder = json.dumps(spec["decoder"], ensure_ascii=False)
+    kinds = set(re.findall(r'"type": ?"(\w+)"', decoder))
+    if "ByteLevel" in kinds:
+        return _from_byte_level
+    return _from_sentencepiece if "ByteFallback" in kinds or "▁" in decoder else None
 
 
 @lru_cache(1)
 def _byte_of() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, the others for the characters from 256 on."""
+    """GPT-2's alphabet: printable bytes as themselves, others as characters from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

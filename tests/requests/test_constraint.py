@@ -1,26 +1,21 @@
-"""Constraints and stop strings against ``re``, ``jsonschema`` and plain string search."""
+"""Constraints over tokens against ``re`` and ``jsonschema``."""
 
+import dataclasses
 import itertools
 import json
 import re
 
-import jax
 import jax.numpy as jnp
 import jsonschema
 import numpy as np
 import pytest
 from conftest import byte_tokenizer
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from specjax.checkpoints.hub import find
 from specjax.context import advance, advance_along, advance_tree
 from specjax.errors import RequestError
-from specjax.requests.constraint import ENDLESS, check_lengths, combine, compile_constraint
-from specjax.requests.schema import schema_regex
-from specjax.requests.stop_strings import combine_stops, compile_stops
+from specjax.requests.constraint import ENDLESS, check_lengths, combine_constraints, compile_constraint
 from specjax.requests.vocabulary import token_bytes
 from specjax.tree import Tree
 
@@ -38,16 +33,18 @@ def walk(compiled, rng, longest: int = 60) -> list[int]:
     """Random allowed tokens, ended as soon as the end token 0 is drawn, or by the shortest way when time is up."""
     state, tokens = 0, []
     while True:
-        allowed = np.flatnonzero(compiled.next[state, compiled.classes] >= 0)
+        allowed = np.flatnonzero(compiled.table.next[state, compiled.table.classes] >= 0)
         assert allowed.size, "a dead end"
         if len(tokens) >= longest:
-            after = compiled.next[state, compiled.classes[allowed]]
-            allowed = allowed[[0]] if allowed[0] == 0 else allowed[compiled.shortest[after] == compiled.shortest[after].min()]
+            after = compiled.table.next[state, compiled.table.classes[allowed]]
+            allowed = (
+                allowed[[0]] if allowed[0] == 0 else allowed[compiled.shortest[after] == compiled.shortest[after].min()]
+            )
         token = int(rng.choice(allowed))
         if token == 0:
             assert compiled.shortest[state] == 0
             return tokens
-        state = compiled.next[state, compiled.classes[token]]
+        state = compiled.table.next[state, compiled.table.classes[token]]
         tokens.append(token)
 
 
@@ -55,13 +52,22 @@ def accepts(compiled, tokens) -> bool:
     """Whether the tokens and then the end token are allowed."""
     state = 0
     for token in (*tokens, 0):
-        state = compiled.next[state, compiled.classes[token]]
+        state = compiled.table.next[state, compiled.table.classes[token]]
         if state < 0:
             return False
     return True
 
 
-REGEXES = [r"[0-9]{2}-[A-F]+", r"(AB|A)*C?", r"[^A-Z]{0,3}", r"A|AB|ABC", r"(0|1(01*0)*1)+", r"", r"(CA|B0)?", r"A(B|0CA)?-?"]
+REGEXES = [
+    r"[0-9]{2}-[A-F]+",
+    r"(AB|A)*C?",
+    r"[^A-Z]{0,3}",
+    r"A|AB|ABC",
+    r"(0|1(01*0)*1)+",
+    r"",
+    r"(CA|B0)?",
+    r"A(B|0CA)?-?",
+]
 
 
 @pytest.mark.parametrize("regex", REGEXES)
@@ -124,31 +130,6 @@ def test_json_is_valid_for_its_schema(schema, python_tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("schema", "named"),
-    [
-        ({"type": "integer", "minimum": 3}, "'minimum'"),
-        ({"type": "number", "multipleOf": 2}, "'multipleOf'"),
-        ({"type": "array", "items": {"type": "null"}, "uniqueItems": True}, "'uniqueItems'"),
-        ({"type": "object", "patternProperties": {}}, "'patternProperties'"),
-        ({"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 1}, "'minProperties'"),
-        ({"type": "object", "properties": {"a": {"not": {"type": "null"}}}}, "properties.a has no type"),
-        ({"allOf": [{"type": "null"}]}, "no type"),
-        ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["b"]}, "'b'"),
-        ({"type": "string", "pattern": "^.*$"}, "pattern"),
-        ({"type": "string", "format": "no-such"}, "no-such"),
-        ({"type": "wheel"}, "'wheel'"),
-        ({}, "no type"),
-        ("{", "not JSON"),
-        ({"type": "array", "items": {"type": "string", "contentEncoding": "base64"}}, "items: keyword 'contentEncoding'"),
-    ],
-)
-def test_what_a_schema_cannot_say_is_refused_by_name(schema, named):
-    with pytest.raises(RequestError, match=named) as error:
-        schema_regex(schema)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("given", "named"),
     [
         (dict(regex="(["), "cannot be read"),
@@ -169,19 +150,21 @@ def test_what_cannot_match_is_refused(given, named):
 
 def test_automata_of_a_batch_keep_to_themselves():
     one, two = (compile_constraint(BYTES, (0,), 61, regex=r) for r in ("A+B", "[AC]{2}"))
-    automaton, start = combine([two, None, one, two], 61)
+    automaton, start = combine_constraints([two, None, one, two])
     assert start[1] == 0 and start[0] == start[3] and len(set(start.tolist())) == 3
     tokens = jnp.array([[ID[c.encode()] for c in text] for text in ("CA", "ZZ", "AB", "AB")])
     states = np.asarray(advance_along(automaton, jnp.asarray(start), tokens))
     assert (states[:3] >= 0).all() and states[3, 1] == -1 and np.all(states[1] == 0)
     assert np.asarray(automaton.shortest)[states[[0, 2], 1]].tolist() == [0, 0]
-    assert combine([None, None], 61)[0] is None
-    assert automaton.next.shape == combine([one], 61)[0].next.shape, "another constraint of this size must not recompile"
+    assert combine_constraints([None, None])[0] is None
+    assert automaton.next.shape == combine_constraints([one])[0].next.shape, (
+        "another constraint of this size must not recompile"
+    )
 
 
 def test_states_along_a_tree_are_those_of_its_paths():
     compiled = compile_constraint(BYTES, (0,), 61, regex=r"(AB|C)*D")
-    automaton, start = combine([compiled], 61)
+    automaton, start = combine_constraints([compiled])
     rng = np.random.default_rng(0)
     parent = np.array([0, 0, 0, 1, 1, 3, 2, 5])
     tokens = rng.choice([ID[c.encode()] for c in "ABCD"], 8)
@@ -198,48 +181,17 @@ def test_states_along_a_tree_are_those_of_its_paths():
         assert not path or states[path[-1]] == state
 
 
-along = jax.jit(advance_along)
+def test_a_batch_of_too_many_constraints_is_refused():
+    one = compile_constraint(BYTES, (0,), 61, regex="A{3}")
+    compiled = [dataclasses.replace(one) for _ in range(257)]
+    assert combine_constraints(compiled[:256])[0] is not None
+    with pytest.raises(RequestError, match="MOST_CONSTRAINTS"):
+        combine_constraints(compiled)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.text("AB-", min_size=1, max_size=4), min_size=1, max_size=3), st.text("AB-", max_size=12))
-def test_stop_strings_are_found_where_find_finds_them(strings, text):
-    automaton, start = combine_stops([compile_stops(BYTES, 61, strings)], 61)
-    tokens = np.array([[ID[c.encode()] for c in text.ljust(12, "-")]], np.int32)  # of one length, so that one program does
-    states = np.asarray(along(automaton, jnp.asarray(start), jnp.asarray(tokens)))[0, : len(text)]
-    accepted = np.asarray(automaton.accept)[states].tolist()
-    assert accepted == [any(s in text[: i + 1] for s in strings) for i in range(len(text))]
-
-
-def test_stop_strings_inside_and_across_real_tokens(python_tokenizer):
-    text = "class Stack:\n    def pop(self):\n        return naïve ✓\n"
-    for stop in ("Sta", "ack:\n  ", "ï", "return naïve ✓", "\n\n"):
-        automaton, start = combine_stops([compile_stops(python_tokenizer, 4096, [stop])], 4096)
-        ids = python_tokenizer.encode(text)
-        states = np.asarray(advance_along(automaton, jnp.asarray(start), jnp.asarray([ids])))[0]
-        raw = [token_bytes(python_tokenizer, 4096)[t] for t in ids]
-        wanted = [stop.encode() in b"".join(raw[: i + 1]) for i in range(len(ids))]
-        assert np.asarray(automaton.accept)[states].tolist() == wanted
-
-
-def test_special_tokens_have_no_text(python_tokenizer):
-    automaton, start = combine_stops([None, compile_stops(python_tokenizer, 4096, ["ab"])], 4096)
-    a, b, end = (python_tokenizer.convert_tokens_to_ids(t) for t in ("a", "b", python_tokenizer.eos_token))
-    states = np.asarray(advance_along(automaton, jnp.asarray(start), jnp.array([[a, end, b]] * 2)))
-    assert np.asarray(automaton.accept)[states].tolist() == [[False] * 3, [False, False, True]]
-    with pytest.raises(RequestError, match="empty"):
-        compile_stops(python_tokenizer, 4096, ["a", ""])
-
-
-def test_bytes_of_both_kinds_of_tokenizers(python_tokenizer):
-    text = "def naïve(): return '✓ \t\n'"
-    assert b"".join(token_bytes(python_tokenizer, 4096)[t] for t in python_tokenizer.encode(text)) == text.encode()
-    vocab = {"<unk>": 0, "</s>": 1, "▁a": 2, "b": 3, "<0xE2>": 4, "<0x9C>": 5, "<0x93>": 6}
-    piece = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
-    piece.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=piece, eos_token="</s>", unk_token="<unk>")
-    assert token_bytes(tokenizer, 8) == (None, None, b" a", b"b", b"\xe2", b"\x9c", b"\x93", None)
-    other = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
-    other.decoder = decoders.WordPiece()
-    with pytest.raises(RequestError, match="byte-level or SentencePiece"):
-        token_bytes(PreTrainedTokenizerFast(tokenizer_object=other, unk_token="<unk>"), 2)
+def test_tables_are_bounded_in_states_times_tokens(monkeypatch):
+    for limit, value in ("MOST_TOKEN_STEPS", 50), ("MOST_CELLS", 80):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"specjax.requests.limits.{limit}", value)
+            with pytest.raises(RequestError, match=rf"regex 'A.30.': .* above the limit of {value} .{limit}."):
+                compile_constraint(BYTES, (0,), 61, regex="A{30}", banned=frozenset([len(limit)]))

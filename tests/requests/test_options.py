@@ -1,4 +1,4 @@
-"""Options as users give them: texts, stops, log-probabilities and streams of generators against plain decoding and plain Python."""
+"""Options through generators, against plain decoding and plain Python."""
 
 import dataclasses
 import re
@@ -38,7 +38,11 @@ def letters() -> PreTrainedTokenizerFast:
 def generators() -> dict[str, Generator]:
     tokenizer, model = letters(), tiny_model(0, 4.0, num_layers=1)
     target, draft = (LanguageModel(m, m.config, tokenizer, "letters") for m in (model, disturbed(model)))
-    return {m: Generator(target, m, draft if m == "draft_model" else None, num_speculative_tokens=3, capacity=256) for m in METHODS}
+    drafting = {"none": {}, "ngram": {}, "draft_model": {"draft": draft}}
+    return {
+        m: Generator(target, m, capacity=256, **drafting[m], **({} if m == "none" else {"num_speculative_tokens": 3}))
+        for m in METHODS
+    }
 
 
 PROMPTS = random_prompts(8, 12, V, seed=3)
@@ -55,20 +59,27 @@ ROWS = 64
 LAST = dict(max_new_tokens=1, regex="a+", stop=["~"], logprobs=20)
 
 
-def in_batch(generator: Generator, prompts: list[list[int]], **options) -> list:
-    """Results of a batch that is filled up to ROWS rows by one which asks for everything that makes a program of its own and has the
-    longest prompt: so all batches share a program."""
-    more = ROWS - len(prompts)
+def in_batch(generator: Generator, prompts: list[list[int]], n: int = 1, **options) -> list:
+    """Results of a batch of ROWS rows.
+
+    The last prompts have the longest prompt and every option that needs a program of its own, so that
+    all batches share a program. Their results are left out.
+    """
+    more = ROWS // n - len(prompts)
     fields = {field.name: field.default for field in dataclasses.fields(Options)}
-    rows = lambda name: options[name] if isinstance(options.get(name), list) else [options.get(name, fields[name])] * len(prompts)
+    rows = lambda name: (
+        options[name] if isinstance(options.get(name), list) else [options.get(name, fields[name])] * len(prompts)
+    )
     filled = {name: rows(name) + [LAST.get(name, fields[name])] * more for name in {**options, **LAST}}
-    return generator(prompts + [[5] * 20] * more, **filled)[: len(prompts)]
+    return generator(prompts + [[5] * 20] * more, n=n, **filled)[: len(prompts) * n]
 
 
 def same(a, b) -> bool:
     """Equal results, log-probabilities up to rounding, figures of cost aside."""
     plain = ("text", "token_ids", "finish_reason", "stop_reason")
-    close = (a.logprobs is None) == (b.logprobs is None) and (a.logprobs is None or np.allclose(a.logprobs, b.logprobs, atol=1e-4))
+    close = (a.logprobs is None) == (b.logprobs is None) and (
+        a.logprobs is None or np.allclose(a.logprobs, b.logprobs, atol=1e-4)
+    )
     return all(getattr(a, name) == getattr(b, name) for name in plain) and close
 
 
@@ -83,7 +94,9 @@ def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, genera
     generator = generators[method]
     together = in_batch(generator, PROMPTS, **MIXED)
     order = [3, 0, 7, 1, 5, 2, 6, 4]
-    shuffled = in_batch(generator, [PROMPTS[i] for i in order], **{name: [values[i] for i in order] for name, values in MIXED.items()})
+    shuffled = in_batch(
+        generator, [PROMPTS[i] for i in order], **{name: [values[i] for i in order] for name, values in MIXED.items()}
+    )
     assert all(same(shuffled[place], together[i]) for place, i in enumerate(order))
     assert not any(result.stats.lossy for result in together)
     for i in (1, 2):  # stop strings, a constraint and log-probabilities, with a bias or penalties
@@ -92,6 +105,16 @@ def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, genera
         assert same(generator(prompt, **alone), together[i]), i
         pieces, result = streamed(generator, prompt, rounds=1 + i % 3, **alone)
         assert same(result, together[i]) and "".join(pieces) == together[i].text, i
+
+
+@pytest.mark.parametrize("method", METHODS[:2])
+def test_samples_are_those_of_any_number_and_the_first_is_that_of_the_seed(method, generators):
+    options = dict(temperature=2.0, max_new_tokens=12, seed=[7, 8])
+    alone, two, four = (in_batch(generators[method], PROMPTS[:2], n, **options) for n in (1, 2, 4))
+    assert same(alone[0], two[0]) and same(alone[1], two[2])
+    for b in range(2):
+        assert all(map(same, two[2 * b : 2 * b + 2], four[4 * b : 4 * b + 2]))
+        assert len({tuple(result.token_ids) for result in four[4 * b : 4 * b + 4]}) == 4
 
 
 def streamed(generator, prompt, **options):
@@ -113,7 +136,14 @@ GREEDY_OPTIONS = [
     dict(stop=["b", "7"], stop_token_ids=[20]),
     dict(regex=r"([a-m]{2}[0-9])+✓"),
     dict(choices=["abcabc", "xyz", "hello"]),
-    dict(repetition_penalty=1.2, frequency_penalty=0.2, logit_bias={7: 1.0}, min_new_tokens=4, stop=["ab"], regex=r"[a-z0-9]{4,40}"),
+    dict(
+        repetition_penalty=1.2,
+        frequency_penalty=0.2,
+        logit_bias={7: 1.0},
+        min_new_tokens=4,
+        stop=["ab"],
+        regex=r"[a-z0-9]{4,40}",
+    ),
 ]
 
 
@@ -158,7 +188,9 @@ def test_stop_strings_cut_texts_and_tokens_where_they_are_complete(method, gener
     results = in_batch(generator, prompts * 2, temperature=1.0, seed=seeds * 2, max_new_tokens=40, stop=strings)
     tokenizer, cut = generator.target.tokenizer, 0
     for free, stopped in zip(results[:24], results[24:]):
-        texts = [tokenizer.decode(free.token_ids[: k + 1], skip_special_tokens=True) for k in range(len(free.token_ids))]
+        texts = [
+            tokenizer.decode(free.token_ids[: k + 1], skip_special_tokens=True) for k in range(len(free.token_ids))
+        ]
         end = next((k for k, text in enumerate(texts) if any(s in text for s in stops)), None)
         if end is None:
             assert stopped.token_ids == free.token_ids and stopped.stop_reason is None
@@ -176,7 +208,9 @@ def test_a_stream_never_shows_what_it_would_take_back(generators):
     generator, prompts = generators["draft_model"], [prompt[:17] for prompt in random_prompts(12, 20, V, seed=8)]
     options = dict(temperature=1.0, max_new_tokens=40, logprobs=0)
     lists = dict(stop=["abc", "xyz", "q"], logit_bias=dict.fromkeys([1, 2, 3, 50, 51, 54], 2.0))
-    together = in_batch(generator, prompts, seed=list(range(12)), **options, **{name: [value] * 12 for name, value in lists.items()})
+    together = in_batch(
+        generator, prompts, seed=list(range(12)), **options, **{name: [value] * 12 for name, value in lists.items()}
+    )
     for i, prompt in enumerate(prompts):
         pieces, result = streamed(generator, prompt, rounds=1, seed=i, **options, **lists)
         shown = ""
@@ -189,7 +223,15 @@ def test_a_stream_never_shows_what_it_would_take_back(generators):
 @pytest.mark.parametrize("method", METHODS)
 def test_logprobs_are_those_of_the_model_alone(method, generators):
     generator = generators[method]
-    options = dict(max_new_tokens=12, temperature=0.7, repetition_penalty=1.3, seed=3, logprobs=3, regex="[a-zA-H0-9 ]{20,}", stop="~")
+    options = dict(
+        max_new_tokens=12,
+        temperature=0.7,
+        repetition_penalty=1.3,
+        seed=3,
+        logprobs=3,
+        regex="[a-zA-H0-9 ]{20,}",
+        stop="~",
+    )
     result = generator(PROMPTS[0], **options)
     assert len(result.logprobs) == len(result.top_logprobs) == len(result.token_ids) > 6
     for k, token in enumerate(result.token_ids):
@@ -204,13 +246,13 @@ def test_cache_and_text_agree_after_a_stop(generators):
     generator = generators["draft_model"]
     ids = [PROMPTS[0]]
     options = dict(max_new_tokens=40, temperature=1.0, seed=2, stop=["a", "e", "i"], logprobs=0)
-    state, batch, times = generator._start(ids, Options.of(options))
-    state = generator._run(state, 10_000, times)
-    (result,) = results_of(state, batch, ids, generator.target, "auto", times)
+    decoding = generator.start(ids, **options)
+    generator.session.advance(decoding)
+    (result,) = results_of(decoding, generator.target, "auto")
     assert result.finish_reason == "stop"
-    assert int(state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
-    again = generator._run(state, 20_000, times)
-    assert int(again.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
+    assert int(decoding.state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
+    generator.session.advance(decoding, 5)
+    assert int(decoding.state.cache.length[0]) == len(ids[0]) + len(result.token_ids) - 1
 
 
 @pytest.mark.parametrize(
@@ -240,9 +282,9 @@ def test_cache_and_text_agree_after_a_stop(generators):
         (dict(stop_token_ids=[-1]), "stop_token_ids holds a token outside"),
         (dict(logit_bias={V: 1.0}), "logit_bias holds a token outside"),
         (dict(logit_bias={1: float("nan")}), "not finite"),
-        (dict(logit_bias=3), "logit_bias is not understood"),
+        (dict(logit_bias=3), "logit_bias must be a mapping from token ids to numbers"),
         (dict(stop=""), "stop string is empty"),
-        (dict(stop=[1]), "stop is not understood"),
+        (dict(stop=[1]), "stop must be a string or a list of strings"),
         (dict(temprature=1), "did you mean temperature"),
     ],
 )
@@ -250,7 +292,7 @@ def test_bad_options_are_named_before_anything_is_compiled(options, named, gener
     fresh = Generator(generators["none"].target)
     with pytest.raises(RequestError, match=re.escape(named)) as error:
         fresh([5, 6, 7], **options)
-    assert "\n" not in str(error.value) and not fresh._compiled
+    assert "\n" not in str(error.value) and not fresh.session._compiled
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,10 @@ def byte_level(*vocabulary: str, end: str = "<|end|>") -> PreTrainedTokenizerFas
 
 def sentencepiece(*vocabulary: str) -> PreTrainedTokenizerFast:
     return tokenizer(
-        ["</s>", "<unk>", *vocabulary], decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]), "</s>", "<unk>"
+        ["</s>", "<unk>", *vocabulary],
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]),
+        "</s>",
+        "<unk>",
     )
 
 
@@ -49,7 +52,10 @@ def test_tokens_are_the_same_if_their_bytes_are():
     assert not shared[9:].any() and own[9:].tolist() == [1] * 3
 
     back, same = shared_tokens(draft, 14, target, 12)
-    assert same.sum() == shared.sum() and [back[own[id]] for id in np.flatnonzero(shared)] == np.flatnonzero(shared).tolist()
+    assert (
+        same.sum() == shared.sum()
+        and [back[own[id]] for id in np.flatnonzero(shared)] == np.flatnonzero(shared).tolist()
+    )
 
 
 def renamed(draft, order: np.ndarray) -> Translated:
@@ -119,8 +125,8 @@ def test_q_is_restricted_and_never_empty(options):
 
 def test_generators_translate_where_vocabularies_differ(target):
     draft = language_model(tiny_model(5, vocab_size=50), "fewer letters")
-    assert Generator(target, draft=language_model(DRAFT)).parameters is DRAFT
-    through = Generator(target, draft=draft).parameters
+    assert Generator(target, draft=language_model(DRAFT)).session.parameters is DRAFT
+    through = Generator(target, draft=draft).session.parameters
     assert isinstance(through, Translated) and through.shared[...].sum() == 50
     padded = LanguageModel(tiny_model(5, vocab_size=64), TINY.replace(vocab_size=64), target.tokenizer, "padded")
     assert translate_draft(padded, target).shared[...].all()

@@ -1,0 +1,158 @@
+"""From a pattern to a deterministic automaton over bytes: Thompson's construction, then subsets."""
+
+import numpy as np
+
+from ..errors import RequestError
+from .characters import Spelling, partition
+from .limits import check_limit
+from .pattern import Character, Either, Pattern, Repeat, Sequence
+
+FINAL = 0
+"""The node of ``_Graph`` that ends the match."""
+
+
+def byte_automaton(pattern: Pattern, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The automaton of the texts that ``pattern`` matches in full, as UTF-8. It begins in state 0.
+
+    Returns:
+      moves: int32 [S, 256], the state after each byte; -1 where no match goes on so.
+      final: bool [S], whether the text so far is a full match.
+
+    Raises RequestError, with ``name`` first, where a limit of ``limits`` is reached.
+    """
+    graph = _Graph(name)
+    try:
+        start = graph.add(pattern, FINAL)
+    except RecursionError:
+        raise RequestError(f"{name} nests too deeply; use fewer levels") from None
+    label, holds = partition(list(graph.sets))
+    moves, final = _subsets(graph, start, [np.flatnonzero(row).tolist() for row in holds], holds.shape[1])
+    return _spell_out(moves, final, Spelling(label), name)
+
+
+class _Graph:
+    """A nondeterministic automaton.
+
+    A node reads one character of the set that ``reads`` names, or nothing where it is None.
+    """
+
+    def __init__(self, name: str):
+        self.name, self.sets = name, {}
+        self.reads: list[int | None] = [None]
+        self.after: list[list[int]] = [[]]
+
+    def _node(self, reads: int | None, *after: int) -> int:
+        check_limit(
+            len(self.reads), "MOST_PIECES", f"{self.name}: its size with repetitions written out", "repeat less"
+        )
+        self.reads.append(reads)
+        self.after.append(list(after))
+        return len(self.reads) - 1
+
+    def add(self, pattern: Pattern, then: int) -> int:
+        """Adds nodes that read ``pattern`` and lead to node ``then``; returns the first node."""
+        if isinstance(pattern, Character):
+            return self._node(self.sets.setdefault(pattern.ranges, len(self.sets)), then)
+        if isinstance(pattern, Sequence):
+            for part in reversed(pattern.parts):
+                then = self.add(part, then)
+            return then
+        if isinstance(pattern, Either):
+            return self._node(None, *(self.add(part, then) for part in pattern.parts))
+        return self._repeat(pattern, then)
+
+    def _repeat(self, repeat: Repeat, then: int) -> int:
+        first, copies = then, repeat.least
+        if repeat.most is None:
+            first = loop = self._node(None)
+            again = self.add(repeat.part, loop)
+            self.after[loop] = [again, then]
+            if copies and again != loop:
+                first, copies = again, copies - 1
+        for _ in range((repeat.most or repeat.least) - repeat.least):
+            once = self.add(repeat.part, first)
+            if once == first:  # the part is empty
+                break
+            first = self._node(None, once, then)
+        for _ in range(copies):
+            once = self.add(repeat.part, first)
+            if once == first:
+                break
+            first = once
+        return first
+
+    def closure(self, nodes) -> frozenset[int]:
+        """The nodes that read, or are final, and are reached from ``nodes`` without reading."""
+        found, seen, stack = [], set(nodes), list(nodes)
+        while stack:
+            node = stack.pop()
+            if self.reads[node] is not None or node == FINAL:
+                found.append(node)
+                continue
+            for later in self.after[node]:
+                if later not in seen:
+                    seen.add(later)
+                    stack.append(later)
+        return frozenset(found)
+
+
+def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The deterministic automaton over ``count`` groups of characters.
+
+    Returns its moves [S, M] and which states are final. Its states are sets of the graph's nodes.
+    ``groups[k]`` lists the groups of the graph's set k.
+    """
+    order = [graph.closure([start])]
+    number, closures = {order[0]: 0}, {}
+    rows, steps = [], 0
+    for state in order:  # grows as states are found
+        reached = [set() for _ in range(count)]
+        for node in state - {FINAL}:
+            (then,) = graph.after[node]
+            if then not in closures:
+                closures[then] = graph.closure([then])
+            steps += len(groups[graph.reads[node]]) * len(closures[then])
+            for group in groups[graph.reads[node]]:
+                reached[group] |= closures[then]
+        row = []
+        for nodes in map(frozenset, reached):
+            if nodes and nodes not in number:
+                number[nodes] = len(order)
+                order.append(nodes)
+            row.append(number.get(nodes, -1))
+        rows.append(row)
+        check_limit(steps, "MOST_STEPS", f"{graph.name}: the work on its automaton", "simplify it or repeat less")
+        check_limit(len(order), "MOST_STATES", f"{graph.name}: the number of its states", "simplify it or repeat less")
+    return np.array(rows, np.int32).reshape(len(rows), count), np.array([FINAL in state for state in order])
+
+
+def _spell_out(moves: np.ndarray, final: np.ndarray, spelling: Spelling, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The automaton over bytes: one over groups of characters, and states for half characters."""
+    rows, inner = [None] * len(moves), {}
+
+    def begin(after: np.ndarray, missing: int, table: int) -> int:
+        """The state before ``missing`` continuation bytes of row ``table``; -1 without a match."""
+        known = begun[missing]
+        if table not in known:
+            targets = spelling.levels[missing - 1][table]
+            if missing == 1:
+                row = after[targets]
+            else:
+                row = np.array([begin(after, missing - 1, t) if t >= 0 else -1 for t in targets], np.int32)
+            key = row.tobytes()
+            if (row >= 0).any() and key not in inner:
+                inner[key] = len(rows)
+                rows.append(np.pad(row, (0x80, 0x40), constant_values=-1))
+            known[table] = inner.get(key, -1)
+        return known[table]
+
+    for state, after in enumerate(np.pad(moves, [(0, 0), (0, 1)], constant_values=-1)):  # group -1 leads nowhere
+        begun = {1: {}, 2: {}, 3: {}}
+        row = np.full(256, -1, np.int32)
+        row[:128] = after[spelling.lead[:128]]
+        for byte in range(128, 256) if (after[spelling.long] >= 0).any() else ():
+            if spelling.lead[byte] >= 0:
+                row[byte] = begin(after, int(spelling.missing[byte]), int(spelling.lead[byte]))
+        rows[state] = row
+        check_limit(len(rows), "MOST_STATES", f"{name}: the number of its states", "simplify it or repeat less")
+    return np.stack(rows).astype(np.int32), np.pad(final, (0, len(rows) - len(final)))

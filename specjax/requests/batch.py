@@ -1,0 +1,140 @@
+"""From options to the arrays of a batch, on the host, before anything is compiled."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import jax
+import numpy as np
+
+from ..checkpoints.load import LanguageModel
+from ..checks import per_row
+from ..errors import RequestError
+from ..sampling import SamplingParams
+from .constraint import Constraint, check_lengths, combine_constraints, compile_constraint
+from .limits import MOST_CONSTRAINTS, check_limit
+from .options import MOST_LOGPROBS, Options, read_bias, read_numbers, read_tokens
+from .samples import make_keys, repeat_rows
+from .stop_strings import StopAutomaton, combine_stops, compile_stops
+
+_FEWEST_STOP_IDS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """The arrays of a batch for the device, and the options that the host needs afterwards.
+
+    Rows are samples, see ``samples``: each prompt has ``samples`` of them.
+
+    Attributes:
+      sampling, keys, limit, stop_ids, stops, stopping: see ``DecodeState``.
+      logprobs: int or None for each row, as asked.
+      stop_strings: the stop strings of each row.
+      extra_stops: token ids of each row that end it beside end-of-text tokens.
+      samples: the number of rows of each prompt.
+    """
+
+    sampling: SamplingParams
+    keys: jax.Array
+    limit: np.ndarray
+    stop_ids: np.ndarray
+    stops: StopAutomaton | None
+    stopping: np.ndarray
+    logprobs: list[int | None]
+    stop_strings: list[list[str]]
+    extra_stops: list[list[int]]
+    samples: int = 1
+
+
+def build_batch(
+    options: Options, lengths: np.ndarray, target: LanguageModel, processors: tuple[Callable, ...] = ()
+) -> Batch:
+    """The batch of prompts with these ``lengths`` [B] in tokens.
+
+    Raises RequestError for options that are out of range or cannot be met.
+    """
+    B, V, n = len(lengths), target.config.vocab_size, options.count_samples()
+    check_limit(B, "MOST_PROMPTS", f"the number of {B:,} prompts", "call with fewer at a time")
+    check_limit(
+        B * n, "MOST_ROWS", f"the number of {B * n:,} rows (prompts times samples)", "call with fewer at a time"
+    )
+    rows = options.rows(B)
+    wanted = per_row("max_new_tokens", options.max_new_tokens, B, np.int32, least=1)
+    least = per_row("min_new_tokens", options.min_new_tokens, B, np.int32)
+    for b in np.flatnonzero(least > wanted):
+        raise RequestError(f"min_new_tokens {least[b]} is above max_new_tokens {wanted[b]}; lower it")
+    for row in rows:
+        row["logprobs"] is None or per_row("logprobs", row["logprobs"], 1, np.int32, most=MOST_LOGPROBS)
+    extra = [read_tokens("stop_token_ids", row["stop_token_ids"] or (), V).tolist() for row in rows]
+
+    bias = np.zeros((B, V), np.float32)
+    for b, row in enumerate(rows):
+        if any(row[name] is not None for name in ("logit_bias", "allowed_tokens", "suppressed_tokens")):
+            bias[b] = read_bias(row, V)
+    limit = np.minimum(lengths + wanted, target.config.context).astype(np.int32)
+    each = ((row, bias[b], int(least[b]), int(limit[b] - lengths[b]), target) for b, row in enumerate(rows))
+    constraint, start = combine_constraints(_count(_constraint(*one) for one in each))
+    strings = [list(row["stop"] or ()) for row in rows]
+    stops, stopping = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
+    numbers = read_numbers(options, B).replace(bias=jax.device_put(bias), start=jax.device_put(start))
+    keys = make_keys(per_row("seed", options.seed, B, np.uint32, most=2**32 - 1), n)
+    return Batch(
+        sampling=repeat_rows(numbers, n).replace(constraint=constraint, processors=processors),
+        keys=keys,
+        limit=repeat_rows(limit, n),
+        stop_ids=repeat_rows(_stop_ids(rows, extra, target), n),
+        stops=stops,
+        stopping=repeat_rows(stopping, n),
+        logprobs=_repeat([row["logprobs"] for row in rows], n),
+        stop_strings=_repeat(strings, n),
+        extra_stops=_repeat(extra, n),
+        samples=n,
+    )
+
+
+def _count(compiled: Iterator) -> list:
+    """The automata of all rows. Stops compiling at ``limits.MOST_CONSTRAINTS`` different ones."""
+    made, different = [], set()
+    for one in compiled:
+        made.append(one)
+        different |= {one} - {None}
+        check_limit(
+            len(different), "MOST_CONSTRAINTS", "the number of the batch's different constraints", "split the batch"
+        )
+    return made
+
+
+def _repeat(values: list, n: int) -> list:
+    return [value for value in values for _ in range(n)]
+
+
+def _stop_ids(rows: list[dict], extra: list[list[int]], target: LanguageModel) -> np.ndarray:
+    """Int32 [B, W], end-of-text tokens and ``stop_token_ids`` of each row; -1 in unused places."""
+    eos_ids = read_tokens("eos_token_id of the model", target.config.eos_token_ids, target.config.vocab_size).tolist()
+    ends = [[*(() if row["ignore_eos"] else eos_ids), *more] for row, more in zip(rows, extra)]
+    width = max(_FEWEST_STOP_IDS, 1 << (max(map(len, ends)) - 1).bit_length())
+    return np.array([end + [-1] * (width - len(end)) for end in ends], np.int32)
+
+
+def _constraint(row: dict, bias: np.ndarray, least: int, most: int, target: LanguageModel) -> Constraint | None:
+    """The constraint of a row, which must have a match of ``least`` to ``most`` tokens."""
+    given = {name: row[name] for name in ("regex", "choices", "json_schema") if row[name] is not None}
+    if not given:
+        return None
+    name, eos_ids = " and ".join(given), target.config.eos_token_ids
+    if row["ignore_eos"] or not eos_ids:
+        why = "ignore_eos is set; leave one out" if row["ignore_eos"] else "the model has none"
+        raise RequestError(f"{name} needs the end-of-text token to end the text, and {why}")
+    banned = frozenset(np.flatnonzero(bias == -np.inf).tolist())
+    if banned.issuperset(eos_ids):
+        raise RequestError(
+            f"{name} needs the end-of-text token, which allowed_tokens, suppressed_tokens or logit_bias rule out"
+        )
+    constraint = compile_constraint(target.tokenizer, eos_ids, target.config.vocab_size, **given, banned=banned)
+    check_lengths(constraint, least, most)
+    return constraint
+
+
+@lru_cache(MOST_CONSTRAINTS)
+def _compile_stops(tokenizer, vocab_size: int, strings: tuple[str, ...]):
+    return compile_stops(tokenizer, vocab_size, strings) if strings else None

@@ -1,0 +1,90 @@
+"""Conversations as prompts, by the tokenizer's chat template, and the token that ends a turn."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from ..checks import shorten
+from ..errors import RequestError
+from .limits import check_limit
+
+_ANSWER, _QUESTION = "specjax-answer", "specjax-question"
+"""Texts of a conversation that shows where a template ends a turn."""
+
+
+def render_chat(tokenizer, messages: Sequence[Mapping], add_generation_prompt: bool = True) -> list[int]:
+    """The token ids of a conversation in the tokenizer's chat template.
+
+    Args:
+      messages: turns such as {"role": "user", "content": "..."}.
+      add_generation_prompt: end with the beginning of the assistant's next turn.
+
+    Raises RequestError for a tokenizer without a template, messages that are no conversation, a
+    last turn of the assistant that leaves nothing to answer, and with the template's own message
+    where it refuses the conversation.
+    """
+    check_messages(messages)
+    if add_generation_prompt and messages[-1]["role"] == "assistant":
+        raise RequestError("messages ends with the assistant's turn; end with the turn that the model shall answer")
+    text = _render(tokenizer, [dict(message) for message in messages], add_generation_prompt)
+    for i, message in enumerate(messages):  # templates may shorten earlier answers
+        if message["role"] != "assistant" and message["content"].strip() not in text:
+            raise RequestError(
+                f"the chat template leaves out messages[{i}] of role {message['role']!r}; use roles that it knows"
+            )
+    ids = tokenizer.encode(text, add_special_tokens=False)  # the template writes the special tokens itself
+    if not ids:
+        raise RequestError("the chat template makes an empty prompt of messages; mend the tokenizer's chat_template")
+    return ids
+
+
+def check_messages(messages) -> None:
+    """Raises RequestError where ``messages`` is no list of turns with a role and a text."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise RequestError(
+            f'messages must be a list such as [{{"role": "user", "content": "..."}}], not {shorten(messages)}'
+        )
+    if not messages:
+        raise RequestError("messages is empty; give at least one turn")
+    check_limit(
+        len(messages), "MOST_MESSAGES", f"messages: the number of {len(messages):,} turns", "leave out the oldest"
+    )
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise RequestError(f"messages[{i}] must be a dict with role and content, not {shorten(message)}")
+        for name in ("role", "content"):
+            if not isinstance(message.get(name), str):
+                raise RequestError(f"messages[{i}] needs a string as its {name}, not {shorten(message.get(name))}")
+
+
+@lru_cache(8)
+def end_of_turn_ids(tokenizer) -> tuple[int, ...]:
+    """The token that the chat template writes behind the assistant's answer, in a tuple.
+
+    The tuple is empty where it writes none. The token ends the model's turn as an end-of-text token
+    ends a text. It is one of the tokenizer's added tokens. The end-of-text tokens of the model's
+    configuration come on top.
+    """
+    question, answer = {"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}
+    text = _render(tokenizer, [question, answer], False)
+    after = text[text.rfind(_ANSWER) + len(_ANSWER) :] if _ANSWER in text else ""
+    names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.content.strip()}
+    found = (
+        re.search("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)), after) if names else None
+    )
+    return (names[found[0]],) if found else ()
+
+
+def _render(tokenizer, messages: list[dict], add_generation_prompt: bool) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        raise RequestError(
+            "the model's tokenizer has no chat template; give the prompt as text, or use a model made for chat"
+        )
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    except ImportError as error:
+        raise RequestError(f"chat templates need a package that is missing: {' '.join(str(error).split())}") from None
+    except Exception as error:  # a template runs code of its own and may raise anything
+        message = " ".join(str(error).split()) or type(error).__name__
+        roles = sorted({message["role"] for message in messages})
+        raise RequestError(f"the chat template fails for the roles {', '.join(roles)}: {message}") from None

@@ -1,0 +1,69 @@
+"""Bounds on the work that one request may ask for. Errors name the bound and its value.
+
+The bounds on trees, ``MOST_TREE_NODES`` and ``LARGEST_TREE_FILE``, stand in ``tree``.
+"""
+
+from ..errors import RequestError
+
+MOST_PROMPTS = 4096
+"""Prompts of one call."""
+
+MOST_SAMPLES = 1024
+"""Samples of one prompt: the option ``n``."""
+
+MOST_ROWS = 16384
+"""Rows of one batch: prompts times samples."""
+
+MOST_MESSAGES = 4096
+"""Turns of one conversation."""
+
+MOST_STOP_STRINGS = 64
+"""Stop strings of one prompt."""
+
+MOST_STOP_BYTES = 1024
+"""Bytes of all stop strings of one prompt, in UTF-8."""
+
+MOST_CHOICES = 10_000
+"""Texts of the option ``choices``."""
+
+LONGEST_PATTERN = 100_000
+"""Characters of a regular expression, of a JSON schema as text, and of all ``choices`` together."""
+
+MOST_SCHEMA_DEPTH = 64
+"""Levels of a JSON schema within itself, counted in braces and brackets."""
+
+MOST_SCHEMA_PARTS = 20_000
+"""Parts of a JSON schema after its references are written out."""
+
+MOST_PROPERTIES = 1000
+"""Properties of one object in a JSON schema."""
+
+MOST_PIECES = 200_000
+"""Characters, alternatives and loops of an expression after counted repetitions are written out."""
+
+MOST_STATES = 2**16
+"""States of the automaton of one expression."""
+
+MOST_STEPS = 2**23
+"""Steps that may be spent on making an expression's automaton deterministic: some ten seconds."""
+
+MOST_TOKEN_STEPS = 2**28
+"""States of one automaton times tokens that it tells apart by their bytes."""
+
+MOST_CONSTRAINTS = 256
+"""Different constraints of one batch, and different sets of stop strings."""
+
+MOST_CELLS = 2**25
+"""Cells, states times classes of tokens, of the table that a batch's automata share: 128 MiB."""
+
+
+def check_limit(count: int, limit: str, what: str, mend: str) -> None:
+    """Raises RequestError where ``count`` is above the constant of this module called ``limit``.
+
+    Args:
+      what: begins the message, such as "regex '(a|b)*'".
+      mend: ends it, such as "shorten it".
+    """
+    most = globals()[limit]
+    if count > most:
+        raise RequestError(f"{what} is above the limit of {most:,} ({limit}); {mend}")

@@ -1,0 +1,86 @@
+"""Prompts as users give them, strings or token ids, and the token ids that the model reads."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..checks import shorten
+from ..errors import RequestError
+from ..models.config import ModelConfig
+from .limits import check_limit
+
+
+def is_single(prompts) -> bool:
+    """Whether this is one prompt, a string or token ids, and not a list of prompts.
+
+    Raises RequestError where it is neither.
+    """
+    if isinstance(prompts, str):
+        return True
+    axes = getattr(prompts, "ndim", None)
+    if axes is not None:
+        if axes != 1:
+            raise RequestError(
+                f"prompts is an array of {axes} axes; give the token ids of one prompt, or a list of prompts"
+            )
+        return True
+    if isinstance(prompts, Mapping):
+        raise RequestError("prompts is a mapping; give its input_ids as a list of token ids, or a string")
+    if isinstance(prompts, bytes | bytearray) or not isinstance(prompts, Sequence):
+        raise RequestError(f"prompts must be a string, token ids or a list of them, not {shorten(prompts)}")
+    return len(prompts) > 0 and not isinstance(prompts[0], Mapping) and _is_number(prompts[0])
+
+
+def encode_prompts(prompts, tokenizer, config: ModelConfig) -> list[list[int]]:
+    """The token ids of each prompt, of one or of a list.
+
+    Raises RequestError for a prompt that is empty, longer than the model's context, or neither a
+    string nor whole numbers of the vocabulary.
+    """
+    prompts = [prompts] if is_single(prompts) else prompts
+    if not len(prompts):
+        raise RequestError("the list of prompts is empty; give at least one")
+    check_limit(len(prompts), "MOST_PROMPTS", f"the number of {len(prompts):,} prompts", "call with fewer at a time")
+    return [
+        _encode(prompt, f"prompt {i}" if len(prompts) > 1 else "the prompt", tokenizer, config)
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def _encode(prompt, name: str, tokenizer, config: ModelConfig) -> list[int]:
+    ids = _encode_text(prompt, name, tokenizer) if isinstance(prompt, str) else _read_ids(prompt, name)
+    if not ids or isinstance(prompt, str) and not prompt:
+        raise RequestError(f"{name} is empty; give at least one token")
+    if min(ids) < 0 or max(ids) >= config.vocab_size:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise RequestError(
+            f"{name} holds a token outside the vocabulary of {config.vocab_size}: {shorten(wrong)}; leave it out"
+        )
+    if len(ids) > config.context:
+        raise RequestError(f"{name} has {len(ids)} tokens and the model's context is {config.context}; shorten it")
+    return ids
+
+
+def _encode_text(text: str, name: str, tokenizer) -> list[int]:
+    try:
+        return tokenizer.encode(text)
+    except (TypeError, UnicodeError):  # half of a surrogate pair
+        raise RequestError(f"{name} holds characters that are no text; remove its surrogates") from None
+
+
+def _read_ids(prompt, name: str) -> list[int]:
+    """The token ids of a prompt that is no string, as Python's numbers."""
+    if getattr(prompt, "ndim", 1) != 1 or not isinstance(prompt, Sequence) and not hasattr(prompt, "ndim"):
+        raise RequestError(f"{name} must be a string or a list of token ids, not {shorten(prompt)}")
+    if isinstance(prompt, bytes | bytearray):
+        raise RequestError(f"{name} is made of bytes; decode them to a string")
+    ids = np.asarray(prompt).tolist() if hasattr(prompt, "ndim") else list(prompt)
+    for id in ids:
+        if not isinstance(id, int | np.integer) or isinstance(id, bool):
+            raise RequestError(f"{name} holds {shorten(id)}; token ids are whole numbers")
+    return [int(id) for id in ids]
+
+
+def _is_number(x) -> bool:
+    """Whether this is a number, such as a token id, and not a prompt."""
+    return isinstance(x, int | float | np.number | np.bool_) or getattr(x, "ndim", None) == 0

@@ -1,0 +1,36 @@
+"""Several samples of one prompt: the random keys of each, and arrays with a row for each.
+
+Rows stand in the order of the prompts, and the samples of a prompt stand together: row b * n + i is
+sample i of prompt b.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..sampling import random_keys
+
+_SAMPLES = 2**32 - 1
+"""Folded into the keys of samples. Decoding folds smaller numbers into a request's key."""
+
+
+def make_keys(seeds: np.ndarray, n: int = 1) -> jax.Array:
+    """The typed keys [B * n] of the samples of prompts with ``seeds`` [B].
+
+    Seeds are whole numbers from 0 to 2^32 - 1. Sample 0 has the key of its prompt's seed, so that
+    ``n`` does not change it. Sample i has the key ``fold_in(fold_in(key, 2^32 - 1), i)``: 64 bits,
+    which equal those of another sample or seed with probability 2^-64.
+    """
+    keys = repeat_rows(random_keys(seeds, len(seeds)), n)
+    if n == 1:
+        return keys
+    sample = np.tile(np.arange(n, dtype=np.uint32), len(seeds))
+    fold_in = jax.vmap(jax.random.fold_in)
+    others = fold_in(fold_in(keys, jax.device_put(np.full_like(sample, _SAMPLES))), jax.device_put(sample))
+    return jnp.where(jax.device_put(sample == 0), keys, others)
+
+
+def repeat_rows(values, n: int):
+    """A pytree of arrays [B, ...] with each row ``n`` times: [B * n, ...]."""
+    repeat = lambda x: (np if isinstance(x, np.ndarray) else jnp).repeat(x, n, axis=0)
+    return values if n == 1 else jax.tree.map(repeat, values)
