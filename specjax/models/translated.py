@@ -19,13 +19,14 @@ class Translated(nnx.Module):
 
     Attributes:
       model: the draft.
+      config: the draft's, with the size of the target's vocabulary.
       own: int32 [V], for each of the target's tokens the draft's token that is read in its place.
       shared: bool [V], whether both stand for the same text, so that the token may be drafted.
     """
 
     def __init__(self, model: Decoder, own: jax.Array, shared: jax.Array):
         self.model = model
-        self.config = model.config
+        self.config = model.config.replace(vocab_size=len(own))
         self.own = nnx.Variable(jnp.asarray(own))
         self.shared = nnx.Variable(jnp.asarray(shared))
 

@@ -1,22 +1,22 @@
-"""Block heads against plain Python: forwards in float64 numpy, chains and trees of every round from texts that are read without a cache."""
+"""Block heads against float64 numpy that reads every text from its beginning, without a cache."""
 
 import dataclasses
-import heapq
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, language_model, on_mesh, random_head, random_prompts, tiny_model
 from flax import nnx
-from test_medusa import array, assert_greedy, normed, seen
-from test_structure import MOVES, Program
-from test_structure import TARGET as WIDE
-from test_tree_drafts import log_softmax, rounds, spelled, texts
+from support.decoding import rounds, spell_paths, texts
+from support.models import TINY, language_model, on_mesh, random_head, random_prompts, tiny_model
+from support.program import MOVES, Program
+from support.program import TARGET as WIDE
+from support.reference import array, assert_greedy, log_softmax, normed, read_target, take_best_sequences
 
-from specjax import Block, ConfigError, Generator, RequestError, make_mesh
+from specjax import ConfigError, Generator, RequestError, make_mesh
 from specjax.cache import KVCache
+from specjax.drafters import BlockDrafter
 from specjax.drafters.parts.best_first import best_first
 from specjax.heads import BlockConfig, BlockHead, Head
 from specjax.planning import hlo
@@ -32,11 +32,47 @@ CONFIGS = {
     "in place": BlockConfig(LAYERS, E, 2, TAPS, mask_token=6, block_size=4, confidence=True),
     "causal": BlockConfig(OWN, E, 2, TAPS, mask_token=5, block_size=6, causal=True, own_embedding=True, own_head=True),
     "from the root": BlockConfig(
-        LAYERS.replace(num_layers=1), E, 2, TAPS, mask_token=6, block_size=4, from_root=True, markov_rank=5, markov="gated", confidence=True, confidence_markov=True
+        LAYERS.replace(num_layers=1),
+        E,
+        2,
+        TAPS,
+        mask_token=6,
+        block_size=4,
+        from_root=True,
+        markov_rank=5,
+        markov="gated",
+        confidence=True,
+        confidence_markov=True,
     ),
-    "recurrent": BlockConfig(OWN, E, 2, TAPS, 5, 4, from_root=True, markov_rank=3, markov="rnn", confidence=True, own_embedding=True, own_head=True),
-    "vanilla": BlockConfig(OWN, E, 2, (2,), 6, 3, causal=True, from_root=True, markov_rank=3, confidence=True, own_embedding=True, own_head=True),
-}  # fmt: skip
+    "recurrent": BlockConfig(
+        OWN,
+        E,
+        2,
+        TAPS,
+        5,
+        4,
+        from_root=True,
+        markov_rank=3,
+        markov="rnn",
+        confidence=True,
+        own_embedding=True,
+        own_head=True,
+    ),
+    "vanilla": BlockConfig(
+        OWN,
+        E,
+        2,
+        (2,),
+        6,
+        3,
+        causal=True,
+        from_root=True,
+        markov_rank=3,
+        confidence=True,
+        own_embedding=True,
+        own_head=True,
+    ),
+}
 HEADS = {name: random_head(BlockHead, config, seed=3, scale=0.2) for name, config in CONFIGS.items()}
 
 
@@ -45,8 +81,11 @@ def sigmoid(x):
 
 
 @dataclasses.dataclass
-class Plainly:
-    """A head in numpy, one text and one place at a time. ``taps`` is [len(taps), n, E] of the tokens before the root."""
+class NumpyHead:
+    """A head in numpy, one text and one place at a time.
+
+    ``taps`` [len(taps), n, E] are those of the tokens before the root.
+    """
 
     head: BlockHead
 
@@ -55,23 +94,23 @@ class Plainly:
         own = lambda param, other: array(other if param is None else param)
         self.embed, self.output = own(self.head.embed, TARGET.embed), own(self.head.head, TARGET.head)
 
-    def rotated(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """x [n, D]."""
+    def rotate(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """x [n, D] with rotary positions [n]."""
         D = self.layers.head_dim
         angle = positions[:, None] / self.layers.rope.theta ** (np.arange(0, D, 2) / D)
         a, b = x[:, : D // 2], x[:, D // 2 :]
         return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], 1)
 
     def attention(self, layer, read: np.ndarray, context: np.ndarray) -> np.ndarray:
-        """Of a block [N, E] over a context [n, E] and itself."""
+        """Attention of a block [N, E] to a context [n, E] and to itself."""
         c, n, N = self.layers, len(context), len(read)
         K, G, D, positions = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim, np.arange(n + N)
         qkv, mixed = array(layer.qkv).reshape(K, G + 2, D, -1), []
         for k in range(K):
             both = np.concatenate([context, read])
-            keys = self.rotated(normed(both @ qkv[k, G].T, layer.k_norm, c.norm_eps), positions)
+            keys = self.rotate(normed(both @ qkv[k, G].T, layer.k_norm, c.norm_eps), positions)
             for g in range(G):
-                queries = self.rotated(normed(read @ qkv[k, g].T, layer.q_norm, c.norm_eps), positions[n:])
+                queries = self.rotate(normed(read @ qkv[k, g].T, layer.q_norm, c.norm_eps), positions[n:])
                 for i, query in enumerate(queries):
                     last = n + i + 1 if self.config.causal else n + N
                     weights = np.exp(keys[:last] @ query / np.sqrt(D))
@@ -79,7 +118,7 @@ class Plainly:
         return np.stack(mixed).reshape(K * G, N, D).swapaxes(0, 1).reshape(N, -1) @ array(layer.out).T
 
     def hidden(self, taps: np.ndarray, root: int) -> np.ndarray:
-        """Of all places of the block [N, E]."""
+        """Hidden states [N, E] of all places of the block."""
         c, eps, F = self.config, self.layers.norm_eps, self.layers.intermediate_size
         context = normed(np.concatenate(list(taps), 1) @ array(self.head.fc).T, self.head.hidden_norm, eps)
         x = self.embed[[root] + [c.mask_token] * (c.block_size - 1)]
@@ -90,7 +129,9 @@ class Plainly:
         return normed(x, self.head.norm, eps)
 
     def logits(self, places: np.ndarray, before: list[int]) -> np.ndarray:
-        """Of the last of some places of a block, [n, E] from its beginning, each with the token before it."""
+        """Logits [V] of place n - 1, from the first n ``places`` [n, E] of a block and the token
+        before each.
+        """
         logits = self.output @ places[-1]
         if not self.config.markov_rank:
             return logits
@@ -112,11 +153,13 @@ class Plainly:
         return sigmoid(array(self.head.confidence)[0] @ hidden + array(self.head.confidence_bias)[0])
 
     def places(self, taps: np.ndarray, root: int, shift: int = 0) -> np.ndarray:
-        """Hidden states that say the first drafted token, the second, and so on."""
+        """The hidden states that predict the first drafted token, the second, and so on."""
         return self.hidden(taps, root)[(0 if self.config.from_root else 1) + shift :]
 
     def chain(self, taps, root: int, length: int, confidence: float = 0.0, shift: int = 0) -> list[int]:
-        """The likeliest token of each place, given the one before where the head looks at it."""
+        """The likeliest token of each place, given the token before it where the head has a Markov
+        correction.
+        """
         drafted, places = [root], self.places(taps, root, shift)
         for i, place in enumerate(places[:length]):
             if confidence and self.sure(place, drafted[-1]) < confidence:
@@ -126,8 +169,8 @@ class Plainly:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_block_is_read_as_plain_python_reads_it(name):
-    """Beside contexts of no token and of several, all from one cache, whose rows beyond a context are void."""
+def test_hidden_states_logits_and_confidence_equal_numpy(name):
+    """One cache holds contexts of 0, 4 and 9 tokens; rows beyond a context are void."""
     head, config, rng = HEADS[name], CONFIGS[name], np.random.default_rng(0)
     lengths, roots, N = np.array([0, 9, 4]), [1, 2, 0], config.block_size
     taps, before = rng.normal(size=(len(config.taps), 3, 12, E)), rng.integers(0, V, (3, N))
@@ -139,26 +182,34 @@ def test_a_block_is_read_as_plain_python_reads_it(name):
         tokens = jnp.full((3, N), config.mask_token).at[:, 0].set(jnp.array(roots))
         hidden = head(TARGET, tokens, cache.length[:, None] + jnp.arange(N), cache).hidden
         code = head.markov.codes(hidden, before) if config.markov_rank else None
-        return hidden, head.logits(TARGET, hidden, code), head.sure(hidden, before) if config.confidence else hidden[..., 0]
+        return (
+            hidden,
+            head.logits(TARGET, hidden, code),
+            head.sure(hidden, before) if config.confidence else hidden[..., 0],
+        )
 
     hidden, logits, sure = read(head, jnp.asarray(taps, jnp.float32), jnp.asarray(before, jnp.int32))
-    plain = Plainly(head)
+    plain = NumpyHead(head)
     for b, (n, root) in enumerate(zip(lengths, roots)):
         wanted = plain.hidden(taps[:, b, :n], root)
         np.testing.assert_allclose(hidden[b], wanted, rtol=1e-4, atol=1e-5)
         for i in range(N):
-            np.testing.assert_allclose(logits[b, i], plain.logits(wanted[: i + 1], before[b, : i + 1]), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                logits[b, i], plain.logits(wanted[: i + 1], before[b, : i + 1]), rtol=1e-4, atol=1e-5
+            )
             if config.confidence:
                 np.testing.assert_allclose(sure[b, i], plain.sure(wanted[i], before[b, i]), rtol=1e-4)
 
 
-def each_round(name: str, drafter: Block, **options):
-    """For each round and unfinished row the text, the taps of all tokens before its root, those one layer lower, the trees, and the row's number.
-    Greedy texts are checked on the way, and that rounds kept none and some."""
+def each_round(name: str, drafter: BlockDrafter, **options):
+    """For each round and unfinished row the text, the taps of all tokens before its root, those one
+    layer lower, the trees, and the row's number. Greedy texts are checked on the way, and that
+    rounds kept none and some.
+    """
     kept, before = set(), PROMPTS
     for state, tree in rounds(TARGET, HEADS[name], drafter, ROUNDS, PROMPTS, **options):
         now = texts(state)
-        found, choices = seen(TARGET, now, (0, 1, 2))
+        found, choices = read_target(TARGET, now, (0, 1, 2))
         if not options:
             assert_greedy(PROMPTS, now, choices)
         kept |= {len(text) - len(old) - 1 for text, old in zip(now, before)}
@@ -172,16 +223,20 @@ def each_round(name: str, drafter: Block, **options):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("in place", dict(draft_confidence=0.4)), ("from the root", dict(draft_confidence=0.4)), ("recurrent", {})],
+    [
+        ("in place", dict(draft_confidence=0.4)),
+        ("from the root", dict(draft_confidence=0.4)),
+        pytest.param("recurrent", {}, marks=pytest.mark.slow),
+    ],
 )
-def test_chains_are_those_of_plain_python(name, options):
-    """And a place further, or a layer lower, would say something else."""
-    drafter, plain = Block(**options, head=CONFIGS[name]), Plainly(HEADS[name])
+def test_chains_equal_plain_python(name, options):
+    """Numpy that reads the place beside, or the layer below, gives other chains."""
+    drafter, plain = BlockDrafter(**options, head=CONFIGS[name]), NumpyHead(HEADS[name])
     drafted, shifted, lower, lengths = [], [], [], set()
     for text, taps, below, tree, b in each_round(name, drafter):
         say = partial(plain.chain, root=text[-1], length=drafter.depth, confidence=drafter.draft_confidence)
         wanted = say(taps)
-        assert spelled(tree, b) == [tuple(wanted[:i]) for i in range(len(wanted) + 1)]
+        assert spell_paths(tree, b) == [tuple(wanted[:i]) for i in range(len(wanted) + 1)]
         drafted.append(wanted)
         shifted.append(say(taps, shift=-1 if not plain.config.from_root else 1))
         lower.append(say(below))
@@ -191,9 +246,12 @@ def test_chains_are_those_of_plain_python(name, options):
 
 
 @pytest.mark.parametrize("name", ["from the root", "recurrent"])
-def test_drawn_chains_carry_the_law_they_were_drawn_from(name):
-    """Of every drafted token, after temperature, given the tokens before; and rows end where the next token's confidence is low."""
-    drafter, plain, lengths = Block(draft_confidence=0.4, head=CONFIGS[name]), Plainly(HEADS[name]), set()
+def test_q_of_drawn_chains_equals_numpy(name):
+    """After temperature, for every drafted token given the tokens before it.
+
+    A chain ends before a token of low confidence.
+    """
+    drafter, plain, lengths = BlockDrafter(draft_confidence=0.4, head=CONFIGS[name]), NumpyHead(HEADS[name]), set()
     for text, taps, _, tree, b in each_round(name, drafter, temperature=1.3):
         places, drafted = plain.places(taps, text[-1]), [text[-1], *np.asarray(tree.tokens[b, 1:]).tolist()]
         sure = [plain.sure(place, before) >= 0.4 for place, before in zip(places, drafted)]
@@ -206,55 +264,55 @@ def test_drawn_chains_carry_the_law_they_were_drawn_from(name):
     assert len(lengths) > 2
 
 
-def heap(logs: np.ndarray, nodes: int, width: int) -> set[tuple[int, ...]]:
-    """DDTree: take the likeliest sequence that is not taken yet, and put its continuations on the heap."""
-    best = np.argsort(-logs, kind="stable")[:, :width]
-    taken, waiting = set(), [(0.0, ())]
-    while len(taken) <= nodes:
-        cost, path = heapq.heappop(waiting)
-        taken.add(path)
-        if len(path) < len(logs):
-            for token in best[len(path)]:
-                heapq.heappush(waiting, (cost - logs[len(path), token], (*path, int(token))))
-    return taken
-
-
-@pytest.mark.parametrize(("depth", "nodes", "width"), [(3, 4, 2), (4, 20, 3), (2, 30, 5)])
-def test_best_first_trees_are_those_of_a_heap(depth, nodes, width):
+@pytest.mark.parametrize(
+    ("depth", "nodes", "width"),
+    [(4, 20, 3), pytest.param(3, 4, 2, marks=pytest.mark.slow), pytest.param(2, 30, 5, marks=pytest.mark.slow)],
+)
+def test_best_first_trees_equal_those_of_a_heap(depth, nodes, width):
     rng = np.random.default_rng(depth)
-    logs = np.array([[log_softmax(place) for place in row] for row in rng.normal(size=(20, depth, 8)) * rng.uniform(0.3, 5, (20, 1, 1))])
-    tree = jax.jit(jax.vmap(partial(best_first, jnp.int32(1), nodes=nodes, width=width)))(jnp.asarray(logs, jnp.float32))
+    logs = np.array(
+        [
+            [log_softmax(place) for place in row]
+            for row in rng.normal(size=(20, depth, 8)) * rng.uniform(0.3, 5, (20, 1, 1))
+        ]
+    )
+    tree = jax.jit(jax.vmap(partial(best_first, jnp.int32(1), nodes=nodes, width=width)))(
+        jnp.asarray(logs, jnp.float32)
+    )
     assert np.all(tree.parent[:, 1:] < np.arange(1, nodes + 1)) and tree.max_depth == depth and not tree.is_chain
     for b in range(20):
-        found = spelled(tree, b)
-        assert len(found) == len(set(found)) and set(found) == heap(logs[b], nodes, width)
+        found = spell_paths(tree, b)
+        assert len(found) == len(set(found)) and set(found) == take_best_sequences(logs[b], nodes, width)
 
 
-def test_trees_of_a_block_are_those_of_plain_python():
-    """And a block whose places see none after them is read no further than it is used."""
-    drafter, plain = Block(3, tree_nodes=24, tree_top_k=4, head=CONFIGS["causal"]), Plainly(HEADS["causal"])
+def test_trees_of_a_block_equal_those_of_a_heap():
+    """A causal head reads three of its five places, as many as it drafts."""
+    drafter, plain = BlockDrafter(3, tree_nodes=24, tree_top_k=4, head=CONFIGS["causal"]), NumpyHead(HEADS["causal"])
     for text, taps, _, tree, b in each_round("causal", drafter):
         logs = np.array([log_softmax(plain.logits([place], [0])) for place in plain.places(taps, text[-1])[:3]])
-        assert set(spelled(tree, b)) == heap(logs, 24, 4)
+        assert set(spell_paths(tree, b)) == take_best_sequences(logs, 24, 4)
 
 
-def test_one_prompt_says_what_plain_decoding_says():
-    generator = Generator(language_model(TARGET), "block", Head(HEADS["in place"], CONFIGS["in place"], "head"), tree_nodes=16)
+@pytest.mark.slow
+def test_a_prompt_alone_gets_the_greedy_text():
+    generator = Generator(
+        language_model(TARGET), "block", Head(HEADS["in place"], CONFIGS["in place"], "head"), tree_nodes=16
+    )
     for prompt in PROMPTS[:2]:
         result = generator(prompt, max_new_tokens=24, ignore_eos=True)
         rows = [prompt + result.token_ids] * len(PROMPTS)
-        assert_greedy([prompt], rows, seen(TARGET, rows, (0, 1, 2))[1])
+        assert_greedy([prompt], rows, read_target(TARGET, rows, (0, 1, 2))[1])
         assert len(result.token_ids) == 24 and result.stats.accepted > 0
 
 
-def test_a_head_in_bfloat16_on_two_devices():
-    """Split with its target, it drafts for the text of plain decoding."""
+def test_a_bfloat16_head_on_two_devices_leaves_the_text_greedy():
+    """The mesh splits head and target; the oracle is a forward without a cache."""
     target, head = (on_mesh(module, make_mesh(1, 2)) for module in (TARGET, cast(HEADS["in place"], "bfloat16")))
     assert not head.layers[0].qkv[...].is_fully_replicated
     generator = Generator(language_model(target), "block", Head(head, head.config, "head"))
     result = generator(PROMPTS[1], max_new_tokens=24, ignore_eos=True)
     rows = [PROMPTS[1] + result.token_ids] * len(PROMPTS)
-    assert_greedy([PROMPTS[1]], rows, seen(TARGET, rows, (0, 1, 2))[1])
+    assert_greedy([PROMPTS[1]], rows, read_target(TARGET, rows, (0, 1, 2))[1])
     assert len(result.token_ids) == 24 and result.stats.accepted > 0
 
 
@@ -262,7 +320,7 @@ def test_the_loop_copies_neither_cache_nor_weights():
     layers = WIDE.replace(hidden_size=96, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
     config = BlockConfig(layers, WIDE.hidden_size, 2, (1, 2), 5, 4, own_embedding=True, own_head=True)
     head = nnx.eval_shape(lambda: BlockHead(config, jax.random.key(0), jnp.bfloat16))
-    program = Program(Block(head=config), 4, draft=head, options={"xla_backend_optimization_level": 0})
+    program = Program(BlockDrafter(head=config), 4, draft=head, options={"xla_backend_optimization_level": 0})
     assert len(program.caches) == 2  # the target's and the context
     assert hlo.moved(program.text, program.caches | program.weights, MOVES) == [] and hlo.host_calls(program.text) == []
 
@@ -283,7 +341,7 @@ def test_the_loop_copies_neither_cache_nor_weights():
         (dict(rule="block"), "in place", "rule 'block'"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(options, name, named):
+def test_options_that_do_not_fit_are_refused_in_one_line(options, name, named):
     with pytest.raises(RequestError) as error:
         Generator(language_model(TARGET), "block", Head(HEADS[name], CONFIGS[name], "head"), **options)
     assert named in str(error.value) and "\n" not in str(error.value)
@@ -291,9 +349,13 @@ def test_what_does_not_fit_is_refused_in_one_line(options, name, named):
 
 @pytest.mark.parametrize(
     ("changes", "named"),
-    [(dict(layers=OWN), "40 wide and its target 32"), (dict(markov="lstm"), "'lstm'"), (dict(confidence_markov=True), "markov_rank is 0")],
+    [
+        (dict(layers=OWN), "40 wide and its target 32"),
+        (dict(markov="lstm"), "'lstm'"),
+        (dict(confidence_markov=True), "markov_rank is 0"),
+    ],
 )
-def test_heads_that_cannot_be_are_refused_in_one_line(changes, named):
+def test_impossible_configurations_are_refused_in_one_line(changes, named):
     with pytest.raises(ConfigError) as error:
         dataclasses.replace(CONFIGS["in place"], **changes)
     assert named in str(error.value) and "\n" not in str(error.value)

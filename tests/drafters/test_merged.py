@@ -1,17 +1,17 @@
-"""Trees merged from several drafts, against a trie of nested dictionaries and SpecInfer's loop over them."""
+"""Merged trees against a trie of nested dictionaries, and SpecInfer's loop over it."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import disturbed, p_value, random_prompts, tiny_model, warped
 from jax import random
-from test_decode import NEW, score
-from test_tree_drafts import logits_after, rounds, texts
+from support.decoding import NEW, rounds, texts
+from support.models import disturbed, p_value, random_prompts, tiny_model, warped
+from support.reference import is_greedy, logits_after
 
-from specjax import Generator, Merged, RequestError, generate
+from specjax import Generator, RequestError, generate
 from specjax.cli.main import _make_parser
-from specjax.drafters import default_method
+from specjax.drafters import Merged, default_method
 from specjax.drafters.merged import merge
 from specjax.verify import RULES
 
@@ -32,7 +32,7 @@ def trie(chains: list[list[int]]) -> dict:
 
 
 def trie_of(tree, b: int) -> dict:
-    """The same of row b of a batched tree."""
+    """The trie of row b of a batched tree."""
     found = [{} for _ in range(tree.tokens.shape[1])]
     root, *_ = found
     for node in range(1, len(found)):
@@ -44,7 +44,9 @@ def trie_of(tree, b: int) -> dict:
 
 
 def world(kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Target [1 + V, V] and drafts [M, 1 + V, V]: after the root, and after each first token; the drafts may propose a second token."""
+    """Distributions of the target [1 + V, V] and the drafts [M, 1 + V, V], after the root and after
+    each first token.
+    """
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(V), 1 + V), rng.dirichlet(np.ones(V), (M, 1 + V))
     if kind == "identical":
@@ -56,8 +58,8 @@ def world(kind: str) -> tuple[np.ndarray, np.ndarray]:
     return p, q / q.sum(-1, keepdims=True)
 
 
-def drawn(q, key):
-    """The chains of all drafts and the tree they make: tokens [M, D], Tree."""
+def draw_chains(q, key):
+    """The chains int32 [M, D] of all drafts, and the tree that merges them."""
     keys = random.split(key, (M, D))
     first = jax.vmap(random.categorical)(keys[:, 0], jnp.log(q[:, 0]))
     after = jnp.take_along_axis(q, first[:, None, None] + 1, 1)[:, 0]
@@ -67,13 +69,15 @@ def drawn(q, key):
 
 
 def without_repeats(tree):
-    """A tree that tests a token once, whoever proposed it."""
+    """A wrong tree: it tests a token once, even if several drafts proposed it."""
     again = (jnp.tril(tree.tokens[:, None] == tree.tokens, -1) & (tree.parent[:, None] == tree.parent))[:, 1:].any(1)
     return tree.replace(valid=~again.at[0].set(False))
 
 
 def in_order_of_tokens(tree):
-    """A tree that tests all proposals of a token before the next token: the order then depends on what was drawn."""
+    """A wrong tree: it tests all proposals of a token before the next token, so that the order
+    depends on the draws.
+    """
     order = jnp.argsort(jnp.where(jnp.arange(NODES) == 0, -1, (tree.parent * V + tree.tokens) * M + tree.source))
     parent = jnp.argsort(order)[tree.parent[order]]
     return tree.replace(tokens=tree.tokens[order], parent=parent, source=tree.source[order], q=tree.q[:, order])
@@ -81,12 +85,16 @@ def in_order_of_tokens(tree):
 
 @jax.jit
 def play(p, q, keys, kind):
-    """For each draw the chains, their tree, made wrong in one way by ``kind`` 1 and 2, the verdict, and the first two tokens [2]; what
-    the rule leaves open is the target's."""
+    """For each draw the chains, their tree, the verdict, and the first two tokens [2].
+
+    ``kind`` 1 and 2 make the tree wrong.
+
+    The target draws the second token where the rule emits one token only.
+    """
 
     def once(key):
         tree_key, rule_key, fill_key = random.split(key, 3)
-        tokens, tree = drawn(q, tree_key)
+        tokens, tree = draw_chains(q, tree_key)
         wrong = tree, without_repeats(tree), in_order_of_tokens(tree)
         tree = jax.tree.map(lambda *leaves: jnp.stack(leaves)[kind], *wrong)
         path = jnp.where(jnp.arange(NODES) == 0, 0, tree.tokens + 1)
@@ -108,36 +116,43 @@ def outcome(kind: str, wrong: int = 0) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("kind", ["random", "identical", "disjoint", "overlapping"])
-def test_law_is_the_targets(kind):
+def test_two_tokens_have_the_targets_law(kind):
     value, length = outcome(kind)
     assert value > UNLIKELY and length > 1.5
 
 
 @pytest.mark.parametrize("wrong", [1, 2], ids=["repeats are dropped", "the order depends on the draws"])
-def test_a_tree_that_forgets_who_proposed_what_and_when_is_noticed(wrong):
+def test_wrong_trees_change_the_law(wrong):
     assert outcome("random", wrong)[0] < UNLIKELY
 
 
-def test_trees_and_verdicts_are_those_of_nested_dictionaries():
+def test_trees_and_verdicts_equal_specinfers_loop_over_dictionaries():
     p, q = world("random")
     keys = random.split(random.key(0), DRAWS)
-    tokens, tree, verdict, _ = jax.device_get(jax.tree.map(lambda x: x[:300], play(jnp.float32(p), jnp.float32(q), keys, 0)))
-    accept_keys, bonus_keys = jax.vmap(lambda key: random.split(random.split(random.split(key, 3)[1], D + 1)[0]))(keys[:300]).T
+    tokens, tree, verdict, _ = jax.device_get(
+        jax.tree.map(lambda x: x[:300], play(jnp.float32(p), jnp.float32(q), keys, 0))
+    )
+    accept_keys, bonus_keys = jax.vmap(lambda key: random.split(random.split(random.split(key, 3)[1], D + 1)[0]))(
+        keys[:300]
+    ).T
     luck = np.asarray(jax.vmap(lambda key: random.uniform(key, (NODES,)))(accept_keys))
     shapes, residuals = set(), []
     for b, chains in enumerate(tokens.tolist()):
         wanted = trie(chains)
         assert trie_of(tree, b) == wanted
         shapes.add(str(wanted))
-        path, residual = specinfer(wanted, p, q, luck[b, 1:].reshape(M, D))
+        path, residual = verify_stochastic(wanted, p, q, luck[b, 1:].reshape(M, D))
         assert tree.tokens[b, verdict.path[b, 1 : verdict.length[b]]].tolist() == path
         residuals.append(residual)
-    assert verdict.bonus.tolist() == jax.vmap(random.categorical)(bonus_keys, jnp.log(jnp.float32(np.array(residuals)))).tolist()
+    assert (
+        verdict.bonus.tolist()
+        == jax.vmap(random.categorical)(bonus_keys, jnp.log(jnp.float32(np.array(residuals)))).tolist()
+    )
     assert len(shapes) > 50
 
 
-def specinfer(root: dict, p, q, luck) -> tuple[list[int], np.ndarray]:
-    """VerifyStochastic: the tokens accepted, and what the next one is drawn from."""
+def verify_stochastic(root: dict, p, q, luck) -> tuple[list[int], np.ndarray]:
+    """SpecInfer, VerifyStochastic: the accepted tokens, and the distribution of the next token."""
     children, path = root, []
     while True:
         at = path[-1] + 1 if path else 0
@@ -158,21 +173,17 @@ TARGET = tiny_model(0, 8.0, num_layers=1)
 DRAFTERS = disturbed(TARGET), disturbed(TARGET, 0.1)
 
 
-def is_argmax(target, state, prompts) -> list[bool]:
-    """For each row whether it holds NEW tokens, each the argmax of a forward without a cache, as those of plain decoding are."""
-    best = np.asarray(score(target, state.tokens).argmax(-1))
-    new = [text[len(prompt) :] for text, prompt in zip(texts(state), prompts)]
-    wanted = [best[b, len(prompt) - 1 : len(prompt) - 1 + NEW].tolist() for b, prompt in enumerate(prompts)]
-    return [a == b for a, b in zip(new, wanted)]
+@pytest.mark.parametrize("rows", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_draft_reads_the_emitted_tokens_of_all_drafts(rows):
+    """q equals each draft's distribution after each of its tokens, by a forward without a cache.
 
-
-@pytest.mark.parametrize("rows", [1, 8])
-def test_every_draft_reads_what_was_emitted_whoever_proposed_it(rows):
-    """Round after round q is what each draft says after each of its tokens, by a forward without a cache; of greedy rows the text
-    is that of plain decoding."""
+    Greedy rows write greedy text.
+    """
     prompts, deep, foreign = [[7], *random_prompts(7, 40, seed=3)][-rows:], 3, 0
     temperature = np.where(np.arange(rows) % 2, 1.3, 0)
-    for i, (state, tree) in enumerate(rounds(TARGET, DRAFTERS, Merged(deep), NEW + 1, prompts, temperature=temperature)):
+    for i, (state, tree) in enumerate(
+        rounds(TARGET, DRAFTERS, Merged(deep), NEW + 1, prompts, temperature=temperature)
+    ):
         for b, text in enumerate(texts(state) if i in (1, 3) else ()):
             for m, draft in enumerate(DRAFTERS):
                 nodes = 1 + m * deep + np.arange(deep)
@@ -184,11 +195,11 @@ def test_every_draft_reads_what_was_emitted_whoever_proposed_it(rows):
                 assert np.count_nonzero(np.asarray(tree.q[b, m]).any(-1)) == deep
         if state.done.all():
             break
-    assert is_argmax(TARGET, state, prompts)[::2] == [True] * -(-rows // 2)
+    assert is_greedy(TARGET, state, prompts)[::2] == [True] * -(-rows // 2)
     assert foreign and np.all(state.counters.calls < NEW)
 
 
-def test_it_takes_two_drafts_or_more(target, draft):
+def test_merged_needs_two_drafts_and_other_methods_use_the_first(target, draft):
     for given in (None, draft, [draft]):
         with pytest.raises(RequestError, match="needs 2 drafts and (none|1) is given"):
             Generator(target, "merged", given)

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import byte_tokenizer
-from test_ngram import lookup
+from support.models import byte_tokenizer
+from support.reference import continue_greedily, look_up
 
-from specjax import Generator, Ngram, RequestError
+from specjax import Generator, RequestError
 from specjax.cli.main import main
-from specjax.drafters import make_drafter, parameters
+from specjax.drafters import Ngram, make_drafter
 from specjax.drafters.parts import statistics
 
 V, ROWS, CAPACITY, DRAFTS = 7, 300, 24, 4
@@ -33,11 +33,13 @@ def most_frequent(texts: list[list[int]], m: int, most: int) -> dict[tuple[int, 
     return {context: best[context][1] for context in kept}
 
 
-def continued(text: list[int], tables: list[dict], count: int) -> list[int]:
+def continue_text(text: list[int], tables: list[dict], count: int) -> list[int]:
     drafted = []
     while len(drafted) < count:
         newest = text + drafted
-        known = [table[tuple(newest[-m:])] for m, table in ((2, tables[1]), (1, tables[0])) if tuple(newest[-m:]) in table]
+        known = [
+            table[tuple(newest[-m:])] for m, table in ((2, tables[1]), (1, tables[0])) if tuple(newest[-m:]) in table
+        ]
         if not known:
             break
         drafted.append(known[0])
@@ -45,32 +47,37 @@ def continued(text: list[int], tables: list[dict], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("most", [3, 1000])
-def test_tables_are_those_of_a_recount(most):
+def test_tables_equal_a_recount(most):
     for seed in range(5):
-        found = statistics.counted(corpus(seed), V, most)
+        found = statistics.count_ngrams(corpus(seed), V, most)
         for m, contexts, successors in zip(statistics.ORDERS, found.contexts, found.successors):
             table = most_frequent(corpus(seed), m, most)
             assert contexts.tolist() == [list(context) for context in sorted(table)]
             assert successors.tolist() == [table[context] for context in sorted(table)]
 
 
-def test_drafts_are_the_rows_own_or_the_corpus():
-    """With the row's own match, else the most frequent tokens of the longest context known, as far as any is."""
+def test_drafts_come_from_the_row_and_otherwise_from_the_corpus():
+    """The oracle looks up in the row, and otherwise follows the longest known context of the corpus
+    until none is known.
+    """
     texts, most = corpus(1), 9
     tables = [most_frequent(texts, m, most) for m in statistics.ORDERS]
-    given = jax.tree.map(jnp.asarray, statistics.counted(texts, V, most))
+    given = jax.tree.map(jnp.asarray, statistics.count_ngrams(texts, V, most))
     rng = np.random.default_rng(0)
-    tokens, last = rng.integers(0, V, (ROWS, CAPACITY)).astype(np.int32), rng.integers(0, CAPACITY, ROWS).astype(np.int32)
+    tokens, last = (
+        rng.integers(0, V, (ROWS, CAPACITY)).astype(np.int32),
+        rng.integers(0, CAPACITY, ROWS).astype(np.int32),
+    )
     tokens[0, :2], last[:3] = V - 1, 0  # the corpus does not have this token
     drafter = Ngram(DRAFTS, 3, 2)
     state = SimpleNamespace(tokens=tokens, cache=SimpleNamespace(length=last))
-    tree = jax.jit(lambda given: drafter.draft(None, given, state, None)[0])(given)
+    tree = jax.jit(lambda given: drafter.propose(None, given, state, None)[0])(given)
     assert tree.q is None
     lengths = set()
     for b in range(ROWS):
         text = tokens[b, : last[b] + 1].tolist()
-        own = lookup(text, DRAFTS, 3, 2)
-        wanted = own or continued(text, tables, DRAFTS)
+        own = look_up(text, DRAFTS, 3, 2)
+        wanted = own or continue_text(text, tables, DRAFTS)
         assert tree.valid[b].tolist() == [True] * (1 + len(wanted)) + [False] * (DRAFTS - len(wanted))
         assert tree.tokens[b, 1 : 1 + len(wanted)].tolist() == wanted
         lengths.add((own is None, len(wanted)))
@@ -79,8 +86,8 @@ def test_drafts_are_the_rows_own_or_the_corpus():
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """Of the words of the tiny tokenizer, by the command."""
-    from conftest import language_model, tiny_model
+    """Statistics that ``specjax ngrams`` wrote."""
+    from support.models import language_model, tiny_model
 
     import specjax
 
@@ -88,49 +95,62 @@ def file(tmp_path_factory):
     specjax.save(language_model(tiny_model(num_layers=1)), root / "model")
     for name, text in (("a.txt", "the theory\n"), ("b.txt", "that the")):
         (root / name).write_text(text)
-    argv = ("ngrams", "--model", root / "model", "--data", root / "a.txt", root / "b.txt", "--output", root / "text.npz")
+    argv = (
+        "ngrams",
+        "--model",
+        root / "model",
+        "--data",
+        root / "a.txt",
+        root / "b.txt",
+        "--output",
+        root / "text.npz",
+    )
     assert main([str(a) for a in argv]) == 0
     return root / "text.npz"
 
 
-def test_the_command_counts_the_tokenizers_tokens(file):
+def test_the_command_counts_tokens_of_the_models_tokenizer(file):
     tokenizer = byte_tokenizer()
     found = statistics.load(file, 61)
-    wanted = statistics.counted([tokenizer.encode("the theory\n"), tokenizer.encode("that the")], 61, 100)
+    wanted = statistics.count_ngrams([tokenizer.encode("the theory\n"), tokenizer.encode("that the")], 61, 100)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_text_is_plain_whatever_was_counted(target, tmp_path):
-    """Statistics of what the target says are followed; only where the text does not repeat itself."""
+def test_statistics_speed_up_and_leave_the_text_greedy(target, tmp_path):
+    """Statistics of the greedy texts themselves: the drafter follows them where a text does not
+    repeat itself.
+    """
     prompts = [[7], *np.random.default_rng(0).integers(1, 61, (7, 9)).tolist()]
-    plain = [result.token_ids for result in Generator(target, "none")(prompts, max_new_tokens=24)]
-    said = [prompt + new for prompt, new in zip(prompts, plain)]
-    statistics.save(statistics.counted(said, 61, 1000), 61, tmp_path / "said.npz")
+    greedy = continue_greedily(target.model, prompts, 24)
+    said = [prompt + new for prompt, new in zip(prompts, greedy)]
+    statistics.save(statistics.count_ngrams(said, 61, 1000), 61, tmp_path / "said.npz")
     generator = Generator(target, "ngram", ngram_statistics=str(tmp_path / "said.npz"), num_speculative_tokens=3)
-    results = generator(prompts, max_new_tokens=24)
-    assert [result.token_ids for result in results] == plain
+    results = generator(prompts, max_new_tokens=24, ignore_eos=True)
+    assert [result.token_ids for result in results] == greedy
     assert sum(result.stats.accepted for result in results) > 100
-    assert generator(prompts[1], max_new_tokens=24).token_ids == plain[1]
 
 
-def test_files_that_cannot_be_used_are_named_in_one_line(file, target, tmp_path):
+def test_unusable_files_are_named_in_one_line(file, target, tmp_path):
     (tmp_path / "text.npz").write_text("no archive")
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     (tmp_path / "cut.npz").write_bytes(file.read_bytes()[:100])
     (tmp_path / "empty.npz").write_bytes(b"")
-    for name, named in (("absent", "cannot be read"), *((name, "no n-gram statistics") for name in ("text", "other", "cut", "empty"))):
+    for name, named in (
+        ("absent", "cannot be read"),
+        *((name, "no n-gram statistics") for name in ("text", "other", "cut", "empty")),
+    ):
         with pytest.raises(RequestError, match=named) as error:
             Generator(target, "ngram", ngram_statistics=str(tmp_path / f"{name}.npz"))
         assert "\n" not in str(error.value)
     with pytest.raises(RequestError, match="are of 61 tokens and the target has 60"):
-        parameters(make_drafter("ngram", ngram_statistics=str(file)), None, 60)
+        make_drafter("ngram", ngram_statistics=str(file)).parameters(None, 60)
     with pytest.raises(RequestError, match="no text of two tokens"):
-        statistics.counted([[], [3]], V, 10)
+        statistics.count_ngrams([[], [3]], V, 10)
     with pytest.raises(RequestError, match="cannot be written"):
-        statistics.save(statistics.counted(corpus(0), V, 10), V, tmp_path / "no" / "file.npz")
+        statistics.save(statistics.count_ngrams(corpus(0), V, 10), V, tmp_path / "no" / "file.npz")
 
 
-def test_the_command_refuses_what_it_cannot_read(tmp_path, capsys):
+def test_the_command_refuses_unreadable_data(tmp_path, capsys):
     assert main(["ngrams", "--data", str(tmp_path / "absent.txt"), "--output", str(tmp_path / "o.npz")]) == 2
     assert "absent.txt" in capsys.readouterr().err

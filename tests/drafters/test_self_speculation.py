@@ -1,78 +1,36 @@
-"""Drafting with a part of the target against plain Python that reads every text from its beginning, in numpy: no cache, no batch."""
+"""Early exits and skipped layers against numpy that reads every text from its beginning."""
 
 import dataclasses
-from functools import cache, partial
 
 import jax
 import numpy as np
 import pytest
-from conftest import language_model, random_prompts, tiny_model
-from test_decode import NEW, PLAIN, finish, new_tokens, start
-from test_structure import MOVES, Program
+from support.decoding import NEW, finish, new_tokens, play_round, start
+from support.models import language_model, random_prompts
+from support.partial_target import TARGET, logits_without
+from support.program import MOVES, Program
+from support.reference import softmax
 
-from specjax import EarlyExit, Generator, LayerSkip, RequestError, decode
+from specjax import Generator, RequestError, decode
+from specjax.drafters import EarlyExit, LayerSkip, Plain
 from specjax.models.decoder import Layer, Skip
 from specjax.planning import hlo
 from specjax.stats import Counters
-from specjax.verify import resolve
+from specjax.verify import Drawn, resolve
 
-L, DRAFTS, ROUNDS, CONFIDENCE, FAINT = 3, 3, 6, 0.45, 0.6
-TARGET = tiny_model(0, 5.0, num_layers=L)
-for _layer in TARGET.layers[1:]:  # so that they say little new
-    _layer.out[...] *= FAINT
-    _layer.down[...] *= FAINT
-TARGET.head[...] *= 5  # and the model is often sure
+DRAFTS, ROUNDS, CONFIDENCE = 3, 6, 0.45
+L = TARGET.config.num_layers
 PROMPTS = [[7], *random_prompts(7, 30, seed=4)]
 PARTS = {
     "early_exit": (EarlyExit(2, DRAFTS, CONFIDENCE), {"attention": {2}, "mlp": {2}}),
     "layer_skip": (LayerSkip((2,), (1,), DRAFTS, CONFIDENCE), {"attention": {2}, "mlp": {1}}),
 }
-
-
-@dataclasses.dataclass
-class Plainly:
-    """The target in numpy: ``logits`` after a text, of which the tokens from place ``since`` on miss some sub-layers."""
-
-    weights: list
-
-    def logits(self, text: list[int], lacks: dict[str, set[int]], since: int) -> np.ndarray:
-        c, S = TARGET.config, len(text)
-        K, G, D = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
-        norm = lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + c.norm_eps)
-        angle = np.arange(S)[:, None] / c.rope.theta ** (np.arange(0, D, 2) / D)
-        whole = np.arange(S) < since
-        embed, layers, head = self.weights
-        x = embed[np.array(text)]
-        for i, (qkv, out, gate_up, down) in enumerate(layers):
-            heads = (norm(x) @ qkv.T).reshape(S, K, G + 2, D)
-            a, b = heads[..., : D // 2], heads[..., D // 2 :]
-            cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
-            turned = np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-            scores = np.einsum("skgd,tkd->kgst", turned[:, :, :G], turned[:, :, G]) / np.sqrt(D)
-            scores = np.exp(np.where(np.tri(S, dtype=bool), scores, -np.inf))
-            mixed = np.einsum("kgst,tkd->skgd", scores / scores.sum(-1, keepdims=True), heads[:, :, G + 1])
-            does = lambda kind: (whole | (i not in lacks.get(kind, ())))[:, None]
-            x = x + does("attention") * (mixed.reshape(S, -1) @ out.T)
-            gate, up = np.split(norm(x) @ gate_up.T, 2, -1)
-            x = x + does("mlp") * ((gate / (1 + np.exp(-gate)) * up) @ down.T)
-        return norm(x[-1]) @ head.T
-
-
-@cache
-def plainly() -> Plainly:
-    array = lambda param: np.asarray(param[...], np.float64)
-    layers = [tuple(map(array, (layer.qkv, layer.out, layer.gate_up, layer.down))) for layer in TARGET.layers]
-    return Plainly([array(TARGET.embed), layers, array(TARGET.head)])
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    weights = np.exp(x - x.max())
-    return weights / weights.sum()
+RULE = resolve("auto", Drawn.CHAIN)
 
 
 @dataclasses.dataclass
 class Row:
-    """One text and what Draft & Verify keeps for it. ``round`` is the paper's loop, greedy."""
+    """One text, and the threshold and matching rate of Draft & Verify. Greedy."""
 
     text: list[int]
     lacks: dict[str, set[int]]
@@ -80,8 +38,11 @@ class Row:
     matched: float = 0.0
 
     def after(self, drafted: list[int]) -> np.ndarray:
-        """What the part says; the newest token of the text is the first that it reads itself."""
-        return plainly().logits(self.text + drafted, self.lacks, len(self.text) - 1)
+        """Logits of the part.
+
+        The newest token of the text is the first token that the part reads itself.
+        """
+        return logits_without(self.text + drafted, self.lacks, len(self.text) - 1)
 
     def draft(self) -> list[int]:
         drafted = []
@@ -95,7 +56,7 @@ class Row:
     def verify(self, drafted: list[int]) -> int:
         accepted, before = 0, len(self.text)
         while True:
-            wanted = int(plainly().logits(self.text, {}, 0).argmax())
+            wanted = int(logits_without(self.text, {}, 0).argmax())
             self.text = [*self.text, wanted]
             if accepted == len(drafted) or drafted[accepted] != wanted:
                 break
@@ -112,44 +73,22 @@ class Row:
         return accepted
 
 
-@cache
-def program(method: str):
-    """A round of a part: from a state to the tree that it draws and the next state. Compiled once for all tests."""
-    drafter, _ = PARTS[method]
-
-    @jax.jit
-    def turn(target, state):
-        trees = []
-
-        @dataclasses.dataclass(frozen=True)
-        class Watched(type(drafter)):
-            def draft(self, *args):
-                tree, pending = super().draft(*args)
-                trees.append(tree)
-                return tree, pending
-
-        watched = Watched(**dataclasses.asdict(drafter))
-        return decode.step(target, None, state, drafter=watched, rule=resolve("auto", drafter.sampled)), trees[0]
-
-    return partial(turn, TARGET)
-
-
-def begun(drafter, **options) -> decode.DecodeState:
-    """The state after the prompts; the prefill is that of plain decoding, so that all tests share it."""
-    state = start(TARGET, None, PLAIN, PROMPTS, **options)
-    kept = drafter.init(TARGET, None, state.tokens, state.prompt, (), chunk=None, dtype=None)
+def start_part(drafter, **options) -> decode.DecodeState:
+    """The state after the prompts. All tests share the prefill of plain decoding."""
+    state = start(TARGET, None, Plain(), PROMPTS, **options)
+    kept = drafter.init(TARGET, None, state.tokens, state.prompt_length, (), chunk=None, dtype="float32")
     return state.replace(drafter=kept, counters=Counters.zeros(len(PROMPTS), drafter.depth))
 
 
 @pytest.mark.parametrize("method", PARTS)
-def test_rounds_are_those_of_plain_python(method):
-    """Drafts, where they stop, what is accepted and the thresholds, over several rounds of a ragged batch."""
+def test_rounds_equal_draft_and_verify_in_numpy(method):
+    """Drafts, their lengths, accepted tokens and thresholds, over several rounds of a ragged batch."""
     drafter, lacks = PARTS[method]
-    state = begun(drafter)
+    state = start_part(drafter)
     rows = [Row(list(prompt), lacks, drafter.draft_confidence) for prompt in PROMPTS]
     lengths, kept = set(), set()
     for _ in range(ROUNDS):
-        state, tree = program(method)(state)
+        tree, state = play_round(TARGET, None, state, drafter, RULE)
         drafts = [row.draft() for row in rows]
         for b, drafted in enumerate(drafts):
             assert tree.valid[b].tolist() == [True] * (len(drafted) + 1) + [False] * (DRAFTS - len(drafted))
@@ -164,11 +103,11 @@ def test_rounds_are_those_of_plain_python(method):
 
 
 @pytest.mark.parametrize("method", PARTS)
-def test_q_is_what_the_part_says_after_each_node(method):
+def test_q_equals_the_parts_distribution_after_each_node(method):
     drafter, lacks = PARTS[method]
-    after = begun(drafter, temperature=1.3)
+    after = start_part(drafter, temperature=1.3)
     for _ in range(2):
-        before, (after, tree) = after, program(method)(after)
+        before, (tree, after) = after, play_round(TARGET, None, after, drafter, RULE)
         for b in range(len(PROMPTS)):
             text = before.tokens[b, : before.cache.length[b] + 1].tolist()
             row = Row(text, lacks, float(before.drafter.confidence.threshold[b]))
@@ -182,11 +121,14 @@ def test_q_is_what_the_part_says_after_each_node(method):
 
 @pytest.mark.parametrize("method", PARTS)
 def test_the_verify_pass_runs_no_layer_again(method, monkeypatch):
-    """Below the first that misses something, layers read one node at a time, the last drafted one too; from there on all at once."""
-    drafter, lacks = PARTS[method]
-    seen, state, call = set(), begun(drafter), Layer.__call__
+    """Layers below the first skipped one read each node once, while drafting.
 
-    def noted(self, x, *args):
+    From there on the verify pass reads all nodes at once.
+    """
+    drafter, lacks = PARTS[method]
+    seen, state, call = set(), start_part(drafter), Layer.__call__
+
+    def note(self, x, *args):
         attention, mlp = args[-2:]
         if attention or mlp:
             seen.add((numbers[id(self)], x.shape[1], attention, mlp))
@@ -194,10 +136,10 @@ def test_the_verify_pass_runs_no_layer_again(method, monkeypatch):
 
     def step(target, state):
         numbers.update({id(layer): i for i, layer in enumerate(target.layers)})
-        return decode.step(target, None, state, drafter=drafter, rule=resolve("auto", drafter.sampled))
+        return decode.step(target, None, state, drafter=drafter, rule=RULE)
 
     numbers = {}
-    monkeypatch.setattr(Layer, "__call__", noted)
+    monkeypatch.setattr(Layer, "__call__", note)
     jax.eval_shape(step, TARGET, state)
     first = min(lacks["attention"] | lacks["mlp"])
     part = {(i, 1, i not in lacks["attention"], i not in lacks["mlp"]) for i in range(L)} - {(2, 1, False, False)}
@@ -209,10 +151,14 @@ def test_the_loop_copies_neither_cache_nor_weights():
     assert hlo.moved(program.text, program.caches | program.weights, MOVES) == [] and hlo.host_calls(program.text) == []
 
 
-@pytest.mark.parametrize("drafter", [EarlyExit(2, DRAFTS), LayerSkip(num_speculative_tokens=DRAFTS)], ids=["early_exit", "layer_skip"])
-def test_greedy_text_of_one_row_is_that_of_plain_python(drafter):
+@pytest.mark.parametrize(
+    "drafter",
+    [LayerSkip(num_speculative_tokens=DRAFTS), pytest.param(EarlyExit(2, DRAFTS), marks=pytest.mark.slow)],
+    ids=["layer_skip", "early_exit"],
+)
+def test_the_text_of_one_row_is_greedy(drafter):
     alone = lambda leaf: leaf[1:2] if leaf.ndim else leaf
-    state = finish(TARGET, None, drafter, jax.tree.map(alone, begun(drafter)))
+    state = finish(TARGET, None, drafter, jax.tree.map(alone, start_part(drafter)))
     row = Row(PROMPTS[1], {}, 0.0)
     while len(row.text) < len(PROMPTS[1]) + NEW:
         row.verify([])
@@ -233,13 +179,13 @@ def test_greedy_text_of_one_row_is_that_of_plain_python(drafter):
         ("layer_skip", dict(skip_attention=(0, 1, 2), skip_mlp=(2, 1, 0)), "every sub-layer"),
     ],
 )
-def test_parts_that_are_none_are_refused_in_one_line(method, options, named):
+def test_impossible_parts_are_refused_in_one_line(method, options, named):
     with pytest.raises(RequestError) as error:
         Generator(language_model(TARGET), method, **options)
     assert named in str(error.value) and "\n" not in str(error.value)
 
 
-def test_what_drafts_where_nothing_is_said():
+def test_the_default_part_is_half_the_layers_or_every_other():
     config = TARGET.config.replace(num_layers=8)
     assert EarlyExit().skip(config) == Skip((4, 5, 6, 7), (4, 5, 6, 7))
     assert LayerSkip().skip(config) == Skip((1, 3, 5), (1, 3, 5))

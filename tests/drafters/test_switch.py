@@ -1,4 +1,4 @@
-"""A list of drafters against plain Python that keeps lists: the same choices round by round, and the target's own text."""
+"""Choices between drafters against plain Python, and texts against greedy decoding."""
 
 import dataclasses
 import itertools
@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import disturbed, p_value, random_prompts, tiny_model
-from test_decode import new_tokens, start
-from test_ngram import lookup
+from support.decoding import new_tokens, start
+from support.models import disturbed, p_value, random_prompts, tiny_model
+from support.reference import is_greedy, look_up
 
-from specjax import DraftModel, DraftTree, Generator, Ngram, Plain, RequestError, Suffix, Switch, decode
-from specjax.drafters import make_drafter, parameters
+from specjax import Generator, RequestError, decode
+from specjax.drafters import DraftModel, DraftTree, Ngram, Suffix, Switch, make_drafter
 from specjax.tree import chain
-from specjax.verify import RULES, resolve
+from specjax.verify import RULES, Drawn, resolve
 
 V, DRAFTS, COST = 61, 2, 0.3
 TARGET = tiny_model(0, 8.0, num_layers=1)
@@ -25,7 +25,7 @@ PROMPTS = [[7], *random_prompts(3, 20, vocab_size=6, seed=4), *([*p[:4]] * 5 for
 
 @dataclasses.dataclass(frozen=True)
 class Watched(Switch):
-    """Keeps what was proposed in the last round."""
+    """Keeps the proposals of the last round in its state."""
 
     def init(self, target, draft, tokens, lengths, taps, **sizes):
         B, M = lengths.size, len(self.drafters)
@@ -36,19 +36,33 @@ class Watched(Switch):
             .replace(drafts=drafts, count=count, chosen=chosen, ran=jnp.bool(False))
         )
 
-    def commit(self, target, draft, state, tree, out, verdict):
+    def commit(self, target, draft, state, tree, scored, verdict):
         last = {name: getattr(state.drafter, name) for name in ("drafts", "count", "chosen", "ran")}
-        return super().commit(target, draft, state, tree, out, verdict).replace(**last)
+        return super().commit(target, draft, state, tree, scored, verdict).replace(**last)
 
 
 SWITCH = Watched((Ngram(3, 3, 1), DraftModel(DRAFTS)), COST)
-STEP = jax.jit(partial(decode.step, drafter=SWITCH, rule=resolve("auto", "chain")), compiler_options={"xla_backend_optimization_level": 0})
+STEP = jax.jit(
+    partial(decode.step, drafter=SWITCH, rule=resolve("auto", Drawn.CHAIN)),
+    compiler_options={"xla_backend_optimization_level": 0},
+)
 
 
-def decoded(prompts, **options):
+def decode_by_round(prompts, **options):
     """Every state from the prefill until all rows are done."""
-    draft = parameters(SWITCH, DRAFT, V)
-    states = [start(TARGET, draft, SWITCH, prompts, limit=[len(prompt) + 24 for prompt in prompts], capacity=64, chunk=32, **options)]
+    draft = SWITCH.parameters(DRAFT, V)
+    states = [
+        start(
+            TARGET,
+            draft,
+            SWITCH,
+            prompts,
+            limit=[len(prompt) + 24 for prompt in prompts],
+            capacity=64,
+            chunk=32,
+            **options,
+        )
+    ]
     while not np.all(states[-1].done):
         states.append(STEP(TARGET, draft, states[-1]))
     assert not np.any(states[-1].failed)
@@ -56,13 +70,18 @@ def decoded(prompts, **options):
 
 
 class Row:
-    """One row's rule in plain Python: for each drafter the drafts kept and tested, older rounds counting nine tenths."""
+    """The choice of one row in plain Python, from accepted and tested drafts of each drafter.
+
+    Older rounds count nine tenths.
+    """
 
     def __init__(self):
         self.counts = [(1.0, 2.0), (1.0, 2.0)]
 
     def choose(self, found: list[int]) -> int:
-        value = lambda i, k, cost: sum((self.counts[i][0] / self.counts[i][1]) ** j for j in range(k + 1)) / (1 + k * cost)
+        value = lambda i, k, cost: (
+            sum((self.counts[i][0] / self.counts[i][1]) ** j for j in range(k + 1)) / (1 + k * cost)
+        )
         return 0 if found and value(0, len(found), 0) >= value(1, DRAFTS, COST) - 1e-6 else 1
 
     def learn(self, i: int, drafts: list[int], said: list[int]) -> None:
@@ -72,14 +91,14 @@ class Row:
             self.counts[i] = 0.9 * self.counts[i][0] + kept, 0.9 * self.counts[i][1] + tested
 
 
-def test_choices_are_those_of_plain_python_and_the_text_is_plain():
-    rows, states, chosen = [Row() for _ in PROMPTS], decoded(PROMPTS), []
+def test_choices_equal_plain_python_and_the_text_is_greedy():
+    rows, states, chosen = [Row() for _ in PROMPTS], decode_by_round(PROMPTS), []
     of_state = lambda state: (state.tokens, state.cache.length, state.done, state.drafter.replace(members=()))
     for before, after in itertools.pairwise(map(jax.device_get, map(of_state, states))):
         (_, lengths, done, _), (tokens, ends, _, last) = before, after
         for b in np.flatnonzero(~done):
             text, said = tokens[b, : lengths[b] + 1].tolist(), tokens[b, lengths[b] + 1 : ends[b] + 1].tolist()
-            found = lookup(text, 3, 3, 1) or []
+            found = look_up(text, 3, 3, 1) or []
             assert last.chosen[b] == rows[b].choose(found)
             rows[b].learn(0, found, said)
             if last.chosen[b] == 1:
@@ -87,51 +106,51 @@ def test_choices_are_those_of_plain_python_and_the_text_is_plain():
             chosen.append(last.chosen[b])
         assert last.ran == np.any(last.chosen[~done] == 1)
     assert 0.1 < np.mean(chosen) < 0.9
-    assert new_tokens(states[-1], PROMPTS) == plain()
+    assert all(is_greedy(TARGET, states[-1], PROMPTS, 24))
 
 
-def plain():
-    state = start(TARGET, None, Plain(), PROMPTS, limit=[len(prompt) + 24 for prompt in PROMPTS], capacity=64, chunk=32)
-    step = jax.jit(partial(decode.step, drafter=Plain(), rule=resolve("auto", "")))
-    while not np.all(state.done):
-        state = step(TARGET, None, state)
-    return new_tokens(state, PROMPTS)
-
-
-def test_a_row_alone_says_the_same_and_the_model_rests_where_it_is_not_used():
+@pytest.mark.parametrize("rows", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_row_writes_its_own_text_and_an_unused_model_does_not_run(rows):
+    """A row repeated to fill a batch, or alone, writes the text that it writes beside other rows."""
     seeds, ran = np.arange(len(PROMPTS)), []
     for options in (dict(), dict(temperature=1.0)):
-        together = new_tokens(decoded(PROMPTS, seeds=seeds, **options)[-1], PROMPTS)
+        together = new_tokens(decode_by_round(PROMPTS, seeds=seeds, **options)[-1], PROMPTS)
         for b in (0, 6):
-            alone = decoded([PROMPTS[b]], seeds=seeds[b], **options)
-            assert new_tokens(alone[-1], [PROMPTS[b]]) == [together[b]]
+            alone = decode_by_round([PROMPTS[b]] * rows, seeds=seeds[b], **options)
+            assert new_tokens(alone[-1], [PROMPTS[b]] * rows) == [together[b]] * rows
             ran += [bool(state.drafter.ran) for state in alone[1:]]
     assert 0 < np.mean(ran) < 1
-    assert STEP._cache_size() == 2  # one program for each size of batch
+    assert STEP._cache_size() == (1 if rows == 8 else 2)  # one program for each size of batch
 
 
 @pytest.mark.parametrize("rule", ["block", "rejection", "traversal"])
-def test_a_chain_that_was_chosen_is_judged_exactly_by_its_one_hot_q(rule):
-    """Against the law of what follows by enumeration: the chain's tokens with the target's probabilities, then another."""
+def test_a_chosen_chain_with_a_one_hot_q_keeps_the_targets_law(rule):
+    """Counts against the law by enumeration: the chain's tokens with the target's probabilities,
+    then another token.
+    """
     rng, draws, n = np.random.default_rng(0), 10_000, 4
     p = rng.dirichlet(np.ones(n), 3).astype(np.float32)
     tokens = jnp.array([0, 2, 1])
     tree = chain(tokens, jax.nn.one_hot(jnp.array([2, 1, n]), n))  # a leaf has no q
-    verdicts = jax.jit(jax.vmap(partial(RULES[rule], jnp.asarray(p), tree)))(jax.random.split(jax.random.key(0), (draws, n)))
+    verdicts = jax.jit(jax.vmap(partial(RULES[rule], jnp.asarray(p), tree)))(
+        jax.random.split(jax.random.key(0), (draws, n))
+    )
     law = np.stack([p[0], p[0, 2] * p[1], p[0, 2] * p[1, 1] * p[2]])
-    law[0, 2] = law[1, 1] = 0  # not the end: the chain's own
+    law[0, 2] = law[1, 1] = 0  # these bonus tokens would be the chain's own
     counts = np.bincount(np.asarray((verdicts.length - 1) * n + verdicts.bonus), minlength=3 * n)
     assert p_value(counts, law) > 1e-3
 
 
 def test_lists_of_methods_make_switches():
-    assert make_drafter("ngram,draft_model") == make_drafter(["ngram", "draft_model"]) == Switch((Ngram(), DraftModel()))
+    assert (
+        make_drafter("ngram,draft_model") == make_drafter(["ngram", "draft_model"]) == Switch((Ngram(), DraftModel()))
+    )
     options = dict(num_speculative_tokens=3, prompt_lookup_max=6, draft_cost=0.2)
     assert make_drafter("switch", **options) == Switch((Ngram(3, 6, 2), DraftModel(3)), 0.2)
-    assert make_drafter(["suffix"]) == Suffix() and make_drafter("suffix, ngram").sampled == ""
+    assert make_drafter(["suffix"]) == Suffix() and make_drafter("suffix, ngram").drawn is Drawn.CHOSEN
 
 
-def test_lists_that_do_not_fit_are_refused_in_one_line(target):
+def test_impossible_lists_of_methods_are_refused_in_one_line(target):
     for make, named in (
         (lambda: Generator(target, []), "list of methods is empty"),
         (lambda: make_drafter(","), "list of methods is empty"),

@@ -1,115 +1,85 @@
-"""Trees from draft models against plain Python that reads every text from its beginning: no cache, no levels, no arrays of nodes."""
-
-from functools import partial
+"""Trees from draft models against plain Python that reads every text from its beginning."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import disturbed, p_value, random_prompts, tiny_model
-from test_decode import start
+from support.decoding import rounds, spell_paths, texts
+from support.models import disturbed, p_value, random_prompts, tiny_model
+from support.reference import log_softmax, logits_after, rank_tokens
 
-from specjax import DraftTree, DynamicTree, RequestError, decode
+from specjax import RequestError
+from specjax.drafters import DraftTree, DynamicTree
 from specjax.sampling import sampling_params, siblings
-from specjax.training.losses import scores
 from specjax.tree import expansion, from_paths, topology
-from specjax.verify import resolve
 
 TARGET = tiny_model(0, 8.0, num_layers=1)
 DRAFT = disturbed(TARGET)
 PROMPTS = [[7], *random_prompts(3, 30, seed=4)]
 WINDOWED = dict(family="mistral", windows=(4, 9))
-score = jax.jit(scores)
 
 
-def logits_after(model, tokens: list[int]) -> np.ndarray:
-    """Logits [V] after a text, by a forward without a cache."""
-    padded = np.zeros((1, 96), np.int32)
-    padded[0, : len(tokens)] = tokens
-    return np.asarray(score(model, jnp.asarray(padded)), np.float64)[0, len(tokens) - 1]
+def expand_tree(model, text: list[int], shape) -> dict[tuple[int, ...], tuple]:
+    """SpecInfer, section 3: every node's i-th child is the i-th likeliest token after it.
 
-
-def log_softmax(x: np.ndarray) -> np.ndarray:
-    return x - x.max() - np.log(np.exp(x - x.max()).sum())
-
-
-def expanded(model, text: list[int], shape) -> dict[tuple[int, ...], tuple]:
-    """SpecInfer, section 3: every node's i-th child is the i-th likeliest token after it. Tokens on the way to each node."""
+    Returns the tokens on the way to each node.
+    """
     found = {(): ()}
     for path in shape.paths[1:]:
         above = found[path[:-1]]
-        best = np.argsort(-logits_after(model, text + list(above)), kind="stable")
-        found[path] = (*above, int(best[path[-1]]))
+        best = rank_tokens(logits_after(model, text + list(above)), path[-1] + 1)
+        found[path] = (*above, best[-1])
     return found
 
 
-def best_first(model, text: list[int], nodes: int, depth: int, top_k: int, temperature: float = 1.0) -> set[tuple[int, ...]]:
-    """EAGLE-2, section 4: expand the top_k likeliest nodes of each level, then keep the likeliest of all candidates."""
+def grow_best_first(
+    model, text: list[int], nodes: int, depth: int, top_k: int, temperature: float = 1.0
+) -> set[tuple[int, ...]]:
+    """EAGLE-2, section 4: expand the top_k likeliest nodes of each level, then keep the likeliest
+    of all candidates.
+    """
     frontier, candidates = [((), 0.0)], {}
     for _ in range(depth):
         children = []
         for path, value in frontier:
             logs = log_softmax(logits_after(model, text + list(path)) / temperature)
-            for token in np.argsort(-logs, kind="stable")[:top_k]:
-                children.append(((*path, int(token)), value + logs[token]))
+            for token in rank_tokens(logs, top_k):
+                children.append(((*path, token), value + logs[token]))
         candidates |= dict(children)
         frontier = sorted(children, key=lambda child: -child[1])[:top_k]
     return set(sorted(candidates, key=lambda path: -candidates[path])[:nodes])
 
 
-@partial(jax.jit, static_argnames=("drafter", "rule"))
-def turn(target, draft, state, drafter, rule):
-    """The tree of a round, and the state after it."""
-    found = decode.judge(target, draft, state, drafter=drafter, rule=rule)
-    return found.tree, decode.settle(target, draft, state, found, drafter=drafter)
-
-
-def rounds(target, draft, drafter, count: int, prompts=PROMPTS, **options):
-    """For each round the state before it and its tree."""
-    state = start(target, draft, drafter, prompts, **options)
-    for _ in range(count):
-        tree, after = turn(target, draft, state, drafter, resolve("auto", drafter.sampled))
-        yield state, tree
-        state = after
-
-
-def spelled(tree, b: int) -> list[tuple[int, ...]]:
-    """The tokens from below the root down to each node of row b that may be accepted."""
-    paths, valid = [()], [True]
-    for token, parent, ok in zip(*(np.asarray(x[b]).tolist()[1:] for x in (tree.tokens, tree.parent, tree.valid))):
-        paths.append((*paths[parent], token))
-        valid.append(ok and valid[parent])
-    return [path for path, ok in zip(paths, valid) if ok]
-
-
-def texts(state) -> list[list[int]]:
-    tokens, lengths = jax.device_get((state.tokens, state.cache.length))
-    return [row[: length + 1].tolist() for row, length in zip(tokens, lengths)]
-
-
-@pytest.mark.parametrize("shape", [from_paths([(0,), (2,), (0, 0), (0, 3), (2, 0), (0, 0, 0)]), expansion((4,))])
-def test_likeliest_children_are_those_of_plain_python(shape):
-    for state, tree in rounds(TARGET, DRAFT, DraftTree(shape, "top_k"), 4):
+@pytest.mark.parametrize(
+    "shape",
+    [
+        from_paths([(0,), (2,), (0, 0), (0, 3), (2, 0), (0, 0, 0)]),
+        pytest.param(expansion((4,)), marks=pytest.mark.slow),
+    ],
+    ids=["ranks left out", "one level"],
+)
+def test_likeliest_children_equal_plain_python(shape):
+    for state, tree in rounds(TARGET, DRAFT, DraftTree(shape, "top_k"), 4, PROMPTS):
         for b, text in enumerate(texts(state)):
-            assert spelled(tree, b) == list(expanded(DRAFT, text, shape).values())
+            assert spell_paths(tree, b) == list(expand_tree(DRAFT, text, shape).values())
     assert np.asarray(state.cache.length).tolist() != [len(prompt) - 1 for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("sizes", [(20, 5, 4, 0.5), (3, 2, 5)])
-def test_dynamic_trees_are_those_of_plain_python(sizes):
-    for state, tree in rounds(TARGET, DRAFT, DynamicTree(*sizes), 4):
+@pytest.mark.parametrize("sizes", [(20, 5, 4, 0.5), pytest.param((3, 2, 5), marks=pytest.mark.slow)], ids=str)
+def test_dynamic_trees_equal_plain_python(sizes):
+    for state, tree in rounds(TARGET, DRAFT, DynamicTree(*sizes), 4, PROMPTS):
         for b, text in enumerate(texts(state)):
-            assert set(spelled(tree, b)[1:]) == best_first(DRAFT, text, *sizes)
+            assert set(spell_paths(tree, b)[1:]) == grow_best_first(DRAFT, text, *sizes)
 
 
-@pytest.mark.parametrize("how", ["without_replacement", "independent"])
-def test_q_is_what_the_draft_says_after_each_node(how):
-    """With attention windows too, in which positions of uncommitted rows count."""
+@pytest.mark.parametrize("how", ["without_replacement", pytest.param("independent", marks=pytest.mark.slow)])
+def test_q_equals_the_drafts_distribution_after_each_node(how):
+    """The draft has attention windows, for which positions of uncommitted rows matter."""
     target = tiny_model(0, 8.0, **WINDOWED)
     shape = expansion((2, 1, 2))
-    for state, tree in rounds(target, target, DraftTree(shape, how), 3, temperature=1.3):
+    for state, tree in rounds(target, target, DraftTree(shape, how), 3, PROMPTS, temperature=1.3):
         for b, text in enumerate(texts(state)):
-            for node, path in enumerate(spelled(tree, b)):
+            for node, path in enumerate(spell_paths(tree, b)):
                 if node in shape.parent:
                     wanted = np.exp(log_softmax(logits_after(target, text + list(path)) / 1.3))
                     np.testing.assert_allclose(tree.q[b, node], wanted, rtol=1e-3, atol=1e-6)
@@ -118,7 +88,7 @@ def test_q_is_what_the_draft_says_after_each_node(how):
 
 
 @pytest.mark.parametrize("how", ["without_replacement", "independent"])
-def test_siblings_have_the_law_of_draws(how):
+def test_siblings_have_the_law_of_their_draws(how):
     q, draws = np.array([0.5, 0.3, 0.15, 0.05, 0.0]), 20_000
     wanted = np.outer(q, q)
     if how == "without_replacement":
@@ -131,9 +101,11 @@ def test_siblings_have_the_law_of_draws(how):
     assert p_value(pairs, wanted) > 1e-3
 
 
-def test_draws_without_replacement_end_where_there_is_nothing_left():
+def test_draws_without_replacement_end_with_the_last_possible_token():
     q = jnp.array([[[0.0, 0.6, 0.0, 0.4]]])
-    tokens, exists = siblings(jax.random.split(jax.random.key(0), 1), jnp.log(q), q, sampling_params(1, 1.0), 3, "without_replacement")
+    tokens, exists = siblings(
+        jax.random.split(jax.random.key(0), 1), jnp.log(q), q, sampling_params(1, 1.0), 3, "without_replacement"
+    )
     assert exists[0, 0].tolist() == [True, True, False] and set(tokens[0, 0, :2].tolist()) == {1, 3}
 
 
@@ -142,7 +114,9 @@ def test_topologies_of_published_lists():
     shape = from_paths(medusa)
     assert shape.parent == (0, 0, 0, 0, 1, 1, 4) and shape.rank == (0, 0, 1, 2, 0, 1, 0)
     assert shape.depths == (0, 1, 1, 1, 2, 2, 3) and set(shape.paths[1:]) == set(map(tuple, medusa))
-    assert topology("1, 2,1") == expansion((1, 2, 1)) and len(expansion((1, 1, 3, 1, 1, 1, 1, 1)).parent) == 1 + 2 + 6 * 3
+    assert (
+        topology("1, 2,1") == expansion((1, 2, 1)) and len(expansion((1, 1, 3, 1, 1, 1, 1, 1)).parent) == 1 + 2 + 6 * 3
+    )
 
 
 def test_trees_are_read_from_files(tmp_path):
@@ -167,13 +141,13 @@ def test_trees_are_read_from_files(tmp_path):
         (lambda: DynamicTree(tree_temperature=0.0), "tree_temperature must be above 0"),
     ],
 )
-def test_what_is_no_tree_is_refused_in_one_line(make, named):
+def test_impossible_trees_are_refused_in_one_line(make, named):
     with pytest.raises(RequestError) as error:
         make()
     assert named in str(error.value) and "\n" not in str(error.value)
 
 
-def test_files_that_hold_no_tree_are_named(tmp_path):
+def test_files_without_a_tree_are_named(tmp_path):
     for content, named in ((b"paths = 3", "no tree"), (b"paths = [", "not TOML"), (b"\xff", "not TOML")):
         (tmp_path / "t.toml").write_bytes(content)
         with pytest.raises(RequestError, match=named):

@@ -6,7 +6,8 @@ import tomllib
 import numpy as np
 import pytest
 from conftest import language_model, tiny_model
-from test_self_speculation import TARGET, plainly, softmax
+from support.partial_target import TARGET, logits_without
+from support.reference import softmax
 
 from specjax import RequestError, save
 from specjax.cli.main import main
@@ -42,7 +43,7 @@ def test_agreement_is_that_of_the_first_drafts_of_rounds(temperature):
         lacks, found = {"attention": {*skip.attention}, "mlp": {*skip.mlp}}, []
         for ids in map(model.tokenizer.encode, TEXTS):
             for end in range(1, len(ids) + 1):
-                p, q = (law(plainly().logits(ids[:end], lack, end - 1)) for lack in ({}, lacks))
+                p, q = (law(logits_without(ids[:end], lack, end - 1)) for lack in ({}, lacks))
                 found.append(np.minimum(p, q).sum())
         assert 0 < np.mean(found) < 1
         assert rate(skip) == pytest.approx(np.mean(found), abs=1e-4)

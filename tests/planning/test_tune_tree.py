@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import disturbed, language_model, random_head, random_prompts, tiny_model
+from support.reference import list_successors
 
 import specjax
 from specjax import Generator
@@ -122,7 +123,7 @@ def test_places_of_a_table_are_counted_round_by_round():
     prompts, new, depth = [[7], [5, 6, 5, 7, 5, 6, 8, 5]], 12, 3
     tried, accepted = np.zeros((depth + 1, 3)), np.zeros((depth + 1, 3))
     for prompt in prompts:
-        text, table = list(prompt), from_prompt(prompt)
+        text, table = list(prompt), list_successors(prompt, 3)
         while len(text) < len(prompt) + new:
             nodes = {(): text[-1]}
             for path in shape.paths[1:]:

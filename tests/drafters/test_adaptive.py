@@ -1,4 +1,4 @@
-"""Controlled draft lengths against plain Python that keeps lists: the same lengths round by round, and the target's own text."""
+"""Draft lengths against schedules in plain Python, and texts against greedy decoding."""
 
 import dataclasses
 from functools import partial
@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import disturbed, random_prompts, tiny_model
-from test_decode import new_tokens, start
-from test_tree_drafts import log_softmax, logits_after
+from support.decoding import new_tokens, start
+from support.models import disturbed, random_prompts, tiny_model
+from support.reference import is_greedy, log_softmax, logits_after
 
-from specjax import Adaptive, DraftModel, DraftTree, Ngram, Plain, RequestError, Suffix, decode
-from specjax.drafters import make_drafter
+from specjax import RequestError, decode
+from specjax.drafter import Drafter, Models
+from specjax.drafters import Adaptive, DraftModel, DraftTree, Ngram, Suffix, make_drafter
 from specjax.tree import chain
-from specjax.verify import LOSSY, RULES, resolve
+from specjax.verify import LOSSY, RULES, Drawn, resolve
 
 TARGET = tiny_model(0, 8.0, num_layers=1)
 DRAFT = disturbed(TARGET, 0.1)
@@ -33,7 +34,10 @@ def heuristic(rounds: list[tuple[int, int]], most: int) -> int:
 
 
 def ema(rounds: list[tuple[int, int]], lengths: list[int], cost: float) -> int:
-    """The length with the most tokens for its time, at the rate of kept to tested drafts; a round counts nine tenths of the next."""
+    """The length with the most tokens for its time, at the rate of accepted to tested drafts.
+
+    A round counts nine tenths of the round after it.
+    """
     kept, tested = 1.0, 2.0
     for drafted, n in rounds:
         if drafted:
@@ -44,49 +48,52 @@ def ema(rounds: list[tuple[int, int]], lengths: list[int], cost: float) -> int:
 
 
 class Fields(SimpleNamespace):
-    """As much of a ``DecodeState`` as a test needs."""
+    """The fields of a ``DecodeState`` that a test needs."""
 
     def replace(self, **changes):
         return Fields(**vars(self) | changes)
 
 
 @dataclasses.dataclass(frozen=True)
-class Pretended:
-    """A chain drafter of which only the length counts."""
+class LengthOnly(Drafter):
+    """A chain drafter that proposes nothing; only its length matters."""
 
     num_speculative_tokens: int
-    needs_draft: bool
-    sampled = ""
     can_rest = True
 
     @property
     def depth(self):
         return self.num_speculative_tokens
 
-    def init(self, *args, **options):
-        return ()
 
-    def commit(self, *args):
-        return ()
+@dataclasses.dataclass(frozen=True)
+class LengthWithModel(LengthOnly):
+    """The same, with a draft model whose tokens cost time."""
+
+    needs = Models()
 
 
 CONTROLS = {
-    "heuristic": (Adaptive(Pretended(8, True), "heuristic"), lambda rounds: heuristic(rounds, 8), range(1, 9)),
-    "ema": (Adaptive(Pretended(8, True), draft_cost=0.2), lambda rounds: ema(rounds, [0, 2, 4, 8], 0.22), (0, 2, 4, 8)),
-    "ema without a model": (Adaptive(Pretended(6, False), verify_cost=0.1), lambda rounds: ema(rounds, [0, 1, 3, 6], 0.1), (0, 1, 3, 6)),
+    "heuristic": (Adaptive(LengthWithModel(8), "heuristic"), lambda rounds: heuristic(rounds, 8), range(1, 9)),
+    "ema": (Adaptive(LengthWithModel(8), draft_cost=0.2), lambda rounds: ema(rounds, [0, 2, 4, 8], 0.22), (0, 2, 4, 8)),
+    "ema without a model": (
+        Adaptive(LengthOnly(6), verify_cost=0.1),
+        lambda rounds: ema(rounds, [0, 1, 3, 6], 0.1),
+        (0, 1, 3, 6),
+    ),
 }
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_lengths_are_those_of_plain_python(control):
-    """Rows whose drafts are kept at rates that change, from never to always."""
+def test_lengths_equal_the_schedules_in_plain_python(control):
+    """Acceptance rates differ by row and change over time, from never to always."""
     drafter, wanted, all_lengths = CONTROLS[control]
     rng, B, N = np.random.default_rng(0), 60, drafter.depth + 1
 
     @jax.jit
-    def after(own, step, valid, kept):
+    def after(own, round, valid, kept):
         tree = SimpleNamespace(tokens=jnp.zeros((B, N)), valid=valid)
-        state = Fields(drafter=own, step=step)
+        state = Fields(drafter=own, round=round)
         return drafter.commit(None, None, state, tree, None, SimpleNamespace(length=kept + 1))
 
     own = drafter.init(None, None, None, jnp.zeros(B), (), chunk=1, dtype=None)
@@ -95,7 +102,7 @@ def test_lengths_are_those_of_plain_python(control):
         lengths = own.wanted.tolist()
         assert lengths == [wanted(row) for row in rounds], step
         rate = np.clip(np.linspace(-0.3, 1.3, B) + 0.4 * np.sin(step / 8), 0, 1)
-        drafted = np.where(rng.random(B) < 0.1, 0, lengths)  # where there was nothing to propose
+        drafted = np.where(rng.random(B) < 0.1, 0, lengths)  # a tenth of the drafts is empty
         kept = np.minimum((rng.random((B, N)) < rate[:, None]).cumprod(1).sum(1), drafted)
         own = after(own, jnp.int32(step), jnp.arange(N) <= drafted[:, None], jnp.asarray(kept, jnp.int32))
         seen |= set(lengths)
@@ -106,45 +113,52 @@ def test_lengths_are_those_of_plain_python(control):
 
 EMA = Adaptive(DraftModel(2), draft_cost=0.3)
 STEP = jax.jit(
-    partial(decode.step, drafter=EMA, rule=resolve("auto", "chain")), compiler_options={"xla_backend_optimization_level": 0}
-)  # so it compiles in half the time
+    partial(decode.step, drafter=EMA, rule=resolve("auto", Drawn.CHAIN)),
+    compiler_options={"xla_backend_optimization_level": 0},
+)  # compiles in half the time
 
 
-def decoded(drafter, prompts=PROMPTS, **options):
-    """The text of every row, and the lengths wanted in every round, [rounds, B]."""
-    draft, step = (DRAFT, STEP) if drafter is EMA else (None, jax.jit(partial(decode.step, drafter=drafter, rule=resolve("auto", ""))))
-    state, wanted = start(TARGET, draft, drafter, prompts, limit=[len(prompt) + 24 for prompt in prompts], **SMALL, **options), []
+def decode_with_lengths(prompts, **options):
+    """The state when all rows are done, and the lengths wanted in every round, [rounds, B]."""
+    limit = [len(prompt) + 24 for prompt in prompts]
+    state, wanted = start(TARGET, DRAFT, EMA, prompts, limit=limit, **SMALL, **options), []
     while not np.all(state.done):
-        wanted.append(np.asarray(state.drafter.wanted if drafter is EMA else state.done))
-        state = step(TARGET, draft, state)
+        wanted.append(np.asarray(state.drafter.wanted))
+        state = STEP(TARGET, DRAFT, state)
     assert not np.any(state.failed)
-    return new_tokens(state, prompts), np.array(wanted)
+    return state, np.array(wanted)
 
 
-def test_the_text_is_plain_and_that_of_the_row_alone():
-    """At any lengths, in one program for each size of batch; rounds that drafted nothing are caught up with."""
-    text, lengths = decoded(EMA)
-    assert text == decoded(Plain())[0]
-    assert set(lengths.ravel()) == {0, 1, 2}
+@pytest.mark.parametrize("rows", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_rows_write_their_own_text_at_any_length(rows):
+    """Repeated to fill a batch, or alone, a row has the text and lengths that it has beside others.
+
+    Greedy text equals the argmax of a forward without a cache. Greedy rows draft 0, 1 and 2
+    tokens; the draft reads the tokens of rounds in which it drafted nothing. One program serves all batches of
+    a size.
+    """
     seeds = np.arange(len(PROMPTS))
-    sampled, sampled_lengths = decoded(EMA, seeds=seeds, temperature=1.0)
-    for b in (0, 7):
-        for options, together, wanted in (({}, text, lengths), (dict(seeds=seeds[b], temperature=1.0), sampled, sampled_lengths)):
-            alone, alone_lengths = decoded(EMA, [PROMPTS[b]], **options)
-            assert alone == [together[b]]
-            np.testing.assert_array_equal(alone_lengths[:, 0], wanted[: len(alone_lengths), b])
+    for options in (dict(), dict(temperature=1.0)):
+        state, lengths = decode_with_lengths(PROMPTS, seeds=seeds, **options)
+        together = new_tokens(state, PROMPTS)
+        if not options:
+            assert set(lengths.ravel()) == {0, 1, 2} and all(is_greedy(TARGET, state, PROMPTS, 24))
+        for b in (0, 7):
+            alone, alone_lengths = decode_with_lengths([PROMPTS[b]] * rows, seeds=seeds[b], **options)
+            assert new_tokens(alone, [PROMPTS[b]] * rows) == [together[b]] * rows
+            np.testing.assert_array_equal(alone_lengths[:, 0], lengths[: len(alone_lengths), b])
             assert len(set(alone_lengths[:, 0])) > 1
-    assert STEP._cache_size() == 2
+    assert STEP._cache_size() == (1 if rows == 8 else 2)
 
 
 SURE = 0.085
 CONFIDENT = Adaptive(DraftModel(4), "confidence", draft_confidence=SURE)
-DRAW = jax.jit(partial(CONFIDENT.draft, TARGET, DRAFT))
+DRAW = jax.jit(partial(CONFIDENT.propose, TARGET, DRAFT))
 
 
-def test_confidence_ends_after_the_first_token_that_was_unlikely():
+def test_a_chain_ends_after_the_first_token_below_the_confidence():
     state = start(TARGET, DRAFT, CONFIDENT, PROMPTS, **SMALL)
-    tree, _ = DRAW(state, state.key)
+    tree, _ = DRAW(state, state.request.keys)
     counts = []
     for b, text in enumerate(PROMPTS):
         sure, drafted = True, []
@@ -159,16 +173,16 @@ def test_confidence_ends_after_the_first_token_that_was_unlikely():
     assert not np.any(tree.q[:, max(counts) :])  # the loop ended with its last row
 
 
-def test_a_draft_catches_up_with_what_it_missed():
-    """Its cache cut back by some tokens and the rest made void, it drafts what it would have drafted."""
+def test_a_draft_that_lost_the_end_of_its_cache_reads_it_again():
+    """The test cuts the cache back and overwrites the rest; the draft then draws the same chain."""
     state = start(TARGET, DRAFT, CONFIDENT, PROMPTS, **SMALL)
-    tree, pending = DRAW(state, state.key)
+    tree, pending = DRAW(state, state.request.keys)
     cache = state.drafter.inner.cache
     length = jnp.maximum(cache.length - jnp.array([0, 1, 3, 4, 5, 9, 13, 30]), 0)
     void = jnp.arange(cache.capacity) >= length[:, None]
     layers = jax.tree.map(lambda leaf: jnp.where(void[:, None, :, None], 7.0, leaf), cache.layers)
     inner = state.drafter.inner.replace(cache=cache.replace(layers=layers, length=length))
-    after, caught_up = DRAW(state.replace(drafter=state.drafter.replace(inner=inner)), state.key)
+    after, caught_up = DRAW(state.replace(drafter=state.drafter.replace(inner=inner)), state.request.keys)
     np.testing.assert_array_equal(after.tokens, tree.tokens)
     np.testing.assert_array_equal(caught_up.inner.cache.length, cache.length)
     for ours, theirs in zip(jax.tree.leaves(caught_up.inner.rows), jax.tree.leaves(pending.inner.rows)):
@@ -176,14 +190,25 @@ def test_a_draft_catches_up_with_what_it_missed():
     assert DRAW._cache_size() == 1
 
 
-def test_chains_without_a_model_are_cut_alike_whatever_the_batch_needs():
-    """All lengths that hold what a row wants give the same chain."""
-    inner = Suffix(4)  # what it proposes depends on how far it looks
+def test_the_chain_of_a_row_does_not_depend_on_the_length_that_the_batch_needs():
+    """Every length that suffices for a row gives the row the same chain."""
+    inner = Suffix(4)  # its proposal depends on its longest continuation
     drafter = Adaptive(inner, "heuristic")
     tokens = jnp.pad(jnp.array([[5, 6, 7, 8] * 5, [5, 6, 9, 5, 6, 9, 5] + [0] * 13]), ((0, 0), (0, 12)))
     own = drafter.init(None, None, None, jnp.zeros(2), (), chunk=1, dtype=None).replace(wanted=jnp.array([1, 2]))
-    state = Fields(tokens=tokens, cache=Fields(length=jnp.array([19, 6])), root=jnp.array([8, 5]), drafter=own, done=jnp.zeros(2, bool))
-    trees = jax.jit(lambda: [d.draft(TARGET, None, state, None, *k)[0] for d, *k in ((drafter, 2), (drafter, 4), (inner,))])()
+    state = Fields(
+        tokens=tokens,
+        cache=Fields(length=jnp.array([19, 6])),
+        root=jnp.array([8, 5]),
+        drafter=own,
+        done=jnp.zeros(2, bool),
+    )
+    trees = jax.jit(
+        lambda: [
+            d.propose(TARGET, None, s, None)[0]
+            for d, s in ((drafter.at_length(2), state), (drafter.at_length(4), state), (inner, state))
+        ]
+    )()
     for k, tree in zip((2, 4), trees):
         assert tree.valid.sum(1).tolist() == [2, 3] and tree.tokens.shape == (2, k + 1)
         np.testing.assert_array_equal(tree.tokens, trees[-1].tokens[:, : k + 1])
@@ -191,8 +216,8 @@ def test_chains_without_a_model_are_cut_alike_whatever_the_batch_needs():
 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name not in LOSSY])
-def test_nodes_that_are_not_valid_leave_a_verdict_as_it_is(rule):
-    """Random numbers of a node do not depend on how many follow: the verdict is that of the shorter chain."""
+def test_invalid_nodes_do_not_change_a_verdict(rule):
+    """A chain with invalid nodes at its end gets the verdict of the shorter chain without them."""
     rng, V, rows, short, long = np.random.default_rng(0), 6, 300, 3, 7
     p, q = rng.dirichlet(np.ones(V), (2, rows, long)).astype(np.float32)
     tokens = rng.integers(0, V, (rows, long)).astype(np.int32)
