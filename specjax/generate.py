@@ -15,6 +15,7 @@ from .drafters import all_options, check_drafts, check_options, default_method, 
 from .errors import RequestError
 from .heads.base import Head
 from .requests.batch import build_batch
+from .requests.chat import end_of_turn_ids, is_conversation, render_chat
 from .requests.options import Options
 from .requests.other_libraries import from_other_libraries
 from .requests.prompts import encode_prompts, is_single
@@ -97,15 +98,20 @@ class Generator:
         models = tuple(translate_draft(draft, self.target) for draft in drafts)
         return drafts, models[0] if needs.most == 1 else models
 
-    def __call__(self, prompts, **options):
+    def __call__(self, prompts=None, *, messages=None, **options):
         """Continues a prompt (a string, or token ids), or a list of prompts as one ragged batch.
 
-        ``options`` are those of ``requests.options.Options``: max_new_tokens, temperature, seed, stop, regex and others.
-        Returns a Result for one prompt, and a list of them for a list. Raises RequestError for bad input before any
-        compilation, and NumericsError where the model produces NaN.
+        Args:
+          messages: instead of prompts a conversation, [{"role": "user", "content": "..."}, ...], or a list of
+            conversations. The tokenizer's chat template makes the prompt, and its end-of-turn token ends the answer.
+          options: those of ``requests.options.Options``: max_new_tokens, temperature, seed, stop, regex and others.
+
+        Returns a Result for one prompt, and a list of them for a list or for several samples (``n``): the samples of a
+        prompt follow one another. Raises RequestError for bad input before any compilation, and NumericsError where the
+        model produces NaN.
         """
-        single = is_single(prompts)
-        decoding = self.start(prompts, **options)
+        decoding = self.start(prompts, messages=messages, **options)
+        single = is_single(prompts) if messages is None else is_conversation(messages)
         self.session.advance(decoding)
         results = self._results(decoding)
         self._remember(results)
@@ -154,13 +160,20 @@ class Generator:
         """The first of ``drafts``."""
         return next(iter(self.drafts), None)
 
-    def start(self, prompts: Prompt | Sequence[Prompt], **options) -> Decoding:
-        """Reads a prompt or a list of prompts; ``session.advance`` goes on from there."""
-        ids = encode_prompts(prompts, self.target.tokenizer, self.target.config)
-        batch = build_batch(Options.of(options), np.array([len(row) for row in ids]), self.target, self.processors)
+    def start(self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options) -> Decoding:
+        """Reads a prompt or a list of prompts, see ``__call__``; ``session.advance`` goes on from there."""
+        tokenizer, ends = self.target.tokenizer, ()
+        if (prompts is None) == (messages is None):
+            raise RequestError("give prompts or messages, one of the two")
+        if messages is not None:
+            conversations = [messages] if is_conversation(messages) else messages
+            prompts, ends = [render_chat(tokenizer, each) for each in conversations], end_of_turn_ids(tokenizer)
+        ids = encode_prompts(prompts, tokenizer, self.target.config)
+        lengths = np.array([len(row) for row in ids])
+        batch = build_batch(Options.of(options), lengths, self.target, self.processors, ends)
         if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        return self.session.start([row for row in ids for _ in range(batch.samples)], batch)
+        return self.session.start(ids, batch)
 
     def _results(self, decoding: Decoding) -> list[Result]:
         return results_of(decoding, self.target, self.rule_name)
@@ -172,10 +185,11 @@ class Generator:
 
 def generate(
     target: LanguageModel | str,
-    prompts,
+    prompts=None,
     method: str | Sequence[str] | None = None,
     draft=None,
     *,
+    messages=None,
     assistant_model=None,
     prompt_lookup_num_tokens: int | None = None,
     speculative_config: dict | None = None,
@@ -184,7 +198,7 @@ def generate(
     processors: Sequence[Callable] = (),
     **options,
 ):
-    """Continues ``prompts`` in one call; ``options`` are those of the method and ``requests.options.Options``.
+    """Continues ``prompts``, or ``messages``, in one call; ``options`` are those of the method and of a request.
 
     See ``Generator`` for the other arguments. It also takes ``assistant_model`` and ``prompt_lookup_num_tokens`` of
     transformers, and the ``speculative_config`` of vLLM with ``method``, ``model``, ``num_speculative_tokens``,
@@ -199,7 +213,7 @@ def generate(
     key = tuple((name, _hashable(value)) for name, value in setting.items())
     if key not in target.generators:
         target.generators[key] = Generator(target, **setting)
-    return target.generators[key](prompts, **options)
+    return target.generators[key](prompts, messages=messages, **options)
 
 
 def as_model(target: LanguageModel | str) -> LanguageModel:

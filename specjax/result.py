@@ -1,4 +1,4 @@
-"""What a request returns, made from a batch that the device has decoded."""
+"""The result of a request, made from a batch that the device has decoded."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from .stats import Stats, stats_of
 from .verify import LOSSY
 
 HALF = "\ufffd"
-"""What decoding gives for a character of which some bytes are missing."""
+"""The character that decoding gives for bytes that are no whole character."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +23,14 @@ class Result:
     Attributes:
       text: the new text, special tokens left out; it ends before a stop string.
       token_ids: the new tokens, a final stop token included, up to the one that completes a stop string.
-      prompt_token_ids: the prompt as the model saw it.
-      finish_reason: "stop" at an end-of-text or stop token or a stop string, "length" at ``max_new_tokens`` or the end of the context.
-      stats: what it cost.
-      stop_reason: the stop string or the id among ``stop_token_ids`` that ended it, else None (as in vLLM).
-      logprobs: of each new token under the model alone, before any option; None if not asked for.
-      top_logprobs: for each new token {token id: log-probability} of the likeliest.
+      prompt_token_ids: the prompt's tokens.
+      finish_reason: "stop" at an end-of-text token, a stop token or a stop string; "length" at ``max_new_tokens`` or at the end
+        of the context.
+      stats: the cost.
+      sample: the number of this sample of its prompt, from 0; see the option ``n``.
+      stop_reason: the stop string or the id of ``stop_token_ids`` that ended the text, else None (as in vLLM).
+      logprobs: log-probability of each new token under the model alone, before any option; None if not asked for.
+      top_logprobs: for each new token {token id: log-probability} of the likeliest tokens.
     """
 
     text: str
@@ -36,6 +38,7 @@ class Result:
     prompt_token_ids: list[int]
     finish_reason: str
     stats: Stats
+    sample: int = 0
     stop_reason: str | int | None = None
     logprobs: list[float] | None = None
     top_logprobs: list[dict[int, float]] | None = None
@@ -66,30 +69,30 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
         by_id = stopped and stop_string is None and new[-1] in batch.extra_stops[b]
         stats = stats_of(counters, b, len(new), *times, lossy=rule in LOSSY and bool(sampled[b]))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
-        results.append(Result(text, new, list(prompt), reason, stats, stop, *_logprobs(logprobs, b, place, batch.logprobs[b])))
+        results.append(Result(text, new, list(prompt), reason, stats, b % batch.samples, stop, *_logprobs(logprobs, b, place, batch.logprobs[b])))
     return results
 
 
 def settled_text(result: Result, target: LanguageModel, stop_strings: list[str]) -> str:
     """The part of a growing text that no later token can change or cut."""
     text = result.text.rstrip(HALF)
-    said = _said(result.token_ids, target).rstrip(HALF) if stop_strings else ""
-    held = max((n for stop in stop_strings for n in range(1, len(stop)) if said.endswith(stop[:n])), default=0)
+    seen = _seen_text(result.token_ids, target).rstrip(HALF) if stop_strings else ""
+    held = max((n for stop in stop_strings for n in range(1, len(stop)) if seen.endswith(stop[:n])), default=0)
     return text[: max(len(text) - held, 0)]
 
 
 def _cut(text: str, ids: list[int], target: LanguageModel, stop_strings: list[str]) -> tuple[str, str | None]:
-    """The text before the stop string that is complete first, and that string; of several, the one that begins first."""
-    said = _said(ids, target) if stop_strings else ""
-    found = [(said.find(stop) + len(stop), said.find(stop), stop) for stop in stop_strings if stop in said]
+    """The text before the stop string that is complete first, and that string; of several the one that begins first."""
+    seen = _seen_text(ids, target) if stop_strings else ""
+    found = [(seen.find(stop) + len(stop), seen.find(stop), stop) for stop in stop_strings if stop in seen]
     if not found:
         return text, None
     _, start, stop = min(found)
-    return text[: max(len(text) - len(said[start:]), 0)], stop
+    return text[: max(len(text) - len(seen[start:]), 0)], stop
 
 
-def _said(ids: list[int], target: LanguageModel) -> str:
-    """The text in which the device looks for stop strings. Decoders may strip spaces from its beginning; its end is that of the text."""
+def _seen_text(ids: list[int], target: LanguageModel) -> str:
+    """The text in which the device looks for stop strings: the bytes of all tokens."""
     table = token_bytes(target.tokenizer, target.config.vocab_size)
     return b"".join(table[token] or b"" for token in ids).decode(errors="replace")
 

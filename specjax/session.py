@@ -63,7 +63,11 @@ class Session:
         self._compiled: dict = {}
 
     def start(self, prompts: list[list[int]], batch: Batch) -> Decoding:
-        """Reads the prompts. Raises RequestError where the capacity is too small."""
+        """Reads each prompt once, and begins with a row for each of its samples.
+
+        Raises RequestError where the capacity is too small.
+        """
+        n = batch.samples
         lengths = np.array([len(prompt) for prompt in prompts], np.int32)
         capacity, chunk = self._sizes(int(lengths.max()), int(batch.limit.max()))
         tokens = np.zeros((len(prompts), capacity), np.int32)
@@ -72,14 +76,17 @@ class Session:
         options = RequestOptions(
             batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping
         )
-        requests = jax.tree.map(jnp.asarray, Requests(tokens, lengths, options))
+        options = jax.tree.map(jnp.asarray, options)
+        requests = Requests(jnp.asarray(tokens), jnp.asarray(lengths), first_samples(options, n))
         asked = [n for n in batch.logprobs if n is not None]
         width = None if not asked else MOST_LOGPROBS if max(asked) else 0
         static = dict(drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
         compiled, compile_seconds = self._compile(("prefill", chunk, width), partial(prefill, **static), (requests,))
         began = time.perf_counter()
-        state = jax.block_until_ready(compiled(self.target.model, self.parameters, requests))
-        return Decoding(state, prompts, batch, time.perf_counter() - began, 0.0, compile_seconds)
+        state = compiled(self.target.model, self.parameters, requests)
+        state = jax.block_until_ready(state if n == 1 else repeat_state(state, options, n))
+        rows = [prompt for prompt in prompts for _ in range(n)]
+        return Decoding(state, rows, batch, time.perf_counter() - began, 0.0, compile_seconds)
 
     def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
         """Runs ``rounds`` more rounds, or all until every row has ended."""
@@ -128,6 +135,22 @@ class Session:
             )
         capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
         return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
+
+
+def first_samples(options: RequestOptions, n: int) -> RequestOptions:
+    """The options of every prompt's sample 0, of rows that hold ``n`` samples of each prompt."""
+    shared = dict(sampling=options.sampling.replace(constraint=None), stops=None)
+    first = options if n == 1 else jax.tree.map(lambda x: x[::n], options.replace(**shared))
+    sampling = first.sampling.replace(constraint=options.sampling.constraint)
+    return first.replace(sampling=sampling, stops=options.stops)
+
+
+@partial(jax.jit, static_argnames="n")
+def repeat_state(state: DecodeState, options: RequestOptions, n: int) -> DecodeState:
+    """The state after the prefill with ``n`` rows for each prompt, which have the ``options``."""
+    rows = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), state.replace(request=None, round=None))
+    rows = rows.replace(request=options, round=state.round)
+    return rows.replace(constraint_state=options.sampling.start)
 
 
 def cache_dtype(target: LanguageModel):

@@ -47,9 +47,15 @@ class Batch:
 
 
 def build_batch(
-    options: Options, lengths: np.ndarray, target: LanguageModel, processors: tuple[Callable, ...] = ()
+    options: Options,
+    lengths: np.ndarray,
+    target: LanguageModel,
+    processors: tuple[Callable, ...] = (),
+    ends: tuple[int, ...] = (),
 ) -> Batch:
     """The batch of prompts with these ``lengths`` [B] in tokens.
+
+    ``ends``: tokens that end a row as the model's end-of-text tokens do, such as a chat template's end of turn.
 
     Raises RequestError for options that are out of range or cannot be met.
     """
@@ -82,7 +88,7 @@ def build_batch(
         sampling=repeat_rows(numbers, n).replace(constraint=constraint, processors=processors),
         keys=keys,
         limit=repeat_rows(limit, n),
-        stop_ids=repeat_rows(_stop_ids(rows, extra, target), n),
+        stop_ids=repeat_rows(_stop_ids(rows, extra, target, ends), n),
         stops=stops,
         stopping=repeat_rows(stopping, n),
         logprobs=_repeat([row["logprobs"] for row in rows], n),
@@ -108,12 +114,13 @@ def _repeat(values: list, n: int) -> list:
     return [value for value in values for _ in range(n)]
 
 
-def _stop_ids(rows: list[dict], extra: list[list[int]], target: LanguageModel) -> np.ndarray:
+def _stop_ids(rows: list[dict], extra: list[list[int]], target: LanguageModel, ends: tuple[int, ...]) -> np.ndarray:
     """Int32 [B, W], end-of-text tokens and ``stop_token_ids`` of each row; -1 in unused places."""
     eos_ids = read_tokens("eos_token_id of the model", target.config.eos_token_ids, target.config.vocab_size).tolist()
-    ends = [[*(() if row["ignore_eos"] else eos_ids), *more] for row, more in zip(rows, extra)]
-    width = max(_FEWEST_STOP_IDS, 1 << (max(map(len, ends)) - 1).bit_length())
-    return np.array([end + [-1] * (width - len(end)) for end in ends], np.int32)
+    eos_ids = [*dict.fromkeys([*eos_ids, *ends])]
+    stops = [[*(() if row["ignore_eos"] else eos_ids), *more] for row, more in zip(rows, extra)]
+    width = max(_FEWEST_STOP_IDS, 1 << (max(map(len, stops)) - 1).bit_length())
+    return np.array([stop + [-1] * (width - len(stop)) for stop in stops], np.int32)
 
 
 def _constraint(row: dict, bias: np.ndarray, least: int, most: int, target: LanguageModel) -> Constraint | None:

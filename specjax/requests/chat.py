@@ -38,6 +38,11 @@ def render_chat(tokenizer, messages: Sequence[Mapping], add_generation_prompt: b
     return ids
 
 
+def is_conversation(messages) -> bool:
+    """Whether this is one conversation, a list of turns, rather than a list of conversations."""
+    return not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
+
+
 def check_messages(messages) -> None:
     """Raises RequestError where ``messages`` is no list of turns with a role and a text."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):

@@ -1,0 +1,112 @@
+"""Generators: several samples of a prompt, conversations, and new weights, on tiny models."""
+
+import jax
+import numpy as np
+import pytest
+from conftest import byte_tokenizer, tiny_model
+from flax import nnx
+
+from specjax import Generator, LanguageModel, RequestError, generate
+from specjax.session import Session
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+
+
+@pytest.fixture(scope="module")
+def target() -> LanguageModel:
+    model = tiny_model(0)
+    tokenizer = byte_tokenizer(model.config.vocab_size)
+    tokenizer.chat_template = TEMPLATE
+    return LanguageModel(model, model.config, tokenizer, "tiny")
+
+
+@pytest.fixture(scope="module")
+def generator(target) -> Generator:
+    return Generator(target, "ngram")
+
+
+OPTIONS = dict(max_new_tokens=8, temperature=1.0, ignore_eos=True)
+
+
+def test_samples_differ_and_the_first_is_that_of_the_seed_alone(generator):
+    prompts = [[5, 6, 7], [9, 8, 7, 6]]
+    results = generator(prompts, n=3, seed=[1, 2], **OPTIONS)
+    assert [r.sample for r in results] == [0, 1, 2] * 2
+    assert [r.prompt_token_ids for r in results] == [prompts[0]] * 3 + [prompts[1]] * 3
+    assert len({tuple(r.token_ids) for r in results}) == 6
+    alone = generator(prompts, seed=[1, 2], **OPTIONS)
+    assert [results[0].token_ids, results[3].token_ids] == [r.token_ids for r in alone]
+
+
+def test_the_prompt_of_several_samples_is_read_once(generator, monkeypatch):
+    shapes = []
+    compile_once = Session._compile
+
+    def watched(self, key, function, args, **options):
+        if key[0] == "prefill":
+            shapes.append(args[0].tokens.shape[0])
+        return compile_once(self, key, function, args, **options)
+
+    monkeypatch.setattr(Session, "_compile", watched)
+    assert len(generator([5, 6, 7], n=4, **OPTIONS)) == 4
+    assert shapes == [1]
+
+
+def test_samples_follow_the_law_of_plain_sampling(target):
+    """First tokens of many samples of one seed, against those of as many seeds: a chi-square test."""
+    from conftest import p_value
+
+    generator, rows = Generator(target, "none"), 512
+    options = dict(max_new_tokens=1, temperature=1.0, top_k=4, ignore_eos=True)
+    samples = generator([5, 6, 7], n=rows, seed=3, **options)
+    seeds = generator([[5, 6, 7]] * rows, seed=list(range(rows)), **options)
+    counts = [np.bincount([r.token_ids[0] for r in results], minlength=61) for results in (samples, seeds)]
+    assert p_value(counts[0], counts[1] + 0.5 * (counts[1] > 0)) > 1e-4
+
+
+def test_equal_prompts_with_one_seed_give_equal_texts(generator):
+    one, two = generator([[5, 6, 7]] * 2, seed=4, **OPTIONS)
+    assert one.token_ids == two.token_ids
+
+
+def test_messages_are_the_prompt_of_the_template(generator, target):
+    messages = [{"role": "user", "content": "!!"}]
+    result = generator(messages=messages, max_new_tokens=4, ignore_eos=True)
+    rendered = target.tokenizer.encode("user:!!;assistant:", add_special_tokens=False)
+    assert result.prompt_token_ids == rendered
+    assert result.token_ids == generator(rendered, max_new_tokens=4, ignore_eos=True).token_ids
+    both = generator(messages=[messages, messages], max_new_tokens=4, ignore_eos=True)
+    assert [r.token_ids for r in both] == [result.token_ids] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (dict(), "give prompts or messages"),
+        (dict(prompts="!", messages=[{"role": "user", "content": "!"}]), "give prompts or messages"),
+        (dict(messages=[]), "messages is empty"),
+        (dict(messages="hello"), "messages must be a list"),
+        (dict(messages=[{"role": "user"}]), "content"),
+    ],
+)
+def test_bad_conversations_are_one_line(generator, arguments, named):
+    with pytest.raises(RequestError, match=named) as error:
+        generator(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_generator_takes_its_target_by_name_and_generate_takes_messages(target):
+    with pytest.raises(RequestError, match="chat template"):
+        generate("tiny-python", messages=[{"role": "user", "content": "hi"}])
+
+
+def test_new_weights_compile_nothing_and_others_are_refused(target):
+    generator, other = Generator(target, "none"), tiny_model(1)
+    before = generator([5, 6, 7], max_new_tokens=6, ignore_eos=True)
+    generator.update(nnx.state(other))
+    after = generator([5, 6, 7], max_new_tokens=6, ignore_eos=True)
+    assert after.stats.compile_seconds == 0 and after.token_ids != before.token_ids
+    fresh = Generator(LanguageModel(other, other.config, target.tokenizer, "other"), "none")
+    assert fresh([5, 6, 7], max_new_tokens=6, ignore_eos=True).token_ids == after.token_ids
+    with pytest.raises(RequestError, match="make a new Generator"):
+        generator.update(jax.tree.map(lambda x: x.astype("bfloat16"), other))
