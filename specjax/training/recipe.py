@@ -68,7 +68,7 @@ class Recipe:
             raise RequestError(f"dtype {self.dtype!r} is unknown; use float32 or bfloat16")
         if self.mesh.data < 1 or self.mesh.model < 1 or self.batch % self.mesh.data:
             raise RequestError(f"batch {self.batch} cannot be split over data = {self.mesh.data} devices; use a multiple")
-        modules = getattr(self.head, "modules", 1)
+        modules = self.head.modules
         if modules > self.reach:
             raise RequestError(f"[loss] steps = {self.reach} leaves out some of the {modules} modules; use {modules} or more")
         if self.length <= self.reach:
@@ -77,8 +77,7 @@ class Recipe:
     @property
     def reach(self) -> int:
         """How many tokens ahead the loss looks."""
-        sizes = {"medusa": "num_heads", "hydra": "num_heads", "block": "block_size"}
-        return getattr(self.head, sizes[self.kind]) if self.kind in sizes else getattr(self.loss, "steps", 1)
+        return self.head.reach(self.loss)
 
 
 def read_recipe(name: str | Path, **changes) -> Recipe:

@@ -34,8 +34,22 @@ _MOST_DRAFTED = 32000
 """Tokens that an EAGLE-3 head of the paper knows."""
 
 
+class Shape:
+    """The base class of shapes. Subclasses are frozen dataclasses with a method ``make``.
+
+    Attributes:
+      modules: the number of modules that are trained, each for a token further on.
+    """
+
+    modules: int = 1
+
+    def reach(self, loss) -> int:
+        """How many tokens ahead ``loss`` looks."""
+        return 1
+
+
 @dataclasses.dataclass(frozen=True)
-class MedusaShape:
+class MedusaShape(Shape):
     """Heads that begin as the target's own output: the block adds nothing, the output matrix is the target's.
 
     Attributes:
@@ -47,6 +61,9 @@ class MedusaShape:
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MedusaHeads:
         return start_from_output(MedusaHeads(MedusaConfig(**self.sizes(target)), key), target)
+
+    def reach(self, loss) -> int:
+        return self.num_heads
 
     def sizes(self, target: LanguageModel) -> dict[str, int]:
         """The fields that configurations of Medusa and of Hydra have in common."""
@@ -77,7 +94,7 @@ class HydraShape(MedusaShape):
 
 
 @dataclasses.dataclass(frozen=True)
-class EagleShape:
+class EagleShape(Shape):
     """EAGLE-1 and 2.
 
     Attributes:
@@ -96,7 +113,7 @@ class EagleShape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Eagle3Shape:
+class Eagle3Shape(Shape):
     """EAGLE-3 and 3.1. The output matrix begins as the target's rows of the drafted tokens, the norm before it as the target's.
 
     Attributes:
@@ -117,6 +134,9 @@ class Eagle3Shape:
     parallel: bool = False
     from_target: bool = False
 
+    def reach(self, loss) -> int:
+        return loss.steps
+
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Eagle3Head:
         L, V = target.config.num_layers, target.config.vocab_size
         taps = checked_taps(self.taps or tuple(sorted({min(2, L), L // 2, max(L - 3, 0)})), L)
@@ -136,7 +156,7 @@ class Eagle3Shape:
 
 
 @dataclasses.dataclass(frozen=True)
-class MtpShape:
+class MtpShape(Shape):
     """Modules of multi-token prediction; the norm before the output, which is the target's, begins as the target's.
 
     Attributes:
@@ -160,6 +180,9 @@ class MtpShape:
                 f"no checkpoint holds {self.modules} modules of {self.num_layers} layers; train one module, or num_layers = 1"
             )
 
+    def reach(self, loss) -> int:
+        return loss.steps
+
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MtpHead:
         layers = layers_like(target.config, self.num_layers)
         config = MtpConfig(
@@ -174,7 +197,7 @@ class MtpShape:
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockShape:
+class BlockShape(Shape):
     """A block head; the norm before the output, which is the target's, begins as the target's.
 
     Attributes:
@@ -202,6 +225,9 @@ class BlockShape:
         if self.block_size < 2:
             raise RequestError(f"block_size {self.block_size} is too small; 2 is the least")
 
+    def reach(self, loss) -> int:
+        return self.block_size
+
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> BlockHead:
         L, V = target.config.num_layers, target.config.vocab_size
         spread = np.round(np.linspace(min(1, L - 1), max(L - 3, 0), self.num_taps)).astype(int) + 1
@@ -219,7 +245,7 @@ class BlockShape:
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftShape:
+class DraftShape(Shape):
     """A smaller language model of the target's family and vocabulary.
 
     Attributes:
