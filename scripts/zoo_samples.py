@@ -1,0 +1,61 @@
+"""Ten samples of the embedded model at temperature 0.8, and how many of them are Python.
+
+    python scripts/zoo_samples.py [MODEL]
+
+A sample is the beginning and what follows it, 20 lines in all, cut after the last complete statement. It counts where ten lines or more are
+left and parse. Exit code 1 if fewer than six do.
+"""
+
+import ast
+import sys
+import warnings
+
+import specjax
+
+BEGINNINGS = (
+    "import os\nimport sys\n",
+    '"""Read and write configuration files."""\n',
+    "class Stack:\n",
+    "def read_lines(path):\n",
+    "from collections import namedtuple\n\n",
+    "def main():\n    parser = argparse.ArgumentParser(",
+    "class HTTPServer(BaseServer):\n    def __init__(self",
+    "def _parse(text, *, strict=False):\n    ",
+    "class Error(Exception):\n",
+    "import unittest\n\n\nclass ",
+)
+LINES, LEAST, ENOUGH, TOKENS = 20, 10, 6, 400
+
+
+def main() -> int:
+    model = specjax.load(sys.argv[1] if len(sys.argv) > 1 else "tiny-python")
+    generator = specjax.Generator(model, "none")
+    results = generator(list(BEGINNINGS), max_new_tokens=TOKENS, temperature=0.8, seed=list(range(len(BEGINNINGS))))
+    texts = [whole_statements("\n".join((b + r.text).split("\n")[:LINES])) for b, r in zip(BEGINNINGS, results)]
+    good = [len(text.split("\n")) >= LEAST for text in texts]
+    for text, is_good in zip(texts, good):
+        print(f"# {'-' * 60} {'parses' if is_good else 'does not parse, or is short'}\n{text}\n")
+    print(f"{sum(good)} of {len(good)} parse with {LEAST} lines or more")
+    return int(sum(good) < ENOUGH)
+
+
+def whole_statements(text: str) -> str:
+    """As many of the first lines as parse."""
+    lines = text.rstrip().split("\n")
+    while lines and not parses("\n".join(lines)):
+        lines.pop()
+    return "\n".join(lines).rstrip()
+
+
+def parses(text: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in strings
+            ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
