@@ -6,6 +6,7 @@ import json
 import sys
 
 from ..errors import RequestError
+from ..requests.limits import MOST_SAMPLES
 from .arguments import (
     add_method_arguments,
     add_model_arguments,
@@ -35,6 +36,8 @@ def add_command(commands) -> None:
         metavar="TEXT",
         help="text to continue, - for stdin; may be given several times",
     )
+    add("--chat", action="store_true", help="each prompt is a user's turn, written in the model's chat template")
+    add("-n", "--n", type=integer(1, MOST_SAMPLES), default=1, metavar="N", help="samples of each prompt (default 1)")
     add_new_tokens_argument(command)
     add(
         "--logprobs",
@@ -54,8 +57,8 @@ def add_command(commands) -> None:
 def run(args: argparse.Namespace) -> None:
     """Continues the prompts, and prints text or JSON."""
     prompts = [_check(_read_stdin() if prompt == "-" else prompt) for prompt in args.prompt]
-    if args.stream and len(prompts) > 1:
-        raise RequestError("--stream takes one prompt; leave it out for several")
+    if args.stream and len(prompts) * args.n > 1:
+        raise RequestError("--stream takes one prompt and one sample; leave it out for several")
     sampling, drafting = given_sampling(args), given_drafting(args)
     check_method(args, choose_method(args), drafting)
     from ..generate import Generator
@@ -63,15 +66,16 @@ def run(args: argparse.Namespace) -> None:
     with status("loading"):
         setting = dict(drafting, rule=args.rule, capacity=args.capacity)
         generator = Generator(load_target(args), args.method, args.draft, **setting)
-    options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed)
+    options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed, n=args.n)
+    given = [_render(generator.target, prompt, options) for prompt in prompts] if args.chat else prompts
     if args.stream:
-        results = [_stream(generator, prompts[0], options, args.json)]
+        results = [_stream(generator, prompts[0], given[0], options, args.json)]
     else:
         with status("compiling and decoding"):
-            results = generator(prompts, **options)
+            results = generator(given, **options)
         if not args.json:
-            for prompt, result in zip(prompts, results):
-                print_prompt(prompt)
+            for i, result in enumerate(results):
+                print_prompt(prompts[i // args.n])
                 print(result.text)
     if args.json:
         records = [_record(result) for result in results]
@@ -80,11 +84,20 @@ def run(args: argparse.Namespace) -> None:
         print_stats([result.stats for result in results])
 
 
-def _stream(generator, prompt: str, options: dict, as_json: bool):
-    """Prints the text as it grows, and returns the result."""
+def _render(target, prompt: str, options: dict) -> list[int]:
+    """The token ids of a conversation with one turn. The template's end-of-turn token joins the stop tokens in ``options``."""
+    from ..requests.chat import end_of_turn_ids, render_chat
+
+    ids = render_chat(target.tokenizer, [{"role": "user", "content": prompt}])
+    options["stop_token_ids"] = [*{*(options.get("stop_token_ids") or ()), *end_of_turn_ids(target.tokenizer)}]
+    return ids
+
+
+def _stream(generator, prompt: str, given, options: dict, as_json: bool):
+    """Prints the text as it grows, and returns the result. ``given`` is the prompt as the generator takes it."""
     if not as_json:
         print_prompt(prompt)
-    return print_stream(generator.stream(prompt, **options), sys.stderr if as_json else sys.stdout)
+    return print_stream(generator.stream(given, **options), sys.stderr if as_json else sys.stdout)
 
 
 def _record(result) -> dict:

@@ -58,7 +58,11 @@ def leave(ends_process: bool, state: str = "") -> int:
       state: what the command leaves behind, for the message.
     """
     with suppress(OSError, ValueError):
-        print((_SHOW_CURSOR if sys.stderr.isatty() else "") + "specjax: interrupted" + (f"; {state}" if state else ""), file=sys.stderr, flush=True)
+        print(
+            (_SHOW_CURSOR if sys.stderr.isatty() else "") + "specjax: interrupted" + (f"; {state}" if state else ""),
+            file=sys.stderr,
+            flush=True,
+        )
     if ends_process:
         with suppress(OSError, ValueError):
             sys.stdout.flush()

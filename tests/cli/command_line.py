@@ -25,6 +25,9 @@ def models(tmp_path_factory):
         "foreign": LanguageModel(small, small.config, byte_tokenizer(first=100), "foreign"),
         "nan": language_model(tiny_model(num_layers=1, sharpness=float("nan"))),
     }
+    chat = byte_tokenizer()
+    chat.chat_template = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
+    saved["chat"] = LanguageModel(small, small.config, chat, "chat")
     for name, model in saved.items():
         specjax.save(model, root / name)
     return {name: str(root / name) for name in saved}

@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from command_line import GENERATE, OPTIONS, SHORT, kept, models, reuse, specjax_main
+from command_line import GENERATE, OPTIONS, SHORT, assert_one_line, kept, models, reuse, specjax_main
 from conftest import TINY, byte_tokenizer
 
 import specjax
@@ -123,3 +123,21 @@ def test_the_context_ends_a_row_with_length(specjax_main, models):
     code, out, _ = specjax_main("generate", "--model", models["target"], "--prompt", prompt, *GENERATE, "--json")
     assert code == 0
     assert (len(json.loads(out)["token_ids"]), json.loads(out)["finish_reason"]) == (3, "length")
+
+
+def test_chat_writes_the_prompt_in_the_template(specjax_main, models):
+    argv = ("generate", "--chat", "--prompt", "ab", *GENERATE)
+    code, out, err = specjax_main(*argv, "--model", models["chat"], "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["prompt_token_ids"] == byte_tokenizer().encode("[ab]")
+    assert_one_line(specjax_main(*argv, "--model", models["target"]), "no chat template")
+
+
+def test_samples_of_a_prompt_differ_and_the_first_is_that_of_one(specjax_main, models):
+    argv = ("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--temperature", "1", "--json")
+    one = json.loads(specjax_main(*argv)[1])
+    several = json.loads(specjax_main(*argv, "-n", "3")[1])
+    assert several[0]["token_ids"] == one["token_ids"]
+    assert len({tuple(found["token_ids"]) for found in several}) == 3
+    assert_one_line(specjax_main(*argv, "--n", "0"), "argument -n/--n: must be a whole number from 1")
+    assert_one_line(specjax_main(*argv, "--n", "2", "--stream"), "--stream takes one prompt and one sample")
