@@ -1,0 +1,97 @@
+"""Batches of prompts through the pure layer, as a whole or round by round."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import decode
+from specjax.drafter import Drafter
+from specjax.prefill import Requests, prefill
+from specjax.sampling import random_keys, sampling_params
+from specjax.state import DecodeState, RequestOptions
+from specjax.tree import Tree
+from specjax.verify import resolve
+
+CAPACITY, CHUNK, NEW = 256, 64, 32
+"""Positions of the caches, tokens of one prefill forward, and new tokens of a row, unless a test says otherwise."""
+
+prefill = jax.jit(prefill, static_argnames=("drafter", "chunk", "dtype"))
+run = jax.jit(decode.run, static_argnames=("drafter", "rule"))
+
+
+def start(
+    target, draft, drafter: Drafter, prompts, *, limit=None, stops=-1, seeds=0, capacity=CAPACITY, chunk=CHUNK, **sampling
+) -> DecodeState:
+    """The state after the prefill.
+
+    Args:
+      draft: what the drafter's functions take as ``draft``.
+      limit: tokens at which a row ends, prompt included; by default NEW more than its prompt.
+      stops: a token that ends a row; -1 for none.
+      limit, stops, seeds, sampling: one value for all rows, or one for each.
+    """
+    B = len(prompts)
+    tokens = np.zeros((B, capacity), np.int32)
+    for row, prompt in zip(tokens, prompts):
+        row[: len(prompt)] = prompt
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    each = lambda value: jnp.asarray(np.broadcast_to(value, B), jnp.int32)
+    options = RequestOptions(
+        sampling_params(B, **sampling),
+        random_keys(np.asarray(seeds), B),
+        each(lengths + NEW if limit is None else limit),
+        each(stops)[:, None],
+    )
+    requests = Requests(jnp.asarray(tokens), jnp.asarray(lengths), options)
+    return prefill(target, draft, requests, drafter=drafter, chunk=chunk, dtype="float32")
+
+
+def finish(target, draft, drafter: Drafter, state: DecodeState, until: int = 10**6) -> DecodeState:
+    """The state when all rows are done, or after round ``until``."""
+    return run(target, draft, state, jnp.int32(until), drafter=drafter, rule=resolve("auto", drafter.drawn))
+
+
+def decode_all(target, draft, drafter: Drafter, prompts, **options) -> tuple[DecodeState, list[list[int]]]:
+    """The state when all rows are done, and the new tokens of each. ``options``: see ``start``."""
+    state = finish(target, draft, drafter, start(target, draft, drafter, prompts, **options))
+    assert np.all(state.done) and not np.any(state.failed)
+    return state, new_tokens(state, prompts)
+
+
+@partial(jax.jit, static_argnames=("drafter", "rule"))
+def play_round(target, draft, state: DecodeState, drafter: Drafter, rule) -> tuple[Tree, DecodeState]:
+    """The tree of a round, and the state after it."""
+    found = decode.propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
+    return found.tree, decode.commit(target, draft, state, found, drafter=drafter)
+
+
+def rounds(target, draft, drafter: Drafter, count: int, prompts, **options) -> Iterator[tuple[DecodeState, Tree]]:
+    """For each of ``count`` rounds the state before it and its tree. ``options``: see ``start``."""
+    state = start(target, draft, drafter, prompts, **options)
+    for _ in range(count):
+        tree, after = play_round(target, draft, state, drafter, resolve("auto", drafter.drawn))
+        yield state, tree
+        state = after
+
+
+def texts(state: DecodeState) -> list[list[int]]:
+    """The tokens of each row, prompt and root included."""
+    tokens, lengths = jax.device_get((state.tokens, state.cache.length))
+    return [row[: length + 1].tolist() for row, length in zip(tokens, lengths)]
+
+
+def new_tokens(state: DecodeState, prompts) -> list[list[int]]:
+    """The tokens of each row after its prompt."""
+    return [text[len(prompt) :] for text, prompt in zip(texts(state), prompts)]
+
+
+def spell_paths(tree: Tree, b: int) -> list[tuple[int, ...]]:
+    """For each node of row b that may be accepted, the tokens from below the root down to the node."""
+    paths, valid = [()], [True]
+    for token, parent, ok in zip(*(np.asarray(x[b]).tolist()[1:] for x in (tree.tokens, tree.parent, tree.valid))):
+        paths.append((*paths[parent], token))
+        valid.append(ok and valid[parent])
+    return [path for path, ok in zip(paths, valid) if ok]
