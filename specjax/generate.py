@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from flax import nnx
 
@@ -156,7 +156,7 @@ class Generator:
         """Reads a list of prompts; ``session.advance`` goes on from there."""
         ids = self._encode(prompts)
         batch = batched(Options.of(options), np.array([len(row) for row in ids]), self.target, self.processors)
-        if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
+        if self.rule_name == "argmax_walk" and (jax.device_get(batch.sampling.temperature) > 0).any():
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
         return self.session.start(ids, batch)
 

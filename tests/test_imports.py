@@ -10,7 +10,7 @@ import specjax
 
 ROOT = Path(specjax.__file__).parent
 ORDER = [
-    "errors checks stats parallel",
+    "errors checks settings stats parallel",
     "tree cache context sampling logprobs verify state",
     "models",
     "heads",

@@ -7,13 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
 from ..checks import per_row
 from ..errors import RequestError
-from ..sampling import SamplingParams, sampling_params
+from ..sampling import SamplingParams, random_keys, sampling_params
 from .constraint import check_lengths, combine, compile_constraint
 from .stop_strings import StopAutomaton, combine_stops, compile_stops
 
@@ -203,9 +202,9 @@ def batched(options: Options, lengths: np.ndarray, target: LanguageModel, proces
     stop_strings = [row["stop"] or [] for row in rows]
     stops, stopping = combine_stops([_stops(target.tokenizer, V, tuple(strings)) for strings in stop_strings], V)
     sampling = checked_numbers(options, B).replace(
-        bias=jnp.asarray(bias), constraint=constraint, start=jnp.asarray(start), processors=processors
+        bias=jax.device_put(bias), constraint=constraint, start=jax.device_put(start), processors=processors
     )
-    keys = jax.vmap(jax.random.key)(jnp.asarray(per_row("seed", options.seed, B, np.uint32, most=2**32 - 1)))
+    keys = random_keys(per_row("seed", options.seed, B, np.uint32, most=2**32 - 1), B)
     return Batch(sampling, keys, limit, stop_ids, stops, stopping, [row["logprobs"] for row in rows], stop_strings, extra)
 
 
