@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import numpy as np
 
 from .checkpoints.load import LanguageModel
 from .errors import NumericsError

@@ -5,7 +5,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from conftest import language_model, tiny_model
+from support.models import language_model, tiny_model
 from test_self_speculation import TARGET, plainly, softmax
 
 from specjax import RequestError, save

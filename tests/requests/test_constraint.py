@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import jsonschema
 import numpy as np
 import pytest
-from conftest import byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.models import byte_tokenizer
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

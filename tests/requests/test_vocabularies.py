@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from conftest import TINY, byte_tokenizer, disturbed, language_model, random_prompts, tiny_model
 from flax import nnx
-from lossless_grid import CONFIG, DRAFTS, draws, model, p_values
-from test_decode import finish, new_tokens, start
+from support.decoding import finish, new_tokens, start
+from support.grid import CONFIG, DRAFTS, count_draws, p_values, random_model
+from support.models import TINY, byte_tokenizer, disturbed, language_model, random_prompts, tiny_model
 from test_merged import is_argmax
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
@@ -95,7 +95,7 @@ def test_sequences_have_the_targets_law():
     """Of five tokens the draft, which has seven, lacks one: after its prompt the expression allows only that one and the end."""
     draft = tiny_model(1, sharpness=15, config=CONFIG.replace(vocab_size=7))
     other = Translated(draft, np.array([6, 0, 3, 2, 4], np.int32), np.array([True, False, True, False, True]))
-    counts, rate = draws(DraftModel(DRAFTS), "block", seed=1, rows=1_000, calls=1, draft=other)
+    counts, rate = count_draws(DraftModel(DRAFTS), "block", seed=1, rows=1_000, calls=1, draft=other)
     values = p_values(counts)
     assert rate > 0.05 and min(values.values()) > UNLIKELY, values
 
@@ -105,11 +105,11 @@ def test_sequences_have_the_targets_law():
 )
 def test_q_is_restricted_and_never_empty(options):
     """Row 0 may say anything, row 1 only what the draft lacks: there q is uniform, or as greedy as any."""
-    draft = Translated(model(1), np.arange(5, dtype=np.int32), np.array([True, False, True, False, True]))
+    draft = Translated(random_model(1), np.arange(5, dtype=np.int32), np.array([True, False, True, False, True]))
     bias = np.array([[0] * 5, [-np.inf, 0, -np.inf, 0, -np.inf]], np.float32)
     hidden = jax.random.normal(jax.random.key(0), (2, 1, CONFIG.hidden_size))
     logits = draft.logits(hidden)
-    np.testing.assert_array_equal(logits[..., ::2], model(1).logits(hidden)[..., ::2])
+    np.testing.assert_array_equal(logits[..., ::2], random_model(1).logits(hidden)[..., ::2])
     assert np.all(logits[..., 1::2] == LACKING)
     params = sampling_params(2, **{"temperature": 1.0} | options)
     free, bound = np.asarray(probabilities(logits + bias[:, None], params))[:, 0]

@@ -16,14 +16,26 @@ from specjax.tree import Tree
 from specjax.verify import resolve
 
 CAPACITY, CHUNK, NEW = 256, 64, 32
-"""Positions of the caches, tokens of one prefill forward, and new tokens of a row, unless a test says otherwise."""
+"""Positions of the caches, tokens of one prefill forward, and new tokens of a row, unless a test
+says otherwise.
+"""
 
 prefill = jax.jit(prefill, static_argnames=("drafter", "chunk", "dtype"))
 run = jax.jit(decode.run, static_argnames=("drafter", "rule"))
 
 
 def start(
-    target, draft, drafter: Drafter, prompts, *, limit=None, stops=-1, seeds=0, capacity=CAPACITY, chunk=CHUNK, **sampling
+    target,
+    draft,
+    drafter: Drafter,
+    prompts,
+    *,
+    limit=None,
+    stops=-1,
+    seeds=0,
+    capacity=CAPACITY,
+    chunk=CHUNK,
+    **sampling,
 ) -> DecodeState:
     """The state after the prefill.
 

@@ -1,4 +1,4 @@
-"""Compiled programs of the loop for abstract models, and the number of programs that a call compiles."""
+"""Compiled programs of the loop for abstract models, and how many programs a call compiles."""
 
 from functools import partial
 
@@ -33,7 +33,15 @@ class Program:
     """
 
     def __init__(
-        self, drafter, batch, dtype="float32", models=(TARGET, DRAFT), capacity=CAPACITY, device=None, options=None, draft=None
+        self,
+        drafter,
+        batch,
+        dtype="float32",
+        models=(TARGET, DRAFT),
+        capacity=CAPACITY,
+        device=None,
+        options=None,
+        draft=None,
     ):
         placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
@@ -56,7 +64,10 @@ class Program:
 def make_blank_requests(batch: int, capacity: int) -> Requests:
     """Requests of one blank token each."""
     options = RequestOptions(
-        sampling_params(batch), random_keys(0, batch), jnp.full(batch, 100, jnp.int32), jnp.full((batch, 1), -1, jnp.int32)
+        sampling_params(batch),
+        random_keys(0, batch),
+        jnp.full(batch, 100, jnp.int32),
+        jnp.full((batch, 1), -1, jnp.int32),
     )
     return Requests(jnp.zeros((batch, capacity), jnp.int32), jnp.ones(batch, jnp.int32), options)
 

@@ -1,4 +1,4 @@
-"""Plain-Python references: what a model says by a forward without a cache, and published procedures over lists."""
+"""Plain-Python references: forwards without a cache, and published procedures over lists."""
 
 import heapq
 from functools import partial
@@ -12,7 +12,10 @@ from specjax.training.losses import scores
 from .decoding import NEW, texts
 
 LONGEST = 96
-"""Tokens of the longest text that ``logits_after`` reads. One size for all texts, so that a model compiles once."""
+"""Tokens of the longest text that ``logits_after`` reads.
+
+One size for all texts, so that a model compiles once.
+"""
 
 score = jax.jit(scores)
 
@@ -37,15 +40,29 @@ def rank_tokens(logits: np.ndarray, count: int) -> list[int]:
     return np.argsort(-logits, kind="stable")[:count].tolist()
 
 
+def continue_greedily(model, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """``count`` tokens after each prompt, each the argmax of a forward without a cache."""
+    rows = np.zeros((len(prompts), LONGEST), np.int32)
+    for row, prompt in zip(rows, prompts):
+        row[: len(prompt)] = prompt
+    lengths, each = np.array([len(prompt) for prompt in prompts]), np.arange(len(prompts))
+    for i in range(count):
+        rows[each, lengths + i] = np.asarray(score(model, jnp.asarray(rows)).argmax(-1))[each, lengths + i - 1]
+    return [row[n : n + count].tolist() for row, n in zip(rows, lengths)]
+
+
 def is_greedy(target, state, prompts, new: int = NEW) -> list[bool]:
-    """For each row whether it holds ``new`` tokens after its prompt, each the argmax of a forward without a cache."""
+    """For each row whether it holds ``new`` tokens after its prompt, each the argmax of a forward
+    without a cache.
+    """
     best = np.asarray(score(target, state.tokens).argmax(-1))
     wanted = [best[b, len(prompt) - 1 : len(prompt) - 1 + new].tolist() for b, prompt in enumerate(prompts)]
     return [text[len(prompt) :] == row for text, prompt, row in zip(texts(state), prompts, wanted)]
 
 
 def look_up(text: list[int], tokens: int, longest: int, shortest: int) -> list[int] | None:
-    """Prompt lookup: the continuation of the most recent earlier occurrence of the longest end of ``text`` that has one.
+    """Prompt lookup: the continuation of the most recent earlier occurrence of the longest end of
+    ``text`` that has one.
 
     A continuation that is too short is repeated.
     """
@@ -66,7 +83,8 @@ def list_successors(text: list[int], most: int) -> dict[int, list[int]]:
 
 
 def take_best_sequences(logs: np.ndarray, nodes: int, width: int) -> set[tuple[int, ...]]:
-    """DDTree (2604.12989): take the likeliest sequence that is not taken yet, and put its continuations on the heap.
+    """DDTree (2604.12989): take the likeliest sequence that is not taken yet, and put its
+    continuations on the heap.
 
     Args:
       logs: [D, V], log-probabilities of each place's token; the ``width`` likeliest of a place are considered.
@@ -102,7 +120,8 @@ def _read(model, tokens, taps: tuple[int, ...]):
 def read_target(model, rows: list[list[int]], taps: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
     """A model's reading of whole texts, without a cache.
 
-    Returns for each row the taps float64 [len(taps), n, E] of its tokens, and int [B, S], the likeliest token after each.
+    Returns for each row the taps float64 [len(taps), n, E] of its tokens, and int [B, S], the
+    likeliest token after each.
     """
     tokens = np.zeros((len(rows), LONGEST), np.int32)
     for row, text in zip(tokens, rows):
@@ -113,6 +132,8 @@ def read_target(model, rows: list[list[int]], taps: tuple[int, ...]) -> tuple[li
 
 
 def assert_greedy(prompts, rows: list[list[int]], choices: np.ndarray) -> None:
-    """Every token after a prompt is the target's own choice after the tokens before it; ``choices``: see ``read_target``."""
+    """Every token after a prompt is the target's own choice after the tokens before it;
+    ``choices``: see ``read_target``.
+    """
     for prompt, text, wanted in zip(prompts, rows, choices):
         assert text[len(prompt) :] == wanted[len(prompt) - 1 : len(text) - 1].tolist()

@@ -1,0 +1,50 @@
+"""A target whose upper layers matter little, and its logits in numpy without some of its sub-layers."""
+
+from functools import cache
+
+import numpy as np
+
+from .models import tiny_model
+from .reference import array
+
+TARGET = tiny_model(0, 5.0, num_layers=3)
+for _layer in TARGET.layers[1:]:  # upper layers change little
+    _layer.out[...] *= 0.6
+    _layer.down[...] *= 0.6
+TARGET.head[...] *= 5  # the model is often sure
+
+
+@cache
+def _weights() -> tuple:
+    """The embedding, the matrices of each layer and the output matrix, in float64."""
+    layers = [tuple(map(array, (layer.qkv, layer.out, layer.gate_up, layer.down))) for layer in TARGET.layers]
+    return array(TARGET.embed), layers, array(TARGET.head)
+
+
+def logits_without(text: list[int], lacks: dict[str, set[int]], since: int) -> np.ndarray:
+    """Logits float64 [V] of TARGET after a text.
+
+    Args:
+      lacks: layers whose sub-layer is skipped, under "attention" and "mlp".
+      since: the tokens from this place on skip them.
+    """
+    c, S = TARGET.config, len(text)
+    K, G, D = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
+    norm = lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + c.norm_eps)
+    angle = np.arange(S)[:, None] / c.rope.theta ** (np.arange(0, D, 2) / D)
+    cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
+    whole = np.arange(S) < since
+    embed, layers, head = _weights()
+    x = embed[np.array(text)]
+    for i, (qkv, out, gate_up, down) in enumerate(layers):
+        runs = lambda kind: (whole | (i not in lacks.get(kind, ())))[:, None]
+        heads = (norm(x) @ qkv.T).reshape(S, K, G + 2, D)
+        a, b = heads[..., : D // 2], heads[..., D // 2 :]
+        rotated = np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+        scores = np.einsum("skgd,tkd->kgst", rotated[:, :, :G], rotated[:, :, G]) / np.sqrt(D)
+        scores = np.exp(np.where(np.tri(S, dtype=bool), scores, -np.inf))
+        mixed = np.einsum("kgst,tkd->skgd", scores / scores.sum(-1, keepdims=True), heads[:, :, G + 1])
+        x = x + runs("attention") * (mixed.reshape(S, -1) @ out.T)
+        gate, up = np.split(norm(x) @ gate_up.T, 2, -1)
+        x = x + runs("mlp") * ((gate / (1 + np.exp(-gate)) * up) @ down.T)
+    return norm(x[-1]) @ head.T
