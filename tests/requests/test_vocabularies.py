@@ -7,7 +7,7 @@ from flax import nnx
 from support.decoding import finish, new_tokens, start
 from support.grid import CONFIG, DRAFTS, count_draws, p_values, random_model
 from support.models import TINY, byte_tokenizer, disturbed, language_model, random_prompts, tiny_model
-from test_merged import is_argmax
+from support.reference import is_greedy
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
@@ -71,7 +71,7 @@ def test_a_vocabulary_in_another_order_changes_nothing():
         options = dict(temperature=[0.0, 1.0] * 4, top_p=0.9, seeds=np.arange(8))
         states.append(finish(TARGET, draft, drafter, start(TARGET, draft, drafter, PROMPTS, **options)))
     one, other = states
-    assert new_tokens(one, PROMPTS) == new_tokens(other, PROMPTS) and is_argmax(TARGET, one, PROMPTS)[::2] == [True] * 4
+    assert new_tokens(one, PROMPTS) == new_tokens(other, PROMPTS) and is_greedy(TARGET, one, PROMPTS)[::2] == [True] * 4
     np.testing.assert_array_equal(one.counters.accepted_at, other.counters.accepted_at)
     assert one.counters.accepted_at.sum() > 0
 
@@ -86,7 +86,7 @@ def halved(draft) -> Translated:
 def test_greedy_text_is_that_of_plain_decoding(rows):
     prompts, draft = PROMPTS[-rows:], halved(DRAFT)
     state = finish(TARGET, draft, DraftModel(3), start(TARGET, draft, DraftModel(3), prompts))
-    assert all(is_argmax(TARGET, state, prompts))
+    assert all(is_greedy(TARGET, state, prompts))
     assert state.counters.accepted_at.sum() > 0
 
 
