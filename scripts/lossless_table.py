@@ -1,6 +1,6 @@
 """Draws whole sequences for every option, method and rule, compares them with their law, and writes docs/lossless.md.
 
-tests/lossless_grid.py has the cases and the laws. tests/test_lossless.py runs the same cases with fewer draws.
+tests/support/grid/ has the cases and the laws. tests/test_lossless.py runs the same cases with fewer draws.
 
 python scripts/lossless_table.py [--draws 100000] [--methods tree]         keeps the figures of other methods
 """
@@ -16,7 +16,7 @@ from rich.progress import track
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from lossless_grid import CASES, DRAFTS, LENGTH, METHODS, V, draws, halved_after_repeat, p_values  # noqa: E402
+from support.grid import CASES, DRAFTS, LENGTH, METHODS, V, count_draws, halve_after_repeat, p_values  # noqa: E402
 
 from specjax import RequestError  # noqa: E402
 from specjax.drafters import DraftModel  # noqa: E402
@@ -90,15 +90,15 @@ def measure(args) -> None:
         fault for fault in FAULTS if len(args.methods) == len(METHODS) or fault not in results.setdefault("faults", {})
     ]
     for fault in track(missing, "planted faults"):
-        drafter, rule = plant(fault, DraftModel(DRAFTS), "block")
-        results["faults"][fault] = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
+        drafter, rule = plant(fault, DraftModel(DRAFTS), RULES["block"])
+        results["faults"][fault] = p_values(count_draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
 
     grid = [(method, rule) for method in args.methods for rule in METHODS[method][1]]
     for method, rule in track(grid, "methods and rules"):
         drafter = METHODS[method][0]
-        values = p_values(draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
-        processed = draws(
-            drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halved_after_repeat,)
+        values = p_values(count_draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
+        processed = count_draws(
+            drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halve_after_repeat,)
         )[0]
         measured = results["p_values"] | {
             f"{method}: {rule}": values | {"processor": p_values(processed, processed=True)["pooled"]}

@@ -27,6 +27,7 @@ from .logprobs import record
 from .models.base import Model, Output
 from .parallel import split_nodes, whole_nodes
 from .sampling import probabilities
+from .settings import own_settings
 from .state import DecodeState
 from .tree import Tree, ancestors
 from .verify import Verdict, accept
@@ -53,6 +54,7 @@ class Round:
     failed: jax.Array
 
 
+@own_settings()
 def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable) -> DecodeState:
     """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens.
 
@@ -71,6 +73,7 @@ def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Ca
     return state
 
 
+@own_settings()
 def propose_and_accept(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable) -> Round:
     """The first half of a round: proposes a tree, scores it in one forward and accepts a path."""
     propose_key, accept_keys = round_keys(state, drafter.depth + 1)
@@ -85,6 +88,7 @@ def propose_and_accept(target: Model, draft, state: DecodeState, *, drafter: Dra
     return Round(tree, drafted, scored, p, verdict, state.failed | has_failed(scored.logits, p, verdict))
 
 
+@own_settings()
 @jax.named_scope("commit")
 def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: Drafter) -> DecodeState:
     """The second half: cuts the path where the row ends, and writes it to cache and text."""
@@ -107,6 +111,7 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
     )
 
 
+@own_settings()
 def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, rule: Callable) -> DecodeState:
     """Rounds until every row is done or ``state.round`` reaches ``until``, without leaving the device. Donate ``state``."""
 

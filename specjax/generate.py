@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from flax import nnx
 
@@ -171,7 +171,7 @@ class Generator:
         ids = encode_prompts(prompts, tokenizer, self.target.config)
         lengths = np.array([len(row) for row in ids])
         batch = build_batch(Options.of(options), lengths, self.target, self.processors, ends)
-        if self.rule_name == "argmax_walk" and bool(jnp.any(batch.sampling.temperature > 0)):
+        if self.rule_name == "argmax_walk" and (jax.device_get(batch.sampling.temperature) > 0).any():
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
         return self.session.start(ids, batch)
 

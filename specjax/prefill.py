@@ -15,6 +15,7 @@ from .errors import RequestError
 from .logprobs import empty_logprobs
 from .models.base import Model
 from .sampling import KEYS, random_keys, sampling_params
+from .settings import own_settings
 from .state import DecodeState, RequestOptions
 from .stats import Counters
 
@@ -73,12 +74,13 @@ def make_requests(
     options = RequestOptions(
         sampling=sampling_params(len(prompts), temperature, **sampling),
         keys=random_keys(seed, len(prompts)),
-        limit=jnp.asarray(lengths + max_new_tokens),
-        stop_ids=jnp.broadcast_to(jnp.array([*stop_ids, -1], jnp.int32), (len(prompts), len(stop_ids) + 1)),
+        limit=jax.device_put(lengths + np.int32(max_new_tokens)),
+        stop_ids=jax.device_put(np.tile(np.array([*stop_ids, -1], np.int32), (len(prompts), 1))),
     )
-    return Requests(jnp.asarray(tokens), jnp.asarray(lengths), options)
+    return Requests(jax.device_put(tokens), jax.device_put(lengths), options)
 
 
+@own_settings()
 def prefill(
     target: Model,
     draft,

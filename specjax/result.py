@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import numpy as np
 
 from .checkpoints.load import LanguageModel
 from .errors import NumericsError
@@ -58,7 +57,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
             f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out every token; "
             "check the weights, load the model with dtype='float32', or ease the options"
         )
-    sampled = np.asarray(batch.sampling.temperature) > 0
+    sampled = jax.device_get(batch.sampling.temperature) > 0
     results = []
     for b, prompt in enumerate(decoding.prompts):
         place = slice(len(prompt), lengths[b] + 1)

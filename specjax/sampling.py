@@ -64,7 +64,7 @@ class SamplingParams:
 def random_keys(seed, batch: int) -> jax.Array:
     """Typed keys [batch] of the implementation ``KEYS`` from whole numbers: one seed for all rows, or one for each."""
     seeds = np.broadcast_to(np.asarray(seed, np.uint32), batch)
-    return jax.vmap(lambda seed: jax.random.key(seed, impl=KEYS))(jax.device_put(seeds))
+    return jax.jit(jax.vmap(lambda seed: jax.random.key(seed, impl=KEYS)))(jax.device_put(seeds))
 
 
 def sampling_params(
@@ -98,8 +98,8 @@ def sampling_params(
         per_row("min_new_tokens", min_new_tokens, batch, np.int32),
         np.zeros((batch, 1), np.float32) if bias is None else bias,
     )
-    start = jax.device_put(np.zeros(batch, np.int32) if start is None else start)
-    return SamplingParams(*map(jax.device_put, options), constraint, start, tuple(processors))
+    start = np.zeros(batch, np.int32) if start is None else start
+    return SamplingParams(*map(jax.device_put, options), constraint, jax.device_put(start), tuple(processors))
 
 
 def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:

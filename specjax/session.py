@@ -19,6 +19,7 @@ from .parallel import use_mesh_of
 from .prefill import Requests, prefill
 from .requests.batch import Batch
 from .requests.options import MOST_LOGPROBS
+from .settings import own_settings
 from .state import DecodeState, RequestOptions
 
 _LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
@@ -76,27 +77,26 @@ class Session:
         options = RequestOptions(
             batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping
         )
-        options = jax.tree.map(jnp.asarray, options)
-        requests = Requests(jnp.asarray(tokens), jnp.asarray(lengths), first_samples(options, n))
+        options = jax.device_put(options)
+        requests = Requests(jax.device_put(tokens), jax.device_put(lengths), first_samples(options, n))
         asked = [n for n in batch.logprobs if n is not None]
         width = None if not asked else MOST_LOGPROBS if max(asked) else 0
         static = dict(drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
-        compiled, compile_seconds = self._compile(("prefill", chunk, width), partial(prefill, **static), (requests,))
+        function = partial(prefill, **static)
+        state, seconds, compile_seconds = self._run(("prefill", chunk, width), function, (requests,))
         began = time.perf_counter()
-        state = compiled(self.target.model, self.parameters, requests)
-        state = jax.block_until_ready(state if n == 1 else repeat_state(state, options, n))
+        if n > 1:
+            state = jax.block_until_ready(repeat_state(state, options, n))
         rows = [prompt for prompt in prompts for _ in range(n)]
-        return Decoding(state, rows, batch, time.perf_counter() - began, 0.0, compile_seconds)
+        return Decoding(state, rows, batch, seconds + time.perf_counter() - began, 0.0, compile_seconds)
 
     def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
         """Runs ``rounds`` more rounds, or all until every row has ended."""
         until = LARGEST if rounds is None else int(jax.device_get(decoding.state.round)) + rounds
-        args = (decoding.state, jnp.int32(until))
+        args = (decoding.state, jax.device_put(np.int32(until)))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
-        compiled, compile_seconds = self._compile(("run",), function, args, donate_argnums=2)
-        began = time.perf_counter()
-        decoding.state = jax.block_until_ready(compiled(self.target.model, self.parameters, *args))
-        decoding.decode_seconds += time.perf_counter() - began
+        decoding.state, seconds, compile_seconds = self._run(("run",), function, args, donate_argnums=2)
+        decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
     def update(self, target: LanguageModel) -> None:
@@ -114,6 +114,17 @@ class Session:
                 )
         self.target = target
 
+    def _run(self, key: tuple, function: Callable, args: tuple, **options) -> tuple[DecodeState, float, float]:
+        """Runs the executable for ``key`` and the shapes of ``args``, also under ``jax.disable_jit``.
+
+        Returns the state, the seconds of the run, and the seconds of a compilation, 0 where there was none.
+        """
+        with jax.disable_jit(False):
+            compiled, compile_seconds = self._compile(key, function, args, **options)
+            began = time.perf_counter()
+            state = jax.block_until_ready(compiled(self.target.model, self.parameters, *args))
+        return state, time.perf_counter() - began, compile_seconds
+
     def _compile(self, key: tuple, function: Callable, args: tuple, **options):
         """The executable for ``key`` and the shapes of ``args``, and the seconds that its compilation took now, if any."""
         began = time.perf_counter()
@@ -121,7 +132,7 @@ class Session:
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
-            with use_mesh_of(jax.tree.leaves(self.target.model)[0]):
+            with use_mesh_of(jax.tree.leaves(self.target.model)[0]), own_settings():
                 jitted = jax.jit(function, **options)
                 self._compiled[key] = jitted.lower(self.target.model, self.parameters, *args).compile()
         return self._compiled[key], time.perf_counter() - began if new else 0.0

@@ -1,4 +1,4 @@
-"""What each node of a tree sees of the past, against lists in plain Python, and the look-back options against transformers."""
+"""The history of each node of a tree, against lists in plain Python; options that read it, against transformers."""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from specjax.context import Context
-from specjax.sampling import adjusted, sampling_params
+from specjax.sampling import adjust, sampling_params
 from specjax.tree import Tree, ancestors
 
 V, T, NODES, END = 11, 24, 7, 4
 
 
 def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
-    """A context of three rows with random trees; and for each row and node its tokens so far and how many are of the prompt."""
+    """A context of three rows with random trees. For each row and node also its tokens and how many of them are the prompt's."""
     rng = np.random.default_rng(seed)
     prompt, length = np.array([1, 6, 9]), np.array([1, 6, 15])
     text, nodes = rng.integers(0, V, (3, T)), rng.integers(0, V, (3, NODES))
@@ -31,7 +31,7 @@ def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nodes_see_their_own_past(seed):
+def test_each_node_has_its_own_history(seed):
     context, wanted = histories(seed)
     generated, counts, seen, last = context.generated, context.counts(V), context.seen(V), context.last(4)
     for b, row in enumerate(wanted):
@@ -43,6 +43,7 @@ def test_nodes_see_their_own_past(seed):
             assert last[b, i].tolist() == ([-1] * 4 + tokens)[-4:]
 
 
+@pytest.mark.slow
 def test_lookback_options_and_their_order_are_those_of_transformers():
     torch = pytest.importorskip("torch", reason="the processors of transformers work on torch tensors")
     from transformers.generation import logits_process as hf
@@ -55,7 +56,7 @@ def test_lookback_options_and_their_order_are_those_of_transformers():
     row[suppressed] = -np.inf
     least = 4
     params = sampling_params(3, repetition_penalty=1.4, min_new_tokens=least, bias=jnp.tile(row, (3, 1)))
-    ours = np.asarray(adjusted(jnp.asarray(logits), params, context))
+    ours = np.asarray(adjust(jnp.asarray(logits), params, context))
     early = 0
     for b, nodes in enumerate(wanted):
         for i, (tokens, prompt) in enumerate(nodes):

@@ -1,4 +1,4 @@
-"""The loop: every drafter says what plain decoding says, and plain decoding says what the model means."""
+"""The loop: every drafter emits what plain decoding emits, and plain decoding emits the argmax of the model."""
 
 import dataclasses
 from functools import cache
@@ -7,95 +7,53 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, disturbed, language_model, random_prompts, tiny_model
 from flax import nnx
+from support.decoding import CAPACITY, CHUNK, NEW, decode_all, finish, new_tokens, start
+from support.models import TINY, disturbed, language_model, random_prompts, tiny_model
+from support.reference import score
 
-from specjax import DraftModel, Generator, Ngram, NumericsError, Plain, decode
+from specjax import DecodeState, Generator, NumericsError, decode
+from specjax.drafters import DraftModel, Ngram, Plain
 from specjax.models.config import Rope
-from specjax.sampling import sampling_params
-from specjax.training.losses import scores
 from specjax.tree import chain
-from specjax.verify import resolve
 
-B, CAPACITY, CHUNK, NEW, DRAFTS = 40, 256, 64, 32, 4
+B, DRAFTS = 40, 4
 PLAIN, NGRAM, MODEL = Plain(), Ngram(DRAFTS), DraftModel(DRAFTS)
-
-prefill = jax.jit(decode.prefill, static_argnames=("drafter", "chunk", "dtype"))
-run = jax.jit(decode.run, static_argnames=("drafter", "rule"))
-score = jax.jit(scores)
-
-
-def start(target, draft, drafter, prompts, *, limit=None, stops=-1, seeds=0, capacity=CAPACITY, chunk=CHUNK, **options):
-    """The state after the prefill; ``limit``, ``stops``, ``seeds`` and options are one for all rows or one for each."""
-    tokens = np.zeros((len(prompts), capacity), np.int32)
-    for row, prompt in zip(tokens, prompts):
-        row[: len(prompt)] = prompt
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    each = lambda value, dtype: jnp.asarray(np.broadcast_to(value, len(prompts)), dtype)
-    return prefill(
-        target,
-        draft,
-        jnp.asarray(tokens),
-        jnp.asarray(lengths),
-        sampling_params(len(prompts), **options),
-        jax.vmap(jax.random.key)(each(seeds, jnp.uint32)),
-        each(lengths + NEW if limit is None else limit, jnp.int32),
-        each(stops, jnp.int32)[:, None],
-        drafter=drafter,
-        chunk=chunk,
-        dtype=jnp.float32,
-    )
-
-
-def finish(target, draft, drafter, state, until=10**6):
-    return run(target, draft, state, jnp.int32(until), drafter=drafter, rule=resolve("auto", drafter.sampled))
-
-
-def decoded(target, draft, drafter, prompts, **options):
-    """The state when all rows are done, and the new tokens of each."""
-    state = finish(target, draft, drafter, start(target, draft, drafter, prompts, **options))
-    assert np.all(state.done) and not np.any(state.failed)
-    return state, new_tokens(state, prompts)
-
-
-def new_tokens(state, prompts) -> list[list[int]]:
-    tokens, lengths = jax.device_get((state.tokens, state.cache.length))
-    return [tokens[b, len(prompt) : lengths[b] + 1].tolist() for b, prompt in enumerate(prompts)]
 
 
 @dataclasses.dataclass
 class Batch:
-    """A target, a ragged batch of prompts, and what plain greedy decoding makes of them."""
+    """A target, a ragged batch of prompts, and their plain greedy decoding: the state, and the new tokens ``plain``."""
 
     target: nnx.Module
     prompts: list[list[int]]
-    state: decode.DecodeState
+    state: DecodeState
     plain: list[list[int]]
 
 
 @cache
 def batch(seed: int) -> Batch:
-    """Prompts of 1 to 60 tokens, in the last batch of up to 200; every other one repeats itself."""
+    """Prompts of 1 to 60 tokens, in batch 4 of up to 200. Every other prompt repeats itself."""
     longest = 200 if seed == 4 else 60
     prompts = random_prompts(B, longest, seed=seed)
     prompts = [(p[:7] * longest)[: len(p)] if b % 2 else p for b, p in enumerate(prompts)]
     prompts[0], prompts[1] = prompts[0][:1], (prompts[1] * longest)[:longest]
     target = tiny_model(seed)
-    return Batch(target, prompts, *decoded(target, None, PLAIN, prompts))
+    return Batch(target, prompts, *decode_all(target, None, PLAIN, prompts))
 
 
-BATCHES = range(5)  # of 40 prompts
+BATCHES = range(5)
 
 
-def negated(model):
-    """A draft that finds likeliest what ``model`` finds unlikeliest."""
+def negate(model):
+    """A draft whose likeliest token is the least likely token of ``model``."""
     graph, params = nnx.split(model)
     copy = nnx.merge(graph, jax.tree.map(jnp.array, params))
     copy.head[...] = -copy.head[...]
     return copy
 
 
-DRAFT_OF = {"similar": disturbed, "the target itself": lambda model: model, "adversarial": negated, "random": lambda model: tiny_model(99)}
+DRAFT_OF = {"similar": disturbed, "the target itself": lambda model: model, "adversarial": negate, "random": lambda model: tiny_model(99)}
 
 
 def test_plain_decoding_takes_the_argmax_of_a_forward_without_cache():
@@ -109,10 +67,10 @@ def test_plain_decoding_takes_the_argmax_of_a_forward_without_cache():
 def test_a_draft_model_changes_nothing(kind):
     for b in BATCHES:
         case = batch(b)
-        state, new = decoded(case.target, DRAFT_OF[kind](case.target), MODEL, case.prompts)
+        state, new = decode_all(case.target, DRAFT_OF[kind](case.target), MODEL, case.prompts)
         assert new == case.plain
         accepted = np.asarray(state.counters.accepted_at.sum(-1))
-        if kind == "the target itself":  # five tokens a call, the last call cut
+        if kind == "the target itself":  # five tokens a round, fewer in the last
             assert np.all(accepted == NEW - NEW // (DRAFTS + 1)) and np.all(state.counters.calls == -(-NEW // (DRAFTS + 1)))
         elif kind == "adversarial":
             assert np.all(accepted == 0) and np.all(state.counters.calls == NEW)
@@ -123,7 +81,7 @@ def test_a_draft_model_changes_nothing(kind):
 def test_ngrams_change_nothing():
     accepted = 0
     for b in BATCHES:
-        state, new = decoded(batch(b).target, None, NGRAM, batch(b).prompts)
+        state, new = decode_all(batch(b).target, None, NGRAM, batch(b).prompts)
         assert new == batch(b).plain
         accepted += int(state.counters.accepted_at.sum())
         assert np.all(state.counters.drafted % DRAFTS == 0)
@@ -132,12 +90,12 @@ def test_ngrams_change_nothing():
 
 @pytest.mark.parametrize("drafter", [PLAIN, NGRAM, MODEL], ids=["plain", "ngram", "draft_model"])
 def test_rows_end_with_their_stop_token_wherever_it_falls(drafter):
-    """The draft is the target itself: all is accepted, so most stops lie inside a block of five."""
+    """The draft is the target itself. Every draft is accepted, so that most stop tokens lie inside a path of five."""
     case, rng = batch(0), np.random.default_rng(0)
     stops = [int(rng.choice(new)) for new in case.plain]
     stops[:3] = [case.plain[0][0], case.plain[1][DRAFTS], case.plain[2][DRAFTS + 1]]
     expected = [new[: new.index(stop) + 1] for new, stop in zip(case.plain, stops)]
-    state, new = decoded(case.target, case.target if drafter is MODEL else None, drafter, case.prompts, stops=stops)
+    state, new = decode_all(case.target, case.target if drafter is MODEL else None, drafter, case.prompts, stops=stops)
     assert new == expected
     assert {len(row) % (DRAFTS + 1) for row in new} == set(range(DRAFTS + 1))
     if drafter is MODEL:
@@ -149,16 +107,16 @@ def test_rows_end_at_their_limit(drafter):
     case = batch(1)
     lengths = np.array([len(prompt) for prompt in case.prompts])
     room = np.arange(B) % (NEW + 1)  # none at all in some rows
-    state, new = decoded(case.target, case.target if drafter is MODEL else None, drafter, case.prompts, limit=lengths + room)
+    state, new = decode_all(case.target, case.target if drafter is MODEL else None, drafter, case.prompts, limit=lengths + room)
     assert new == [row[:n] for row, n in zip(case.plain, room)]
     assert np.all(state.cache.length + 1 == lengths + room)
 
 
 def test_caches_hold_what_a_fresh_prefill_would():
-    """After all drafts of a round were kept, the draft has not read the last of them: a hole that must be closed."""
+    """Where all drafts of a round were accepted, the draft has not read the last of them. It must read it later."""
     case = batch(0)
     for draft in (disturbed(case.target), case.target):
-        state, _ = decoded(case.target, draft, MODEL, case.prompts)
+        state, _ = decode_all(case.target, draft, MODEL, case.prompts)
         texts = [row[: n + 1].tolist() for row, n in zip(np.asarray(state.tokens), np.asarray(state.cache.length))]
         fresh = start(case.target, draft, MODEL, texts)
         for ours, theirs in ((state.cache, fresh.cache), (state.drafter.cache, fresh.drafter.cache)):
@@ -169,16 +127,16 @@ def test_caches_hold_what_a_fresh_prefill_would():
 
 
 def test_counters_are_those_of_a_recount():
-    """A greedy draft is kept as long as it says what comes, so text and draft determine every round."""
+    """A greedy draft is accepted as long as it predicts the text, so text and draft determine every round."""
     case = batch(2)
     draft = disturbed(case.target)
-    state, new = decoded(case.target, draft, MODEL, case.prompts)
-    says = np.asarray(score(draft, state.tokens).argmax(-1))
+    state, new = decode_all(case.target, draft, MODEL, case.prompts)
+    predicted = np.asarray(score(draft, state.tokens).argmax(-1))
     for b, (prompt, row) in enumerate(zip(case.prompts, new)):
         text, root, calls, accepted_at = prompt + row, len(prompt) - 1, 0, [0] * DRAFTS
         while root + 1 < len(text):
             kept = 0
-            while kept < min(DRAFTS, len(text) - root - 1) and says[b, root + kept] == text[root + kept + 1]:
+            while kept < min(DRAFTS, len(text) - root - 1) and predicted[b, root + kept] == text[root + kept + 1]:
                 accepted_at[kept] += 1
                 kept += 1
             root, calls = root + kept + 1, calls + 1
@@ -194,14 +152,14 @@ def test_a_row_depends_on_nothing_but_itself(drafter):
     case, other = batch(0), batch(3)
     draft = disturbed(case.target) if drafter is MODEL else None
     seeds = np.arange(B)
-    _, new = decoded(case.target, draft, drafter, case.prompts, seeds=seeds, **SAMPLED)
+    _, new = decode_all(case.target, draft, drafter, case.prompts, seeds=seeds, **SAMPLED)
     assert new != case.plain
 
-    order = np.random.default_rng(0).permutation(B)  # elsewhere in the batch, beside others, of which some are greedy
+    order = np.random.default_rng(0).permutation(B)  # at other places of a batch, beside other rows, some of them greedy
     own = order[: B // 2]
     prompts = [case.prompts[b] for b in own] + other.prompts[: B // 2]
     options = {name: [value] * (B // 2) + [value, 0.0 if name == "temperature" else value] * (B // 4) for name, value in SAMPLED.items()}
-    _, beside = decoded(case.target, draft, drafter, prompts, seeds=np.append(seeds[own], seeds[: B // 2] + 1000), **options)
+    _, beside = decode_all(case.target, draft, drafter, prompts, seeds=np.append(seeds[own], seeds[: B // 2] + 1000), **options)
     assert beside[: B // 2] == [new[b] for b in own]
 
     state = start(case.target, draft, drafter, case.prompts, seeds=seeds, **SAMPLED)
@@ -214,7 +172,7 @@ def test_a_row_depends_on_nothing_but_itself(drafter):
 def test_greedy_rows_stay_greedy_beside_sampled_ones(drafter):
     case = batch(0)
     temperature = np.where(np.arange(B) % 2, 0.0, 1.0)
-    _, new = decoded(case.target, disturbed(case.target) if drafter is MODEL else None, drafter, case.prompts, temperature=temperature)
+    _, new = decode_all(case.target, disturbed(case.target) if drafter is MODEL else None, drafter, case.prompts, temperature=temperature)
     assert new[1::2] == case.plain[1::2] and new[::2] != case.plain[::2]
 
 
@@ -232,7 +190,7 @@ def test_nan_fails_the_row_that_meets_it_and_no_other():
 
 def test_capacity_changes_nothing():
     case = batch(4)
-    _, new = decoded(case.target, disturbed(case.target), MODEL, case.prompts, capacity=1024)
+    _, new = decode_all(case.target, disturbed(case.target), MODEL, case.prompts, capacity=1024)
     assert new == case.plain
 
 
@@ -243,8 +201,7 @@ def test_a_prompt_read_in_pieces_is_read_whole():
 
     @jax.jit
     def next_logits(target, state):
-        out = decode.forward(target, jax.vmap(chain)(state.root[:, None]), state.cache)
-        return target.logits(out.hidden)[:, 0]
+        return decode.score(target, jax.vmap(chain)(state.root[:, None]), state).logits[:, 0]
 
     pieces, whole = (start(case.target, None, PLAIN, case.prompts, chunk=chunk) for chunk in (CHUNK, CAPACITY))
     without_cache = np.asarray(score(case.target, pieces.tokens))[np.arange(B), ends]
@@ -260,8 +217,8 @@ def test_windows_and_positions_that_stretch(drafter):
     prompts = random_prompts(8, 40, seed=6)
     prompts[0] = prompts[0][:1]
     small = dict(capacity=128, chunk=16)
-    _, plain = decoded(target, None, PLAIN, prompts, **small)
-    state, new = decoded(target, disturbed(target) if drafter is MODEL else None, drafter, prompts, **small)
+    _, plain = decode_all(target, None, PLAIN, prompts, **small)
+    state, new = decode_all(target, disturbed(target) if drafter is MODEL else None, drafter, prompts, **small)
     assert new == plain and state.counters.accepted_at.sum() > 20
 
 
@@ -270,8 +227,8 @@ CONTEXT = 48
 
 @pytest.fixture(scope="module")
 def generator() -> Generator:
-    """One prompt at a time, in a context of 48 tokens; prompts of 18 to 33 tokens share its programs."""
-    model = tiny_model(0)  # itself of a longer context, so that batches of the tests above share their programs with it
+    """Decodes one prompt at a time, in a context of 48 tokens. Prompts of 18 to 33 tokens share its programs."""
+    model = tiny_model(0)
     target = dataclasses.replace(language_model(model), config=model.config.replace(max_position_embeddings=CONTEXT))
     return Generator(target, draft=language_model(disturbed(model)), num_speculative_tokens=DRAFTS)
 
@@ -281,7 +238,7 @@ PROMPTS = [prompt[: 18 + 3 * i] for i, prompt in enumerate(PROMPTS)]
 
 
 def with_end(generator: Generator, *eos: int):
-    """The generator's target, in which other tokens end a text."""
+    """The generator's target with other end-of-text tokens."""
     target = generator.target
     return dataclasses.replace(target, config=target.config.replace(eos_token_ids=eos))
 
@@ -291,12 +248,12 @@ def test_a_prompt_alone_equals_one_in_a_batch(generator):
     prompts = PROMPTS + random_prompts(B - len(PROMPTS), 40, seed=9)
     limit = [min(len(prompt) + NEW, CONTEXT) for prompt in prompts]
     for options in (dict(temperature=0.0), SAMPLED):
-        _, new = decoded(model, draft, MODEL, prompts, stops=0, limit=limit, seeds=np.arange(B), **options)
+        _, new = decode_all(model, draft, MODEL, prompts, stops=0, limit=limit, seeds=np.arange(B), **options)
         for seed, (prompt, expected) in enumerate(zip(PROMPTS, new)):
             assert generator(prompt, max_new_tokens=NEW, seed=seed, **options).token_ids == expected
 
 
-def test_a_stream_says_the_same(generator):
+def test_a_stream_yields_the_same_text(generator):
     pieces, stream = [], generator.stream(PROMPTS[0], rounds=1, seed=3, **SAMPLED)
     while True:
         try:
@@ -331,6 +288,6 @@ def test_nan_weights_are_an_error(generator, monkeypatch):
     target = generator.target
     graph, params = nnx.split(target.model)
     broken = nnx.merge(graph, jax.tree.map(lambda x: x * jnp.nan, params))
-    monkeypatch.setattr(generator, "target", dataclasses.replace(target, model=broken))
+    monkeypatch.setattr(generator.session, "target", dataclasses.replace(target, model=broken))
     with pytest.raises(NumericsError, match="NaN"):
         generator(PROMPTS[0])

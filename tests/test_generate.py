@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from conftest import byte_tokenizer, tiny_model
 from flax import nnx
+from support.models import byte_tokenizer, tiny_model
 
 from specjax import Generator, LanguageModel, RequestError, generate
 from specjax.session import Session

@@ -1,44 +1,73 @@
-"""The whole loop, every method, rule and option, against every sequence that the target could say and its probability."""
+"""The whole loop, every method, rule and option, against the exact law of the target's texts. ``support.grid`` explains it.
+
+Which settings run. All options are in every batch, so that each setting of a method tests each option. The first tier runs
+settings that cover every pair of five properties: what the method drafts with, how its tokens are drawn, the shape of its
+tree, whether it chooses its draft length, and the acceptance rule. The second tier runs every method with every rule.
+"""
 
 import dataclasses
 
 import jax.numpy as jnp
 import pytest
-from lossless_grid import DRAFTS, METHODS, draws, halved_after_repeat, p_values
+from support.grid import DRAFTS, METHODS, PAIRS, count_draws, halve_after_repeat, p_values
+from support.pairwise import pairwise_cover
 
-from specjax import DraftModel, Plain, decode
-from specjax.evaluation.faults import FAULTS, planted
-from specjax.verify import sample_and_walk
+from specjax import decode
+from specjax.drafters import DraftModel, Plain, Switch
+from specjax.evaluation.faults import FAULTS, plant
+from specjax.verify import RULES, sample_and_walk
 
 ROWS = 2_500  # of each case in each call; docs/lossless.md has the figures of 100,000
 UNLIKELY = 1e-4  # a lossless loop gives a smaller p-value in one of 10,000 runs; the seeds are fixed
 
-pytestmark = pytest.mark.slow
-
-TREE_RULES = ("recursive_rejection", "multi_step", "k_seq", "traversal")  # on a chain the same as its own, see test_tree_rules.py
-GRID = [(m, rule) for m, (_, rules) in METHODS.items() for rule in rules if not (m == "draft_model" and rule in TREE_RULES)]
+TREE_RULES = ("recursive_rejection", "multi_step", "k_seq", "traversal")  # on a chain equal to chain rules, see test_tree_rules
+GRID = [(method, rule) for method, rule in PAIRS if not (method == "draft_model" and rule in TREE_RULES)]
 
 
-@pytest.mark.parametrize(("method", "rule"), GRID)
-def test_sequences_have_the_targets_law(method, rule):
+def properties(method: str, rule: str) -> dict:
+    """The properties whose pairs the first tier covers."""
     drafter, _ = METHODS[method]
-    counts, rate = draws(drafter, rule, seed=1, rows=ROWS, calls=1)
-    if drafter.depth:  # both sides of every branch are taken
+    return {
+        "drafts with": type(drafter.needs).__name__,
+        "drawn": drafter.drawn,
+        "shape": "node" if drafter.depth == 0 else "tree" if hasattr(drafter, "tree") or hasattr(drafter, "tree_nodes") else "chain",
+        "chooses its length": bool(drafter.lengths) or isinstance(drafter, Switch) or bool(getattr(drafter, "draft_confidence", 0)),
+        "rule": rule,
+    }
+
+
+COVER = pairwise_cover({pair: properties(*pair) for pair in GRID})
+SETTINGS = [pytest.param(*pair, marks=() if pair in COVER else pytest.mark.slow, id="-".join(pair)) for pair in GRID]
+
+
+def test_the_first_tier_meets_every_rule_and_every_pair():
+    pairs_of = lambda pair: {(a, b) for a in properties(*pair).items() for b in properties(*pair).items()}
+    assert set().union(*map(pairs_of, COVER)) == set().union(*map(pairs_of, GRID))
+    assert {rule for _, rule in COVER} == {rule for _, rules in METHODS.values() for rule in rules} and len(COVER) < len(GRID) / 2
+
+
+@pytest.mark.parametrize(("method", "rule"), SETTINGS)
+def test_texts_have_the_targets_law(method, rule):
+    drafter, _ = METHODS[method]
+    counts, rate = count_draws(drafter, rule, seed=1, rows=ROWS)
+    if drafter.depth:  # drafts are both accepted and rejected
         assert 0.1 < rate < 0.9
     values = p_values(counts)
     assert min(values.values()) > UNLIKELY, values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "rule"), [("ngram", "sample_and_walk"), ("tree", "recursive_rejection")])
 def test_a_processor_sees_each_nodes_own_history(method, rule):
-    counts, _ = draws(METHODS[method][0], rule, seed=1, rows=ROWS, calls=1, processors=(halved_after_repeat,))
+    counts, _ = count_draws(METHODS[method][0], rule, seed=1, rows=ROWS, processors=(halve_after_repeat,))
     assert min(p_values(counts, processed=True).values()) > UNLIKELY
-    assert p_values(counts)["pooled"] < UNLIKELY  # and the processor did something
+    assert p_values(counts)["pooled"] < UNLIKELY  # the processor changed the law
 
 
-def test_the_target_as_its_own_draft_is_always_right():
-    """Only what ends a row keeps the target from agreeing with itself."""
-    counts, rate = draws(DraftModel(DRAFTS), "block", seed=0, rows=ROWS, calls=1)
+@pytest.mark.slow
+def test_the_target_as_its_own_draft_is_nearly_always_accepted():
+    """Only the end of a row cuts its drafts."""
+    counts, rate = count_draws(DraftModel(DRAFTS), "block", seed=0, rows=ROWS)
     assert rate > 0.8
     assert min(p_values(counts).values()) > UNLIKELY
 
@@ -46,10 +75,11 @@ def test_the_target_as_its_own_draft_is_always_right():
 SHOWN_BY = dict.fromkeys(FAULTS, "default") | {"q-before-top-p": "top_p"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_rule_is_noticed(fault):
-    drafter, rule = planted(fault, DraftModel(DRAFTS), "block")
-    counts, _ = draws(drafter, rule, seed=1, rows=ROWS, calls=1)
+    drafter, rule = plant(fault, DraftModel(DRAFTS), RULES["block"])
+    counts, _ = count_draws(drafter, rule, seed=1, rows=ROWS)
     values = p_values(counts)
     assert values["pooled"] < 1e-10 and values[SHOWN_BY[fault]] < 1e-10, values
 
@@ -58,22 +88,24 @@ def test_a_wrong_rule_is_noticed(fault):
 class Forgetful(DraftModel):
     """Reports the q of twice the temperature that its tokens are drawn at."""
 
-    def draft(self, target, draft, state, key):
-        tree, pending = super().draft(target, draft, state, key)
+    def propose(self, target, draft, state, key):
+        tree, pending = super().propose(target, draft, state, key)
         q = jnp.sqrt(tree.q)
         return tree.replace(q=q / jnp.maximum(q.sum(-1, keepdims=True), 1e-9)), pending
 
 
+@pytest.mark.slow
 def test_a_q_that_was_not_drawn_from_is_noticed():
-    counts, _ = draws(Forgetful(DRAFTS), "rejection", seed=1, rows=ROWS, calls=1)
+    counts, _ = count_draws(Forgetful(DRAFTS), "rejection", seed=1, rows=ROWS)
     values = p_values(counts)
     assert values["pooled"] < 1e-20 and values["default"] < UNLIKELY
 
 
+@pytest.mark.slow
 def test_one_key_for_all_places_is_noticed(monkeypatch):
-    right, first = decode.round_keys, lambda cache: cache.replace(length=jnp.zeros_like(cache.length))
-    monkeypatch.setattr(decode, "round_keys", lambda state, places: right(state.replace(cache=first(state.cache)), places))
-    rule = lambda p, tree, key: sample_and_walk(p, tree, key)  # a function of its own, so that the loop is traced anew
-    counts, _ = draws(Plain(), rule, seed=0, rows=ROWS, calls=1)
+    right, at_zero = decode.round_keys, lambda cache: cache.replace(length=jnp.zeros_like(cache.length))
+    monkeypatch.setattr(decode, "round_keys", lambda state, places: right(state.replace(cache=at_zero(state.cache)), places))
+    rule = lambda p, tree, key: sample_and_walk(p, tree, key)  # a new function, so that the loop is traced anew
+    counts, _ = count_draws(Plain(), rule, seed=0, rows=ROWS)
     values = p_values(counts)
     assert values["pooled"] < 1e-20 and values["default"] < UNLIKELY

@@ -1,4 +1,4 @@
-"""Texts and stop strings of a tokenizer whose decoder strips the first space, as that of Llama 2 does."""
+"""Texts and stop strings of a tokenizer whose decoder strips the first space, as the tokenizer of Llama 2 does."""
 
 import dataclasses
 import types
@@ -52,7 +52,7 @@ def test_texts_end_before_the_stop_string(target, spelled, stops, text, stop):
         ("b|a", [], "ba"),
         ("b|a", ["ab"], "b"),
         ("▁a", [" ab"], ""),
-        ("b|<0xE2>", ["b✓"], ""),  # the mark may come yet
+        ("b|<0xE2>", ["b✓"], ""),  # the mark may still come
         ("b|<0xE2>", ["a"], "b"),
         ("b|<0xE2>|<0x9C>", [], "b"),
         ("b|ab|a", ["abab", "aa"], "b"),

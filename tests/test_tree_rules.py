@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import random
+from support.models import p_value
 
 from specjax.tree import Tree
-from specjax.verify import RULES, block, normalise, rejection
+from specjax.verify import RULES, block_verification, normalise, rejection
 
 V, K, DRAWS, UNLIKELY = 3, 2, 100_000, 1e-4
 PARENT = np.array([0, 0, 0, 1, 1, 2, 2])  # two tokens after the root, two after each of them
@@ -202,7 +202,7 @@ def test_better_rules_accept_more():
     assert gap("recursive_rejection", "multi_step") > 10  # without replacement nothing is drawn twice
 
 
-@pytest.mark.parametrize(("tree_rule", "chain_rule"), [("recursive_rejection", rejection), ("traversal", block), ("multi_step", rejection)])
+@pytest.mark.parametrize(("tree_rule", "chain_rule"), [("recursive_rejection", rejection), ("traversal", block_verification), ("multi_step", rejection)])
 def test_on_a_chain_it_is_the_chain_rule(tree_rule, chain_rule):
     p, q = (np.random.default_rng(3).dirichlet(np.ones(4), 4) for _ in range(2))
     q = np.concatenate([np.random.default_rng(4).dirichlet(np.ones(4), 3), np.zeros((1, 4))])
@@ -231,7 +231,7 @@ def test_typical_keeps_what_is_likely_enough_and_says_it_is_lossy():
 
 
 N, WIDE = 7, 5
-judge = {name: jax.jit(rule) for name, rule in RULES.items() if name not in ("argmax_walk", "rejection", "block")}
+verify = {name: jax.jit(rule) for name, rule in RULES.items() if name not in ("argmax_walk", "rejection", "block")}
 DISTRIBUTIONS = st.sampled_from(["dirichlet", "zeros", "one-hot", "ties"])
 
 
@@ -247,7 +247,7 @@ def distribution(rng, kind: str) -> np.ndarray:
     return weights[kind] / total if total else np.eye(WIDE)[0]
 
 
-@pytest.mark.parametrize("name", judge)
+@pytest.mark.parametrize("name", verify)
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31 - 1), p_kind=DISTRIBUTIONS, q_kind=DISTRIBUTIONS, same=st.booleans())
 def test_verdicts_are_paths_to_possible_tokens(name, seed, p_kind, q_kind, same):
@@ -260,7 +260,7 @@ def test_verdicts_are_paths_to_possible_tokens(name, seed, p_kind, q_kind, same)
     valid[0] = True
     tokens = np.array([0] + [rng.choice(WIDE, p=q[parent[i]]) for i in range(1, N)])
     tree = Tree(jnp.asarray(tokens), jnp.asarray(parent), jnp.asarray(valid), jnp.float32(q), max_depth=N - 1)
-    verdict = jax.tree.map(np.asarray, judge[name](jnp.float32(p), tree, random.split(random.key(seed), N)))
+    verdict = jax.tree.map(np.asarray, verify[name](jnp.float32(p), tree, random.split(random.key(seed), N)))
     path, length = verdict.path, int(verdict.length)
     assert 1 <= length <= N and path[0] == 0 and np.all(path[length:] == path[length - 1])
     assert np.array_equal(parent[path[1:length]], path[: length - 1]) and valid[path[:length]].all()

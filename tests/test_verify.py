@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import p_value
 from flax import struct
 from jax import random
+from support.models import p_value
 
 from specjax import RequestError
 from specjax.tree import Tree, chain
-from specjax.verify import RULES, Verdict, argmax_walk, block, rejection, resolve, sample_and_walk
+from specjax.verify import RULES, Drawn, Verdict, argmax_walk, block_verification, rejection, resolve, sample_and_walk
 
 V, DRAFTS, DRAWS = 3, 3, 120_000
 LENGTH = DRAFTS + 1
@@ -110,7 +110,7 @@ def outcome(rule, draft, kind: str, kept: int = 99) -> tuple[np.ndarray, np.ndar
 
 PAIRS = [
     (rejection, sampled_chain),
-    (block, sampled_chain),
+    (block_verification, sampled_chain),
     (sample_and_walk, sampled_chain),
     (sample_and_walk, greedy_chain),
     (sample_and_walk, top_two_tree),
@@ -204,7 +204,7 @@ def expected(formula, world: World, drafts: int = DRAFTS) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["random", "sharp", "sparse"])
-@pytest.mark.parametrize(("rule", "formula"), [(rejection, rejection_law), (block, block_law)])
+@pytest.mark.parametrize(("rule", "formula"), [(rejection, rejection_law), (block_verification, block_law)])
 def test_acceptance_is_that_of_the_paper(rule, formula, kind, kept):
     _, accepted = outcome(rule, sampled_chain, kind, kept)
     assert p_value(accepted, expected(formula, WORLDS[kind], kept)) > UNLIKELY
@@ -225,7 +225,7 @@ def test_block_accepts_at_least_as_much_as_rejection(kind):
     mean = lambda law: law @ np.arange(DRAFTS + 1)
     by_block, by_token = (mean(expected(f, WORLDS[kind])) for f in (block_law, rejection_law))
     assert by_block >= by_token - 1e-9 and (kind != "random" or by_block > by_token + 0.01)
-    blocks, tokens = (mean(outcome(rule, sampled_chain, kind)[1]) / DRAWS for rule in (block, rejection))
+    blocks, tokens = (mean(outcome(rule, sampled_chain, kind)[1]) / DRAWS for rule in (block_verification, rejection))
     assert blocks - tokens > by_block - by_token - 4.5 * DRAFTS * np.sqrt(0.5 / DRAWS)
 
 
@@ -244,7 +244,7 @@ def test_a_walk_goes_on_with_the_mass_of_the_children():
 
 
 @partial(jax.jit, static_argnums=0)
-def judge(rule, p, tree: Tree) -> Verdict:
+def verify(rule, p, tree: Tree) -> Verdict:
     """The verdicts on a batch of trees."""
     return jax.vmap(rule)(jnp.asarray(p), tree, random.split(random.key(3), (len(p), tree.max_depth + 1)))
 
@@ -253,22 +253,22 @@ def repeated(row, count: int):
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), row)
 
 
-@pytest.mark.parametrize("rule", [rejection, block])
+@pytest.mark.parametrize("rule", [rejection, block_verification])
 def test_equal_p_and_q_accept_everything(rule):
     p = np.random.default_rng(0).dirichlet(np.full(8, 0.3), (2000, 5)).astype(np.float32)
     q = np.where(np.arange(5)[:, None] < 4, p, 0)
     tokens = jnp.pad(random.categorical(random.key(2), jnp.log(q[:, :-1])), ((0, 0), (1, 0)))
-    verdict = judge(rule, p, jax.vmap(chain)(tokens, q))
+    verdict = verify(rule, p, jax.vmap(chain)(tokens, q))
     assert np.all(verdict.length == 5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [rejection, block])
+@pytest.mark.parametrize("rule", [rejection, block_verification])
 def test_disjoint_supports_accept_nothing_and_draw_from_p(rule):
     p = jnp.array([0.0, 0.2, 0.0, 0.5, 0.3])
     q = jnp.array([0.9, 0.0, 0.1, 0.0, 0.0])
     tree = chain(jnp.array([1, 0, 2]), jnp.stack([q, q, jnp.zeros(5)]))
-    verdict = judge(rule, *repeated((jnp.tile(p, (3, 1)), tree), DRAWS))
+    verdict = verify(rule, *repeated((jnp.tile(p, (3, 1)), tree), DRAWS))
     assert np.all(verdict.length == 1)
     assert p_value(np.bincount(verdict.bonus, minlength=5), p) > UNLIKELY
 
@@ -319,7 +319,7 @@ def test_without_randomness_every_rule_is_the_greedy_walk(name):
     if not name.endswith("walk"):
         tree = tree.replace(q=jnp.pad(jax.nn.one_hot(tree.tokens[:, 1:], WORDS), ((0, 0), (0, 1), (0, 0))))
     p = jax.nn.one_hot(wanted, WORDS)
-    verdict = judge(RULES[name], p, tree)
+    verdict = verify(RULES[name], p, tree)
     for b, row in enumerate(zip(*map(np.asarray, (tree.tokens, tree.parent, tree.valid)), wanted)):
         path = followed(*row)
         assert verdict.path[b].tolist() == path + path[-1:] * (N - len(path))
@@ -350,7 +350,7 @@ def test_verdicts_keep_to_the_tree_and_to_possible_tokens(name):
         q = np.where(np.arange(N)[:, None] < N - 1, hard_distributions(5), 0)
         tokens = random.categorical(random.key(1), jnp.log(q[:, :-1]))
         tree = tree.replace(q=jnp.asarray(q), tokens=jnp.pad(tokens, ((0, 0), (1, 0))))
-    verdict = judge(RULES[name], p, tree)
+    verdict = verify(RULES[name], p, tree)
     tokens, parent, valid = map(np.asarray, (tree.tokens, tree.parent, tree.valid))
     assert np.ptp(verdict.length) > 1
     for b, (path, length, bonus) in enumerate(zip(*map(np.asarray, (verdict.path, verdict.length, verdict.bonus)))):
@@ -360,7 +360,7 @@ def test_verdicts_keep_to_the_tree_and_to_possible_tokens(name):
         assert p[b, path[-1], bonus] > 0
 
 
-@pytest.mark.parametrize("rule", [rejection, block])
+@pytest.mark.parametrize("rule", [rejection, block_verification])
 def test_a_draft_that_the_target_rules_out_is_refused_whatever_is_drawn(rule, monkeypatch):
     monkeypatch.setattr(random, "uniform", lambda key, shape: jnp.zeros(shape))  # the draw that passes every other test
     q = jnp.array([[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]])
@@ -369,22 +369,29 @@ def test_a_draft_that_the_target_rules_out_is_refused_whatever_is_drawn(rule, mo
     assert verdict.length == 2 and verdict.bonus == 0
 
 
-@pytest.mark.parametrize("rule", [rejection, block])
+@pytest.mark.parametrize("rule", [rejection, block_verification])
 def test_a_draft_of_nan_is_refused(rule):
     tree = chain(jnp.array([1, 0, 0]), jnp.full((3, 4), jnp.nan).at[-1].set(0))
     p = jnp.tile(jnp.array([0.0, 0.5, 0.5, 0.0]), (3, 1))
-    verdict = judge(rule, *repeated((p, tree), 100))
+    verdict = verify(rule, *repeated((p, tree), 100))
     assert np.all(verdict.length == 1) and set(verdict.bonus.tolist()) == {1, 2}
 
 
 def test_auto_takes_the_rule_that_fits_the_draft():
-    wanted = {"": "sample_and_walk", "chain": "block", "without_replacement": "recursive_rejection", "independent": "multi_step"}
-    assert {drawn: resolve("auto", drawn).__name__ for drawn in wanted} == wanted
-    assert all(resolve(name, "chain") is rule for name, rule in RULES.items())
+    wanted = {
+        Drawn.CHOSEN: "sample_and_walk",
+        Drawn.CHAIN: "block",
+        Drawn.WITHOUT_REPLACEMENT: "recursive_rejection",
+        Drawn.INDEPENDENT: "multi_step",
+        Drawn.FROM_SEVERAL: "multi_step",
+    }
+    assert {drawn: resolve("auto", drawn) for drawn in Drawn} == {drawn: RULES[name] for drawn, name in wanted.items()}
+    assert all(resolve(name, Drawn.CHAIN) is rule for name, rule in RULES.items())
     for name, drawn in [
-        ("rejection", ""), ("block", "independent"), ("traversal", "independent"), ("k_seq", "without_replacement"), ("multi_step", ""),
+        ("rejection", Drawn.CHOSEN), ("block", Drawn.INDEPENDENT), ("traversal", Drawn.INDEPENDENT),
+        ("k_seq", Drawn.WITHOUT_REPLACEMENT), ("multi_step", Drawn.CHOSEN), ("k_seq", Drawn.FROM_SEVERAL),
     ]:  # fmt: skip
         with pytest.raises(RequestError, match=f"'{name}' needs"):
             resolve(name, drawn)
     with pytest.raises(RequestError, match="argmax_walk"):
-        resolve("no_such_rule", "chain")
+        resolve("no_such_rule", Drawn.CHAIN)

@@ -93,7 +93,7 @@ class BlockDrafter(Drafter):
         on_path = lambda tap: jnp.take_along_axis(tap, verdict.path[..., None], 1)
         taps = scored.taps if tree.is_chain else tuple(map(on_path, scored.taps))
         rows = draft.context(taps, n[:, None] + jnp.arange(verdict.path.shape[1]), context.dtype)
-        return commit(context, rows, None, n + verdict.length, valid=verdict.length > 0)
+        return commit(context, rows, None, n + verdict.length, valid=state.done | (verdict.length > 0))
 
     def _read(self, target, draft, state) -> jax.Array:
         """Hidden states float32 [B, D, E] of the places that predict the D drafted tokens.

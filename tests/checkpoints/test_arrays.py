@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
 from flax import nnx
 from flax.traverse_util import flatten_dict
+from support.models import TINY, tiny_model
 
 from specjax.checkpoints.arrays import decoder_from_arrays
 from specjax.checkpoints.families import NAMES

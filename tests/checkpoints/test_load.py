@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from conftest import TINY, byte_tokenizer, language_model, tiny_model
+from support.models import TINY, byte_tokenizer, language_model, tiny_model
 
 import specjax
 from specjax import load_drafter

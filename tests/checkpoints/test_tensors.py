@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
 from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from support.models import TINY, tiny_model
 
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.errors import CheckpointError, RequestError

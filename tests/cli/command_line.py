@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from conftest import byte_tokenizer, disturbed, language_model, tiny_model
+from support.models import byte_tokenizer, disturbed, language_model, tiny_model
 
 import specjax
 from specjax import LanguageModel

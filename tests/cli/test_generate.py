@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from command_line import GENERATE, OPTIONS, SHORT, assert_one_line, kept, models, reuse, specjax_main
-from conftest import TINY, byte_tokenizer
+from support.models import TINY, byte_tokenizer
 
 import specjax
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from command_line import GENERATE, assert_one_line, kept, models, reuse, specjax_main
-from conftest import TINY
+from support.models import TINY
 
 import specjax
 

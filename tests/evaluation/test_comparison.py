@@ -5,9 +5,9 @@ import json
 
 import jax
 import pytest
-from conftest import TINY, byte_tokenizer, language_model, tiny_model
 from flax import nnx
 from rich.console import Console
+from support.models import TINY, byte_tokenizer, language_model, tiny_model
 
 from specjax import Generator, LanguageModel, RequestError
 from specjax.checkpoints.load import load_tokenizer

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, random_head, tiny_model
+from support.models import TINY, random_head, tiny_model
 
 from specjax.cache import KVCache
 from specjax.errors import ConfigError

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_feature_heads import EAGLE, EAGLE3, LAYERS, MTP, TOKENS, N, close, embedded, found, head_of, linear, rms
+from heads.test_feature_heads import EAGLE, EAGLE3, LAYERS, MTP, TOKENS, N, close, embedded, found, head_of, linear, rms
 
 
 class TestTransformers:

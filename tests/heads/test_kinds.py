@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jax
 import pytest
-from conftest import TINY, tiny_model
 from flax import nnx
+from support.models import TINY, tiny_model
 
 import specjax.heads
 from specjax.heads import (

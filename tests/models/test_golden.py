@@ -23,7 +23,7 @@ commit = jax.jit(kv.commit)
 
 @dataclasses.dataclass
 class Case:
-    """A model, a batch of tokens [B, S], their recorded logits [B, S, V] and the length ``prompt`` of what was given at once."""
+    """A model, tokens [B, S], their recorded logits [B, S, V], and ``prompt``, how many tokens the model read at once."""
 
     model: Decoder
     tokens: jax.Array
@@ -44,8 +44,10 @@ def case(request, tmp_path_factory) -> Case:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_programs():
-    """Blocks of the past so short that there are several, the last overlapping. And not whole models compiled but their parts,
-    which most of them share: several times faster."""
+    """Short blocks of the past, so that there are several and the last overlaps.
+
+    Parts of models are compiled instead of whole models. Most models share them, which is several times faster.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "PAST_CHUNK", 8)
         for name, static in {"attend": "window", "rms_norm": "eps", "linear": (), "rotate": ()}.items():
@@ -73,13 +75,13 @@ def test_rest_token_by_token_after_a_cached_prefix(case: Case):
 
 
 def prefixes(case: Case) -> jax.Array:
-    """How many tokens of each row are in the cache: int32 [B], of different lengths, within the prompt."""
+    """Int32 [B], how many tokens of each row are in the cache: different lengths within the prompt."""
     B, S = case.tokens.shape
     return jnp.array([min(S // 2, case.prompt) - 3 * b for b in range(B)])
 
 
 def check(ours: jax.Array, case: Case, start: jax.Array) -> None:
-    """Compares logits [B, N, V] of the tokens from ``start`` [B] on."""
+    """Compares logits [B, N, V] of the tokens from ``start`` [B] on with the recorded ones."""
     golden = np.take_along_axis(case.logits, np.asarray(span(start, ours.shape[1]))[..., None], 1)
     assert np.abs(ours - golden).max() / np.abs(case.logits).max() < TOLERANCE
 
@@ -91,7 +93,7 @@ def span(start: jax.Array, count: int) -> jax.Array:
 
 def score(model: Decoder, tokens: jax.Array, positions: jax.Array, prompt: int, cache=None) -> tuple[jax.Array, tuple]:
     """Logits of the tokens at ``positions`` [B, N], which follow the cache; also their rows."""
-    # dynamic scaling: a prompt is rotated for its whole length, a later token for the length up to itself
+    # Dynamic scaling rotates a prompt for its whole length, and a later token for the length up to itself.
     lengths = jnp.maximum(positions + 1, prompt)
     mask = jnp.tril(jnp.ones((positions.shape[1],) * 2, bool))
     out = model(jnp.take_along_axis(tokens, positions, 1), positions, mask, cache, rope_lengths=lengths)
@@ -105,22 +107,22 @@ def whole(model: Decoder, tokens: jax.Array, prompt: int) -> tuple[jax.Array, tu
 
 
 def prefilled(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> kv.KVCache:
-    """A cache that holds ``start`` [B] tokens of each row, and rubbish after them."""
+    """A cache that holds ``start`` [B] tokens of each row; later positions are void."""
     B, S = tokens.shape
     _, rows = whole(model, tokens, prompt)
-    return commit(kv.empty(model.config, B, S, jnp.float32), rows, span(jnp.zeros(B, int), S), jnp.zeros(B, int), start)
+    return commit(kv.empty(model.config, B, S, jnp.float32), rows, span(jnp.zeros(B, int), S), start, valid=jnp.ones(B, bool))
 
 
 def rest_at_once(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:
-    """Logits [B, N, V] of what follows a cached prefix, scored in one call."""
+    """Logits [B, N, V] of the tokens after a cached prefix, scored in one call."""
     return score(model, tokens, span(start, tokens.shape[1] // 2), prompt, prefilled(model, tokens, start, prompt))[0]
 
 
 def token_by_token(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:
-    """Logits [B, N, V] of what follows a cached prefix, scored and committed one by one."""
+    """Logits [B, N, V] of the tokens after a cached prefix, scored and committed one by one."""
     cache, logits = prefilled(model, tokens, start, prompt), []
     for _ in range(tokens.shape[1] // 2):
         step, rows = score(model, tokens, cache.length[:, None], prompt, cache)
-        cache = commit(cache, rows, jnp.zeros_like(start)[:, None], cache.length, cache.length + 1)
+        cache = commit(cache, rows, jnp.zeros_like(start)[:, None], cache.length + 1, valid=jnp.ones(start.shape, bool))
         logits.append(step)
     return jnp.concatenate(logits, 1)

@@ -1,17 +1,16 @@
-"""Our checkpoints in transformers and theirs in ours, with equal logits. Only where torch is installed."""
+"""transformers loads the checkpoints that specjax saves, specjax loads those of transformers, and the logits are equal."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_model
+import transformers
+from support.models import tiny_model
 
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.models.config import Rope
 from specjax.training.losses import scores
 
-torch = pytest.importorskip("torch", reason="models of transformers need torch")
-
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402, after torch is known to be there
+pytestmark = pytest.mark.slow
 
 SHAPE = dict(
     vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8
@@ -28,22 +27,27 @@ OURS = {
 }
 
 
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="models of transformers need torch")
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_we_load_what_transformers_saves(family, tmp_path):
+def test_specjax_loads_checkpoints_of_transformers(family, tmp_path, torch):
     torch.manual_seed(0)
-    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SHAPE, initializer_range=0.3), dtype=torch.float32)
+    theirs = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **SHAPE, initializer_range=0.3), dtype=torch.float32)
     theirs.save_pretrained(tmp_path)
-    check(load_model(tmp_path), theirs)
+    check(torch, load_model(tmp_path), theirs)
 
 
 @pytest.mark.parametrize("options", OURS.values(), ids=OURS.keys())
-def test_transformers_loads_what_we_save(options, tmp_path):
+def test_transformers_loads_checkpoints_of_specjax(options, tmp_path, torch):
     ours = tiny_model(**options)
     save_model(ours, tmp_path)
-    check(ours, AutoModelForCausalLM.from_pretrained(tmp_path))
+    check(torch, ours, transformers.AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
-def check(ours, theirs) -> None:
+def check(torch, ours, theirs) -> None:
     """Compares the logits of the two models."""
     with torch.no_grad():
         theirs = theirs.eval()(torch.tensor(TOKENS)).logits.numpy()

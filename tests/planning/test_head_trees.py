@@ -6,7 +6,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from conftest import TINY, language_model, random_head, random_prompts, tiny_model
+from support.models import TINY, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
 from specjax.heads import (

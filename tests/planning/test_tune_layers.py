@@ -5,7 +5,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from conftest import language_model, tiny_model
+from support.models import language_model, tiny_model
 from support.partial_target import TARGET, logits_without
 from support.reference import softmax
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import disturbed, language_model, random_head, random_prompts, tiny_model
+from support.models import disturbed, language_model, random_head, random_prompts, tiny_model
 from support.reference import list_successors
 
 import specjax

@@ -5,7 +5,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from conftest import TINY, byte_tokenizer
+from support.models import TINY, byte_tokenizer
 
 from specjax.errors import RequestError
 from specjax.requests.batch import build_batch

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jsonschema
 import numpy as np
 import pytest
-from conftest import byte_tokenizer
+from support.models import byte_tokenizer
 from transformers import AutoTokenizer
 
 from specjax.checkpoints.hub import find

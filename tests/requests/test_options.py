@@ -7,7 +7,7 @@ import string
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, disturbed, random_prompts, tiny_model
+from support.models import TINY, disturbed, random_prompts, tiny_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -5,7 +5,7 @@ import array
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, byte_tokenizer
+from support.models import TINY, byte_tokenizer
 
 from specjax.errors import RequestError
 from specjax.requests.prompts import encode_prompts, is_single

@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from conftest import TINY, byte_tokenizer, disturbed, language_model, random_prompts, tiny_model
 from flax import nnx
-from lossless_grid import CONFIG, DRAFTS, draws, model, p_values
-from test_decode import finish, new_tokens, start
-from test_merged import is_argmax
+from support.decoding import finish, new_tokens, start
+from support.grid import CONFIG, DRAFTS, count_draws, p_values, random_model
+from support.models import TINY, byte_tokenizer, disturbed, language_model, random_prompts, tiny_model
+from support.reference import is_greedy
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
@@ -77,7 +77,7 @@ def test_a_vocabulary_in_another_order_changes_nothing():
         options = dict(temperature=[0.0, 1.0] * 4, top_p=0.9, seeds=np.arange(8))
         states.append(finish(TARGET, draft, drafter, start(TARGET, draft, drafter, PROMPTS, **options)))
     one, other = states
-    assert new_tokens(one, PROMPTS) == new_tokens(other, PROMPTS) and is_argmax(TARGET, one, PROMPTS)[::2] == [True] * 4
+    assert new_tokens(one, PROMPTS) == new_tokens(other, PROMPTS) and is_greedy(TARGET, one, PROMPTS)[::2] == [True] * 4
     np.testing.assert_array_equal(one.counters.accepted_at, other.counters.accepted_at)
     assert one.counters.accepted_at.sum() > 0
 
@@ -92,7 +92,7 @@ def halved(draft) -> Translated:
 def test_greedy_text_is_that_of_plain_decoding(rows):
     prompts, draft = PROMPTS[-rows:], halved(DRAFT)
     state = finish(TARGET, draft, DraftModel(3), start(TARGET, draft, DraftModel(3), prompts))
-    assert all(is_argmax(TARGET, state, prompts))
+    assert all(is_greedy(TARGET, state, prompts))
     assert state.counters.accepted_at.sum() > 0
 
 
@@ -101,7 +101,7 @@ def test_sequences_have_the_targets_law():
     """Of five tokens the draft, which has seven, lacks one: after its prompt the expression allows only that one and the end."""
     draft = tiny_model(1, sharpness=15, config=CONFIG.replace(vocab_size=7))
     other = Translated(draft, np.array([6, 0, 3, 2, 4], np.int32), np.array([True, False, True, False, True]))
-    counts, rate = draws(DraftModel(DRAFTS), "block", seed=1, rows=1_000, calls=1, draft=other)
+    counts, rate = count_draws(DraftModel(DRAFTS), "block", seed=1, rows=1_000, calls=1, draft=other)
     values = p_values(counts)
     assert rate > 0.05 and min(values.values()) > UNLIKELY, values
 
@@ -111,11 +111,11 @@ def test_sequences_have_the_targets_law():
 )
 def test_q_is_restricted_and_never_empty(options):
     """Row 0 may say anything, row 1 only what the draft lacks: there q is uniform, or as greedy as any."""
-    draft = Translated(model(1), np.arange(5, dtype=np.int32), np.array([True, False, True, False, True]))
+    draft = Translated(random_model(1), np.arange(5, dtype=np.int32), np.array([True, False, True, False, True]))
     bias = np.array([[0] * 5, [-np.inf, 0, -np.inf, 0, -np.inf]], np.float32)
     hidden = jax.random.normal(jax.random.key(0), (2, 1, CONFIG.hidden_size))
     logits = draft.logits(hidden)
-    np.testing.assert_array_equal(logits[..., ::2], model(1).logits(hidden)[..., ::2])
+    np.testing.assert_array_equal(logits[..., ::2], random_model(1).logits(hidden)[..., ::2])
     assert np.all(logits[..., 1::2] == LACKING)
     params = sampling_params(2, **{"temperature": 1.0} | options)
     free, bound = np.asarray(probabilities(logits + bias[:, None], params))[:, 0]

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.models import byte_tokenizer
 from transformers import AutoTokenizer
 
 from specjax.checkpoints.hub import find

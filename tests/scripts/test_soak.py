@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from conftest import disturbed, language_model, random_prompts, tiny_model
+from support.models import disturbed, language_model, random_prompts, tiny_model
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "soak.py"
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import byte_tokenizer, language_model, on_mesh, tiny_model
 from flax import nnx
+from support.models import byte_tokenizer, language_model, on_mesh, tiny_model
 
 import specjax
 from specjax import CheckpointError, NumericsError, RequestError

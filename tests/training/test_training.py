@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import tiny_model
 from flax import nnx
+from support.models import tiny_model
 
 from specjax import NumericsError
 from specjax.models.layers import linear

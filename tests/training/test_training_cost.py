@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, language_model, tiny_model
 from flax import nnx
+from support.models import TINY, language_model, tiny_model
 
 from specjax.models import attention
 from specjax.planning import hlo

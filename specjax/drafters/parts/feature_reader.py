@@ -83,7 +83,7 @@ class FeatureReader:
         R = pending.features.shape[1]
         length = jnp.maximum(n - (R - P), 0)
         rows = pending.rows.first(P).layers
-        cache = commit(pending.cache, rows, None, length, valid=verdict.length > 0)
+        cache = commit(pending.cache, rows, None, length, valid=state.done | (verdict.length > 0))
 
         path = draft.fuse(target, tuple(jnp.take_along_axis(tap, verdict.path[..., None], 1) for tap in scored.taps))
         at = length[:, None] + jnp.arange(R)

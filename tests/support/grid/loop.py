@@ -1,0 +1,92 @@
+"""Decodes all cases many times with the real loop and counts the continuations."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import specjax
+from specjax import DecodeState, Requests
+from specjax.drafter import Drafter
+from specjax.sampling import random_keys, sampling_params
+from specjax.state import RequestOptions
+from specjax.verify import RULES
+
+from .cases import CAPACITY, CASES, CONSTRAINT, CONSTRAINT_START, LENGTH, STOP_START, STOPS, Case, V
+from .law import number
+from .methods import draft_of, target_of
+
+_FASTER = {"xla_backend_optimization_level": 1}  # unlike in other tests, programs run longer than they compile
+prefill = jax.jit(specjax.prefill, static_argnames=("drafter", "chunk", "dtype"), compiler_options=_FASTER)
+run = jax.jit(specjax.run, static_argnames=("drafter", "rule"), compiler_options=_FASTER)
+
+
+def count_draws(
+    drafter: Drafter, rule, seed: int, rows: int, calls: int = 1, processors: tuple = (), draft=None
+) -> tuple[dict[str, np.ndarray], float]:
+    """How often each continuation came out, by case, and the rate at which drafts were accepted.
+
+    Args:
+      rule: a name in ``RULES`` or a function.
+      seed: of the draft's random parameters.
+      rows: rows of each case in the batch; the batch is decoded ``calls`` times with different keys.
+      draft: by default a random one.
+    """
+    draft = draft_of(drafter, seed) if draft is None else draft
+    parameters = drafter.parameters(draft, V)
+    target, counts, rates = target_of(drafter), [], []
+    for call in range(calls):
+        requests = make_batch(call, rows, processors)
+        state = prefill(target, parameters, requests, drafter=drafter, chunk=4, dtype="float32")
+        state = run(target, parameters, state, jnp.int32(99), drafter=drafter, rule=RULES.get(rule, rule))
+        counts.append(count(state, rows))
+        rates.append(float(state.counters.accepted_at.sum() / jnp.maximum(state.counters.drafted.sum(), 1)))
+    return {name: sum(c[name] for c in counts) for name in CASES}, float(np.mean(rates))
+
+
+def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
+    """All cases in one batch, ``rows`` rows of each, one after another."""
+    cases = list(CASES.values())
+    repeat = lambda values: np.repeat(np.array(values), rows, axis=0)
+    field = lambda name: repeat([getattr(case, name) for case in cases])
+    numbers = [f.name for f in dataclasses.fields(Case) if f.type in (float, int) and f.name != "stop"]
+    tokens = repeat([case.prompt + (0,) * (CAPACITY - len(case.prompt)) for case in cases])
+    lengths = repeat([len(case.prompt) for case in cases])
+    sampling = sampling_params(
+        len(tokens),
+        **{name: field(name) for name in numbers},
+        bias=np.float32(field("bias")),
+        constraint=CONSTRAINT,
+        start=np.int32(repeat([CONSTRAINT_START[case.language] for case in cases])),
+        processors=processors,
+    )
+    options = RequestOptions(
+        sampling=sampling,
+        keys=jax.random.split(random_keys(seed, 1)[0], len(tokens)),
+        limit=jnp.asarray(lengths + LENGTH, jnp.int32),
+        stop_ids=jnp.asarray(field("stop")[:, None], jnp.int32),
+        stops=STOPS,
+        stop_start=jnp.asarray(repeat([STOP_START[case.stop_string] for case in cases]), jnp.int32),
+    )
+    return Requests(jnp.asarray(tokens, jnp.int32), jnp.asarray(lengths, jnp.int32), options)
+
+
+def count(state: DecodeState, rows: int) -> dict[str, np.ndarray]:
+    """How often each continuation, by its ``number``, came out in the rows of each case."""
+    tokens, lengths, done, failed = map(np.asarray, (state.tokens, state.cache.length, state.done, state.failed))
+    assert done.all() and not failed.any()
+    counts = {}
+    for i, (name, case) in enumerate(CASES.items()):
+        own, prompt = slice(i * rows, (i + 1) * rows), len(case.prompt)
+        new = tokens[own, prompt : prompt + LENGTH]
+        emitted = np.arange(LENGTH) < (lengths[own] + 1 - prompt)[:, None]
+        counts[name] = np.bincount(number(np.where(emitted, new, V)), minlength=(V + 1) ** LENGTH)
+    return counts
+
+
+def halve_after_repeat(logits, context):
+    """A user's processor: after two equal tokens the logits of even tokens are halved."""
+    last = context.last(2)
+    repeat = (last[..., 0] == last[..., 1])[..., None]
+    return jnp.where(repeat & (jnp.arange(V) % 2 == 0), logits / 2, logits)

@@ -1,0 +1,135 @@
+"""The drafting methods of the grid, in settings that reach every branch within two drafted tokens, and their models."""
+
+import dataclasses
+from functools import cache
+
+import jax.numpy as jnp
+
+from specjax import Decoder
+from specjax.drafter import Drafter, Models, TrainedHead
+from specjax.drafters import (
+    Adaptive,
+    BlockDrafter,
+    Cascade,
+    DraftModel,
+    DraftTree,
+    DynamicTree,
+    Eagle,
+    Eagle2,
+    Eagle3,
+    EarlyExit,
+    Hydra,
+    LayerSkip,
+    Lookahead,
+    Medusa,
+    Merged,
+    Mtp,
+    Ngram,
+    Plain,
+    Suffix,
+    Switch,
+    TokenRecycling,
+)
+from specjax.heads import KINDS, BlockConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig, MtpConfig
+from specjax.tree import expansion, from_paths
+
+from ..models import TINY, random_head, tiny_model
+from .cases import CAPACITY, DRAFTS, V
+
+SIZES = dict(hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
+CONFIG = TINY.replace(vocab_size=V, max_position_embeddings=CAPACITY, **SIZES)
+
+BUSHY = expansion((2, 1))  # two tokens after the root, one after each of them
+BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
+BEST_FIRST = dict(tree_nodes=4, tree_depth=2, tree_top_k=2)
+
+MEDUSA = MedusaConfig(16, 1, V, num_heads=DRAFTS)
+HYDRA = HydraConfig(16, 1, V, num_heads=DRAFTS)
+DFLASH = BlockConfig(CONFIG, 16, 1, (0, 1), mask_token=V - 1, block_size=DRAFTS + 1)
+DSPARK = dataclasses.replace(
+    DFLASH, block_size=DRAFTS, from_root=True, markov_rank=3, markov="rnn", confidence=True, confidence_markov=True
+)
+EAGLE = EagleConfig(CONFIG, target_layers=1)
+EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
+MTP = MtpConfig(CONFIG, target_layers=1)
+
+SEEDS = {"hydra": 3, "block": 3, "eagle": 4, "eagle3": 3}
+"""A number to add to the seed of heads of a kind. With it the target accepts at least one draft in ten."""
+
+ALL_CHAIN_RULES = ("block", "rejection", "recursive_rejection", "multi_step", "k_seq", "traversal", "sample_and_walk")
+
+METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
+    "none": (Plain(), ("sample_and_walk",)),
+    "ngram": (Ngram(DRAFTS), ("sample_and_walk",)),
+    "suffix": (Suffix(DRAFTS, max_match=2), ("sample_and_walk",)),
+    "token_recycling": (TokenRecycling(BUSHY, 2), ("sample_and_walk",)),
+    "lookahead": (Lookahead(window=3, ngram_size=3, guesses=3, pool_from_prompt=True), ("sample_and_walk",)),
+    "draft_model": (DraftModel(DRAFTS), ALL_CHAIN_RULES),
+    "tree": (DraftTree(BUSHY), ("recursive_rejection", "traversal")),
+    "tree, independent siblings": (DraftTree(BUSHY, "independent"), ("multi_step", "k_seq")),
+    "tree, likeliest siblings": (DraftTree(BUSHY, "top_k"), ("sample_and_walk",)),
+    "dynamic_tree": (DynamicTree(**BEST_FIRST), ("sample_and_walk",)),
+    "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block",)),
+    "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
+    "merged": (Merged(DRAFTS), ("multi_step",)),
+    "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
+    "medusa": (Medusa(BRANCHED, head=MEDUSA), ("sample_and_walk",)),
+    "hydra": (Hydra(BRANCHED, head=HYDRA), ("sample_and_walk",)),
+    "hydra, prefix layer": (Hydra(BRANCHED, head=dataclasses.replace(HYDRA, layers=CONFIG)), ("sample_and_walk",)),
+    "block": (BlockDrafter(head=DFLASH), ("sample_and_walk",)),
+    "block, tree": (BlockDrafter(tree_nodes=4, tree_top_k=2, head=DFLASH), ("sample_and_walk",)),
+    "block, drawn": (BlockDrafter(draft_confidence=0.4, head=DSPARK), ("block", "rejection")),
+    "switch": (Switch((Ngram(1), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
+    "draft_model, confidence": (
+        Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7),
+        ("block", "rejection"),
+    ),
+    "draft_model, ema": (Adaptive(DraftModel(DRAFTS), "ema", draft_cost=0.33), ("block",)),
+    "eagle": (Eagle(BUSHY, head=EAGLE), ("recursive_rejection",)),
+    "eagle2": (Eagle2(**BEST_FIRST, head=EAGLE), ("sample_and_walk",)),
+    "eagle3": (Eagle3(**BEST_FIRST, head=EAGLE3), ("sample_and_walk",)),
+    "eagle3, one pass": (Eagle3(**BEST_FIRST, head=dataclasses.replace(EAGLE3, mask_token=0)), ("sample_and_walk",)),
+    "mtp": (Mtp(DRAFTS, head=MTP), ("block",)),
+    "mtp, two modules": (Mtp(DRAFTS, head=dataclasses.replace(MTP, modules=2)), ("block",)),
+}
+"""For each setting its drafter and the rules to test it with, the default rule first."""
+
+PAIRS = [(method, rule) for method, (_, rules) in METHODS.items() for rule in rules]
+"""Every setting with each of its rules."""
+
+
+@cache
+def random_model(seed: int) -> Decoder:
+    """Number 0 is the target; the others are drafts."""
+    return tiny_model(seed, sharpness=15, config=CONFIG)
+
+
+@cache
+def target_of(drafter: Drafter) -> Decoder:
+    """``random_model(0)``. For an early exit, the same layer above a layer that changes nothing: the law is the same."""
+    if not isinstance(drafter, EarlyExit):
+        return random_model(0)
+    below = random_model(0)
+    deeper = tiny_model(1, config=CONFIG, num_layers=2)
+    deeper.embed, deeper.layers[1], deeper.norm, deeper.head = below.embed, below.layers[0], below.norm, below.head
+    deeper.layers[0].out[...] *= 0
+    deeper.layers[0].down[...] *= 0
+    return deeper
+
+
+def draft_of(drafter: Drafter, seed: int):
+    """A random draft that suits the drafter: a head, one model or several, or a model that nobody reads."""
+    if isinstance(drafter.needs, TrainedHead):
+        return _random_head(drafter.head, seed)
+    if isinstance(drafter.needs, Models) and drafter.needs.most != 1:
+        return tuple(random_model(seed + i) for i in range(drafter.needs.least))
+    return random_model(seed)
+
+
+@cache
+def _random_head(config, seed: int):
+    """A random head. The draft vocabulary of an EAGLE-3 head lacks token 1, which prompts and constraints are full of."""
+    head = random_head(KINDS[config.kind].module, config, seed + SEEDS.get(config.kind, 0), 0.3)
+    if config.kind == "eagle3":
+        head.draft_to_target[...] = jnp.array([0, 1, 1, 1], jnp.int32)
+    return head
