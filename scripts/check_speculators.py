@@ -178,9 +178,9 @@ def compare(directory: Path) -> None:
 
     root = Path(__file__).resolve().parent.parent
     sys.path[:0] = [str(root), str(root / "tests"), str(root / "tests/checkpoints")]
-    from head_cases import MADE
-    from published_heads import DEEP
     from safetensors.numpy import load_file
+    from support.head_cases import MADE
+    from support.published_heads import DEEP
 
     from specjax import load_drafter, save_head
 

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flax import nnx
-from head_cases import parameters, same, same_heads
-from published_heads import DEEP, E, L, eagle, eagle3, medusa, mtp, normal, write
 from safetensors.numpy import load_file
+from support.head_cases import parameters, same, same_heads
 from support.models import language_model, tiny_model
+from support.published_heads import DEEP, E, L, eagle, eagle3, medusa, mtp, normal, write
 
 import specjax
 from specjax import load_drafter, save_head

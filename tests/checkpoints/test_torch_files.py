@@ -7,7 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from torch_files import described, number, text, torch_file, tuple_of
+from support.torch_files import described, number, text, torch_file, tuple_of
 
 from specjax.checkpoints import torch_files
 from specjax.checkpoints.torch_files import open_torch

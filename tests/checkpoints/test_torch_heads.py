@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from head_cases import MADE, same_heads
-from published_heads import DEEP, E, eagle, eagle3, write
-from torch_files import torch_file
+from support.head_cases import MADE, same_heads
+from support.published_heads import DEEP, E, eagle, eagle3, write
+from support.torch_files import torch_file
 
 from specjax import load_drafter
 from specjax.errors import CheckpointError

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_line import OPTIONS, kept, models, reuse, specjax_main
+from support.command_line import OPTIONS, kept, models, reuse, specjax_main
 
 from specjax import evaluation
 

@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from command_line import GENERATE, OPTIONS, SHORT, assert_one_line, kept, models, reuse, specjax_main
+from support.command_line import GENERATE, OPTIONS, SHORT, assert_one_line, kept, models, reuse, specjax_main
 from support.models import TINY, byte_tokenizer
 
 import specjax

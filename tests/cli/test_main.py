@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import GENERATE, assert_one_line, kept, models, reuse, specjax_main
+from support.command_line import GENERATE, assert_one_line, kept, models, reuse, specjax_main
 from support.models import TINY
 
 import specjax

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from support.decoding import rounds, spell_paths, texts
 from support.models import language_model, p_value, random_head, random_prompts, tiny_model
+from support.numpy_layer import ordinary
 from support.reference import array, assert_greedy, normed, rank_tokens, read_target
-from test_feature_heads import ordinary
 
 from specjax import Generator, RequestError
 from specjax.drafters import Hydra, Medusa

@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from walks import accepts, random_texts
+from support.walks import accepts, random_texts
 
 from specjax.errors import RequestError
 from specjax.requests.automaton import byte_automaton

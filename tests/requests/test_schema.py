@@ -4,7 +4,7 @@ import json
 
 import jsonschema
 import pytest
-from walks import accepts, random_texts
+from support.walks import accepts, random_texts
 
 from specjax.errors import RequestError
 from specjax.requests.automaton import byte_automaton

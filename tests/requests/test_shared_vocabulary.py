@@ -11,8 +11,9 @@ from support.reference import is_greedy
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specjax import DraftModel, Generator, LanguageModel, RequestError, Translated
-from specjax.models.translated import LACKING
+from specjax import Generator, LanguageModel, RequestError
+from specjax.drafters import DraftModel
+from specjax.models.translated import LACKING, Translated
 from specjax.requests.shared_vocabulary import shared_tokens, translate_draft
 from specjax.sampling import probabilities, sampling_params
 

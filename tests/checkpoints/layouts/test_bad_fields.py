@@ -6,8 +6,8 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
-from head_cases import MADE
-from published_heads import DEEP
+from support.head_cases import MADE
+from support.published_heads import DEEP
 
 from specjax.checkpoints.heads import read_head_config
 from specjax.checkpoints.layouts import LAYOUTS, Found, find_layout

@@ -2,8 +2,8 @@
 JetSpec."""
 
 import pytest
-from head_cases import config_of, same_heads
-from published_heads import DEEP, E, dflash, dspark, normal, write
+from support.head_cases import config_of, same_heads
+from support.published_heads import DEEP, E, dflash, dspark, normal, write
 
 from specjax import load_drafter, save_head
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from head_cases import config_of, same_heads
-from published_heads import DEEP, KNOWN, E, V, dflash, dspark, eagle, eagle3, normal, write
-from published_speculators import speculators
+from support.head_cases import config_of, same_heads
+from support.published_heads import DEEP, KNOWN, E, V, dflash, dspark, eagle, eagle3, normal, write
+from support.published_speculators import speculators
 
 from specjax import load_drafter, save_head
 from specjax.errors import CheckpointError

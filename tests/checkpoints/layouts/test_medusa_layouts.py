@@ -1,8 +1,8 @@
 """Medusa and Hydra heads: shapes by their tensors."""
 
 import pytest
-from head_cases import config_of, same_heads
-from published_heads import DEEP, E, V, hydra_prefixed, medusa, normal, write
+from support.head_cases import config_of, same_heads
+from support.published_heads import DEEP, E, V, hydra_prefixed, medusa, normal, write
 
 from specjax import load_drafter
 from specjax.errors import CheckpointError

@@ -1,8 +1,8 @@
 """Multi-token prediction: variants of the layouts, and several modules."""
 
 import pytest
-from head_cases import config_of
-from published_heads import DEEP, MTP, E, mtp, normal, write
+from support.head_cases import config_of
+from support.published_heads import DEEP, MTP, E, mtp, normal, write
 
 from specjax import load_drafter
 from specjax.errors import CheckpointError

@@ -4,9 +4,9 @@ line."""
 from types import SimpleNamespace
 
 import pytest
-from head_cases import MADE
-from published_heads import DEEP, E, L, V, dflash, dspark, eagle, eagle3, hydra, mtp, normal, parallel, write
-from published_speculators import speculators
+from support.head_cases import MADE
+from support.published_heads import DEEP, E, L, V, dflash, dspark, eagle, eagle3, hydra, mtp, normal, parallel, write
+from support.published_speculators import speculators
 
 from specjax import load_drafter
 from specjax.errors import CheckpointError, ConfigError

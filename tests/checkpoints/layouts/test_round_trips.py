@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from head_cases import MADE, parameters, same_heads, same_layer
-from published_heads import DEEP, MTP, E, L, V, of_module, write
 from safetensors.numpy import load_file
+from support.head_cases import MADE, parameters, same_heads, same_layer
+from support.published_heads import DEEP, MTP, E, L, V, of_module, write
 
 from specjax import load_drafter, save_head
 from specjax.checkpoints.layouts import LAYOUTS, default_layout

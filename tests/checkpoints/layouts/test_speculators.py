@@ -7,9 +7,9 @@ import json
 import jax
 import numpy as np
 import pytest
-from head_cases import config_of, parameters, same_heads
-from published_heads import DEEP, KNOWN, E, L, V, normal, write
-from published_speculators import spec_dflash, spec_dspark, spec_mtp, spec_peagle, speculators
+from support.head_cases import config_of, parameters, same_heads
+from support.published_heads import DEEP, KNOWN, E, L, V, normal, write
+from support.published_speculators import spec_dflash, spec_dspark, spec_mtp, spec_peagle, speculators
 
 from specjax import load_drafter, save_head
 from specjax.errors import CheckpointError, ConfigError

@@ -1,6 +1,6 @@
 """Checkpoints of heads with random tensors, in the forms that speculators 0.9 writes."""
 
-from published_heads import KNOWN, LLAMA, E, L, V, dflash, dspark, eagle3, layer, mapping, normal
+from support.published_heads import KNOWN, LLAMA, E, L, V, dflash, dspark, eagle3, layer, mapping, normal
 
 
 def speculators(fc_norm=False, norm_before_fc=False, **raw):

@@ -5,8 +5,9 @@ import re
 
 import numpy as np
 from safetensors.numpy import save_file
+
 from support.models import language_model, tiny_model
-from torch_files import torch_file
+from support.torch_files import torch_file
 
 E, F, H, K, D, V, L, KNOWN = 32, 48, 4, 2, 8, 61, 6, 20
 LLAMA = dict(

@@ -3,11 +3,11 @@
 import sys
 
 import pytest
-from support.models import byte_tokenizer, disturbed, language_model, tiny_model
 
 import specjax
 from specjax import LanguageModel
 from specjax.cli.main import main
+from support.models import byte_tokenizer, disturbed, language_model, tiny_model
 
 OPTIONS = ("--max-new-tokens", "10")
 SHORT = ("--num-speculative-tokens", "3")

@@ -2,7 +2,10 @@
 
 import numpy as np
 from flax import nnx
-from published_heads import (
+
+from specjax import load_drafter
+from specjax.heads import Head
+from support.published_heads import (
     DEEP,
     KNOWN,
     MTP,
@@ -23,10 +26,7 @@ from published_heads import (
     parallel,
     write,
 )
-from published_speculators import spec_dflash, spec_dspark, spec_mtp, spec_peagle, speculators
-
-from specjax import load_drafter
-from specjax.heads import Head
+from support.published_speculators import spec_dflash, spec_dspark, spec_mtp, spec_peagle, speculators
 
 MADE = {
     "eagle": eagle,
