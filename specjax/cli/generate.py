@@ -67,12 +67,12 @@ def run(args: argparse.Namespace) -> None:
         setting = dict(drafting, rule=args.rule, capacity=args.capacity)
         generator = Generator(load_target(args), args.method, args.draft, **setting)
     options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed, n=args.n)
-    given = [_render(generator.target, prompt, options) for prompt in prompts] if args.chat else prompts
+    given = {"messages": [[{"role": "user", "content": p}] for p in prompts]} if args.chat else {"prompts": prompts}
     if args.stream:
-        results = [_stream(generator, prompts[0], given[0], options, args.json)]
+        results = [_stream(generator, prompts[0], options, args)]
     else:
         with status("compiling and decoding"):
-            results = generator(given, **options)
+            results = generator(**given, **options)
         if not args.json:
             for i, result in enumerate(results):
                 print_prompt(prompts[i // args.n])
@@ -84,20 +84,17 @@ def run(args: argparse.Namespace) -> None:
         print_stats([result.stats for result in results])
 
 
-def _render(target, prompt: str, options: dict) -> list[int]:
-    """The token ids of a conversation with one turn. The template's end-of-turn token joins the stop tokens in ``options``."""
-    from ..requests.chat import end_of_turn_ids, render_chat
-
-    ids = render_chat(target.tokenizer, [{"role": "user", "content": prompt}])
-    options["stop_token_ids"] = [*{*(options.get("stop_token_ids") or ()), *end_of_turn_ids(target.tokenizer)}]
-    return ids
-
-
-def _stream(generator, prompt: str, given, options: dict, as_json: bool):
-    """Prints the text as it grows, and returns the result. ``given`` is the prompt as the generator takes it."""
-    if not as_json:
+def _stream(generator, prompt: str, options: dict, args: argparse.Namespace):
+    """Prints the text as it grows, and returns the result."""
+    if not args.json:
         print_prompt(prompt)
-    return print_stream(generator.stream(given, **options), sys.stderr if as_json else sys.stdout)
+    if args.chat:
+        from ..requests.chat import end_of_turn_ids, render_chat
+
+        tokenizer = generator.target.tokenizer
+        prompt = render_chat(tokenizer, [{"role": "user", "content": prompt}])
+        options["stop_token_ids"] = [*options.get("stop_token_ids", ()), *end_of_turn_ids(tokenizer)]
+    return print_stream(generator.stream(prompt, **options), sys.stderr if args.json else sys.stdout)
 
 
 def _record(result) -> dict:

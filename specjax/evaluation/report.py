@@ -3,14 +3,14 @@
 from rich.table import Table
 from rich.text import Text
 
-_COLUMNS = ("method", "speed-up", "tokens/s", "acceptance length", "drafted", "drafting %", "accepted %", "equal")
+_COLUMNS = ("method", "speed-up", "tokens/s", "tokens/call", "drafted", "drafting %", "accepted %", "differ")
 
 _LEGEND = (
-    "speed-up over plain decoding with its 95 % interval; tokens per second; new tokens per target call; tokens drafted per call; "
-    "share of a round that drafting takes; drafts accepted at the first positions; texts equal to plain decoding's"
+    "speed-up over plain decoding with its 95 % interval; tokens per second; new tokens per target call (mean acceptance length); tokens drafted per call; "
+    "share of a round that drafting takes; drafts accepted at the first positions; texts that differ from plain decoding, and those of them that part at a tie"
 )
 
-_POSITIONS = 5
+_POSITIONS = 4
 """Positions whose acceptance rates the table shows. The JSON has all."""
 
 
@@ -73,6 +73,6 @@ def with_interval(value: float, bounds: list[float] | None, form: str) -> str:
 def _equality(method: dict) -> str:
     differences = method["differences"]
     if not differences:
-        return "yes"
+        return "none"
     ties = sum(d["tie"] for d in differences)
-    return f"{len(differences)} differ, {ties} at a tie"
+    return f"{len(differences)} ({ties} ties)"

@@ -130,6 +130,8 @@ def test_chat_writes_the_prompt_in_the_template(specjax_main, models):
     code, out, err = specjax_main(*argv, "--model", models["chat"], "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["prompt_token_ids"] == byte_tokenizer().encode("[ab]")
+    streamed = json.loads(specjax_main(*argv, "--model", models["chat"], "--json", "--stream")[1])
+    assert streamed["token_ids"] == json.loads(out)["token_ids"]
     assert_one_line(specjax_main(*argv, "--model", models["target"]), "no chat template")
 
 
