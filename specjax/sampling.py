@@ -64,7 +64,12 @@ class SamplingParams:
 def random_keys(seed, batch: int) -> jax.Array:
     """Typed keys [batch] of the implementation ``KEYS`` from whole numbers: one seed for all rows, or one for each."""
     seeds = np.broadcast_to(np.asarray(seed, np.uint32), batch)
-    return jax.jit(jax.vmap(lambda seed: jax.random.key(seed, impl=KEYS)))(jax.device_put(seeds))
+    return _make_keys(jax.device_put(seeds))
+
+
+@jax.jit
+def _make_keys(seeds: jax.Array) -> jax.Array:
+    return jax.vmap(lambda seed: jax.random.key(seed, impl=KEYS))(seeds)
 
 
 def sampling_params(
