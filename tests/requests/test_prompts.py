@@ -1,6 +1,7 @@
 """Prompts of all kinds against the token ids that they name, and one line about everything else."""
 
 import array
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +73,7 @@ def test_texts_and_mixed_lists():
         (["AB"] * 4097, "the number of 4,097 prompts is above the limit of 4,096 (MOST_PROMPTS)"),
         ("\ud800", "surrogates"),
     ],
-    ids=lambda value: repr(value)[:40],
+    ids=lambda value: re.sub(" at 0x.*", "", repr(value))[:40],  # workers must agree on the names
 )
 def test_everything_else_is_refused_on_one_line(prompts, named):
     with pytest.raises(RequestError) as error:
