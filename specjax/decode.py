@@ -4,11 +4,9 @@ Invariants:
   The root, a row's newest token, is never in the cache: ``tokens[b, cache.length[b]]`` is row b's root.
   ``cache.length`` is the number of committed tokens. The target computed each of them on the committed tokens before it.
   A finished row commits nothing.
-  The tokens of a row depend neither on its neighbours in the batch nor on how rounds are chunked: its key is its own, and
-  is folded with places of its text.
+  The tokens of a row depend neither on its neighbours nor on how rounds are chunked: its key is folded with places.
 
-All functions are pure. ``drafter`` and ``rule`` are static. ``target`` and ``draft`` are pytrees of parameters, so that
-their weights are not compiled into the program.
+All functions are pure. ``drafter`` and ``rule`` are static; ``target`` and ``draft`` are pytrees of parameters.
 """
 
 from collections.abc import Callable

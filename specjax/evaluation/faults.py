@@ -26,7 +26,7 @@ def plant(fault: str, drafter: DraftModel, rule):
         raise RequestError(f"fault {fault!r} is unknown; use one of {', '.join(FAULTS)}")
     if not isinstance(drafter, DraftModel):
         raise RequestError(f"fault {fault!r} needs drafts drawn from a model; use method 'draft_model'")
-    options = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
+    options = dataclasses.asdict(drafter)
     if fault == "q-before-top-p":
         return _Untruncated(**options), rule
     if fault == "softmax-q-for-argmax":
