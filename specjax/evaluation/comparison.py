@@ -18,7 +18,7 @@ from ..checkpoints.load import LanguageModel
 from ..drafter import Models, Nothing, TrainedHead
 from ..drafters import check_drafts, make_drafter, needs_of, own_options
 from ..errors import RequestError
-from ..generate import Generator, load_drafts
+from ..generate import Generator, Prompt, load_drafts
 from ..heads.base import Head
 from ..result import Result
 from ..stats import total
@@ -31,7 +31,7 @@ _TIE_ULPS = 8
 def compare(
     target: LanguageModel,
     methods: Sequence[str],
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     *,
     draft=None,
     max_new_tokens: int = 128,
@@ -46,6 +46,7 @@ def compare(
     of a prompt's ``repeats`` runs counts.
 
     Args:
+      prompts: strings or token ids.
       draft: see ``Generator``.
       drafting: options of methods; each method gets its own.
       shares: also measure the share of a round that drafting takes, on the first prompt. This compiles two more programs
@@ -134,8 +135,8 @@ def rate(a, b, axis=-1):
     return np.sum(a, axis) / np.sum(b, axis)
 
 
-def _encode(target: LanguageModel, prompts: Sequence[str]) -> list[list[int]]:
-    ids = [target.tokenizer.encode(prompt) for prompt in prompts]
+def _encode(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+    ids = [target.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     context = target.config.context
     for i, prompt in enumerate(ids, 1):
         if not 0 < len(prompt) < context:

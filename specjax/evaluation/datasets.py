@@ -1,6 +1,5 @@
 """Prompts for measurements: files of public benchmarks, or modules that the embedded models were not trained on."""
 
-import json
 import re
 from itertools import zip_longest
 from pathlib import Path
@@ -8,11 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
+from ..checks import parse_json, shorten
 from ..errors import RequestError
 from ..generate import Generator
 from ..training.data import read_texts, standard_library
 
 _DEFINITION = re.compile(r"\s*(async def|def|class) .*:\s*$")
+_ROLES = ("system", "user", "assistant")
 
 
 def read_prompts(path: str | Path) -> list[str]:
@@ -21,14 +22,17 @@ def read_prompts(path: str | Path) -> list[str]:
     A line is an object with "prompt" (a plain list, HumanEval) or "turns" (Spec-Bench, MT-Bench), whose first turn is the
     prompt. Raises RequestError with the file and the line.
     """
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise RequestError(f"{path}: cannot be read ({error.strerror}); name a file of JSON lines") from None
-    prompts = [_prompt(line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
-    if not prompts:
-        raise RequestError(f'{path}, line 1: the file is empty; write one {{"prompt": "..."}} a line')
-    return prompts
+    return [_prompt(record, place) for place, record in _read_records(path)]
+
+
+def read_conversations(path: str | Path) -> list[list[dict]]:
+    """The conversations of a file of JSON lines, blank lines left out, as lists of messages.
+
+    A line is an object with "messages" ([{"role": "user", "content": "..."}, ...]), "turns"
+    (Spec-Bench, MT-Bench: the user's turns) or "prompt" (the user's only turn). The roles are
+    system, user and assistant. Raises RequestError with the file and the line.
+    """
+    return [_conversation(record, place) for place, record in _read_records(path)]
 
 
 def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
@@ -63,23 +67,79 @@ def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
     ]
 
 
-def _prompt(line: bytes, place: str) -> str:
+def _read_records(path: str | Path) -> list[tuple[str, dict]]:
+    """The objects of a file of JSON lines, each after the file and line that errors name."""
     try:
-        record = json.loads(line.decode("utf-8-sig"))
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read ({error.strerror}); name a file of JSON lines") from None
+    records = [
+        (f"{path}, line {i}", _parse_line(line, f"{path}, line {i}")) for i, line in enumerate(lines, 1) if line.strip()
+    ]
+    if not records:
+        raise RequestError(f'{path}, line 1: the file is empty; write one {{"prompt": "..."}} a line')
+    return records
+
+
+def _parse_line(line: bytes, place: str) -> dict:
+    try:
+        text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise RequestError(f"{place}: not UTF-8; save the file as UTF-8") from None
-    except RecursionError:
-        raise RequestError(f"{place}: nests too deeply; write one flat object a line") from None
-    except ValueError as error:
-        raise RequestError(f"{place}: not JSON ({error}); write one object a line") from None
-    record = record if isinstance(record, dict) else {}
+    record = parse_json(f"{place}: the line", text)
+    if not isinstance(record, dict):
+        raise RequestError(f'{place}: the line is no object; write {{"prompt": "..."}}')
+    return record
+
+
+def _prompt(record: dict, place: str) -> str:
     turns = record.get("turns")
     prompt = record.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
     if not isinstance(prompt, str):
-        raise RequestError(f'{place}: no prompt; give "prompt" (a string) or "turns" (a list of strings)')
-    if not prompt.strip():
-        raise RequestError(f"{place}: the prompt is empty; give some text or remove the line")
-    return prompt
+        other = '; --chat reads "messages"' if "messages" in record else ""
+        raise RequestError(f'{place}: no prompt; give "prompt" (a string) or "turns" (a list of strings){other}')
+    return _check_text(prompt, f"{place}: the prompt")
+
+
+def _conversation(record: dict, place: str) -> list[dict]:
+    key = next((key for key in ("messages", "turns", "prompt") if record.get(key) is not None), None)
+    turns = [record[key]] if key == "prompt" else record.get(key)
+    if not isinstance(turns, list) or not turns:
+        raise RequestError(
+            f'{place}: no conversation; give "messages" (a list of objects with role and content), "turns" (a list of '
+            'strings) or "prompt" (a string)'
+        )
+    if key == "messages":
+        messages = [_message(turn, f"{place}: messages[{i}]") for i, turn in enumerate(turns)]
+    else:
+        names = [f"{place}: the prompt"] if key == "prompt" else [f"{place}: turns[{i}]" for i in range(len(turns))]
+        messages = [{"role": "user", "content": _check_text(turn, name)} for turn, name in zip(turns, names)]
+    if not any(message["role"] == "user" for message in messages):
+        raise RequestError(f"{place}: no message of the role user; give at least one")
+    return messages
+
+
+def _message(turn, name: str) -> dict:
+    """The role and the content of a turn, which errors call ``name``."""
+    if not isinstance(turn, dict):
+        raise RequestError(f"{name} must be an object with role and content, not {shorten(turn)}")
+    role = turn.get("role")
+    if role not in _ROLES:
+        raise RequestError(f"{name} has the role {shorten(role)}; use one of {', '.join(_ROLES)}")
+    return {"role": role, "content": _check_text(turn.get("content"), f"{name}.content")}
+
+
+def _check_text(text, name: str) -> str:
+    """``text``, if it is a string with more than white space in it."""
+    if not isinstance(text, str):
+        raise RequestError(f"{name} must be a string, not {shorten(text)}")
+    if not text.strip():
+        raise RequestError(f"{name} is empty; give some text or remove the line")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        raise RequestError(f"{name} holds characters that are no text; remove its surrogates") from None
+    return text
 
 
 def _pieces(text: str, tokenizer, tokens: int) -> list[str]:

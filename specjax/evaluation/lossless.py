@@ -12,7 +12,7 @@ from scipy import stats
 
 from ..context import Context, advance_along
 from ..errors import RequestError
-from ..generate import Generator
+from ..generate import Generator, Prompt
 from ..requests.batch import build_batch
 from ..requests.options import Options
 from ..result import Result
@@ -34,7 +34,7 @@ _FEWEST = 8
 def verify(
     plain: Generator,
     method: Generator,
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     *,
     samples: int = 512,
     tokens: int = 3,
@@ -51,6 +51,7 @@ def verify(
     test compares the prefixes of every length, and Bonferroni's rule joins the p-values.
 
     Args:
+      prompts: strings or token ids.
       samples: draws for each prompt, rounded up to whole batches of 64.
       tokens: tokens of a draw.
       max_new_tokens: tokens of a greedy text.
@@ -78,7 +79,7 @@ def verify(
     parts = [prompts[first : first + _ROWS] for first in range(0, len(prompts), _ROWS)]
     done, of = itertools.count(1), 2 * (len(parts) + len(prompts) * batches)
 
-    def run(generator: Generator, part: Sequence[str], **kwargs) -> list[Result]:
+    def run(generator: Generator, part: Sequence[Prompt], **kwargs) -> list[Result]:
         """The results of a batch that repeats the prompts until it is full."""
         results = generator([part[i % len(part)] for i in range(_ROWS)], **kwargs)
         progress(next(done), of)
@@ -153,7 +154,7 @@ def plant_in(generator: Generator, fault: str) -> Generator:
 
 
 def _draws(
-    run: Callable, prompts: Sequence[str], batches: int, seeds: Iterator[int], options: dict
+    run: Callable, prompts: Sequence[Prompt], batches: int, seeds: Iterator[int], options: dict
 ) -> list[tuple[int, ...]]:
     """The first tokens of all samples. The number of its prompt stands before each."""
     texts = []

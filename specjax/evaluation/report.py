@@ -42,8 +42,9 @@ def caption(report: dict) -> str:
     machine, settings = report["machine"], report["settings"]
     models = " with ".join(settings[key] for key in ("model", "draft") if key in settings)
     options = "".join(f"{name} {value}; " for name, value in settings["options"].items())
+    prompts = "turns of conversations" if settings.get("chat") else "prompts"
     return (
-        f"{models}, {machine['dtype']}; {settings['prompts']} prompts, {settings['max_new_tokens']} new tokens each, batch 1, greedy; {options}"
+        f"{models}, {machine['dtype']}; {settings['prompts']} {prompts}, {settings['max_new_tokens']} new tokens each, batch 1, greedy; {options}"
         f"{machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     )
 
