@@ -80,6 +80,15 @@ def add_prompts_arguments(group, default: str) -> None:
     )
 
 
+def add_chat_argument(group) -> None:
+    group.add_argument(
+        "--chat",
+        action="store_true",
+        help="decode the file's turns or messages in the model's chat template: every turn of the user is a prompt, after "
+        "the file's answers or else the model's own; --num-prompts then counts conversations",
+    )
+
+
 def add_new_tokens_argument(group) -> None:
     group.add_argument(
         "--max-new-tokens",
@@ -193,6 +202,16 @@ def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16
         return (given or held_out_prompts(target.tokenizer, args.num_prompts or count, size))[: args.num_prompts]
 
     return prompts
+
+
+def prepare_conversations(args: argparse.Namespace) -> Callable:
+    """Reads the conversations of ``--prompts`` now, and returns the function that gives a target's prompts for them."""
+    from ..evaluation import chat_prompts, read_conversations
+
+    if args.prompts is None:
+        raise RequestError("--chat needs --prompts; name a file of JSON lines with turns or messages")
+    conversations = read_conversations(args.prompts)[: args.num_prompts]
+    return lambda target: chat_prompts(target, conversations, args.max_new_tokens)
 
 
 def load_target(args: argparse.Namespace):

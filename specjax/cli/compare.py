@@ -5,12 +5,14 @@ import json
 
 from ..errors import RequestError
 from .arguments import (
+    add_chat_argument,
     add_model_arguments,
     add_new_tokens_argument,
     add_prompts_arguments,
     check_method,
     check_output,
     load_target,
+    prepare_conversations,
     prepare_prompts,
     write_output,
 )
@@ -31,6 +33,7 @@ def add_command(commands) -> None:
     add = command.add_argument
     add("--methods", help="names separated by commas; by default all that the given models allow")
     add_prompts_arguments(command, "all of the file, or 16")
+    add_chat_argument(command)
     add_new_tokens_argument(command)
     add(
         "--repeats",
@@ -56,16 +59,18 @@ def run(args: argparse.Namespace) -> None:
     methods = list(METHODS) if everything else [method.strip() for method in args.methods.split(",") if method.strip()]
     _check_methods(args, methods, everything, drafting)
     check_output(args.output)
-    prompts = prepare_prompts(args)
+    prompts = prepare_conversations(args) if args.chat else prepare_prompts(args)
     with status("loading"):
         target = load_target(args)
-        prompts = prompts(target)
         drafts = load_drafts(target, args.draft)
         reasons = left_out(target, methods, drafts, **drafting) if everything else {}
+    with status("preparing prompts"):
+        prompts = prompts(target)
     with progress_bar("comparing") as progress:
         options = dict(drafting, max_new_tokens=args.max_new_tokens, repeats=args.repeats, shares=args.shares)
         fit = [method for method in methods if method not in reasons]
         measured = compare(target, fit, prompts, draft=drafts, progress=progress, **options) | {"left_out": reasons}
+    measured["settings"]["chat"] = args.chat
     write_output(args.output, json.dumps(measured, indent=2) + "\n")
     if args.json:
         print(json.dumps(measured))

@@ -5,6 +5,7 @@ import json
 
 from ..evaluation.faults import FAULTS
 from .arguments import (
+    add_chat_argument,
     add_method_arguments,
     add_model_arguments,
     add_new_tokens_argument,
@@ -14,6 +15,7 @@ from .arguments import (
     choose_method,
     given_sampling,
     load_target,
+    prepare_conversations,
     prepare_prompts,
 )
 from .drafting import add_drafting_flags, given_drafting
@@ -29,9 +31,10 @@ _MOST_SAMPLES, _MOST_TOKENS = 10_000_000, 1024
 def add_command(commands) -> None:
     about = "check that a method leaves the output as it is; exit code 1 if it does not"
     command = commands.add_parser("verify", usage="specjax verify [option ...]", help=about, description=about)
-    command.set_defaults(handler=run)
+    command.set_defaults(handler=run, num_prompts=_PROMPTS)
     add = command.add_argument
-    add_prompts_arguments(command, "4")
+    add_prompts_arguments(command, str(_PROMPTS))
+    add_chat_argument(command)
     add_new_tokens_argument(command)
     add(
         "--samples",
@@ -59,15 +62,19 @@ def run(args: argparse.Namespace) -> int:
     """Checks a method against plain decoding. Returns 1 where they disagree."""
     from ..evaluation import lossless
     from ..generate import Generator
+    from ..requests.chat import end_of_turn_ids
 
     sampling, drafting = given_sampling(args), given_drafting(args)
     check_method(args, choose_method(args), drafting)
-    prompts = prepare_prompts(args, _TOKENS, _PROMPTS)
+    prompts = prepare_conversations(args) if args.chat else prepare_prompts(args, _TOKENS)
     with status("loading"):
         target = load_target(args)
-        prompts = prompts(target)[: args.num_prompts or _PROMPTS]
         plain = Generator(target, "none")
         method = Generator(target, args.method, args.draft, **drafting, rule=args.rule)
+    with status("preparing prompts"):
+        prompts = prompts(target)
+    if args.chat and not args.ignore_eos:
+        sampling["stop_token_ids"] = [*sampling.get("stop_token_ids", ()), *end_of_turn_ids(target.tokenizer)]
     with progress_bar("verifying") as progress:
         setting = {name: getattr(args, name) for name in ("samples", "tokens", "max_new_tokens", "seed", "inject")}
         report = lossless.verify(plain, method, prompts, **setting, progress=progress, **sampling)
