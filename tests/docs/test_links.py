@@ -74,10 +74,7 @@ def test_links_lead_to_files_and_headings(page):
 @each_page
 def test_commands_parse(page):
     for command in commands(page.read_text()):
-        try:
-            _make_parser().parse_args(arguments(command))
-        except SystemExit as exit:
-            assert exit.code == 0, command  # --help and --version
+        _make_parser().parse_args(arguments(command))  # an error ends in SystemExit
 
 
 @each_page
@@ -106,5 +103,7 @@ def test_pages_contain_links_commands_and_python():
 
 
 def test_index_lists_every_page():
-    linked = {(ROOT / "docs" / link.partition("#")[0]).resolve() for link in links((ROOT / "docs" / "index.md").read_text())}
+    linked = {
+        (ROOT / "docs" / link.partition("#")[0]).resolve() for link in links((ROOT / "docs" / "index.md").read_text())
+    }
     assert {page.resolve() for page in (ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "index.md"} <= linked
