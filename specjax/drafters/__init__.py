@@ -49,6 +49,7 @@ METHODS: dict[str, type[Drafter]] = {
     "block": BlockDrafter,
     "switch": Switch,
 }
+"""The class of each method, by the method's name."""
 
 __all__ = [
     "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2", "Eagle3",

@@ -25,13 +25,16 @@ class Options:
     compiles anew, except that the first call with ``logprobs``, with stop strings or with a
     constraint compiles the program that has them.
 
-    Attributes: max_new_tokens: new tokens at most. min_new_tokens: until then no token may end the
-      text. temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
-      frequency_penalty: see ``sampling.SamplingParams``. logit_bias: {token id: number added to its
-      logit}. allowed_tokens, suppressed_tokens: token ids. All others, or these, become impossible.
+    Attributes:
+      max_new_tokens: new tokens at most.
+      min_new_tokens: until then no token may end the text.
+      temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: see
+        ``sampling.SamplingParams``.
+      logit_bias: {token id: number added to its logit}.
+      allowed_tokens, suppressed_tokens: token ids. All others, or these, become impossible.
       seed: whole number from 0 to 2^32 - 1. A prompt's output depends on its own options and seed
-      alone, so a list of equal prompts with one seed gives equal texts; use ``n`` for several
-      samples of a prompt.
+        alone, so a list of equal prompts with one seed gives equal texts; use ``n`` for several
+        samples of a prompt.
       n: samples of each prompt, 1 to ``limits.MOST_SAMPLES``, one number for all prompts. See
         ``samples`` for their keys.
       ignore_eos: go on past end-of-text tokens.

@@ -1,0 +1,29 @@
+"""The API reference is built from the docstrings, and documents every public name."""
+
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+import specjax
+
+ROOT = Path(__file__).parents[2]
+
+
+def documented(inventory: bytes) -> set[str]:
+    """The names in an ``objects.inv`` of Sphinx: four lines of text, then compressed lines that begin with a name."""
+    body = zlib.decompress(inventory.split(b"\n", 4)[4]).decode()
+    return {line.split()[0] for line in body.splitlines()}
+
+
+@pytest.mark.slow
+def test_reference_builds_and_documents_every_public_name(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = documented((tmp_path / "objects.inv").read_bytes())
+    assert {f"specjax.{name}" for name in specjax.__all__} <= names
+    assert "specjax.generate.Generator.__call__" in names
+    assert {f"specjax.drafters.{drafter.__name__}" for drafter in specjax.METHODS.values()} <= names

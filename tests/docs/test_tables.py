@@ -1,0 +1,61 @@
+"""Tables of the documentation name everything that the code has: methods, rules, limits, kinds and keys of recipes."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from specjax import METHODS, tree
+from specjax.requests import limits
+from specjax.requests.options import Options
+from specjax.training.kinds import KINDS
+from specjax.verify import RULES
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def read_page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def rows(page: str, first: str) -> list[str]:
+    """The second cells of the table rows whose first cell names ``first``."""
+    cells = [line.split("|") for line in page.splitlines() if line.startswith("|")]
+    return [row[2].strip() for row in cells if f"`{first}`" in row[1]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_row_and_a_section(method):
+    page = read_page("methods.md")
+    assert any(f"[`{method}`](#{method})" in line for line in page.splitlines() if line.startswith("|"))
+    assert re.search(rf"^## {method}$", page, re.M)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_row(rule):
+    assert any(line.startswith(f"| `{rule}` |") for line in read_page("methods.md").splitlines())
+
+
+def test_every_limit_has_a_row_with_its_value():
+    known = {name: value for module in (limits, tree) for name, value in vars(module).items() if name.isupper()}
+    known = {name: value for name, value in known.items() if name.startswith(("MOST_", "LONGEST_", "LARGEST_"))}
+    assert len(known) > 15
+    for name, value in known.items():
+        assert rows(read_page("options.md"), name) == [f"{value:,}"]
+
+
+def test_every_option_is_described():
+    page = read_page("options.md")
+    for field in dataclasses.fields(Options):
+        assert f"`{field.name}`" in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_recipes_are_listed(kind):
+    """The row of ``hydra`` says "the same" as the row of ``medusa`` above it."""
+    named = [kind, "medusa"] if kind == "hydra" else [kind]
+    listed = " ".join(cell for name in named for cell in rows(read_page("training.md"), name))
+    for part in KINDS[kind]:
+        for field in dataclasses.fields(part):
+            assert f"`{field.name}`" in listed
