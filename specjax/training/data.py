@@ -93,7 +93,8 @@ def check_windows(stream: np.ndarray, length: int) -> None:
 def choose_starts(size: int, seed: int, step: int, batch: int, length: int) -> np.ndarray:
     """The positions, int [batch], at which the windows of a step start in a stream.
 
-    ``size`` is the number of tokens in the stream. Every epoch covers the stream once, in a new random order and from a new offset.
+    ``size`` is the number of tokens in the stream. Every epoch covers the stream once, in a new
+    random order and from a new offset.
     """
     rows = (size - 1) // length - 1
 

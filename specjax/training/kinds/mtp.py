@@ -62,9 +62,10 @@ class MtpShape(Shape):
 class MtpLoss:
     """The mean cross-entropy over the steps (DeepSeek-V3, 2412.19437, section 2.2).
 
-    Each module has one step. Further steps use the last module again, each time on its own hidden state and the true next
-    token. The weight of a step is ``beta`` to the power of the number of repetitions up to it
-    (FastMTP, whose only module is the last). The weights are scaled to sum to one.
+    Each module has one step. Further steps use the last module again, each time on its own hidden
+    state and the true next token. The weight of a step is ``beta`` to the power of the number of
+    repetitions up to it (FastMTP, whose only module is the last). The weights are scaled to sum to
+    one.
 
     Attributes:
       steps: the number of tokens to predict, at least the number of modules.
