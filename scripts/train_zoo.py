@@ -80,16 +80,16 @@ def main():
 
         def batches(step):
             batch, length = (2 * args.batch, args.length // 2) if step < short else (args.batch, args.length)
-            return data.batch_at(stream, args.seed, step, batch, length)
+            return data.cut_windows(stream, args.seed, step, batch, length)
 
         def report(step, model):
             return {"held_out": held_out_loss(model)}
 
         in_halves = lambda model, window, *extra: loss(cast(model, "bfloat16"), window, *extra)
         model = start or nnx.jit(lambda: Decoder(config, jax.random.key(args.seed)))()
-        rule = Optimizer(rate=rate, decay=DECAY).rule(steps)
+        optimizer = Optimizer(rate=rate, decay=DECAY).make(steps)
         pieces = max(1, args.batch * args.length // PIECE)
-        return fit(model, in_halves, batches, rule, steps, args.work / name, extra, report, args.every, pieces=pieces)
+        return fit(model, in_halves, batches, optimizer, steps, args.work / name, extra, report, args.every, pieces=pieces)
 
     target = train("target", TARGET, losses.next_token, args.target_steps, args.target_rate)
     if args.target_only:

@@ -22,9 +22,9 @@ from rich.progress import track
 from specjax import LanguageModel, load
 from specjax.planning import hlo
 from specjax.training.kinds import KINDS
-from specjax.training.loop import step_of
+from specjax.training.loop import make_step
 from specjax.training.recipe import Recipe, read_recipe
-from specjax.training.run import loss_of, quick
+from specjax.training.run import cast_target, make_loss
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ("medusa", "eagle3", "mtp", "block")
@@ -70,10 +70,10 @@ def figures(kind: str, length: int, target: LanguageModel, steps: int) -> dict:
     recipe, stream = recipe_for(kind, length), np.random.default_rng(0).integers(0, target.config.vocab_size, length + 1).astype(np.int32)
     module = KINDS[kind].shape.make(recipe.head, target, stream, jax.random.key(0))
     graph, params, rest = nnx.split(module, nnx.Param, ...)
-    rule = recipe.optimizer.rule(recipe.steps)
-    batch, extra = (jnp.asarray(stream[None]), jnp.uint32(0)), (quick(target.model),)
-    state = jax.jit(rule.init)(params)
-    compiled = step_of(graph, loss_of(recipe), rule).lower(params, state, rest, batch, extra).compile()
+    optimizer = recipe.optimizer.make(recipe.steps)
+    batch, extra = (jnp.asarray(stream[None]), jnp.uint32(0)), (cast_target(target.model),)
+    state = jax.jit(optimizer.init)(params)
+    compiled = make_step(graph, make_loss(recipe), optimizer).lower(params, state, rest, batch, extra).compile()
     text = compiled.as_text()
     widths = {size for leaf in jax.tree.leaves((params, rest, extra)) for size in leaf.shape}
     assert length not in widths

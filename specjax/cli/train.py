@@ -70,15 +70,15 @@ def run(args: argparse.Namespace) -> None:
     from ..checkpoints.load import load
     from ..training.data import text_files
     from ..training.recipe import read_recipe
-    from ..training.run import check_devices, mesh_of, train
+    from ..training.run import train
 
     recipe = read_recipe(args.recipe, **{name: getattr(args, name) for name in _CHANGES})
     recipe = dataclasses.replace(recipe, model=args.model or recipe.model or "tiny-python")
-    check_devices(recipe)
+    recipe.mesh.check_devices()
     text_files(args.data) if args.data else None
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
-        target = load(recipe.model, args.dtype, mesh_of(recipe), args.revision)
+        target = load(recipe.model, args.dtype, recipe.mesh.make(), args.revision)
     try:
         train(recipe, target, args.data, output)
     except KeyboardInterrupt:

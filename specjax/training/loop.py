@@ -1,4 +1,4 @@
-"""The training loop: optax steps over deterministic batches, orbax checkpoints, exact resume, a log of JSON lines."""
+"""The training loop: optax steps over deterministic batches, with checkpoints, resume and a log."""
 
 import json
 import sys
@@ -19,17 +19,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..errors import NumericsError
 from ..parallel import sharding
-from .checkpoints import Checkpoints, alone_in, told
+from .saving import Checkpoints, lock, report_failure
 
 LOG = "log.jsonl"
-"""The name of the log in a run's directory."""
+"""The name of the log in the directory of a training."""
 
 
 def fit(
     model: nnx.Module,
     loss: Callable[..., jax.Array],
     batches: Callable[[int], Any],
-    rule: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
     steps: int,
     directory: Path,
     extra: tuple = (),
@@ -38,92 +38,116 @@ def fit(
     *,
     mesh: Mesh | None = None,
     renew: Callable[[int, nnx.Module], None] = lambda step, model: None,
-    name: Callable[[int], str] = lambda step: "",
+    describe: Callable[[int], str] = lambda step: "",
     pieces: int = 1,
 ) -> nnx.Module:
-    """Minimises ``loss(model, batch, *extra)`` for ``steps`` steps; returns the trained model. Only what is an ``nnx.Param`` is trained.
+    """Minimises ``loss(model, batch, *extra)`` and returns the trained model.
 
-    Writes ``log.jsonl``, a line for each step, and checkpoints into ``directory``. A run that finds some there goes on from the last whole
-    one, and gives, bit for bit, what it would have given without the interruption.
+    Only ``nnx.Param`` variables are trained. ``directory`` gets ``log.jsonl``, one line for each
+    step, and checkpoints. A run that finds checkpoints there continues from the newest whole one. It
+    gives, bit for bit, the result of a run without interruption.
 
     Args:
-      batches: the batch of a step, a pytree of numpy arrays, the first axis of each over windows.
-      extra: what the loss reads and does not train; on the mesh already, if there is one.
-      report: figures to log at each checkpoint.
-      every: steps between checkpoints.
-      mesh: devices, see ``parallel.make_mesh``: batches are split over "data", parameters over "model".
-      renew: called with the step and the model at the beginning and after each checkpoint, before the next batch is asked for.
-      name: what the batch of a step is, for the message where a loss is not finite.
-      pieces: in how many parts the windows of a step are computed, one after the other: what is in memory is of one.
+      batches: gives the batch of a step, a pytree of numpy arrays whose first axes are windows.
+      optimizer: the update of parameters.
+      steps: the number of steps in all, counted from the first run.
+      extra: arguments of the loss that are not trained. They are on ``mesh`` already.
+      report: gives the figures to log at each checkpoint.
+      every: the number of steps between checkpoints.
+      mesh: devices, see ``parallel.make_mesh``. Batches are split over "data", parameters over
+        "model".
+      renew: is called with the step and the model before the first batch and after each checkpoint.
+      describe: describes the batch of a step, for the error where a loss is not finite.
+      pieces: the number of equal parts of a batch that are computed one after the other, to save
+        memory.
 
-    Raises NumericsError where a loss is not finite, StorageError where the disk is full, and CheckpointError where the directory is in use
-    or holds another training. The last checkpoint is then good, and so it is after Ctrl-C.
+    Raises NumericsError where a loss is not finite, StorageError where the disk is full, and
+    CheckpointError where the directory is in use or holds another training. After these errors and
+    after Ctrl-C, the last checkpoint is good.
     """
     directory = Path(directory).resolve()
     graph, params, rest = nnx.split(model, nnx.Param, ...)
-    params, rest = placed(params, mesh), jax.tree.map(jnp.copy, rest)  # updates take over their buffers, and the model is the caller's
-
-    update = step_of(graph, loss, rule, pieces)
-    with _on(mesh), alone_in(directory), Checkpoints(directory) as checkpoints, _Bar(steps) as show:
-        state = jax.jit(rule.init)(params)
-        start, (params, state) = checkpoints.restored((params, state))
+    # Copies, because updates take over the buffers and the model is the caller's.
+    params, rest = place_parameters(params, mesh), jax.tree.map(jnp.copy, rest)
+    update = make_step(graph, loss, optimizer, pieces)
+    with _on(mesh), lock(directory), Checkpoints(directory) as checkpoints, _Bar(steps) as show:
+        state = jax.jit(optimizer.init)(params)
+        start, (params, state) = checkpoints.restore((params, state))
         renew(start, nnx.merge(graph, params, rest))
         log, began = _Log(directory / LOG, start), time.perf_counter()
         for step in range(start, steps):
             batch = batches(step)
-            params, state, value, norm = update(params, state, rest, shared(batch, mesh), extra)
+            params, state, value, norm = update(params, state, rest, place_batch(batch, mesh), extra)
             record = {"step": step + 1, "loss": float(value), "gradient_norm": float(norm)}
             if not np.isfinite([record["loss"], record["gradient_norm"]]).all():
                 raise NumericsError(
-                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}{name(step)}; "
+                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}{describe(step)}; "
                     f"the last checkpoint in {directory} is good; try a lower rate"
                 )
             now = time.perf_counter()
-            record["tokens_per_second"] = round(sum(x.size for x in jax.tree.leaves(batch) if np.ndim(x) > 1) / (now - began), 1)
-            began = now
+            tokens = sum(x.size for x in jax.tree.leaves(batch) if np.ndim(x) > 1)
+            record["tokens_per_second"], began = round(tokens / (now - began), 1), now
             if (step + 1) % every == 0 or step + 1 == steps:
                 checkpoints.save(step + 1, (params, state))
                 trained = nnx.merge(graph, params, rest)
                 record |= report(step + 1, trained)
                 renew(step + 1, trained)
                 began = time.perf_counter()
-                print(f"step {step + 1}/{steps}", *(f"{key} {_short(x)}" for key, x in record.items() if key != "step"), file=sys.stderr)
+                figures = (f"{key} {_format(value)}" for key, value in record.items() if key != "step")
+                print(f"step {step + 1}/{steps}", *figures, file=sys.stderr)
             log.write(record)
             show(record)
     return nnx.merge(graph, params, rest)
 
 
-def step_of(graph: nnx.GraphDef, loss: Callable[..., jax.Array], rule: optax.GradientTransformation, pieces: int = 1) -> Callable:
-    """One step, compiled: ``(params, state, rest, batch, extra)`` to the next parameters and state of the optimizer, whose buffers it takes
-    over, the loss before the step and the norm of its gradient."""
+def make_step(
+    graph: nnx.GraphDef, loss: Callable[..., jax.Array], optimizer: optax.GradientTransformation, pieces: int = 1
+) -> Callable:
+    """The compiled function of one step.
+
+    It maps ``(params, state, rest, batch, extra)`` to new parameters, the new state of the
+    optimizer, the loss before the step and the norm of its gradient. It takes over the buffers of
+    ``params`` and ``state``.
+    """
 
     @jax.jit(donate_argnums=(0, 1))
     def update(params, state, rest, batch, extra):
-        of_part = lambda part: jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), part, *extra))(params)
-        value, gradients = of_part(batch) if pieces == 1 else _mean(of_part, batch, pieces)
-        updates, state = rule.update(gradients, state, params)
+        differentiate = lambda part: jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), part, *extra))(params)
+        value, gradients = differentiate(batch) if pieces == 1 else _mean_of_pieces(differentiate, batch, pieces)
+        updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
 
     return update
 
 
-def _mean(function: Callable, batch, pieces: int):
-    """The mean of ``function`` over equal parts of a batch; what has no windows is in all of them."""
-    split = {True: lambda x: x.reshape(pieces, -1, *x.shape[1:]), False: lambda x: jnp.broadcast_to(x, (pieces, *x.shape))}
-    parts = jax.tree.map(lambda x: split[jnp.ndim(x) > 0](x), batch)
-    first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts)))
+def _mean_of_pieces(function: Callable, batch, pieces: int):
+    """The mean of ``function`` over equal parts of a batch. All parts hold the batch's scalars."""
+
+    def split(x):
+        return x.reshape(pieces, -1, *x.shape[1:]) if jnp.ndim(x) else jnp.broadcast_to(x, pieces)
+
+    parts = jax.tree.map(split, batch)
+    shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts))
+    first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     total, _ = jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, function(part)), None), first, parts)
     return jax.tree.map(lambda x: x / pieces, total)
 
 
-def placed(params: nnx.State, mesh: Mesh | None) -> nnx.State:
+def place_parameters(params: nnx.State, mesh: Mesh | None) -> nnx.State:
     """Copies of parameters, split over the mesh by ``parallel.RULES``."""
-    copy = lambda param: jnp.copy(param[...]) if mesh is None else jax.device_put(jnp.copy(param[...]), sharding(param, mesh))
-    return nnx.from_flat_state([(path, param.replace(copy(param))) for path, param in nnx.to_flat_state(params)])
+
+    def copy(param):
+        copied = jnp.copy(param[...])
+        return param.replace(copied if mesh is None else jax.device_put(copied, sharding(param, mesh)))
+
+    return nnx.from_flat_state([(path, copy(param)) for path, param in nnx.to_flat_state(params)])
 
 
-def shared(batch, mesh: Mesh | None):
-    """A batch on the devices, its first axis split over "data". Every process has all of it and puts up its own part."""
+def place_batch(batch, mesh: Mesh | None):
+    """A batch on the devices, its first axis split over "data".
+
+    Every process holds the whole batch and places its own part.
+    """
 
     def put(x):
         x = np.asarray(x)
@@ -136,18 +160,21 @@ def shared(batch, mesh: Mesh | None):
 
 
 class _Log:
-    """One JSON object a line. What an interrupted run wrote after its last checkpoint is dropped: those steps are done again."""
+    """The log, one JSON object a line.
+
+    Lines after step ``start`` are dropped, because the resumed run does these steps again.
+    """
 
     def __init__(self, path: Path, start: int):
         kept = [line for line in path.read_text().splitlines() if _step(line) <= start] if path.exists() else []
-        with told(path.parent, path.name):
+        with report_failure(path.parent, path.name):
             path.write_text("".join(f"{line}\n" for line in kept))
         self.path = path
 
     def write(self, record: dict) -> None:
         if jax.process_index():
-            return  # the first process writes for all
-        with told(self.path.parent, self.path.name), self.path.open("a") as file:
+            return  # The first process writes for all.
+        with report_failure(self.path.parent, self.path.name), self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
 
@@ -155,7 +182,7 @@ def _step(line: str) -> float:
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError):
-        return float("inf")  # half a line
+        return float("inf")  # The line was not finished.
 
 
 def _on(mesh: Mesh | None):
@@ -163,11 +190,18 @@ def _on(mesh: Mesh | None):
 
 
 class _Bar:
-    """A progress bar on a terminal; entering gives what to tell each step's record."""
+    """A progress bar on a terminal. Its context is a function that shows the record of a step."""
 
     def __init__(self, steps: int):
-        columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        console, hidden = Console(stderr=True), not sys.stderr.isatty()
+        self.progress = Progress(*columns, console=console, transient=True, disable=hidden)
         self.steps, self.last = steps, {}
 
     def __enter__(self):
@@ -176,7 +210,8 @@ class _Bar:
 
         def show(record: dict) -> None:
             self.last |= {key: value for key, value in record.items() if key not in ("step", "gradient_norm")}
-            text = ", ".join(f"{key.replace('_per_second', '/s')} {_short(value)}" for key, value in self.last.items())
+            figures = (f"{key.replace('_per_second', '/s')} {_format(value)}" for key, value in self.last.items())
+            text = ", ".join(figures)
             self.progress.update(task, completed=record["step"], description=text)
 
         return show
@@ -185,5 +220,5 @@ class _Bar:
         return self.progress.__exit__(*error)
 
 
-def _short(value) -> str:
+def _format(value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

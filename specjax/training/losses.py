@@ -1,4 +1,10 @@
-"""Losses over windows of tokens, in nats: of language models, and the ways to compare a draft's scores with the target's."""
+"""Losses over windows of tokens, in nats.
+
+Cross-entropies of language models, and divergences between the distributions of a target and a
+draft.
+"""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +13,12 @@ import optax
 from ..models.attention import Seen
 from ..models.decoder import Decoder, Output
 
-_SCORES = 1 << 25
-"""How many logits are in memory at a time; more rows than that go piece by piece, and are computed again for the gradient."""
+MOST_LOGITS = 1 << 25
+"""The number of logits that ``map_pieces`` keeps in memory at a time."""
 
 
 def forward(model: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) -> Output:
-    """The forward of tokens int32 [B, S] without a cache."""
+    """The model's output for tokens int32 [B, S], without a cache."""
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     return model(tokens, positions, Seen.causal(tokens.shape[1]), taps=taps)
 
@@ -23,20 +29,38 @@ def scores(model: Decoder, tokens: jax.Array) -> jax.Array:
 
 
 def next_token(model: Decoder, window: jax.Array) -> jax.Array:
-    """Cross-entropy of each token of ``window`` int32 [B, S + 1] given those before it."""
+    """The mean cross-entropy of the tokens of ``window`` int32 [B, S + 1], given the text before."""
     return optax.softmax_cross_entropy_with_integer_labels(scores(model, window[:, :-1]), window[:, 1:]).mean()
 
 
 def distillation(draft: Decoder, window: jax.Array, target: Decoder) -> jax.Array:
-    """Forward KL from the target's next-token distribution to the draft's (DistillSpec, Zhou et al. 2024, section 3)."""
+    """The mean forward KL from the target's next-token distribution to the draft's.
+
+    DistillSpec, 2310.08461, section 3. No gradient flows into the target.
+    """
     return forward_kl(jax.lax.stop_gradient(scores(target, window[:, :-1])), scores(draft, window[:, :-1])).mean()
 
 
-# Each of the following takes logits p of the target and q of the draft, [..., V], and returns [...].
+def cross_entropy(
+    q: jax.Array, label: jax.Array, target: Decoder, target_hidden: jax.Array, teacher: float
+) -> jax.Array:
+    """The cross-entropy [B, N] of logits ``q`` [B, N, V] with the text and with the target.
+
+    Args:
+      label: the tokens of the text, int32 [B, N].
+      target_hidden: the target's hidden states that predict these tokens, [B, N, E].
+      teacher: the share of the target's distribution; 1 - ``teacher`` is the share of the text.
+    """
+    hard = optax.softmax_cross_entropy_with_integer_labels(q, label) if teacher < 1 else 0.0
+    soft = soft_cross_entropy(target.logits(target_hidden), q) if teacher > 0 else 0.0
+    return (1 - teacher) * hard + teacher * soft
+
+
+# The following take logits p of the target and q of the draft, [..., V], and return [...].
 
 
 def soft_cross_entropy(p: jax.Array, q: jax.Array) -> jax.Array:
-    """Cross-entropy of q under the target's distribution: forward KL and the target's entropy, of which q has no part."""
+    """The cross-entropy of Q under P: KL(P || Q) plus the entropy of P, which is constant in q."""
     return jax.nn.logsumexp(q, -1) - (jax.nn.softmax(p) * q).sum(-1)
 
 
@@ -52,12 +76,15 @@ def reverse_kl(p: jax.Array, q: jax.Array) -> jax.Array:
 
 
 def acceptance(p: jax.Array, q: jax.Array) -> jax.Array:
-    """How probable it is that a token drawn from Q is accepted: the sum of min(P, Q) (Leviathan et al. 2023, theorem 3.5)."""
+    """The probability that a token drawn from Q is accepted: the sum of min(P, Q).
+
+    Leviathan et al., 2211.17192, theorem 3.5.
+    """
     return jnp.minimum(jax.nn.softmax(p), jax.nn.softmax(q)).sum(-1)
 
 
 def total_variation(p: jax.Array, q: jax.Array) -> jax.Array:
-    """Half the sum of |P - Q|, which is how probable it is that a token is rejected."""
+    """Half the sum of |P - Q|: the probability that a token drawn from Q is rejected."""
     return 0.5 * jnp.abs(jax.nn.softmax(p) - jax.nn.softmax(q)).sum(-1)
 
 
@@ -67,24 +94,38 @@ def lk_alpha(p: jax.Array, q: jax.Array) -> jax.Array:
 
 
 def lk_lambda(p: jax.Array, q: jax.Array, scale: float, fall: float) -> jax.Array:
-    """From forward KL where little is accepted to total variation where much is: w KL + (1 - w) (1 - A), with w = scale exp(-fall A), of
-    which no derivative is taken (LK losses, 2602.23881)."""
+    """A mix of forward KL, while acceptance A is low, and total variation, once it is high.
+
+    w KL + (1 - w) (1 - A), with w = scale exp(-fall A), through which no gradient flows (LK losses,
+    2602.23881).
+    """
     accepted = acceptance(p, q)
     w = scale * jnp.exp(-fall * jax.lax.stop_gradient(accepted))
     return w * forward_kl(p, q) + (1 - w) * (1 - accepted)
 
 
-def in_pieces(function, vocab_size: int, *arrays: jax.Array) -> jax.Array:
-    """``function(*arrays)`` of arrays [B, N, ...], a value [B, N] for each row, with no more than ``_SCORES`` logits at a time."""
+def weighted_mean(values: jax.Array, weights: jax.Array) -> jax.Array:
+    """The mean of ``values`` with ``weights`` of the same shape; 0 where all weights are 0."""
+    weights = weights.astype(jnp.float32)
+    return (values * weights).sum() / jnp.maximum(weights.sum(), 1e-9)
+
+
+def map_pieces(function: Callable[..., jax.Array], vocab_size: int, *arrays: jax.Array) -> jax.Array:
+    """Computes ``function(*arrays)`` [B, N] of arrays [B, N, ...] with little memory.
+
+    ``function`` makes logits over ``vocab_size`` tokens in each row. Where that is more than
+    ``MOST_LOGITS`` in all, the rows go piece by piece, and their logits are computed again for the
+    gradient.
+    """
     B, N = arrays[0].shape[:2]
-    size = max(1, min(N, _SCORES // (B * vocab_size)))
+    size = max(1, min(N, MOST_LOGITS // (B * vocab_size)))
     if size == N:
         return function(*arrays)
     count = -(-N // size)
 
-    def pieces(x):  # [count, B, size, ...]
+    def split(x):  # [count, B, size, ...]
         x = jnp.pad(x, [(0, count * size - N if axis == 1 else 0) for axis in range(x.ndim)])
         return jnp.moveaxis(x.reshape(B, count, size, *x.shape[2:]), 1, 0)
 
-    values = jax.lax.map(jax.checkpoint(lambda part: function(*part)), tuple(map(pieces, arrays)))
+    values = jax.lax.map(jax.checkpoint(lambda part: function(*part)), tuple(map(split, arrays)))
     return jnp.moveaxis(values, 0, 1).reshape(B, count * size)[:, :N]

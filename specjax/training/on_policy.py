@@ -1,76 +1,87 @@
-"""Text to train on, written by a model with this library's own engine, and the acceptance of what was trained."""
+"""Decoding during training: writes text to train on, and measures a drafter's acceptance."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from flax import nnx
 
 from ..checkpoints.load import LanguageModel
 from ..drafters import method_for_head
 from ..generate import Generator
-from ..heads import Head
 from ..stats import total
+from .kinds import KINDS
 
 _ROWS = 16
-"""Prompts decoded together."""
+"""The number of prompts that are decoded together."""
 
 
 class Writer:
-    """Windows of a beginning taken from a stream and its continuation by a model. Compiles once for all parameters.
+    """Makes windows from beginnings that are cut from a stream and continued by a model.
+
+    The decoding loop is compiled once for all parameters.
 
     Attributes:
-      writer: the model that continues, its tokenizer the target's.
-      stream: where the beginnings come from.
-      length: a window holds a token more; a quarter of it is the beginning.
-      temperature: at which the continuation is drawn.
+      generator: decodes with the model that writes.
+      stream: the tokens from which beginnings are cut.
+      length: the length of a window without its last token. A quarter of it is the beginning.
+      temperature: the temperature of sampling.
     """
 
-    def __init__(self, writer: LanguageModel, stream: np.ndarray, length: int, temperature: float = 1.0):
-        self.generator = Generator(writer, "none")
+    def __init__(self, model: LanguageModel, stream: np.ndarray, length: int, temperature: float = 1.0):
+        self.generator = Generator(model, "none")
         self.stream, self.length, self.temperature = stream, length, temperature
 
-    def __call__(self, count: int, seed: int, model=None) -> np.ndarray:
-        """Int32 [count, length + 1]; ``model`` takes the writer's place, with parameters of the same shapes. The same for a seed and model."""
-        if model is not None:
-            self.generator.session.target = _of(self.generator.target, model)
-        prompt, written = max(self.length // 4, 1), []
-        starts = np.random.default_rng(seed).integers(0, self.stream.size - prompt, -(-count // _ROWS) * _ROWS)
-        for i in range(0, starts.size, _ROWS):
-            beginnings = [self.stream[s : s + prompt].tolist() for s in starts[i : i + _ROWS]]
-            seeds = [seed * starts.size + i + row for row in range(_ROWS)]
-            options = dict(max_new_tokens=self.length + 1 - prompt, temperature=self.temperature, seed=seeds, ignore_eos=True)
-            results = self.generator(beginnings, **options)
-            written += [[*r.prompt_token_ids, *r.token_ids] for r in results]
-        return np.array(written[:count], np.int32)
+    def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> np.ndarray:
+        """The windows int32 [count, length + 1]. They depend on the seed and the parameters alone.
+
+        Args:
+          count: the number of windows.
+          seed: draws beginnings and continuations.
+          module: parameters that replace the model's, with the same shapes.
+        """
+        if module is not None:
+            self.generator.update(module)
+        prompt, windows = max(self.length // 4, 1), []
+        padded = -(-count // _ROWS) * _ROWS
+        starts = np.random.default_rng(seed).integers(0, self.stream.size - prompt, padded)
+        for i in range(0, padded, _ROWS):
+            results = self.generator(
+                [self.stream[s : s + prompt].tolist() for s in starts[i : i + _ROWS]],
+                max_new_tokens=self.length + 1 - prompt,
+                temperature=self.temperature,
+                seed=[seed * padded + i + row for row in range(_ROWS)],
+                ignore_eos=True,
+            )
+            windows += [[*result.prompt_token_ids, *result.token_ids] for result in results]
+        return np.array(windows[:count], np.int32)
 
 
-class Acceptance:
-    """The measured mean acceptance length of a drafter in training, on prompts that are held out. Compiles once for all its parameters.
+class MeasuredAcceptance:
+    """Measures the mean acceptance length of a drafter on held-out prompts.
+
+    The decoding loop is compiled once for all parameters of the drafter.
 
     Args:
-      target: the model it drafts for.
-      kind: of the drafter, see ``kinds.KINDS``.
+      target: the model that the drafter drafts for.
+      kind: the kind of the drafter, see ``kinds.KINDS``.
       prompts: token ids.
-      tokens: how many follow each prompt, greedily.
+      tokens: the number of new tokens for each prompt, decoded greedily.
     """
 
     def __init__(self, target: LanguageModel, kind: str, prompts: Sequence[list[int]], tokens: int = 64):
-        self.target, self.kind, self.prompts, self.tokens = target, kind, list(prompts), tokens
-        self.method = "draft_model" if kind == "draft" else method_for_head(kind)
+        self.target, self.kind, self.prompts, self.tokens = target, KINDS[kind], list(prompts), tokens
+        self.method = method_for_head(kind) if self.kind.is_head else "draft_model"
         self.generator = None
 
-    def __call__(self, module) -> float | None:
-        """Tokens for each call of the target; None where no prompt is given, or no method drafts with this kind."""
+    def __call__(self, module: nnx.Module) -> float | None:
+        """The number of tokens for each call of the target; None without prompts."""
         if not self.prompts:
             return None
         if self.generator is None:
-            draft = _of(self.target, module) if self.kind == "draft" else Head(module, module.config, self.kind)
+            draft = self.kind.wrap(module, self.target, self.kind.name)
             self.generator = Generator(self.target, self.method, draft)
         else:
-            session, V = self.generator.session, self.target.config.vocab_size
-            session.parameters = self.generator.drafter.parameters(module, V)
+            vocab_size = self.target.config.vocab_size
+            self.generator.session.parameters = self.generator.drafter.parameters(module, vocab_size)
         results = self.generator(self.prompts, max_new_tokens=self.tokens, ignore_eos=True)
         return total([result.stats for result in results]).mean_acceptance_length
-
-
-def _of(like: LanguageModel, model) -> LanguageModel:
-    return LanguageModel(model, model.config, like.tokenizer, like.name)

@@ -1,4 +1,4 @@
-"""The rules by which parameters change: AdamW as in the papers, or Muon for hidden matrices."""
+"""Optimizers: AdamW, as in the papers, or Muon for hidden matrices."""
 
 import dataclasses
 
@@ -6,27 +6,32 @@ import jax
 import optax
 
 from ..errors import RequestError
+from .numbers import number
 
 _NAMES = ("muon", "adamw")
 _VOCABULARY = {"embed", "head", "first", "second"}
-"""Parameters whose rows are tokens: they stay with Adam."""
+"""Names of parameters whose rows are tokens. Adam updates them under Muon, too."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """How parameters change. The rate rises over ``warmup`` steps to ``rate``, stays, and falls to zero over the last ``decay`` of all steps.
+    """The update of parameters. Its fields are the keys of [optimizer].
+
+    The learning rate rises to ``rate`` over ``warmup`` steps, stays there, and falls to zero over
+    the last steps.
 
     Attributes:
-      name: "adamw", or "muon" for hidden matrices and Adam for the rest, which learns more in few steps.
-      rate: the highest.
-      warmup: in steps.
-      decay: a fraction of all steps.
-      clip: the global norm that gradients are scaled down to.
-      weight_decay: of matrices under Muon, of everything under AdamW.
+      name: "adamw", or "muon" for hidden matrices with Adam for the rest, which learns more in few
+        steps.
+      rate: the highest learning rate.
+      warmup: the number of steps in which the rate rises.
+      decay: the fraction of all steps in which the rate falls.
+      clip: the global norm to which larger gradients are scaled down.
+      weight_decay: the decay of matrices under Muon, and of all parameters under AdamW.
     """
 
     name: str = "muon"
-    rate: float = 3e-3
+    rate: float = number(3e-3, 0, 10.0)
     warmup: int = 50
     decay: float = 0.4
     clip: float = 1.0
@@ -38,8 +43,11 @@ class Optimizer:
         if not (self.rate > 0 and self.clip > 0 and self.warmup >= 0 and 0 <= self.decay <= 1):
             raise RequestError("optimizer: rate and clip must be above 0, warmup from 0, and decay from 0 to 1")
 
-    def rule(self, steps: int) -> optax.GradientTransformation:
-        """The optax transformation. Until the fall begins a run does not depend on ``steps``."""
+    def make(self, steps: int) -> optax.GradientTransformation:
+        """The optax transformation for ``steps`` steps.
+
+        Before the rate falls, the updates do not depend on ``steps``.
+        """
         hold = max(int(steps * (1 - self.decay)) - self.warmup, 0)
         fall = max(steps - self.warmup - hold, 1)
         rate = optax.join_schedules(
@@ -51,21 +59,26 @@ class Optimizer:
             [self.warmup, self.warmup + hold],
         )
         if self.name == "adamw":
-            return optax.chain(optax.clip_by_global_norm(self.clip), optax.adamw(rate, b1=0.9, b2=0.95, weight_decay=self.weight_decay))
-        muon = optax.contrib.muon(
-            rate,
-            consistent_rms=0.2,
-            ns_steps=4,
-            preconditioning="aol",
-            weight_decay=self.weight_decay,
-            adam_b2=0.95,
-            muon_weight_dimension_numbers=_matrices,
-        )
-        return optax.chain(optax.clip_by_global_norm(self.clip), muon)
+            update = optax.adamw(rate, b1=0.9, b2=0.95, weight_decay=self.weight_decay)
+        else:
+            update = optax.contrib.muon(
+                rate,
+                consistent_rms=0.2,
+                ns_steps=4,
+                preconditioning="aol",
+                weight_decay=self.weight_decay,
+                adam_b2=0.95,
+                muon_weight_dimension_numbers=_select_hidden_matrices,
+            )
+        return optax.chain(optax.clip_by_global_norm(self.clip), update)
 
 
-def _matrices(params):
-    """Marks hidden matrices for Muon."""
-    dims = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=0)
-    hidden = lambda path, x: x.ndim == 2 and not _VOCABULARY & {str(getattr(key, "key", key)) for key in path}
-    return jax.tree_util.tree_map_with_path(lambda path, x: dims if hidden(path, x) else None, params)
+def _select_hidden_matrices(params):
+    """The axes of each hidden matrix, for Muon; None for parameters that Adam updates."""
+    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=0)
+
+    def select(path, x):
+        names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+        return axes if x.ndim == 2 and not _VOCABULARY.intersection(names) else None
+
+    return jax.tree_util.tree_map_with_path(select, params)

@@ -1,184 +1,192 @@
-"""Recipes: what to train and how, as TOML files and as frozen dataclasses of the same keys."""
+"""Recipes: the options of a training, in TOML files and in frozen dataclasses of the same keys."""
 
 import dataclasses
 import difflib
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
+
 from ..errors import RequestError
-from .kinds import KINDS
+from ..parallel import make_mesh
+from .kinds import KINDS, Shape
+from .numbers import check_numbers, number
 from .optimizers import Optimizer
 
-_DATA = ("", "target", "draft")
+_WRITERS = ("", "target", "draft")
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshShape:
-    """Devices: windows of a batch are split over ``data``, parameters over ``model``."""
+    """The devices of a training. Its fields are the keys of [mesh].
 
-    data: int = 1
-    model: int = 1
+    Attributes:
+      data: the number of parts into which the windows of a batch are split.
+      model: the number of parts into which the parameters are split.
+    """
+
+    data: int = number(1, 1, 10**5)
+    model: int = number(1, 1, 10**5)
+
+    def check_devices(self) -> None:
+        """Raises RequestError where the mesh has more devices than there are."""
+        devices, present = self.data * self.model, jax.device_count()
+        if devices > present:
+            raise RequestError(
+                f"the recipe's mesh needs {devices} devices and there are {present}; lower data or model in [mesh]"
+            )
+
+    def make(self) -> Mesh | None:
+        """The mesh, or None for a single device."""
+        return None if self.data == self.model == 1 else make_mesh(self.data, self.model)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What to train and how; the tables of a TOML file are its dataclasses.
+    """The options of a training. The tables of a TOML file are its dataclasses.
 
     Attributes:
-      kind: one of ``kinds.KINDS``.
-      head, loss: its shape and its loss, see ``kinds``.
-      optimizer, mesh: see there.
+      kind: a name in ``kinds.KINDS``.
+      head: the shape of the drafter, see ``Kind.shape``.
+      loss: see ``Kind.loss``.
+      optimizer, mesh: see their classes.
       model: the target, where the command names none.
-      dtype: in which the drafter is computed; its parameters stay in float32.
-      steps: in all.
-      batch, length: windows of a step, and the tokens of each.
-      seed: of parameters, batches and whatever else is random.
-      every: steps between checkpoints, and between measurements of acceptance.
-      prompts: how many held-out prompts to measure acceptance on; 0 for none.
-      on_policy: who writes the text, anew after each checkpoint, from beginnings in the data: "target", or "draft", the drafter itself
-        (DistillSpec); by default the data is taken as it is.
+      dtype: the type in which the drafter is computed; its parameters stay in float32.
+      steps: the number of steps in all.
+      batch: the number of windows in a step.
+      length: the number of tokens in a window.
+      seed: draws parameters, batches and the random parts of losses.
+      every: the number of steps between checkpoints, each with a measurement of acceptance.
+      prompts: the number of held-out prompts on which acceptance is measured; 0 for none.
+      on_policy: "target" or "draft", the model that continues beginnings of the data to make the
+        text, anew after each checkpoint (DistillSpec, 2310.08461). Empty for the data as it is.
     """
 
     kind: str
-    head: Any
+    head: Shape
     loss: Any
     optimizer: Optimizer = Optimizer()
     mesh: MeshShape = MeshShape()
     model: str = ""
     dtype: str = "float32"
-    steps: int = 600
-    batch: int = 8
-    length: int = 256
-    seed: int = 0
-    every: int = 100
-    prompts: int = 16
+    steps: int = number(600, 1, 10**8)
+    batch: int = number(8, 1, 10**5)
+    length: int = number(256, 1)
+    seed: int = number(0, 0, 2**32 - 1)
+    every: int = number(100, 1)
+    prompts: int = number(16, 0, 10**5)
     on_policy: str = ""
 
     def __post_init__(self):
-        for name, part in {"": self, "head": self.head, "loss": self.loss, "optimizer": self.optimizer, "mesh": self.mesh}.items():
-            _check_range(part, f"[{name}] " if name else "", _MOST[name])
-        if self.on_policy not in _DATA:
+        check_numbers(self)
+        for name in ("head", "loss", "optimizer", "mesh"):
+            check_numbers(vars(self)[name], f"[{name}] ")
+        if self.on_policy not in _WRITERS:
             raise RequestError(f"on_policy {self.on_policy!r} is unknown; use target or draft")
-        if self.on_policy == "draft" and self.kind != "draft":
+        if self.on_policy == "draft" and KINDS[self.kind].is_head:
             raise RequestError(
-                f"on_policy 'draft' needs a drafter that writes text by itself; use it for kind draft, and 'target' for {self.kind}"
+                "on_policy 'draft' needs a drafter that writes text by itself; "
+                f"use it for kind draft, and 'target' for {self.kind}"
             )
         if self.dtype not in ("float32", "bfloat16"):
             raise RequestError(f"dtype {self.dtype!r} is unknown; use float32 or bfloat16")
-        if self.mesh.data < 1 or self.mesh.model < 1 or self.batch % self.mesh.data:
-            raise RequestError(f"batch {self.batch} cannot be split over data = {self.mesh.data} devices; use a multiple")
-        modules = self.head.modules
-        if modules > self.reach:
-            raise RequestError(f"[loss] steps = {self.reach} leaves out some of the {modules} modules; use {modules} or more")
-        if self.length <= self.reach:
-            raise RequestError(f"length {self.length} is too short for a drafter that reaches {self.reach} tokens ahead; use a longer one")
-
-    @property
-    def reach(self) -> int:
-        """How many tokens ahead the loss looks."""
-        return self.head.reach(self.loss)
+        if self.batch % self.mesh.data:
+            raise RequestError(
+                f"batch {self.batch} cannot be split over data = {self.mesh.data} devices; use a multiple"
+            )
+        modules, reach = self.head.modules, self.head.reach(self.loss)
+        if modules > reach:
+            raise RequestError(
+                f"[loss] steps = {reach} leaves out some of the {modules} modules; use {modules} or more"
+            )
+        if self.length <= reach:
+            raise RequestError(
+                f"length {self.length} is too short for a drafter that reaches {reach} tokens ahead; "
+                f"{reach + 1} is the least"
+            )
 
 
 def read_recipe(name: str | Path, **changes) -> Recipe:
-    """The recipe of a kind, with its defaults, or of a TOML file, with the top-level ``changes`` that are not None.
+    """The recipe of a TOML file, or the default recipe of a kind.
 
-    Raises RequestError for a file that cannot be read, unknown keys and values that do not fit, by their names.
+    Args:
+      name: the file or the kind.
+      changes: top-level keys with other values; None leaves the recipe's value.
+
+    Raises RequestError for an unreadable file, unknown keys and values that do not fit.
     """
     if str(name) in KINDS:
         table, where = {"kind": str(name)}, f"recipe {name}"
     else:
-        table, where = _toml(Path(name)), str(name)
-    return recipe_of(table | {key: value for key, value in changes.items() if value is not None}, where)
+        table, where = _read_toml(Path(name)), str(name)
+    return make_recipe(table | {key: value for key, value in changes.items() if value is not None}, where)
 
 
-def recipe_of(table: dict, where: str) -> Recipe:
-    """The recipe of a parsed TOML file."""
+def make_recipe(table: dict, where: str) -> Recipe:
+    """The recipe of a parsed TOML file. ``where`` stands at the beginning of error messages.
+
+    Raises RequestError for unknown keys and values that do not fit.
+    """
     kind = table.get("kind")
     if kind not in KINDS:
-        raise RequestError(f"{where}: kind {kind!r} is unknown; use one of {', '.join(KINDS)}" + _near(str(kind), KINDS))
+        raise RequestError(
+            f"{where}: kind {kind!r} is unknown; use one of {', '.join(KINDS)}" + _suggest(str(kind), KINDS)
+        )
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
-    made = {name: _made(made_of, table.get(name, {}), f"{where}: [{name}]") for name, made_of in parts.items()}
-    return _made(Recipe, {"kind": kind} | table | made, where)
+    made = {name: _make(part, table.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
+    return _make(Recipe, {"kind": kind} | table | made, where)
 
 
-_MOST = {
-    "": {"steps": 10**8, "batch": 10**5, "seed": 2**32 - 1, "prompts": 10**5},
-    "head": {
-        "num_heads": 256,
-        "num_layers": 256,
-        "modules": 64,
-        "num_taps": 256,
-        "block_size": 1024,
-        "markov_rank": 10**5,
-        "hidden_size": 10**5,
-    },
-    "loss": {"steps": 64, "decay": 1.0, "teacher": 1.0, "anchors": 10**6},
-    "optimizer": {"rate": 10.0},
-    "mesh": {"data": 10**5, "model": 10**5},
-}
-"""The largest numbers, by table: beyond them nothing sensible can be meant, and memory or time would run out without a word."""
-
-_LEAST = {"prompts": 0, "warmup": 0}
-"""The smallest ones, where they are not 1, or the default if that is less."""
-
-
-def _check_range(part: Any, where: str, most: dict) -> None:
-    """Raises RequestError for a number that is too small or too large, by its name."""
-    for field in dataclasses.fields(part):
-        value, name = getattr(part, field.name), where + field.name
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            continue
-        least = _LEAST.get(field.name, min(field.default, 1) if field.type is int else 0)
-        if not value >= least:  # nor is "not a number"
-            raise RequestError(f"{name} {value} is too small; {least} is the least")
-        if value > most.get(field.name, float("inf")):
-            raise RequestError(f"{name} {value} is too large; {most[field.name]} is the most")
-
-
-def _made(made_of: type, table: Any, where: str):
+def _make(options: type, table: Any, where: str):
     """A dataclass from a table of its fields."""
-    if dataclasses.is_dataclass(table):
-        return table
     if not isinstance(table, dict):
         raise RequestError(f"{where} must be a table, not {table!r}")
-    fields = {field.name: field for field in dataclasses.fields(made_of)}
+    fields = {field.name: field for field in dataclasses.fields(options)}
     for key, value in table.items():
         if key not in fields:
-            raise RequestError(f"{where}: key {key!r} is unknown" + (_near(key, fields) or f"; use {', '.join(fields)}"))
-        if not _fits(value, fields[key].type):
-            raise RequestError(f"{where}: {key} = {value!r} is not {_NAMES[fields[key].type]}")
+            near = _suggest(key, fields) or f"; use {', '.join(fields)}"
+            raise RequestError(f"{where}: key {key!r} is unknown{near}")
+        name, fits = _TYPES.get(fields[key].type, ("", lambda value: True))
+        if not fits(value):
+            raise RequestError(f"{where}: {key} = {value!r} is not {name}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     try:
-        return made_of(**values)
+        return options(**values)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from None
 
 
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", tuple[int, ...]: "a list of whole numbers"}
+def _is_whole(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _fits(value, kind) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == tuple[int, ...]:
-        return isinstance(value, list | tuple) and all(_fits(x, int) for x in value)
-    return not isinstance(kind, type) or kind not in _NAMES or isinstance(value, kind)
+_TYPES = {
+    int: ("a whole number", _is_whole),
+    float: ("a number", lambda value: _is_whole(value) or isinstance(value, float)),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    str: ("a string", lambda value: isinstance(value, str)),
+    tuple[int, ...]: (
+        "a list of whole numbers",
+        lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
+    ),
+}
+"""For each type of a field its name in messages, and whether a value fits."""
 
 
-def _near(key: str, names) -> str:
+def _suggest(key: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(key, list(names), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _toml(path: Path) -> dict:
+def _read_toml(path: Path) -> dict:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RequestError(
-            f"no recipe {str(path)!r}: neither a kind ({', '.join(KINDS)}) nor a TOML file" + _near(str(path), KINDS)
+            f"no recipe {str(path)!r}: neither a kind ({', '.join(KINDS)}) nor a TOML file" + _suggest(str(path), KINDS)
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RequestError(f"{path}: not readable as TOML ({error})") from None

@@ -51,10 +51,10 @@ def random_head(kind, config, seed: int = 0, scale: float = 0.16):
 
 def on_mesh(module: nnx.Module, mesh: jax.sharding.Mesh) -> nnx.Module:
     """The module with its parameters split over the mesh, as loading with a mesh splits them."""
-    from specjax.training.loop import placed  # importing orbax takes seconds
+    from specjax.training.loop import place_parameters  # importing orbax takes seconds
 
     graph, params = nnx.split(module)
-    return nnx.merge(graph, placed(params, mesh))
+    return nnx.merge(graph, place_parameters(params, mesh))
 
 
 def byte_tokenizer(vocab_size: int = 61, first: int = 0) -> PreTrainedTokenizerFast:

@@ -10,8 +10,8 @@ from support.models import TINY, language_model, tiny_model
 from specjax.models import attention
 from specjax.planning import hlo
 from specjax.training.kinds import KINDS
-from specjax.training.recipe import recipe_of
-from specjax.training.run import loss_of
+from specjax.training.recipe import make_recipe
+from specjax.training.run import make_loss
 
 LENGTH, REACH = 512, 16
 """Wider than anything in the model. Losses leave out up to so many rows at the end."""
@@ -26,16 +26,22 @@ HEADS = {
     "block": dict(num_layers=1, block_size=8, taps=[0, 1]),
     "draft": dict(num_layers=1),
 }
-LOSSES = {"eagle3": dict(steps=3), "mtp": dict(steps=2), "block": dict(anchors=LENGTH // 8)}  # as many places in blocks as tokens
+LOSSES = {
+    "eagle3": dict(steps=3),
+    "mtp": dict(steps=2),
+    "block": dict(anchors=LENGTH // 8),
+}  # as many places in blocks as tokens
 
 
 def compiled_gradient(kind: str) -> str:
     """The optimised program of the loss and its gradient on one window."""
-    recipe = recipe_of(dict(kind=kind, batch=1, length=LENGTH, head=HEADS[kind], loss=LOSSES.get(kind, {})), "test")
+    recipe = make_recipe(dict(kind=kind, batch=1, length=LENGTH, head=HEADS[kind], loss=LOSSES.get(kind, {})), "test")
     window = np.arange(LENGTH + 1, dtype=np.int32)[None] % 61
     module = recipe.head.make(TARGET, window[0], jax.random.key(0))
     graph, params, rest = nnx.split(module, nnx.Param, ...)
-    loss = lambda params, target, window: loss_of(recipe)(nnx.merge(graph, params, rest), (window, jnp.uint32(0)), target)
+    loss = lambda params, target, window: make_loss(recipe)(
+        nnx.merge(graph, params, rest), (window, jnp.uint32(0)), target
+    )
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         return jax.jit(jax.value_and_grad(loss)).lower(params, TARGET.model, window).compile().as_text()
 
@@ -51,7 +57,9 @@ def dense(nodes: int) -> jax.Array:
     return jnp.tril(jnp.ones((nodes, nodes), bool))
 
 
-@pytest.mark.parametrize(("owner", "name", "fault"), [(attention.Seen, "causal", staticmethod(dense)), (attention, "PAST_CHUNK", 2 * LENGTH)])
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"), [(attention.Seen, "causal", staticmethod(dense)), (attention, "PAST_CHUNK", 2 * LENGTH)]
+)
 def test_a_mask_and_scores_are_noticed(monkeypatch, owner, name, fault):
     """A triangle in the place of ``Seen``, and one chunk in the place of many."""
     monkeypatch.setattr(owner, name, fault)

@@ -1,0 +1,167 @@
+"""Block heads: DFlash (2602.06036), JetSpec (2606.18394) and DSpark (2607.05147)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ...checkpoints.load import LanguageModel
+from ...errors import RequestError
+from ...heads import BlockConfig, BlockHead
+from ...heads.block import MARKOV
+from ...heads.unrolled import read_target
+from ...models.attention import Seen
+from ...models.decoder import Decoder, Output
+from ..losses import forward_kl, map_pieces, total_variation, weighted_mean
+from ..numbers import number
+from .shared import Kind, Shape, check_taps, copy_layers, spare_token, with_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockShape(Shape):
+    """A random block head.
+
+    The output is the target's. The norm before it starts as the target's.
+
+    Attributes:
+      num_layers, from_target: as in ``EagleShape``.
+      num_taps: the number of default taps: outputs of layers, evenly spread from the second layer to
+        the third from the end.
+      taps: the layers whose inputs the head reads.
+      mask_token: the mask; -1 means the ``spare_token``.
+      block_size, causal, from_root, markov_rank, markov, confidence: see ``BlockConfig``.
+    """
+
+    num_layers: int = number(5, 1, 256)
+    num_taps: int = number(5, 1, 256)
+    taps: tuple[int, ...] = ()
+    mask_token: int = number(-1, -1)
+    block_size: int = number(16, 2, 1024)
+    causal: bool = False
+    from_root: bool = False
+    markov_rank: int = number(0, 0, 10**5)
+    markov: str = "vanilla"
+    confidence: bool = False
+    from_target: bool = False
+
+    def __post_init__(self):
+        if self.markov not in MARKOV:
+            raise RequestError(f"markov {self.markov!r} is unknown; use one of {', '.join(MARKOV)}")
+
+    def reach(self, loss) -> int:
+        return self.block_size
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> BlockHead:
+        L, V = target.config.num_layers, target.config.vocab_size
+        spread = np.round(np.linspace(min(1, L - 1), max(L - 3, 0), self.num_taps)).astype(int) + 1
+        taps = self.taps or tuple(np.unique(spread).tolist())
+        check_taps(taps, L)
+        if self.mask_token >= V:
+            raise RequestError(
+                f"mask_token {self.mask_token} does not fit the target, whose vocabulary has {V} tokens; "
+                f"{V - 1} is the most"
+            )
+        config = BlockConfig(
+            with_layers(target.config, self.num_layers), target.config.hidden_size, L, taps,
+            spare_token(target) if self.mask_token < 0 else self.mask_token, self.block_size, self.causal,
+            self.from_root, self.markov_rank, self.markov, self.confidence,
+            confidence_markov=self.confidence and self.markov_rank > 0,
+        )  # fmt: skip
+        head = BlockHead(config, key)
+        head.norm[...] = target.model.norm[...].astype(jnp.float32)
+        if self.from_target:
+            copy_layers(head, target.model)
+        return head
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockLoss:
+    """The loss of blocks that start at random tokens, the anchors (DFlash, 2602.06036, section 3).
+
+    A place of a block sees the context strictly before its anchor, and its own block. The k-th
+    drafted token has the weight exp(-(k - 1) / gamma). DFlash has ``ce`` alone. JetSpec
+    (2606.18394) has ``forward_kl`` and equal weights. DSpark (2607.05147) has 0.1 ``ce``, 0.9 ``tv``
+    and 1.0 ``confidence``.
+
+    Attributes:
+      anchors: the number of blocks in a window, fewer in a short one.
+      gamma: the number of tokens after which the weight has fallen to 1 / e; 0 means equal weights.
+      ce, forward_kl, tv: the weights of the cross-entropy with the text, and of KL divergence and
+        total variation from the target's distribution.
+      confidence: the weight of the cross-entropy of the confidence head with 1 - tv.
+    """
+
+    anchors: int = number(512, 1, 10**6)
+    gamma: float = 7.0
+    ce: float = 1.0
+    forward_kl: float = 0.0
+    tv: float = 0.0
+    confidence: float = 0.0
+
+    def __call__(self, head: BlockHead, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+        config, drafts, (B, S) = head.config, head.config.drafts, (window.shape[0], window.shape[1] - 1)
+        out = read_target(target, window[:, :-1], config.taps)
+        anchors = choose_anchors(key, B, S + 1 - drafts, self.anchors)  # [B, A]
+        hidden = run_blocks(head, target, window, out, anchors)[:, :, config.block_size - drafts :]
+        # The places of the tokens before the drafted ones. The target's hidden states there predict
+        # the drafted tokens.
+        before = (anchors[..., None] + jnp.arange(drafts)).reshape(B, -1)
+        take = lambda x, at: jnp.take_along_axis(x, at, 1)
+        flat = lambda x: x.reshape(B, -1, x.shape[-1])
+        rows = (flat(hidden), take(window, before + 1), take(window, before), take(out.hidden, before[..., None]))
+        if head.markov is not None:
+            rows += (flat(head.markov.codes(hidden, rows[2].reshape(hidden.shape[:-1]))),)
+        values = map_pieces(lambda *rows: self.value(head, target, *rows), config.vocab_size, *rows)
+        weights = jnp.exp(-jnp.arange(drafts, dtype=jnp.float32) / self.gamma) if self.gamma else jnp.ones(drafts)
+        return weighted_mean(values, jnp.broadcast_to(weights, (B, anchors.shape[1], drafts)).reshape(B, -1))
+
+    def value(self, head: BlockHead, target: Decoder, hidden, label, before, target_hidden, code=None) -> jax.Array:
+        """The loss float32 [B, N] at N places of blocks.
+
+        Args:
+          hidden: the head's hidden states, float32 [B, N, E].
+          label, before: the tokens to predict and the tokens before them, int32 [B, N].
+          target_hidden: the target's hidden states of the tokens before.
+          code: the codes of a Markov head.
+        """
+        q = head.logits(target, hidden, code)
+        p = target.logits(target_hidden) if self.forward_kl or self.tv or self.confidence else None
+        total = jnp.zeros(label.shape)
+        if self.ce:
+            total += self.ce * optax.softmax_cross_entropy_with_integer_labels(q, label)
+        if self.forward_kl:
+            total += self.forward_kl * forward_kl(p, q)
+        if self.tv:
+            total += self.tv * total_variation(p, q)
+        if self.confidence:
+            right = jax.lax.stop_gradient(1 - total_variation(p, q))
+            sure = jnp.clip(head.sure(hidden, before), 1e-6, 1 - 1e-6)
+            total -= self.confidence * (right * jnp.log(sure) + (1 - right) * jnp.log(1 - sure))
+        return total
+
+
+def choose_anchors(key: jax.Array, batch: int, choices: int, count: int) -> jax.Array:
+    """Draws int32 [batch, min(count, choices)]: different places below ``choices``, ascending."""
+    order = jnp.argsort(jax.random.uniform(key, (batch, choices)), -1)
+    return jnp.sort(order[:, :count], -1)
+
+
+def run_blocks(head: BlockHead, target: Decoder, window: jax.Array, out: Output, anchors: jax.Array) -> jax.Array:
+    """The hidden states float32 [B, A, block size, E] of blocks at ``anchors`` int32 [B, A].
+
+    A block is the token of its anchor, then masks.
+    """
+    config, (B, A) = head.config, anchors.shape
+    S, size = out.hidden.shape[1], config.block_size
+    positions = (anchors[..., None] + jnp.arange(size)).reshape(B, -1)
+    roots = jnp.take_along_axis(window, anchors, 1)[..., None]
+    tokens = jnp.where(jnp.arange(size) == 0, roots, config.mask_token).reshape(B, -1)
+    context = head.context(out.taps, jnp.broadcast_to(jnp.arange(S), (B, S)), head.fc[...].dtype)
+    inner = jnp.tril(jnp.ones((size, size), bool)) if config.causal else jnp.ones((size, size), bool)
+    seen = Seen(jnp.repeat(anchors, size, 1), inner=inner)
+    return head(target, tokens, positions, None, seen, context).hidden.reshape(B, A, size, -1)
+
+
+KIND = Kind("block", BlockShape, BlockLoss)

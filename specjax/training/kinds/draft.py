@@ -1,0 +1,107 @@
+"""A draft model: a smaller language model with the target's vocabulary."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ...checkpoints.load import LanguageModel, load
+from ...errors import RequestError
+from ...heads.unrolled import read_target
+from ...models.decoder import Decoder
+from .. import losses
+from ..numbers import number
+from .shared import Kind, Shape, with_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftShape(Shape):
+    """A model of the target's family.
+
+    Attributes:
+      start: the model to continue from: an embedded name, a directory or a hub id. Without it a
+        random model of the shape below is made.
+      num_layers: the number of decoder layers; a shallow and wide model is fast.
+      hidden_size: the width; 0 means a third of the target's.
+      num_heads: the number of heads of the target's ``head_dim``; 0 means as many as fill the width.
+    """
+
+    start: str = ""
+    num_layers: int = number(2, 1, 256)
+    hidden_size: int = number(0, 0, 10**5)
+    num_heads: int = number(0, 0, 256)
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Decoder:
+        if self.start:
+            return self.load(target)
+        D = target.config.head_dim
+        width = self.hidden_size or -(-target.config.hidden_size // (3 * D)) * D
+        heads = self.num_heads or max(width // D, 1)
+        config = with_layers(target.config, self.num_layers).replace(
+            hidden_size=width, intermediate_size=3 * width, num_heads=heads, num_kv_heads=heads, tie_embeddings=True
+        )
+        return Decoder(config, key)
+
+    def load(self, target: LanguageModel) -> Decoder:
+        """The model ``start`` in float32.
+
+        Raises RequestError where its vocabulary is not the target's.
+        """
+        draft = load(self.start, dtype="float32")
+        same_size = draft.config.vocab_size == target.config.vocab_size
+        if not same_size or draft.tokenizer.get_vocab() != target.tokenizer.get_vocab():
+            raise RequestError(
+                f"start {self.start!r} has another vocabulary than the target; name a model of the same tokenizer"
+            )
+        return draft.model
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftLoss:
+    """A weighted sum of losses (DistillSpec, 2310.08461, section 3; LK losses, 2602.23881).
+
+    Attributes:
+      ce: the weight of the cross-entropy with the text.
+      forward_kl, reverse_kl, tv, lk_alpha, lk_lambda: the weights of the losses of these names.
+      lk_scale, lk_fall: the options of ``losses.lk_lambda``.
+    """
+
+    ce: float = 0.0
+    forward_kl: float = 1.0
+    reverse_kl: float = 0.0
+    tv: float = 0.0
+    lk_alpha: float = 0.0
+    lk_lambda: float = 0.0
+    lk_scale: float = 1.0
+    lk_fall: float = 3.0
+
+    def __call__(self, draft: Decoder, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+        lk_lambda = partial(losses.lk_lambda, scale=self.lk_scale, fall=self.lk_fall)
+        terms = [
+            (self.forward_kl, losses.forward_kl),
+            (self.reverse_kl, losses.reverse_kl),
+            (self.tv, losses.total_variation),
+            (self.lk_alpha, losses.lk_alpha),
+            (self.lk_lambda, lk_lambda),
+        ]
+        terms = [(weight, loss) for weight, loss in terms if weight]
+        rows = (losses.forward(draft, window[:, :-1]).hidden, window[:, 1:])
+        rows += (read_target(target, window[:, :-1]).hidden,) if terms else ()
+
+        def value(hidden, label, target_hidden=None):
+            q = draft.logits(hidden)
+            p = target.logits(target_hidden) if terms else None
+            total = jnp.zeros(label.shape)
+            if self.ce:
+                total += self.ce * optax.softmax_cross_entropy_with_integer_labels(q, label)
+            for weight, loss in terms:
+                total += weight * loss(p, q)
+            return total
+
+        return losses.map_pieces(value, draft.config.vocab_size, *rows).mean()
+
+
+KIND = Kind("draft", DraftShape, DraftLoss, is_head=False)

@@ -1,0 +1,118 @@
+"""EAGLE-3 (2503.01840) and P-EAGLE (2602.01469): training-time test over a draft vocabulary."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...checkpoints.load import LanguageModel
+from ...errors import RequestError
+from ...heads import Eagle3Config, Eagle3Head
+from ...heads.unrolled import read_target, unroll
+from ...models.decoder import Decoder
+from ..losses import map_pieces, soft_cross_entropy, weighted_mean
+from ..numbers import number
+from .shared import Kind, Shape, check_taps, copy_layers, output_matrix, spare_token, with_layers
+
+_MOST_DRAFTED = 32000
+"""The size of the draft vocabulary in the paper, and the default for larger vocabularies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Eagle3Shape(Shape):
+    """EAGLE-3 and 3.1.
+
+    The output matrix starts as the target's rows of the draft vocabulary. The norm before it starts
+    as the target's.
+
+    Attributes:
+      num_layers, from_target: as in ``EagleShape``.
+      draft_vocab_size: the size of the draft vocabulary, the most frequent tokens of the data; 0
+        means the whole vocabulary, or 32000 tokens of a larger one.
+      taps: the layers whose inputs the head reads; by default those of the paper.
+      norm_before_residual, fc_norm, norm_before_fc, norm_output: see ``Eagle3Config``.
+      parallel: whether the head drafts in one pass (P-EAGLE). Its mask is the ``spare_token``.
+    """
+
+    num_layers: int = number(1, 1, 256)
+    draft_vocab_size: int = 0
+    taps: tuple[int, ...] = ()
+    norm_before_residual: bool = False
+    fc_norm: bool = False
+    norm_before_fc: bool = False
+    norm_output: bool = False
+    parallel: bool = False
+    from_target: bool = False
+
+    def reach(self, loss) -> int:
+        return loss.steps
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Eagle3Head:
+        L, V = target.config.num_layers, target.config.vocab_size
+        taps = self.taps or tuple(sorted({min(2, L), L // 2, max(L - 3, 0)}))
+        check_taps(taps, L)
+        if not 0 <= self.draft_vocab_size <= V:
+            raise RequestError(
+                f"draft_vocab_size {self.draft_vocab_size} does not fit the target, whose vocabulary has {V} tokens"
+            )
+        config = Eagle3Config(
+            with_layers(target.config, self.num_layers), target.config.hidden_size, L, taps,
+            self.draft_vocab_size or min(V, _MOST_DRAFTED), norm_before_residual=self.norm_before_residual,
+            fc_norm=self.fc_norm, norm_before_fc=self.norm_before_fc, norm_output=self.norm_output,
+            mask_token=spare_token(target) if self.parallel else None,
+        )  # fmt: skip
+        head = Eagle3Head(config, key)
+        known = most_frequent(stream, config.draft_vocab_size, V)
+        head.draft_to_target[...] = jnp.asarray(known - np.arange(known.size), jnp.int32)
+        head.head[...] = output_matrix(target.model)[known]
+        head.norm[...] = target.model.norm[...].astype(jnp.float32)
+        if self.from_target:
+            copy_layers(head, target.model)
+        return head
+
+
+def most_frequent(stream: np.ndarray, count: int, vocab_size: int) -> np.ndarray:
+    """The ``count`` most frequent tokens of a stream, in ascending order.
+
+    Of equally frequent tokens the lower comes first.
+    """
+    counts = np.bincount(stream, minlength=vocab_size)
+    return np.sort(np.argsort(-counts, kind="stable")[:count])
+
+
+@dataclasses.dataclass(frozen=True)
+class Eagle3Loss:
+    """Training-time test (EAGLE-3, 2503.01840, section 3.2).
+
+    The head continues its own hidden states, as it does when it drafts. Each step has the
+    cross-entropy with the target's distribution over the draft vocabulary, in the rows where the
+    target's likeliest token is in the draft vocabulary. A P-EAGLE head reads masks in all steps but
+    the first. All rows of each step are kept; the P-EAGLE paper keeps a falling share of them.
+
+    Attributes:
+      steps: the number of tokens that the head predicts in each row.
+      decay: the weight of a step relative to the step before it.
+    """
+
+    steps: int = number(7, 1, 64)
+    decay: float = number(0.8, 0, 1.0)
+
+    def __call__(self, head: Eagle3Head, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+        out, config = read_target(target, window, head.config.taps), head.config
+        N = window.shape[1] - self.steps
+        known = jnp.arange(config.draft_vocab_size) + head.draft_to_target[...]
+        drafted = jnp.zeros(config.vocab_size, bool).at[known].set(True)
+        p = jax.lax.stop_gradient(target.logits(out.hidden[:, 1:]))  # Row i predicts token i + 2.
+        counted = drafted[p.argmax(-1)]
+        p = p[..., known]
+        value = lambda hidden, p: soft_cross_entropy(p, head.draft_logits(hidden))
+        total = 0.0
+        features = head.fuse(target, out.taps)[:, :N]
+        for s, (_, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
+            values = map_pieces(value, config.draft_vocab_size, hidden, p[:, s : s + N])
+            total += self.decay**s * weighted_mean(values, counted[:, s : s + N])
+        return total
+
+
+KIND = Kind("eagle3", Eagle3Shape, Eagle3Loss)

@@ -1,0 +1,38 @@
+"""Hydra (2402.05109): Medusa's heads, which also read the tokens since the hidden state."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...checkpoints.load import LanguageModel
+from ...heads import HydraConfig, HydraHeads
+from .medusa import MedusaLoss, MedusaShape, copy_output
+from .shared import Kind, with_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class HydraShape(MedusaShape):
+    """As ``MedusaShape``. In an untrained head the tokens add nothing.
+
+    Attributes:
+      prefix: whether a prefix layer, shaped as the target's layers, reads the hidden states first
+        (Hydra++).
+    """
+
+    prefix: bool = False
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> HydraHeads:
+        layers = with_layers(target.config, 1) if self.prefix else None
+        heads = HydraHeads(HydraConfig(**self.sizes(target), head_bias=True, layers=layers), key)
+        copy_output(heads, target.model)
+        for head in heads.heads:  # Identity on the hidden state, zero on the token embeddings.
+            head.blocks[0].residual[...] = jnp.eye(*head.blocks[0].residual.shape)
+        if self.prefix:  # The second norm keeps the size of the hidden states that the target's norm gives.
+            scale = jnp.sqrt(jnp.mean(jnp.square(target.model.norm[...].astype(jnp.float32))))
+            heads.norm[...] = jnp.full_like(heads.norm[...], scale)
+        return heads
+
+
+KIND = Kind("hydra", HydraShape, MedusaLoss)

@@ -1,0 +1,87 @@
+"""Medusa (2401.10774): heads that read one hidden state, each for a token further on."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...checkpoints.load import LanguageModel
+from ...heads import HydraHeads, MedusaConfig, MedusaHeads
+from ...heads.unrolled import read_target, unroll
+from ...models.decoder import Decoder
+from ..losses import cross_entropy, map_pieces
+from ..numbers import number
+from .shared import Kind, Shape, output_matrix
+
+
+@dataclasses.dataclass(frozen=True)
+class MedusaShape(Shape):
+    """The blocks of an untrained head add nothing, and its output matrix is the target's.
+
+    Attributes:
+      num_heads, num_layers: see ``MedusaConfig``.
+    """
+
+    num_heads: int = number(5, 1, 256)
+    num_layers: int = number(1, 1, 256)
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> MedusaHeads:
+        heads = MedusaHeads(MedusaConfig(**self.sizes(target)), key)
+        copy_output(heads, target.model)
+        return heads
+
+    def reach(self, loss) -> int:
+        return self.num_heads
+
+    def sizes(self, target: LanguageModel) -> dict[str, int]:
+        """The fields that the configurations of Medusa and Hydra share."""
+        config = target.config
+        return dict(
+            target_size=config.hidden_size, target_layers=config.num_layers, vocab_size=config.vocab_size,
+            num_heads=self.num_heads, num_layers=self.num_layers,
+        )  # fmt: skip
+
+
+def copy_output(heads: MedusaHeads | HydraHeads, target: Decoder) -> None:
+    """Copies the target's output matrix into each head."""
+    for head in heads.heads:
+        head.head[...] = output_matrix(target)
+
+
+@dataclasses.dataclass(frozen=True)
+class MedusaLoss:
+    """Head k predicts token i + k + 2; its cross-entropy has the weight ``decay`` to the power k.
+
+    Medusa: 2401.10774, section 2.2.1. Hydra: 2402.05109, section 3. Hydra's heads also read the true
+    tokens between. In Hydra++ they read the prefix layer's output over the hidden states up to i.
+
+    Attributes:
+      decay: the weight of a head relative to the head before it.
+      teacher: the share of the loss against the target's distribution; the rest is against the text
+        (Hydra++, section 4).
+    """
+
+    decay: float = number(0.8, 0, 1.0)
+    teacher: float = number(0.0, 0, 1.0)
+
+    def __call__(self, head: MedusaHeads | HydraHeads, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+        config = head.config
+        N = window.shape[1] - 1 - config.num_heads  # the rows in which every head has a token to predict
+        out = read_target(target, window[:, :-1], config.taps)
+        ((_, hidden),) = unroll(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
+        total = 0.0
+        for k in range(config.num_heads):
+            label, target_hidden = window[:, k + 2 :][:, :N], out.hidden[:, k + 1 :][:, :N]
+            rows = (hidden, label, target_hidden)
+            if config.reads_tokens:
+                rows += (jnp.stack([window[:, j : j + N] for j in range(1, k + 2)], -1),)
+
+            def value(hidden, label, target_hidden, read=None, k=k):
+                return cross_entropy(head.logits(target, k, hidden, read), label, target, target_hidden, self.teacher)
+
+            total += self.decay**k * map_pieces(value, config.vocab_size, *rows).mean()
+        return total
+
+
+KIND = Kind("medusa", MedusaShape, MedusaLoss)

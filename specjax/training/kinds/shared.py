@@ -1,0 +1,101 @@
+"""The record of a kind, the base class of shapes, and the first weights of drafters."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from ...checkpoints.load import LanguageModel
+from ...errors import RequestError
+from ...heads import Head
+from ...models.config import ModelConfig
+from ...models.decoder import Decoder
+
+
+class Shape:
+    """The base class of shapes. A shape is a frozen dataclass; its fields are the keys of [head].
+
+    Attributes:
+      modules: the number of modules, each trained for a token one further on.
+    """
+
+    modules: int = 1
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> nnx.Module:
+        """Makes the untrained drafter in float32.
+
+        Args:
+          target: the model that the drafter drafts for.
+          stream: the tokens of the data, int32 [tokens].
+          key: draws the random weights.
+        """
+        raise NotImplementedError
+
+    def reach(self, loss) -> int:
+        """The number of tokens that ``loss`` looks ahead."""
+        return 1
+
+
+class Kind(NamedTuple):
+    """A kind of drafter that can be trained.
+
+    Attributes:
+      name: the name of the kind in recipes.
+      shape: a subclass of ``Shape``.
+      loss: a frozen dataclass; its fields are the keys of [loss]. A call
+        ``loss(drafter, window, key, target)`` gives the mean loss over windows int32 [B, S + 1].
+        ``key`` draws the random parts of one step. No gradient flows into the target.
+      is_head: whether the drafter is a head. Otherwise it is a language model, which can also write
+        text by itself.
+    """
+
+    name: str
+    shape: type[Shape]
+    loss: type
+    is_head: bool = True
+
+    def wrap(self, module: nnx.Module, target: LanguageModel, name: str) -> LanguageModel | Head:
+        """The module as decoding and saving take it. A draft gets the target's tokenizer."""
+        if self.is_head:
+            return Head(module, module.config, name)
+        return LanguageModel(module, module.config, target.tokenizer, name)
+
+
+def with_layers(config: ModelConfig, num_layers: int) -> ModelConfig:
+    """The configuration with ``num_layers`` layers, in float32 and without attention windows."""
+    return config.replace(num_layers=num_layers, windows=(), dtype="float32")
+
+
+def output_matrix(model: Decoder) -> jax.Array:
+    """The matrix float32 [V, E] from hidden states to logits."""
+    return (model.embed if model.head is None else model.head)[...].astype("float32")
+
+
+def copy_layers(head: nnx.Module, target: Decoder) -> None:
+    """Copies the target's last layers into the layers of ``head``, where names and shapes agree."""
+    for own_layer, layer in zip(head.layers, list(target.layers)[-len(head.layers) :]):
+        own = _parameters(own_layer)
+        for name, param in _parameters(layer).items():
+            if name in own and own[name].shape == param.shape:
+                own[name][...] = param[...].astype(own[name].dtype)
+
+
+def _parameters(layer: nnx.Module) -> dict[str, nnx.Param]:
+    return {name: param for name, param in vars(layer).items() if isinstance(param, nnx.Param)}
+
+
+def spare_token(target: LanguageModel) -> int:
+    """The last token that the tokenizer never produces, or the end token where there is none."""
+    unused = set(range(target.config.vocab_size)) - set(target.tokenizer.get_vocab().values())
+    ends = target.config.eos_token_ids or (0,)
+    return max(unused, default=ends[0])
+
+
+def check_taps(taps: tuple[int, ...], layers: int) -> None:
+    """Raises RequestError for taps outside the target's layers."""
+    if min(taps) < 0 or max(taps) > layers:
+        raise RequestError(
+            f"taps {', '.join(map(str, taps))} do not fit the target, which has {layers} layers; "
+            f"use numbers from 0 to {layers}"
+        )

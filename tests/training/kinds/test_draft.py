@@ -1,0 +1,45 @@
+"""The losses of draft models against their formulas in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.float64_training import KEY, WINDOW, Computed, S, V, softmax
+from support.models import tiny_model
+
+from specjax.training import losses
+from specjax.training.kinds.draft import DraftLoss
+
+DIVERGENCES = {
+    "ce": lambda p, q, label: -np.log(q[label]),
+    "forward_kl": lambda p, q, label: sum(p * np.log(p / q)),
+    "reverse_kl": lambda p, q, label: sum(q * np.log(q / p)),
+    "tv": lambda p, q, label: 1 - sum(np.minimum(p, q)),
+    "lk_alpha": lambda p, q, label: -np.log(sum(np.minimum(p, q))),
+    "lk_lambda": lambda p, q, label: (
+        (w := 0.9 * np.exp(-2 * (a := sum(np.minimum(p, q))))) * sum(p * np.log(p / q)) + (1 - w) * (1 - a)
+    ),
+}
+
+
+def test_draft_losses(target, out):
+    draft = tiny_model(1, num_layers=1)
+    p, q = out.logits, Computed(draft).logits
+
+    @jax.jit
+    def found(draft, target):
+        named = (DraftLoss(**{"forward_kl": 0.0} | {name: 2.0}, lk_scale=0.9, lk_fall=2.0) for name in DIVERGENCES)
+        return [loss(draft, jnp.asarray(WINDOW), KEY, target) for loss in named]
+
+    for value, divergence in zip(found(draft, target.model), DIVERGENCES.values()):
+        rows = [divergence(softmax(p[b, i]), softmax(q[b, i]), WINDOW[b, i + 1]) for b in range(2) for i in range(S)]
+        assert float(value) == pytest.approx(2 * np.mean(rows), rel=1e-4)
+
+
+def test_pieces_give_what_the_whole_gives(target, monkeypatch):
+    draft, whole = tiny_model(1, num_layers=1), DraftLoss()
+    gradient = lambda: jax.jit(jax.value_and_grad(lambda d: whole(d, jnp.asarray(WINDOW), KEY, target.model)))(draft)
+    right = gradient()
+    monkeypatch.setattr(losses, "MOST_LOGITS", 2 * V * 4)  # four rows at a time, of nine
+    for a, b in zip(jax.tree.leaves(gradient()), jax.tree.leaves(right)):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
