@@ -5,7 +5,6 @@ The layout here is MaxText's for Llama: kernels [in, out], all layers stacked al
     python examples/from_trainer.py
 """
 
-
 import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict

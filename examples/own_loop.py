@@ -1,6 +1,6 @@
 """The loop in your own JAX project: arrays in, ``prefill`` and ``step`` under your own ``jit``, tokens out.
 
-    python examples/own_loop.py
+python examples/own_loop.py
 """
 
 from functools import partial

@@ -67,7 +67,10 @@ class Gpt:
         """Every node sees all committed tokens, and the uncommitted rows that the mask allows."""
         (past_k, past_v), (B, K, N, D) = past, q.shape
         committed = jnp.arange(past_k.shape[2]) < length[:, None]
-        seen = [jnp.broadcast_to(committed[:, None], (B, N, past_k.shape[2])), jnp.broadcast_to(mask, (B, N, k.shape[2]))]
+        seen = [
+            jnp.broadcast_to(committed[:, None], (B, N, past_k.shape[2])),
+            jnp.broadcast_to(mask, (B, N, k.shape[2])),
+        ]
         keys, values = jnp.concatenate([past_k, k], 2), jnp.concatenate([past_v, v], 2)
         scores = jnp.einsum("bknd,bktd->bknt", q, keys) * D**-0.5
         scores = jnp.where(jnp.concatenate(seen, 2)[:, None], scores, -1e30)
@@ -98,7 +101,9 @@ def main() -> dict[str, list[list[int]]]:
     draft = dataclasses.replace(target, params=disturbed)
     prompts = [[5, 17, 5, 17, 5], [42]]
     drafters = {"plain": (Plain(), None), "ngram": (Ngram(), None), "draft": (DraftModel(4), draft)}
-    return {name: decode(target, model, drafter, prompts, max_new_tokens=32) for name, (drafter, model) in drafters.items()}
+    return {
+        name: decode(target, model, drafter, prompts, max_new_tokens=32) for name, (drafter, model) in drafters.items()
+    }
 
 
 if __name__ == "__main__":

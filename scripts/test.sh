@@ -14,5 +14,6 @@ if [ "${1:-}" = "--all" ]; then
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
+ruff format --check --quiet .
 ruff check --quiet .
 python -m pytest -n 2 --dist loadfile "${tier[@]}" "$@"

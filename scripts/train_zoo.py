@@ -39,8 +39,12 @@ COMMON = dict(
     bos_token_id=0,
     eos_token_ids=(0,),
 )
-TARGET = ModelConfig(hidden_size=384, intermediate_size=1024, num_layers=8, num_heads=6, num_kv_heads=2, head_dim=64, **COMMON)
-DRAFT = ModelConfig(hidden_size=128, intermediate_size=384, num_layers=2, num_heads=4, num_kv_heads=1, head_dim=32, **COMMON)
+TARGET = ModelConfig(
+    hidden_size=384, intermediate_size=1024, num_layers=8, num_heads=6, num_kv_heads=2, head_dim=64, **COMMON
+)
+DRAFT = ModelConfig(
+    hidden_size=128, intermediate_size=384, num_layers=2, num_heads=4, num_kv_heads=1, head_dim=32, **COMMON
+)
 
 CARD = """# {name}
 
@@ -69,7 +73,9 @@ def main():
     held_texts = data.read_texts(data.standard_library(held_out=True))
     held = data.token_stream(held_texts, tokenizer, END)
     bytes_per_token = sum(len(text.encode()) for text in held_texts) / held.size
-    windows = np.stack([held[i : i + args.length + 1] for i in np.linspace(0, held.size - args.length - 1, 24).astype(int)])
+    windows = np.stack(
+        [held[i : i + args.length + 1] for i in np.linspace(0, held.size - args.length - 1, 24).astype(int)]
+    )
     evaluate = jax.jit(losses.next_token)
 
     def held_out_loss(model):
@@ -89,7 +95,9 @@ def main():
         model = start or nnx.jit(lambda: Decoder(config, jax.random.key(args.seed)))()
         optimizer = Optimizer(rate=rate, decay=DECAY).make(steps)
         pieces = max(1, args.batch * args.length // PIECE)
-        return fit(model, in_halves, batches, optimizer, steps, args.work / name, extra, report, args.every, pieces=pieces)
+        return fit(
+            model, in_halves, batches, optimizer, steps, args.work / name, extra, report, args.every, pieces=pieces
+        )
 
     target = train("target", TARGET, losses.next_token, args.target_steps, args.target_rate)
     if args.target_only:
@@ -98,12 +106,12 @@ def main():
     teacher = (cast(target, "bfloat16"),)
     draft = train("distilled", DRAFT, losses.distillation, args.distill_steps, args.draft_rate / 2, draft, teacher)
 
-    divergence = float(np.mean([jax.jit(losses.distillation)(draft, jnp.asarray(part), target) for part in np.split(windows, 6)]))
+    divergence = float(
+        np.mean([jax.jit(losses.distillation)(draft, jnp.asarray(part), target) for part in np.split(windows, 6)])
+    )
     batch = f"{args.batch * args.length} tokens a step, Muon and Adam"
     command = "python scripts/zoo_corpus.py --work CORPUS; python scripts/train_zoo.py --work DIR --corpus CORPUS "
-    command += (
-        f"--seed {args.seed} --target-steps {args.target_steps} --draft-steps {args.draft_steps} --distill-steps {args.distill_steps}"
-    )
+    command += f"--seed {args.seed} --target-steps {args.target_steps} --draft-steps {args.draft_steps} --distill-steps {args.distill_steps}"
     library, *packages = corpus["packages"]
     both = dict(
         python=library["version"], repeats=corpus["library_repeats"], packages=len(packages), tokens=stream.size, held=held.size,
@@ -120,7 +128,9 @@ def main():
         ),
     ):
         loss = held_out_loss(model)
-        text = dict(name=name, what=what, training=training, more=more, loss=loss, bits=loss / np.log(2) / bytes_per_token)
+        text = dict(
+            name=name, what=what, training=training, more=more, loss=loss, bits=loss / np.log(2) / bytes_per_token
+        )
         export(model, tokenizer, name, CARD, text | both | dict(short=args.length // 2, decay=DECAY))
 
 

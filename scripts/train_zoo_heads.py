@@ -71,7 +71,9 @@ def main():
         save_head(head, where)
         (where / "README.md").write_text(card(recipe, head, target, records(run)))
     runs = {kind: args.work / kind for kind in KINDS if (args.work / kind / LOG).exists()}
-    draw({kind: records(run) for kind, run in runs.items()}).savefig(ROOT / "docs" / "results" / "training_zoo.png", dpi=80)
+    draw({kind: records(run) for kind, run in runs.items()}).savefig(
+        ROOT / "docs" / "results" / "training_zoo.png", dpi=80
+    )
 
 
 def records(run: Path) -> list[dict]:

@@ -35,8 +35,12 @@ TOKENS_PER_BLOCK = 8
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 2000, 4000, 8000], help="tokens of a window")
-    parser.add_argument("--kinds", nargs="+", default=RECIPES, choices=RECIPES, help="those to measure; the others stay as they were")
-    parser.add_argument("--timed", nargs="*", default=("eagle3",), choices=RECIPES, help="kinds whose steps are run, too: minutes each")
+    parser.add_argument(
+        "--kinds", nargs="+", default=RECIPES, choices=RECIPES, help="those to measure; the others stay as they were"
+    )
+    parser.add_argument(
+        "--timed", nargs="*", default=("eagle3",), choices=RECIPES, help="kinds whose steps are run, too: minutes each"
+    )
     parser.add_argument("--steps", type=int, default=2, help="timed, after one that is not")
     args = parser.parse_args()
     target = long_context(load("tiny-python"), max(args.lengths) + 1)
@@ -44,7 +48,8 @@ def main():
     found = json.loads(file.read_text()) if file.exists() else {}
     for kind in args.kinds:
         found[kind] = [
-            figures(kind, length, target, args.steps if kind in args.timed else 0) for length in track(args.lengths, f"{kind}, lengths")
+            figures(kind, length, target, args.steps if kind in args.timed else 0)
+            for length in track(args.lengths, f"{kind}, lengths")
         ]
         file.write_text(json.dumps(found, indent=1) + "\n")
         file.with_suffix(".md").write_text(page(found))
@@ -67,7 +72,10 @@ def recipe_for(kind: str, length: int) -> Recipe:
 
 def figures(kind: str, length: int, target: LanguageModel, steps: int) -> dict:
     """What a step costs: bytes from the compiler, the largest array and all with two axes of the window from the program, seconds from so many steps."""
-    recipe, stream = recipe_for(kind, length), np.random.default_rng(0).integers(0, target.config.vocab_size, length + 1).astype(np.int32)
+    recipe, stream = (
+        recipe_for(kind, length),
+        np.random.default_rng(0).integers(0, target.config.vocab_size, length + 1).astype(np.int32),
+    )
     module = KINDS[kind].shape.make(recipe.head, target, stream, jax.random.key(0))
     graph, params, rest = nnx.split(module, nnx.Param, ...)
     optimizer = recipe.optimizer.make(recipe.steps)

@@ -60,14 +60,20 @@ class Context:
         node = jnp.take_along_axis(on_path, jnp.broadcast_to(jnp.maximum(M - 1 - back, 0), (*depth.shape[:2], k)), -1)
         drafted = jnp.take_along_axis(self.nodes[:, None], jnp.maximum(node, 0), -1)
         place = self.length[:, None, None] - 1 - (back - depth)
-        text = jnp.take_along_axis(self.tokens[:, None], jnp.maximum(jnp.minimum(place, self.tokens.shape[1] - 1), 0), -1)
+        text = jnp.take_along_axis(
+            self.tokens[:, None], jnp.maximum(jnp.minimum(place, self.tokens.shape[1] - 1), 0), -1
+        )
         return jnp.where(back < depth, drafted, jnp.where(place >= 0, text, -1))
 
     def _on_path(self, vocab_size: int) -> jax.Array:
         """Float32 [B, N, V], how often each token lies on the path to node i."""
         rows = jnp.arange(self.nodes.shape[0])[:, None, None]
         nodes = jnp.arange(self.path.shape[1])[None, :, None]
-        return jnp.zeros((*self.path.shape[:2], vocab_size)).at[rows, nodes, self.nodes[:, None]].add(jnp.float32(self.path))
+        return (
+            jnp.zeros((*self.path.shape[:2], vocab_size))
+            .at[rows, nodes, self.nodes[:, None]]
+            .add(jnp.float32(self.path))
+        )
 
 
 def advance(automaton, state: jax.Array, token: jax.Array) -> jax.Array:

@@ -68,5 +68,8 @@ def sharding(param: nnx.Param, mesh: Mesh | None):
         return jax.sharding.SingleDeviceSharding(jax.devices()[0])
     names = [RULES.get(axis) for axis in param.axes]
     return NamedSharding(
-        mesh, PartitionSpec(*[name if name and size % mesh.shape[name] == 0 else None for name, size in zip(names, param.shape)])
+        mesh,
+        PartitionSpec(
+            *[name if name and size % mesh.shape[name] == 0 else None for name, size in zip(names, param.shape)]
+        ),
     )

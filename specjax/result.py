@@ -68,7 +68,18 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
         by_id = stopped and stop_string is None and new[-1] in batch.extra_stops[b]
         stats = stats_of(counters, b, len(new), *times, lossy=rule in LOSSY and bool(sampled[b]))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
-        results.append(Result(text, new, list(prompt), reason, stats, b % batch.samples, stop, *_logprobs(logprobs, b, place, batch.logprobs[b])))
+        results.append(
+            Result(
+                text,
+                new,
+                list(prompt),
+                reason,
+                stats,
+                b % batch.samples,
+                stop,
+                *_logprobs(logprobs, b, place, batch.logprobs[b]),
+            )
+        )
     return results
 
 

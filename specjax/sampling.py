@@ -118,7 +118,9 @@ def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple
         try:
             out = jax.eval_shape(processor, logits, context)
         except Exception as error:
-            raise RequestError(f"processor {name} does not take (logits, context): {str(error).splitlines()[0]}") from error
+            raise RequestError(
+                f"processor {name} does not take (logits, context): {str(error).splitlines()[0]}"
+            ) from error
         if getattr(out, "shape", None) != logits.shape or out.dtype != logits.dtype:
             raise RequestError(f"processor {name} returns {out} for {logits}; it must keep shape and dtype")
     return processors
@@ -159,7 +161,9 @@ def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
     )  # fmt: skip
 
 
-def siblings(keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingParams, k: int, how: str) -> tuple[jax.Array, jax.Array]:
+def siblings(
+    keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingParams, k: int, how: str
+) -> tuple[jax.Array, jax.Array]:
     """k children for each node: int32 [B, N, k] in the order of choice, and bool [B, N, k], whether the child exists.
 
     Args:
@@ -228,7 +232,11 @@ def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> ja
     counts = context.counts(V)
     logits -= option(params.frequency_penalty) * counts + option(params.presence_penalty) * jnp.float32(counts > 0)
     rows = jnp.arange(logits.shape[0])[:, None]
-    stops = jnp.zeros((logits.shape[0], V), bool).at[rows, jnp.where(context.stop_ids < 0, V, context.stop_ids)].set(True, mode="drop")
+    stops = (
+        jnp.zeros((logits.shape[0], V), bool)
+        .at[rows, jnp.where(context.stop_ids < 0, V, context.stop_ids)]
+        .set(True, mode="drop")
+    )
     early = context.generated < params.min_new_tokens[:, None]
     return jnp.where(early[..., None] & stops[:, None], -jnp.inf, logits)
 
@@ -243,7 +251,11 @@ def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> j
     reached = jnp.maximum(after, 0)
     wanted = params.min_new_tokens[:, None] - context.generated - 1
     room = context.limit[:, None] - context.length[:, None] - context.path.sum(-1) - 1
-    allowed = (after >= 0) & (automaton.longest[reached] >= wanted[..., None]) & (automaton.shortest[reached] <= room[..., None])
+    allowed = (
+        (after >= 0)
+        & (automaton.longest[reached] >= wanted[..., None])
+        & (automaton.shortest[reached] <= room[..., None])
+    )
     allowed = (allowed | (context.states < 0)[..., None])[..., automaton.classes]
     return jnp.where(allowed | ~allowed.any(-1, keepdims=True), logits, -jnp.inf)
 

@@ -60,7 +60,13 @@ class Session:
     def __init__(
         self, target: LanguageModel, drafter: Drafter, parameters: Any, rule: Callable, capacity: int | None = None
     ):
-        self.target, self.drafter, self.parameters, self.rule, self.capacity = target, drafter, parameters, rule, capacity
+        self.target, self.drafter, self.parameters, self.rule, self.capacity = (
+            target,
+            drafter,
+            parameters,
+            rule,
+            capacity,
+        )
         self._compiled: dict = {}
 
     def start(self, prompts: list[list[int]], batch: Batch) -> Decoding:
@@ -174,7 +180,9 @@ def cache_dtype(target: LanguageModel):
 def _leaves_like(old, new) -> list:
     """The leaves of ``new``. Raises RequestError where its structure is not that of ``old``."""
     if jax.tree.structure(old) != jax.tree.structure(new):
-        raise RequestError("the new parameters have another structure than the model; make a new Generator for another model")
+        raise RequestError(
+            "the new parameters have another structure than the model; make a new Generator for another model"
+        )
     return jax.tree.leaves(new)
 
 

@@ -81,7 +81,14 @@ class DecodeState:
         """The history of nodes below the root; the arguments are fields of ``Context``."""
         options = self.request
         return Context(
-            self.tokens, self.prompt_length, self.length, options.limit, options.stop_ids, nodes, path, constraint_states
+            self.tokens,
+            self.prompt_length,
+            self.length,
+            options.limit,
+            options.stop_ids,
+            nodes,
+            path,
+            constraint_states,
         )
 
     def tree_context(self, tree: Tree) -> Context:

@@ -31,7 +31,11 @@ class Counters:
         """The counters after one more round. ``active``: bool [B]; ``drafted`` and ``accepted``: int32 [B]."""
         depth = jnp.arange(self.accepted_at.shape[1])
         reached = active[:, None] & (depth < accepted[:, None])
-        return Counters(self.calls + jnp.int32(active), self.drafted + jnp.where(active, drafted, 0), self.accepted_at + jnp.int32(reached))
+        return Counters(
+            self.calls + jnp.int32(active),
+            self.drafted + jnp.where(active, drafted, 0),
+            self.accepted_at + jnp.int32(reached),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,19 +75,40 @@ class Stats:
     def as_dict(self) -> dict:
         """All figures under their public names, for JSON."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "accepted_at"]
-        names += ["mean_acceptance_length", "draft_acceptance_rate", "acceptance_rate_per_position", "tokens_per_second"]
+        names += [
+            "mean_acceptance_length",
+            "draft_acceptance_rate",
+            "acceptance_rate_per_position",
+            "tokens_per_second",
+        ]
         return {name: getattr(self, name) for name in names}
 
 
-def stats_of(counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float, lossy: bool = False) -> Stats:
+def stats_of(
+    counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float, lossy: bool = False
+) -> Stats:
     """The figures of one row from counters on the host. ``lossy``: whether its rule changes the target's law."""
     accepted_at = tuple(int(n) for n in np.asarray(counters.accepted_at[row]))
     return Stats(
-        int(counters.calls[row]), int(counters.drafted[row]), sum(accepted_at), accepted_at, generated, prefill, decode, compiling, lossy
+        int(counters.calls[row]),
+        int(counters.drafted[row]),
+        sum(accepted_at),
+        accepted_at,
+        generated,
+        prefill,
+        decode,
+        compiling,
+        lossy,
     )
 
 
 def total(stats: list[Stats]) -> Stats:
     """The sums over requests that were decoded one after another."""
-    added = {f.name: sum(getattr(s, f.name) for s in stats) for f in dataclasses.fields(Stats) if f.name not in ("accepted_at", "lossy")}
-    return Stats(lossy=any(s.lossy for s in stats), accepted_at=tuple(map(sum, zip(*(s.accepted_at for s in stats)))), **added)
+    added = {
+        f.name: sum(getattr(s, f.name) for s in stats)
+        for f in dataclasses.fields(Stats)
+        if f.name not in ("accepted_at", "lossy")
+    }
+    return Stats(
+        lossy=any(s.lossy for s in stats), accepted_at=tuple(map(sum, zip(*(s.accepted_at for s in stats)))), **added
+    )

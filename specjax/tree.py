@@ -104,7 +104,9 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
     if len(paths) > MOST_TREE_NODES:
         raise RequestError(f"the tree is above the limit of {MOST_TREE_NODES:,} nodes (MOST_TREE_NODES); use fewer")
     if not paths or not all(paths):
-        raise RequestError("the tree has no node besides its root; list the ranks on the way to each, such as (0,), (0, 0), (1,)")
+        raise RequestError(
+            "the tree has no node besides its root; list the ranks on the way to each, such as (0,), (0, 0), (1,)"
+        )
     if not all(isinstance(rank, int) and rank >= 0 for path in paths for rank in path):
         raise RequestError("the tree has a rank that is no whole number from 0; ranks count the choices after a node")
     paths = sorted(paths, key=lambda path: (len(path), path))
@@ -121,7 +123,9 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
 def expansion(widths: Sequence[int]) -> Topology:
     """The tree ``<k1, k2, ..., km>`` in which every node at depth i - 1 has k_i children (SpecInfer, section 3)."""
     if not widths or not all(isinstance(k, int) and k >= 1 for k in widths):
-        raise RequestError(f"tree widths must be whole numbers from 1, one for each level, not {shorten(tuple(widths))}")
+        raise RequestError(
+            f"tree widths must be whole numbers from 1, one for each level, not {shorten(tuple(widths))}"
+        )
     levels = [range(min(k, MOST_TREE_NODES + 1)) for k in widths]
     return from_paths(path for m in range(1, len(levels) + 1) for path in itertools.product(*levels[:m]))
 
@@ -142,7 +146,9 @@ def as_topology(tree) -> Topology:
     try:
         parts = [part if isinstance(part, int) else tuple(map(operator.index, part)) for part in tree]
     except TypeError:
-        raise RequestError(f"tree must be widths such as 1,1,3,1, a TOML file or a list of paths, not {shorten(tree)}") from None
+        raise RequestError(
+            f"tree must be widths such as 1,1,3,1, a TOML file or a list of paths, not {shorten(tree)}"
+        ) from None
     return expansion(parts) if all(isinstance(part, int) for part in parts) else from_paths(parts)
 
 
@@ -156,7 +162,9 @@ def topology(text: str) -> Topology:
         with open(text, "rb") as file:
             content = file.read(LARGEST_TREE_FILE + 1)
         if len(content) > LARGEST_TREE_FILE:
-            raise RequestError(f"{text} is above the limit of {LARGEST_TREE_FILE:,} bytes (LARGEST_TREE_FILE); use fewer nodes")
+            raise RequestError(
+                f"{text} is above the limit of {LARGEST_TREE_FILE:,} bytes (LARGEST_TREE_FILE); use fewer nodes"
+            )
         paths = tomllib.loads(content.decode()).get("paths")
     except OSError as error:
         reason = f"neither widths such as 1,1,3,1 nor a file that can be read ({error.strerror})"

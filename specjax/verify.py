@@ -52,7 +52,9 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     A seed therefore gives the text of plain decoding, whatever was proposed, and equal siblings cannot disagree.
     """
     lineage = ancestors(tree)
-    noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)  # one noise per depth: one node of a depth is reached
+    noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(
+        key
+    )  # one noise per depth: one node of a depth is reached
     return _walk(jnp.argmax(jnp.log(p) + noise[lineage.sum(-1) - 1], -1), tree)
 
 
@@ -64,7 +66,9 @@ def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """
     accept_key, bonus_key = random.split(key[0])
     p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
-    accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted  # strict: a token with p = 0 is never accepted
+    accepted = (
+        random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted
+    )  # strict: a token with p = 0 is never accepted
     last = jnp.cumprod(accepted & tree.valid[1:]).sum()
     return _chain_verdict(last, p[last], tree, bonus_key)
 
@@ -185,7 +189,14 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         child = jnp.argmax(waiting)
         return lax.cond(waiting.any(), enter, leave, state, child)
 
-    start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)  # a node's children have higher numbers than the node
+    start = (
+        jnp.int32(0),
+        nodes,
+        jnp.ones(nodes.size),
+        p,
+        tree.q,
+        False,
+    )  # a node's children have higher numbers than the node
     node, _, _, p, _, _ = lax.while_loop(lambda state: ~state[-1], visit, start)
     return _verdict_at(node, random.categorical(bonus_key, jnp.log(p[node])), tree, ancestors(tree))
 
@@ -301,7 +312,9 @@ def _deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tup
 
 def _verdict_at(last: jax.Array, bonus: jax.Array, tree: Tree, lineage: jax.Array) -> Verdict:
     """The verdict that accepts the path from the root to node ``last``."""
-    path = jnp.flatnonzero(lineage[last], size=tree.max_depth + 1, fill_value=last)  # topological order: from the root down
+    path = jnp.flatnonzero(
+        lineage[last], size=tree.max_depth + 1, fill_value=last
+    )  # topological order: from the root down
     return Verdict(path, lineage[last].sum(), bonus)
 
 

@@ -13,7 +13,9 @@ from specjax.planning import hlo
 
 pytestmark = pytest.mark.slow
 
-WIDE = TINY.replace(vocab_size=32000, hidden_size=512, intermediate_size=1408, num_heads=4, num_kv_heads=2, head_dim=128)
+WIDE = TINY.replace(
+    vocab_size=32000, hidden_size=512, intermediate_size=1408, num_heads=4, num_kv_heads=2, head_dim=128
+)
 """Realistic widths, which TPU and GPU lay out as they lay out large models."""
 DRAFTERS = make_drafters(WIDE.replace(**ONE_LAYER))
 

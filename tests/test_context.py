@@ -27,7 +27,9 @@ def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
     def lineage(b: int, i: int) -> list[int]:
         return [] if i == 0 else [*lineage(b, parent[b, i]), int(nodes[b, i])]
 
-    return context, [[(text[b, : length[b]].tolist() + lineage(b, i), prompt[b]) for i in range(NODES)] for b in range(3)]
+    return context, [
+        [(text[b, : length[b]].tolist() + lineage(b, i), prompt[b]) for i in range(NODES)] for b in range(3)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -53,7 +53,12 @@ def negate(model):
     return copy
 
 
-DRAFT_OF = {"similar": disturbed, "the target itself": lambda model: model, "adversarial": negate, "random": lambda model: tiny_model(99)}
+DRAFT_OF = {
+    "similar": disturbed,
+    "the target itself": lambda model: model,
+    "adversarial": negate,
+    "random": lambda model: tiny_model(99),
+}
 
 
 def test_plain_decoding_takes_the_argmax_of_a_forward_without_cache():
@@ -71,7 +76,9 @@ def test_a_draft_model_changes_nothing(kind):
         assert new == case.plain
         accepted = np.asarray(state.counters.accepted_at.sum(-1))
         if kind == "the target itself":  # five tokens a round, fewer in the last
-            assert np.all(accepted == NEW - NEW // (DRAFTS + 1)) and np.all(state.counters.calls == -(-NEW // (DRAFTS + 1)))
+            assert np.all(accepted == NEW - NEW // (DRAFTS + 1)) and np.all(
+                state.counters.calls == -(-NEW // (DRAFTS + 1))
+            )
         elif kind == "adversarial":
             assert np.all(accepted == 0) and np.all(state.counters.calls == NEW)
         elif kind == "similar":
@@ -107,7 +114,9 @@ def test_rows_end_at_their_limit(drafter):
     case = batch(1)
     lengths = np.array([len(prompt) for prompt in case.prompts])
     room = np.arange(B) % (NEW + 1)  # none at all in some rows
-    state, new = decode_all(case.target, case.target if drafter is MODEL else None, drafter, case.prompts, limit=lengths + room)
+    state, new = decode_all(
+        case.target, case.target if drafter is MODEL else None, drafter, case.prompts, limit=lengths + room
+    )
     assert new == [row[:n] for row, n in zip(case.plain, room)]
     assert np.all(state.cache.length + 1 == lengths + room)
 
@@ -155,11 +164,18 @@ def test_a_row_depends_on_nothing_but_itself(drafter):
     _, new = decode_all(case.target, draft, drafter, case.prompts, seeds=seeds, **SAMPLED)
     assert new != case.plain
 
-    order = np.random.default_rng(0).permutation(B)  # at other places of a batch, beside other rows, some of them greedy
+    order = np.random.default_rng(0).permutation(
+        B
+    )  # at other places of a batch, beside other rows, some of them greedy
     own = order[: B // 2]
     prompts = [case.prompts[b] for b in own] + other.prompts[: B // 2]
-    options = {name: [value] * (B // 2) + [value, 0.0 if name == "temperature" else value] * (B // 4) for name, value in SAMPLED.items()}
-    _, beside = decode_all(case.target, draft, drafter, prompts, seeds=np.append(seeds[own], seeds[: B // 2] + 1000), **options)
+    options = {
+        name: [value] * (B // 2) + [value, 0.0 if name == "temperature" else value] * (B // 4)
+        for name, value in SAMPLED.items()
+    }
+    _, beside = decode_all(
+        case.target, draft, drafter, prompts, seeds=np.append(seeds[own], seeds[: B // 2] + 1000), **options
+    )
     assert beside[: B // 2] == [new[b] for b in own]
 
     state = start(case.target, draft, drafter, case.prompts, seeds=seeds, **SAMPLED)
@@ -172,7 +188,13 @@ def test_a_row_depends_on_nothing_but_itself(drafter):
 def test_greedy_rows_stay_greedy_beside_sampled_ones(drafter):
     case = batch(0)
     temperature = np.where(np.arange(B) % 2, 0.0, 1.0)
-    _, new = decode_all(case.target, disturbed(case.target) if drafter is MODEL else None, drafter, case.prompts, temperature=temperature)
+    _, new = decode_all(
+        case.target,
+        disturbed(case.target) if drafter is MODEL else None,
+        drafter,
+        case.prompts,
+        temperature=temperature,
+    )
     assert new[1::2] == case.plain[1::2] and new[::2] != case.plain[::2]
 
 

@@ -20,7 +20,12 @@ from specjax.verify import RULES, sample_and_walk
 ROWS = 2_500  # of each case in each call; docs/lossless.md has the figures of 100,000
 UNLIKELY = 1e-4  # a lossless loop gives a smaller p-value in one of 10,000 runs; the seeds are fixed
 
-TREE_RULES = ("recursive_rejection", "multi_step", "k_seq", "traversal")  # on a chain equal to chain rules, see test_tree_rules
+TREE_RULES = (
+    "recursive_rejection",
+    "multi_step",
+    "k_seq",
+    "traversal",
+)  # on a chain equal to chain rules, see test_tree_rules
 GRID = [(method, rule) for method, rule in PAIRS if not (method == "draft_model" and rule in TREE_RULES)]
 
 
@@ -30,8 +35,14 @@ def properties(method: str, rule: str) -> dict:
     return {
         "drafts with": type(drafter.needs).__name__,
         "drawn": drafter.drawn,
-        "shape": "node" if drafter.depth == 0 else "tree" if hasattr(drafter, "tree") or hasattr(drafter, "tree_nodes") else "chain",
-        "chooses its length": bool(drafter.lengths) or isinstance(drafter, Switch) or bool(getattr(drafter, "draft_confidence", 0)),
+        "shape": "node"
+        if drafter.depth == 0
+        else "tree"
+        if hasattr(drafter, "tree") or hasattr(drafter, "tree_nodes")
+        else "chain",
+        "chooses its length": bool(drafter.lengths)
+        or isinstance(drafter, Switch)
+        or bool(getattr(drafter, "draft_confidence", 0)),
         "rule": rule,
     }
 
@@ -43,7 +54,9 @@ SETTINGS = [pytest.param(*pair, marks=() if pair in COVER else pytest.mark.slow,
 def test_the_first_tier_meets_every_rule_and_every_pair():
     pairs_of = lambda pair: {(a, b) for a in properties(*pair).items() for b in properties(*pair).items()}
     assert set().union(*map(pairs_of, COVER)) == set().union(*map(pairs_of, GRID))
-    assert {rule for _, rule in COVER} == {rule for _, rules in METHODS.values() for rule in rules} and len(COVER) < len(GRID)
+    assert {rule for _, rule in COVER} == {rule for _, rules in METHODS.values() for rule in rules} and len(
+        COVER
+    ) < len(GRID)
 
 
 @pytest.mark.parametrize(("method", "rule"), SETTINGS)
@@ -104,7 +117,9 @@ def test_a_q_that_was_not_drawn_from_is_noticed():
 @pytest.mark.slow
 def test_one_key_for_all_places_is_noticed(monkeypatch):
     right, at_zero = decode.round_keys, lambda cache: cache.replace(length=jnp.zeros_like(cache.length))
-    monkeypatch.setattr(decode, "round_keys", lambda state, places: right(state.replace(cache=at_zero(state.cache)), places))
+    monkeypatch.setattr(
+        decode, "round_keys", lambda state, places: right(state.replace(cache=at_zero(state.cache)), places)
+    )
     rule = lambda p, tree, key: sample_and_walk(p, tree, key)  # a new function, so that the loop is traced anew
     counts, _ = count_draws(Plain(), rule, seed=0, rows=ROWS)
     values = p_values(counts)

@@ -16,7 +16,9 @@ ID = {piece: i for i, piece in enumerate(PIECES)}
 @pytest.fixture(scope="module")
 def target():
     tokenizer = Tokenizer(models.BPE(ID, [], unk_token="<unk>", byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
     return types.SimpleNamespace(tokenizer=fast, config=types.SimpleNamespace(vocab_size=len(PIECES)))
 

@@ -39,7 +39,9 @@ def normal(seed: int, scale=3.0) -> np.ndarray:
 def params(rows: list[dict]):
     """Options of several rows. Options that a row does not name have their defaults."""
     defaults = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    return sampling_params(len(rows), **{name: [row.get(name, default) for row in rows] for name, default in defaults.items()})
+    return sampling_params(
+        len(rows), **{name: [row.get(name, default) for row in rows] for name, default in defaults.items()}
+    )
 
 
 def check(logits: np.ndarray, rows: list[dict]):
@@ -70,7 +72,10 @@ def test_each_row_has_its_own_options():
 def test_random_options(seed):
     rng = np.random.default_rng(seed)
     some = lambda: dict(
-        temperature=rng.choice([0.0, 0.5, 1.0, 2.0]), top_k=rng.integers(V + 3), top_p=rng.uniform(0.05, 1), min_p=rng.uniform(0, 0.5)
+        temperature=rng.choice([0.0, 0.5, 1.0, 2.0]),
+        top_k=rng.integers(V + 3),
+        top_p=rng.uniform(0.05, 1),
+        min_p=rng.uniform(0, 0.5),
     )
     check(normal(seed, 2.0), [some() for _ in range(ROWS)])
 

@@ -74,7 +74,9 @@ def play(rule, scheme: str, p, q, valid, keys):
         place = jnp.where(jnp.arange(len(PARENT)) == 0, 0, tree.tokens + 1)
         leaf = ~jnp.isin(jnp.arange(len(PARENT)), PARENT) | (jnp.arange(len(PARENT)) == 0)
         verdict = rule(
-            jnp.where((leaf & (jnp.arange(len(PARENT)) > 0))[:, None], 1 / V, p[place]), tree, random.split(rule_key, tree.max_depth + 1)
+            jnp.where((leaf & (jnp.arange(len(PARENT)) > 0))[:, None], 1 / V, p[place]),
+            tree,
+            random.split(rule_key, tree.max_depth + 1),
         )
         emitted = jnp.append(tree.tokens[verdict.path[1:]], 0).at[verdict.length - 1].set(verdict.bonus)
         second = random.categorical(fill_key, jnp.log(p[emitted[0] + 1]))
@@ -116,7 +118,9 @@ def test_siblings_of_several_drafts(kind):
     ("rule", "scheme"),
     [
         pytest.param("recursive_rejection", "independent", id="equal siblings tested as if they differed"),
-        pytest.param("multi_step", "without_replacement", id="siblings without replacement tested with their parent's q"),
+        pytest.param(
+            "multi_step", "without_replacement", id="siblings without replacement tested with their parent's q"
+        ),
         pytest.param("k_seq", "without_replacement", id="k-seq on siblings without replacement"),
     ],
 )
@@ -202,7 +206,10 @@ def test_better_rules_accept_more():
     assert gap("recursive_rejection", "multi_step") > 10  # without replacement nothing is drawn twice
 
 
-@pytest.mark.parametrize(("tree_rule", "chain_rule"), [("recursive_rejection", rejection), ("traversal", block_verification), ("multi_step", rejection)])
+@pytest.mark.parametrize(
+    ("tree_rule", "chain_rule"),
+    [("recursive_rejection", rejection), ("traversal", block_verification), ("multi_step", rejection)],
+)
 def test_on_a_chain_it_is_the_chain_rule(tree_rule, chain_rule):
     p, q = (np.random.default_rng(3).dirichlet(np.ones(4), 4) for _ in range(2))
     q = np.concatenate([np.random.default_rng(4).dirichlet(np.ones(4), 3), np.zeros((1, 4))])

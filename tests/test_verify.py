@@ -77,12 +77,22 @@ def top_two_tree(world: World, kept, key):
     aa, ab = jnp.argsort(-world.q[1][a])[:2]
     ba = world.q[1][b].argmax()
     aba = world.q[2][a, ab].argmax()
-    p = [world.p[0], world.p[1][a], world.p[1][b], world.p[2][a, aa], world.p[2][a, ab], world.p[2][b, ba], world.p[3][a, ab, aba]]
+    p = [
+        world.p[0],
+        world.p[1][a],
+        world.p[1][b],
+        world.p[2][a, aa],
+        world.p[2][a, ab],
+        world.p[2][b, ba],
+        world.p[3][a, ab, aba],
+    ]
     tokens = jnp.stack([jnp.zeros_like(a), a, b, aa, ab, ba, aba])
     return Tree(tokens, jnp.array([0, 0, 0, 1, 1, 2, 4]), jnp.arange(7) <= kept, None, max_depth=3), jnp.stack(p)
 
 
-@partial(jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 2})  # it runs for longer than it compiles
+@partial(
+    jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 2}
+)  # it runs for longer than it compiles
 def draw(rule, draft, world: World, kept, keys):
     """Four tokens [DRAWS, 4], those after the verdict's drawn from the target, and accepted drafts [DRAWS]."""
 

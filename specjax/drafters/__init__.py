@@ -172,7 +172,9 @@ def _make(method: type[Drafter], head, options: dict) -> Drafter:
     """A drafter with those of the options that are its own."""
     if isinstance(method.needs, TrainedHead):
         if head is None:
-            raise RequestError(f"{method.__name__} drafts with a trained head of kind {method.needs.kind!r}; give its configuration")
+            raise RequestError(
+                f"{method.__name__} drafts with a trained head of kind {method.needs.kind!r}; give its configuration"
+            )
         options = options | {"head": head}
     known = {field.name for field in dataclasses.fields(method)}
     return method(**{name: value for name, value in options.items() if name in known})

@@ -99,7 +99,9 @@ class Eagle3(HeadDrafter):
 
     def _one_pass(self) -> OnePass:
         if self.tree is not None:
-            raise RequestError("tree gives a shape, and a P-EAGLE head drafts chains and probable trees; leave tree out")
+            raise RequestError(
+                "tree gives a shape, and a P-EAGLE head drafts chains and probable trees; leave tree out"
+            )
         if self.num_speculative_tokens is not None:
             return OnePass(self.num_speculative_tokens)
         check_best_first(self.tree_nodes, self.tree_top_k, self.tree_depth, self.head.draft_vocab_size)

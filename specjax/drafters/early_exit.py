@@ -35,7 +35,9 @@ class EarlyExit(SelfChain):
     def skip(self, config: ModelConfig) -> Skip:
         L = config.num_layers
         if L < 2:
-            raise RequestError("early_exit needs a target of at least two layers, and this one has one; use another method")
+            raise RequestError(
+                "early_exit needs a target of at least two layers, and this one has one; use another method"
+            )
         exit_layer = L // 2 if self.exit_layer is None else self.exit_layer
         if not 1 <= exit_layer < L:
             raise RequestError(f"exit_layer must be 1 to {L - 1} for a target of {L} layers, not {exit_layer}")

@@ -107,23 +107,33 @@ class Lookahead(Drafter):
     def commit(self, target, draft, state, tree, scored, verdict):
         window, filled, full = state.drafter.window, state.drafter.filled, state.drafter.filled == self.depth - 1
         width = (self.columns - filled)[:, None]
-        last_row = jnp.minimum(filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1)  # void from ``width`` on
+        last_row = jnp.minimum(
+            filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1
+        )  # void from ``width`` on
         predicted = jnp.argmax(jnp.take_along_axis(scored.logits, last_row[:, :, None], 1), -1).astype(jnp.int32)
 
         leaving = window[:, :1].at[:, 0, 0].set(state.root)
-        ngrams = jnp.concatenate([leaving, window[:, 1:], predicted[:, None]], 1)[:, :, : self.window].swapaxes(1, 2)  # [B, W, N]
+        ngrams = jnp.concatenate([leaving, window[:, 1:], predicted[:, None]], 1)[:, :, : self.window].swapaxes(
+            1, 2
+        )  # [B, W, N]
         seen = jnp.broadcast_to(full[:, None], ngrams.shape[:2])
         if self.pool_from_prompt:
             emitted, new = self._emitted(state, tree, verdict)
             ngrams, seen = jnp.concatenate([ngrams, emitted], 1), jnp.concatenate([seen, new], 1)
-        pool = lax.fori_loop(0, ngrams.shape[1], lambda i, pool: _insert(pool, ngrams[:, i], seen[:, i]), state.drafter.pool)
+        pool = lax.fori_loop(
+            0, ngrams.shape[1], lambda i, pool: _insert(pool, ngrams[:, i], seen[:, i]), state.drafter.pool
+        )
 
-        ends = (predicted[:, :, None] == state.request.stop_ids[:, None]).any(-1)  # predictions after the end of the text are no guesses
+        ends = (predicted[:, :, None] == state.request.stop_ids[:, None]).any(
+            -1
+        )  # predictions after the end of the text are no guesses
         fresh = jnp.where(ends, self._copies(state.tokens, state.prompt_length), predicted)[:, None]
         moved = jnp.concatenate([window[:, 1:], fresh], 1)
         below = (jnp.arange(self.depth) == filled[:, None] + 1)[:, :, None]
         grown = jnp.roll(jnp.where(below, fresh, window), -1, 2)
-        return LookaheadState(jnp.where(full[:, None, None], moved, grown), jnp.minimum(filled + 1, self.depth - 1), pool)
+        return LookaheadState(
+            jnp.where(full[:, None, None], moved, grown), jnp.minimum(filled + 1, self.depth - 1), pool
+        )
 
     def _propose_row(self, root: jax.Array, state: LookaheadState) -> Tree:
         """The window and the guesses of one row, in this order."""
@@ -144,7 +154,9 @@ class Lookahead(Drafter):
 
     def _copies(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
         """Int32 [B, C], tokens from random places of the prompts. The places depend neither on the call nor on the batch."""
-        places = jax.random.uniform(jax.random.key(0, impl=KEYS), (self.columns,)) * lengths[:, None].astype(jnp.float32)
+        places = jax.random.uniform(jax.random.key(0, impl=KEYS), (self.columns,)) * lengths[:, None].astype(
+            jnp.float32
+        )
         return jnp.take_along_axis(tokens, jnp.minimum(places.astype(jnp.int32), lengths[:, None] - 1), 1)
 
     def _emitted(self, state, tree: Tree, verdict) -> tuple[jax.Array, jax.Array]:

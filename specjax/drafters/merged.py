@@ -36,7 +36,9 @@ class Merged(Drafter):
         return DraftModel(self.num_speculative_tokens)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return tuple(self.member.init(target, model, tokens, lengths, taps, chunk=chunk, dtype=dtype) for model in draft)
+        return tuple(
+            self.member.init(target, model, tokens, lengths, taps, chunk=chunk, dtype=dtype) for model in draft
+        )
 
     def propose(self, target, draft, state, key):
         chains, pending = [], []
@@ -75,7 +77,9 @@ def merge(root: jax.Array, tokens: jax.Array, q: jax.Array) -> Tree:
         nothing below a node has zeros there.
     """
     M, D = tokens.shape
-    same = jnp.cumprod(jnp.int32(tokens[:, None] == tokens), -1)  # [M, M, D]: whether two chains agree down to each token
+    same = jnp.cumprod(
+        jnp.int32(tokens[:, None] == tokens), -1
+    )  # [M, M, D]: whether two chains agree down to each token
     first = jnp.argmax(same, 1)  # [M, D]: the first chain with the same tokens so far
     node = 1 + first * D + jnp.arange(D)
     parent = jnp.concatenate([jnp.zeros((M, 1), node.dtype), node[:, :-1]], 1)

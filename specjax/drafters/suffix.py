@@ -99,7 +99,9 @@ class Suffix(Drafter):
     def _in_store(self, tokens, last, store: texts.Store) -> tuple[jax.Array, jax.Array]:
         """The same from the store, by at most ``_MOST_PLACES`` of the places of each run."""
         length, place = 1 + jnp.arange(self.max_match), jnp.arange(self.max_match)
-        runs = tokens[jnp.maximum(last - length[:, None] + 1 + place, 0)]  # [L, M], those of the newest 1, 2, ... tokens
+        runs = tokens[
+            jnp.maximum(last - length[:, None] + 1 + place, 0)
+        ]  # [L, M], those of the newest 1, 2, ... tokens
         low, high = texts.find(store, runs, length)
         count = jnp.where(length <= last + 1, high - low, 0)[:, None]
         nth = jnp.arange(_MOST_PLACES)

@@ -37,7 +37,9 @@ class TokenRecycling(Drafter):
     def __post_init__(self):
         object.__setattr__(self, "tree", as_topology(self.tree))
         if max(self.tree.rank) >= whole("candidates", self.candidates):
-            raise RequestError(f"the tree asks for rank {max(self.tree.rank)} and candidates is {self.candidates}; raise it")
+            raise RequestError(
+                f"the tree asks for rank {max(self.tree.rank)} and candidates is {self.candidates}; raise it"
+            )
 
     @property
     def depth(self) -> int:
@@ -59,7 +61,9 @@ class TokenRecycling(Drafter):
         def see(i, table):
             token, successor = tokens[i], tokens[i + 1]
             row = jnp.concatenate([successor[None], jnp.where(table[token] == successor, -2, table[token])])
-            row = row[jnp.argsort(row == -2, stable=True)][: self.candidates]  # the successor moves to the front, the others keep their order
+            row = row[jnp.argsort(row == -2, stable=True)][
+                : self.candidates
+            ]  # the successor moves to the front, the others keep their order
             return table.at[jnp.where(i + 1 < length, token, vocab_size)].set(row, mode="drop")
 
         return lax.fori_loop(0, tokens.size - 1, see, jnp.full((vocab_size, self.candidates), -1, jnp.int32))

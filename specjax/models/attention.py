@@ -56,7 +56,13 @@ class Partial:
 
 
 def attend(
-    q: jax.Array, past: tuple | None, length: jax.Array, rows: tuple, mask: jax.Array | Seen, positions: jax.Array, window: int | None
+    q: jax.Array,
+    past: tuple | None,
+    length: jax.Array,
+    rows: tuple,
+    mask: jax.Array | Seen,
+    positions: jax.Array,
+    window: int | None,
 ) -> jax.Array:
     """Attention of N nodes over the cache and over uncommitted rows.
 
@@ -94,7 +100,9 @@ def _attend_seen(q, k, v, seen: Seen) -> Partial:
     if not calls:
         return out
     g = seen.inner.shape[0]
-    grouped = lambda x: x[:, :, split:].reshape(B, K, calls, N // g, g, D).swapaxes(2, 3).reshape(B, K * N // g, calls * g, D)
+    grouped = lambda x: (
+        x[:, :, split:].reshape(B, K, calls, N // g, g, D).swapaxes(2, 3).reshape(B, K * N // g, calls * g, D)
+    )
     own = _partial(q.reshape(B, K * N // g, g * G, D), grouped(k), grouped(v), jnp.repeat(seen.inner, G, 0))
     return _merge(out, jax.tree.map(lambda mine, like: mine.reshape(like.shape), own, out))
 
@@ -120,7 +128,9 @@ def _first_rows(q, k, v, seen: Seen) -> Partial:
     if count == 1:
         return chunk(jax.tree.map(lambda x: x[0], parts))
     out = jax.lax.map(jax.checkpoint(chunk), parts)  # leaves [count, B, K, size * G, ...]
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(B, K, count * size * G, *x.shape[4:])[:, :, : N * G], out)
+    return jax.tree.map(
+        lambda x: jnp.moveaxis(x, 0, 2).reshape(B, K, count * size * G, *x.shape[4:])[:, :, : N * G], out
+    )
 
 
 def _attend_past(q, k, v, length, positions, window) -> Partial:
@@ -144,7 +154,9 @@ def _past_in_chunks(q, k, v, length, positions, window) -> Partial:
     size = min(PAST_CHUNK, k.shape[2])
 
     def read(i, out):
-        start = jnp.minimum(i * size, k.shape[2] - size)  # the last chunk may overlap the one before; ``fresh`` masks the overlap
+        start = jnp.minimum(
+            i * size, k.shape[2] - size
+        )  # the last chunk may overlap the one before; ``fresh`` masks the overlap
         at = start + jnp.arange(size)
         fresh = (at >= i * size) & _visible(at, length, positions, window)
         part = lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2)

@@ -35,9 +35,20 @@ class Layer(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, *, inputs: int = 1, normed: bool = True):
-        E, F, H, K, D = config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads, config.head_dim
+        E, F, H, K, D = (
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+        )
         shapes = {"qkv": ((H + 2 * K) * D, inputs * E), "out": (E, H * D), "gate_up": (2 * F, E), "down": (E, F)}
-        axes = {"qkv": ("heads", "embed"), "out": ("embed", "heads"), "gate_up": ("mlp", "embed"), "down": ("embed", "mlp")}
+        axes = {
+            "qkv": ("heads", "embed"),
+            "out": ("embed", "heads"),
+            "gate_up": ("mlp", "embed"),
+            "down": ("embed", "mlp"),
+        }
         biased = {"qkv": config.qkv_bias, "out": config.out_bias, "gate_up": config.mlp_bias, "down": config.mlp_bias}
         for (name, shape), k in zip(shapes.items(), jax.random.split(key, 4)):
             scale = 0.02 if name in ("qkv", "gate_up") else 0.02 / (2 * config.num_layers) ** 0.5
@@ -48,7 +59,21 @@ class Layer(nnx.Module):
         self.q_norm = param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
         self.k_norm = param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
 
-    def __call__(self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype, attention=True, mlp=True):
+    def __call__(
+        self,
+        x,
+        config: ModelConfig,
+        angles,
+        positions,
+        mask,
+        past,
+        length,
+        rows,
+        window,
+        dtype,
+        attention=True,
+        mlp=True,
+    ):
         """The residual stream float32 [B, N, E] after the layer, and the layer's rows of ``Output``.
 
         ``past`` and ``rows`` are this layer's, or None. ``attention`` and ``mlp`` are false where a sub-layer is skipped.
@@ -68,7 +93,9 @@ class Layer(nnx.Module):
         q, k, v = self._project(normed, config, angles, dtype)
         if rows is not None:
             k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
-        return linear(attend(q, past, length, (k, v), mask, positions, window), self.out[...], value_of(self.out_bias)), (k, v)
+        return linear(
+            attend(q, past, length, (k, v), mask, positions, window), self.out[...], value_of(self.out_bias)
+        ), (k, v)
 
     def keys_values(self, normed, config: ModelConfig, angles, dtype) -> tuple:
         """The rows of N positions, without attention: keys and values [B, K, N, D]."""
@@ -172,7 +199,18 @@ def run_layers(
         past = None if cache is None else cache.layers[i]
         earlier = None if rows is None else rows[i]
         x, layer_rows = layers[i](
-            x, config, angles, positions, seen, past, length, earlier, window, dtype, i not in skip.attention, i not in skip.mlp
+            x,
+            config,
+            angles,
+            positions,
+            seen,
+            past,
+            length,
+            earlier,
+            window,
+            dtype,
+            i not in skip.attention,
+            i not in skip.mlp,
         )
         new_rows.append(layer_rows)
     if config.num_layers in taps:

@@ -38,7 +38,9 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     if not nodes_are_split():  # split nodes keep their axis; XLA:CPU has the fast product for matrices only
         rows = rows.reshape(-1, x.shape[-1])
     if rows.shape[:-1] == (1,) and weight.dtype == jnp.bfloat16:
-        y = lax.platform_dependent(rows, weight, cpu=lambda r, w: _product(jnp.concatenate([r, r]), w)[:1], default=_product)
+        y = lax.platform_dependent(
+            rows, weight, cpu=lambda r, w: _product(jnp.concatenate([r, r]), w)[:1], default=_product
+        )
     else:
         y = _product(rows, weight)
     y = y.reshape(*x.shape[:-1], weight.shape[0])
@@ -159,7 +161,9 @@ def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
     """YaRN (Peng et al. 2023, section 3.2): a ramp over dimensions between interpolated and original frequencies."""
 
     def dimension(turns: float) -> float:
-        return dim * math.log(rope.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+        return (
+            dim * math.log(rope.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+        )
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:

@@ -92,7 +92,9 @@ def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array
     features = head.fuse(target, read_target(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
     if head.config.num_heads:
         ((_, hidden),) = unroll(head, target, features, tokens[:, 1:], 1)
-        read = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.reads_tokens else None
+        read = lambda d: (
+            jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.reads_tokens else None
+        )
         predicted = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
     else:
         predicted = [

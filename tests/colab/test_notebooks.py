@@ -14,6 +14,8 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")  # optimised: products of halves are then the same for one row and for six
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
     shown = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not {"the same text: False", "acceptance rose: False"} & set("".join(shown).splitlines())

@@ -110,7 +110,9 @@ def prefilled(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) 
     """A cache that holds ``start`` [B] tokens of each row; later positions are void."""
     B, S = tokens.shape
     _, rows = whole(model, tokens, prompt)
-    return commit(kv.empty(model.config, B, S, jnp.float32), rows, span(jnp.zeros(B, int), S), start, valid=jnp.ones(B, bool))
+    return commit(
+        kv.empty(model.config, B, S, jnp.float32), rows, span(jnp.zeros(B, int), S), start, valid=jnp.ones(B, bool)
+    )
 
 
 def rest_at_once(model: Decoder, tokens: jax.Array, start: jax.Array, prompt: int) -> jax.Array:

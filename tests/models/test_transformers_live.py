@@ -13,13 +13,22 @@ from specjax.training.losses import scores
 pytestmark = pytest.mark.slow
 
 SHAPE = dict(
-    vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8
+    vocab_size=61,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
 )
 TOKENS = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], (2, 12))
 OURS = {
     "llama3": dict(rope=Rope(100.0, "llama3", factor=8.0, original_max_position_embeddings=32)),
     "biases and yarn": dict(
-        qkv_bias=True, out_bias=True, mlp_bias=True, rope=Rope(10.0, "yarn", factor=4.0, original_max_position_embeddings=16)
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        rope=Rope(10.0, "yarn", factor=4.0, original_max_position_embeddings=16),
     ),
     "mistral with windows": dict(family="mistral", windows=(4, 4)),
     "qwen2": dict(family="qwen2", qkv_bias=True),
@@ -35,7 +44,9 @@ def torch():
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_specjax_loads_checkpoints_of_transformers(family, tmp_path, torch):
     torch.manual_seed(0)
-    theirs = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **SHAPE, initializer_range=0.3), dtype=torch.float32)
+    theirs = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(family, **SHAPE, initializer_range=0.3), dtype=torch.float32
+    )
     theirs.save_pretrained(tmp_path)
     check(torch, load_model(tmp_path), theirs)
 

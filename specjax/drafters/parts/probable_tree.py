@@ -43,7 +43,9 @@ class ProbableTree(Drafter):
         depth, most = self.tree_depth, self.top_k + (self.tree_depth - 1) * self.top_k**2
         least = depth + (self.top_k > 1)  # as many nodes as levels would mean a chain, see ``Tree.is_chain``
         if not least <= self.nodes <= most:
-            raise RequestError(f"tree_nodes must be {least} to {most} at this tree_depth and tree_top_k, not {self.nodes}")
+            raise RequestError(
+                f"tree_nodes must be {least} to {most} at this tree_depth and tree_top_k, not {self.nodes}"
+            )
 
     @property
     def depth(self) -> int:

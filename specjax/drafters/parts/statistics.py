@@ -35,7 +35,9 @@ class Statistics:
     def after(self, newest: jax.Array) -> jax.Array:
         """Int32, the most frequent token after the longest known context that ends ``newest``, int32 [max(ORDERS)]; else -1."""
         found = jnp.int32(-1)
-        for m, contexts, successors in zip(ORDERS, self.contexts, self.successors):  # a longer known context replaces a shorter one
+        for m, contexts, successors in zip(
+            ORDERS, self.contexts, self.successors
+        ):  # a longer known context replaces a shorter one
             row = _find(contexts, newest[-m:])
             found = jnp.where(row < 0, found, successors[row])
         return found

@@ -45,4 +45,6 @@ class TokenReader:
         after_before = jnp.concatenate([jnp.zeros_like(on_path[:, :1]), on_path[:, :-1] + 1], 1)
         kept = jnp.where((n > 0)[:, None], after_before, on_path + 1)  # a row of one token has none before the root
         length = jnp.maximum(n + verdict.length - 1, 0)
-        return ReaderState(commit(pending.cache, pending.rows.layers, kept, length, valid=state.done | (verdict.length > 0)))
+        return ReaderState(
+            commit(pending.cache, pending.rows.layers, kept, length, valid=state.done | (verdict.length > 0))
+        )
