@@ -6,4 +6,4 @@
 export SPECJAX_EXTRAS=docs SPECJAX_VENV="${SPECJAX_VENV:-.venv-docs}"
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-python -m mkdocs build --quiet --strict "$@"
+python -m mkdocs build --strict "$@"
