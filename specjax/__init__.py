@@ -1,4 +1,6 @@
-"""Speculative decoding for JAX: every published way to draft, one way to verify, and the target's own output."""
+"""Speculative decoding for JAX: every published way to draft, one way to verify, and the target's
+own output.
+"""
 
 from . import drafters
 from .checkpoints.heads import load_drafter, save_head

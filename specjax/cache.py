@@ -1,8 +1,9 @@
 """The key/value cache, the rows that are not yet in it, and the only functions that write it.
 
-Rows of the batch are left-aligned, and each has a length of its own. A forward reads the cache and never writes it: it
-returns the key/value rows of the nodes it scored. After acceptance ``commit`` writes the rows of the accepted path, once
-per layer. Positions from ``length`` on are void: attention masks them, and later writes overwrite them.
+Rows of the batch are left-aligned, and each has a length of its own. A forward reads the cache and
+never writes it: it returns the key/value rows of the nodes it scored. After acceptance ``commit``
+writes the rows of the accepted path, once per layer. Positions from ``length`` on are void:
+attention masks them, and later writes overwrite them.
 """
 
 import jax
@@ -47,7 +48,8 @@ class Rows:
     """Uncommitted keys and values of M nodes.
 
     Attributes:
-      layers: for each layer a pair of arrays [B, K, M, D]; None for a layer whose attention was skipped.
+      layers: for each layer a pair of arrays [B, K, M, D]; None for a layer whose attention was
+        skipped.
     """
 
     layers: tuple
@@ -57,7 +59,9 @@ class Rows:
         return jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, nodes), (0, 0))), self)
 
     def put(self, layers: tuple, count: int, at) -> "Rows":
-        """These rows, with the newest ``count`` rows of ``layers`` (as a forward returns them) written from ``at`` on."""
+        """These rows, with the newest ``count`` rows of ``layers`` (as a forward returns them)
+        written from ``at`` on.
+        """
         newest = lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, _POSITIONS)
         return Rows(jax.tree.map(newest, self.layers, layers))
 
@@ -75,8 +79,8 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
 
     Args:
       config: the model's; ``num_layers``, ``num_kv_heads`` and ``head_dim`` are read.
-      capacity: positions. Leave room for one path beyond the last token: ``dynamic_update_slice`` would clamp a write at
-        the end, and overwrite the newest tokens.
+      capacity: positions. Leave room for one path beyond the last token: ``dynamic_update_slice``
+        would clamp a write at the end, and overwrite the newest tokens.
     """
     shape = (batch, config.num_kv_heads, capacity, config.head_dim)
     layers = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_layers))
@@ -86,13 +90,14 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
 def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Array, *, valid: jax.Array) -> KVCache:
     """Writes the rows of a path behind the committed ones and sets the new length.
 
-    The write must depend on the forward that read the cache, or else XLA:CPU copies every cache in every round.
-    ``valid`` is that dependence, and therefore has no default. Rows where it is false are void and are overwritten.
+    The write must depend on the forward that read the cache, or else XLA:CPU copies every cache in
+    every round. ``valid`` is that dependence, and therefore has no default. Rows where it is false
+    are void and are overwritten.
 
     Args:
       rows: for each layer keys and values [B, K, N, D], as a forward returns them.
-      path: int32 [B, P], the nodes whose rows are kept, in order. None keeps all N in their order (a chain). Rows beyond
-        the accepted part are written too; they lie beyond ``length``.
+      path: int32 [B, P], the nodes whose rows are kept, in order. None keeps all N in their order
+        (a chain). Rows beyond the accepted part are written too; they lie beyond ``length``.
       length: int32 [B], the new lengths. ``cache.length + P`` must not exceed the capacity.
       valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
@@ -105,7 +110,10 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
 
 
 def _write(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
-    """Writes one slice per batch row, in a loop. A vectorised write becomes a scatter, for which XLA copies the cache."""
+    """Writes one slice per batch row, in a loop.
+
+    A vectorised write becomes a scatter, for which XLA copies the cache.
+    """
 
     def write_row(b, leaf):
         # The compiler of libtpu 0.0.42.1 fails where it fuses this slice into the write.

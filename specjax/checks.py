@@ -67,7 +67,8 @@ def shorten(value, longest: int = 60) -> str:
 def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = RequestError):
     """The value of a JSON text.
 
-    Raises ``error``, with ``name`` first, for a text that is not JSON or nests more than ``DEEPEST`` levels.
+    Raises ``error``, with ``name`` first, for a text that is not JSON or nests more than
+    ``DEEPEST`` levels.
     """
     try:
         value = json.loads(text)

@@ -1,7 +1,9 @@
-"""The history of each scored node: the prompt, the text emitted so far, and the node's path in the tree.
+"""The history of each scored node: the prompt, the text emitted so far, and the node's path in the
+tree.
 
-Options that look back (penalties, ``min_new_tokens``, constraints, a user's own processors) read it here. A node deep in a
-tree is thus treated exactly as plain decoding treats it after the same tokens.
+Options that look back (penalties, ``min_new_tokens``, constraints, a user's own processors) read it
+here. A node deep in a tree is thus treated exactly as plain decoding treats it after the same
+tokens.
 """
 
 import jax
@@ -23,7 +25,8 @@ class Context:
       stop_ids: int32 [B, n], tokens that end the row; -1 matches none.
       nodes: int32 [B, M], tokens of the tree.
       path: bool [B, N, M], the nodes between the root (excluded) and node i (included).
-      states: int32 [B, N], the state of the row's constraint after each node; -1 where the path broke it.
+      states: int32 [B, N], the state of the row's constraint after each node; -1 where the path
+        broke it.
     """
 
     tokens: jax.Array
@@ -41,7 +44,10 @@ class Context:
         return (self.length - self.prompt_length)[:, None] + self.path.sum(-1)
 
     def counts(self, vocab_size: int) -> jax.Array:
-        """Float32 [B, N, V], how often each token was generated up to node i. The prompt does not count."""
+        """Float32 [B, N, V], how often each token was generated up to node i.
+
+        The prompt does not count.
+        """
         place = jnp.arange(self.tokens.shape[1])
         new = (place >= self.prompt_length[:, None]) & (place < self.length[:, None])
         return _histogram(self.tokens, new, vocab_size)[:, None] + self._on_path(vocab_size)
@@ -52,7 +58,9 @@ class Context:
         return (_histogram(self.tokens, text, vocab_size)[:, None] + self._on_path(vocab_size)) > 0
 
     def last(self, k: int) -> jax.Array:
-        """Int32 [B, N, k], the newest k tokens up to each node, the newest last; -1 before the text begins."""
+        """Int32 [B, N, k], the newest k tokens up to each node, the newest last; -1 before the text
+        begins.
+        """
         M = self.nodes.shape[1]
         depth = self.path.sum(-1)[..., None]
         back = jnp.arange(k - 1, -1, -1)
@@ -77,13 +85,17 @@ class Context:
 
 
 def advance(automaton, state: jax.Array, token: jax.Array) -> jax.Array:
-    """The state after ``token``, int32 of one shape; -1 where the token breaks the constraint, and from then on."""
+    """The state after ``token``, int32 of one shape; -1 where the token breaks the constraint, and
+    from then on.
+    """
     following = automaton.next[jnp.maximum(state, 0), automaton.classes[token]]
     return jnp.where(state < 0, -1, following)
 
 
 def advance_along(automaton, start: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Int32 [B, P], the states after each of ``tokens`` [B, P]; ``start`` [B] is the state before them."""
+    """Int32 [B, P], the states after each of ``tokens`` [B, P]; ``start`` [B] is the state before
+    them.
+    """
 
     def follow(state, token):
         state = advance(automaton, state, token)
@@ -93,7 +105,9 @@ def advance_along(automaton, start: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def advance_tree(automaton, start: jax.Array, tree: Tree) -> jax.Array:
-    """Int32 [B, N], the states after each node of a batched tree; ``start`` [B] is the state after the root."""
+    """Int32 [B, N], the states after each node of a batched tree; ``start`` [B] is the state after
+    the root.
+    """
     root = jnp.broadcast_to(start[:, None], tree.tokens.shape)
 
     def descend(_, states):  # after d iterations the states down to depth d are right
@@ -104,6 +118,8 @@ def advance_tree(automaton, start: jax.Array, tree: Tree) -> jax.Array:
 
 
 def _histogram(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.Array:
-    """Float32 [B, V], how often each token occurs in tokens [B, T], counted where bool [B, T] says so."""
+    """Float32 [B, V], how often each token occurs in tokens [B, T], counted where bool [B, T] says
+    so.
+    """
     rows = jnp.arange(tokens.shape[0])[:, None]
     return jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].add(jnp.float32(counted))

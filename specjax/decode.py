@@ -1,12 +1,12 @@
 """The round and the loop: propose a tree, score it in one forward, accept a path, commit it.
 
 Invariants:
-  The root, a row's newest token, is never in the cache: ``tokens[b, cache.length[b]]`` is row b's root.
-  ``cache.length`` is the number of committed tokens. The target computed each of them on the committed tokens before it.
+  The root, a row's newest token ``tokens[b, cache.length[b]]``, is never in the cache.
+  The target computed each of the ``cache.length`` committed tokens on those before it.
   A finished row commits nothing.
-  The tokens of a row depend neither on its neighbours nor on how rounds are chunked: its key is folded with places.
+  The tokens of a row depend neither on its neighbours nor on how rounds are chunked.
 
-All functions are pure. ``drafter`` and ``rule`` are static; ``target`` and ``draft`` are pytrees of parameters.
+Functions are pure. ``drafter`` and ``rule`` are static, ``target`` and ``draft`` are pytrees.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class Round:
 def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable) -> DecodeState:
     """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens.
 
-    ``rule``: see ``verify``. A drafter with several draft lengths has a round compiled for each, and chooses one of them.
+    A drafter with several draft lengths has a round compiled for each, and chooses one of them.
     """
 
     def play(state, drafter):
@@ -111,7 +111,7 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
 
 @own_settings()
 def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, rule: Callable) -> DecodeState:
-    """Rounds until every row is done or ``state.round`` reaches ``until``, without leaving the device. Donate ``state``."""
+    """Rounds on the device until all rows are done or ``state.round`` is ``until``. Donate ``state``."""
 
     def is_unfinished(state):
         return jnp.any(~state.done) & (state.round < until)
@@ -133,7 +133,7 @@ def score(
 
 
 def round_keys(state: DecodeState, places: int) -> tuple[jax.Array, jax.Array]:
-    """Keys [B] for proposing and keys [B, places] for accepting, by the places of the text that they decide."""
+    """Keys [B] for proposing and [B, places] for accepting, by the places of the text they decide."""
 
     def of_row(key, n):
         propose, accept = jax.random.split(key)
@@ -143,8 +143,8 @@ def round_keys(state: DecodeState, places: int) -> tuple[jax.Array, jax.Array]:
 
 
 def run_if(wanted: jax.Array, function: Callable, carry):
-    """``function(carry)`` if ``wanted``, a scalar bool, else ``carry``: a loop of at most one iteration.
+    """``function(carry)`` if ``wanted``, a scalar bool, else ``carry``, by a loop of one iteration.
 
-    ``lax.cond`` would mean the same, but XLA:CPU copies every cache that passes through its branches.
+    ``lax.cond`` means the same, but XLA:CPU copies every cache that passes through its branches.
     """
     return lax.while_loop(lambda loop: loop[0], lambda loop: (jnp.bool(False), function(loop[1])), (wanted, carry))[1]

@@ -1,4 +1,7 @@
-"""The base class of drafting methods. A new method is a file in ``drafters/`` with a subclass, and a line in ``METHODS``."""
+"""The base class of drafting methods.
+
+A new method is a file in ``drafters/`` with a subclass, and a line in ``METHODS``.
+"""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -23,7 +26,8 @@ class Models:
 
     Attributes:
       least: how many it needs.
-      most: how many it can use; None for any number. A method that can use more than one gets a tuple as ``draft``.
+      most: how many it can use; None for any number. A method that can use more than one gets a
+        tuple as ``draft``.
     """
 
     least: int = 1
@@ -32,7 +36,10 @@ class Models:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedHead:
-    """The method drafts with a trained head of one ``kind``, see ``heads``. Its field ``head`` is the head's configuration."""
+    """The method drafts with a trained head of one ``kind``, see ``heads``.
+
+    Its field ``head`` is the head's configuration.
+    """
 
     kind: str
 
@@ -41,13 +48,14 @@ class TrainedHead:
 class Drafter:
     """Static options of a method, and pure functions. Hashable.
 
-    ``propose`` and ``depth`` must be written. A method that keeps something between rounds also writes ``init`` and
-    ``commit``. Every other member has a default that suits a method without the ability it describes.
+    ``propose`` and ``depth`` must be written. A method that keeps something between rounds also
+    writes ``init`` and ``commit``. Every other member has a default that suits a method without the
+    ability it describes.
 
     Attributes:
       needs: what the method drafts with.
-      can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may sit out any round.
-        ``Switch`` and ``Adaptive`` take such methods only.
+      can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may sit
+        out any round. ``Switch`` and ``Adaptive`` take such methods only.
     """
 
     needs: ClassVar[Nothing | Models | TrainedHead] = Nothing()
@@ -75,24 +83,30 @@ class Drafter:
 
         Args:
           tokens, lengths: int32 [B, T] and [B], the prompts.
-          taps: float32 [B, T, E] for each of ``self.taps``, of all tokens of the prompt but the last.
+          taps: float32 [B, T, E] for each of ``self.taps``, of all tokens of the prompt but the
+            last.
           chunk, dtype: see ``prefill``.
         """
         return ()
 
     def propose(self, target: Model, draft, state: DecodeState, key: jax.Array) -> tuple[Tree, Any]:
-        """A batched tree below ``state.root``, and the state that ``commit`` will find in ``state.drafter``.
+        """A batched tree below ``state.root``, and the state that ``commit`` will find in
+        ``state.drafter``.
 
         ``key``: typed keys [B].
         """
         raise TypeError(f"{type(self).__name__} must define propose")
 
     def commit(self, target: Model, draft, state: DecodeState, tree: Tree, scored: Output, verdict: Verdict) -> Any:
-        """The method's state for the next round. ``state`` is that before the verdict: its cache is not yet longer."""
+        """The method's state for the next round.
+
+        ``state`` is that before the verdict: its cache is not yet longer.
+        """
         return ()
 
     def computed_layers(self, drafted) -> tuple | None:
-        """The nodes' first layers, where ``propose`` has run them on the target already; see ``Model``.
+        """The nodes' first layers, where ``propose`` has run them on the target already; see
+        ``Model``.
 
         ``drafted`` is the state that ``propose`` returned.
         """
@@ -100,7 +114,9 @@ class Drafter:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Draft lengths, ascending, of which ``choose`` picks one for each round; empty for a method with one length."""
+        """Draft lengths, ascending, of which ``choose`` picks one for each round; empty for a
+        method with one length.
+        """
         return ()
 
     def choose(self, state: DecodeState) -> jax.Array:
@@ -114,8 +130,8 @@ class Drafter:
     def catch_up(self, draft, state: DecodeState) -> Any:
         """The method's state after it has read the tokens of rounds that it sat out.
 
-        ``Switch``, ``Adaptive`` and ``Merged`` call this before ``propose``, because they may skip the method in a round
-        or keep less of its proposal than was accepted.
+        ``Switch``, ``Adaptive`` and ``Merged`` call this before ``propose``, because they may skip
+        the method in a round or keep less of its proposal than was accepted.
         """
         return state.drafter
 
@@ -123,12 +139,16 @@ class Drafter:
         """Raises RequestError where the options do not fit a target of this configuration."""
 
     def parameters(self, draft, vocab_size: int) -> Any:
-        """What the functions take as ``draft``, made once on the host: by default the draft's module.
+        """What the functions take as ``draft``, made once on the host: by default the draft's
+        module.
 
         Raises RequestError for a file that cannot be used.
         """
         return draft
 
     def remember(self, parameters, texts: list[list[int]]) -> Any:
-        """The parameters after requests whose prompts and answers were ``texts``. On the host, between calls."""
+        """The parameters after requests whose prompts and answers were ``texts``.
+
+        On the host, between calls.
+        """
         return parameters

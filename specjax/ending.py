@@ -29,7 +29,8 @@ class Emission:
 
 
 def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Array) -> tuple[Verdict, Emission]:
-    """Cuts a verdict after the first token that ends the row, and at the row's limit. A finished row keeps nothing.
+    """Cuts a verdict after the first token that ends the row, and at the row's limit. A finished
+    row keeps nothing.
 
     Args:
       failed: bool [B], rows whose logits are NaN. They end without a token.
@@ -66,13 +67,17 @@ def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Arr
 
 
 def has_failed(logits: jax.Array, p: jax.Array, verdict: Verdict) -> jax.Array:
-    """Bool [B]: the logits [B, N, V] are NaN, or the options leave no token at the root or at the end of the path."""
+    """Bool [B]: the logits [B, N, V] are NaN, or the options leave no token at the root or at the
+    end of the path.
+    """
     nodes = jnp.stack([jnp.zeros_like(verdict.length), verdict.path[:, -1]], 1)
     impossible = jnp.isnan(jnp.take_along_axis(p, nodes[..., None], 1)).any((1, 2))
     return jnp.isnan(logits).any((1, 2)) | impossible
 
 
 def _last(values: jax.Array, length: jax.Array, otherwise: jax.Array) -> jax.Array:
-    """The value [B] at ``length - 1`` of ``values`` [B, P]; ``otherwise`` [B] where the length is 0."""
+    """The value [B] at ``length - 1`` of ``values`` [B, P]; ``otherwise`` [B] where the length is
+    0.
+    """
     last = jnp.take_along_axis(values, jnp.maximum(length - 1, 0)[:, None], 1)[:, 0]
     return jnp.where(length > 0, last, otherwise)

@@ -1,4 +1,8 @@
-"""What specjax raises. Every message is one line that names the problem and the mend; the command line prints it and exits with its ``exit_code``."""
+"""What specjax raises.
+
+Every message is one line that names the problem and the mend; the command line prints it and exits
+with its ``exit_code``.
+"""
 
 
 class SpecjaxError(ValueError):

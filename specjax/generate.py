@@ -29,24 +29,28 @@ Prompt = str | Sequence[int]
 
 
 class Generator:
-    """Decodes prompts with one method. Holds compiled programs, and texts for a drafter that remembers them.
+    """Decodes prompts with one method. Holds compiled programs, and texts for a drafter that
+    remembers them.
 
     Args:
       target: the model whose output is wanted, or its name.
-      method: one of ``drafters.METHODS``, or a list of methods that draft chains, between which each row switches. By
-        default "draft_model" for one draft, "merged" for several, a head's own method for a trained head, else "none".
-      draft: for methods that draft with a second model or a head: a name, directory, hub id or loaded model, or a list of
-        them. A method with one draft uses the first. A draft model may have another vocabulary, see
-        ``requests.shared_vocabulary``. Where the method needs a head and none is given, it is the head that comes with an
-        embedded target.
+      method: one of ``drafters.METHODS``, or a list of methods that draft chains, between which
+        each row switches. By default "draft_model" for one draft, "merged" for several, a head's
+        own method for a trained head, else "none".
+      draft: for methods that draft with a second model or a head: a name, directory, hub id or
+        loaded model, or a list of them. A method with one draft uses the first. A draft model may
+        have another vocabulary, see ``requests.shared_vocabulary``. Where the method needs a head
+        and none is given, it is the head that comes with an embedded target.
       rule: acceptance rule, see ``verify``; "auto" is the best lossless rule.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
-      processors: pure functions ``(logits [B, N, V], Context) -> logits``, compiled into the pipeline after all built-in
-        options but before temperature; ``context.Context`` says what they may read.
-      drafting: options of the method, such as num_speculative_tokens, prompt_lookup_max or tree; see its class in
-        ``drafters``.
+      processors: pure functions ``(logits [B, N, V], Context) -> logits``, compiled into the
+        pipeline after all built-in options but before temperature; ``context.Context`` says what
+        they may read.
+      drafting: options of the method, such as num_speculative_tokens, prompt_lookup_max or tree;
+        see its class in ``drafters``.
 
-    Raises RequestError for options that do not fit or belong to another method, before anything is compiled.
+    Raises RequestError for options that do not fit or belong to another method, before anything is
+    compiled.
     """
 
     def __init__(
@@ -102,13 +106,15 @@ class Generator:
         """Continues a prompt (a string, or token ids), or a list of prompts as one ragged batch.
 
         Args:
-          messages: instead of prompts a conversation, [{"role": "user", "content": "..."}, ...], or a list of
-            conversations. The tokenizer's chat template makes the prompt, and its end-of-turn token ends the answer.
-          options: those of ``requests.options.Options``: max_new_tokens, temperature, seed, stop, regex and others.
+          messages: instead of prompts a conversation, [{"role": "user", "content": "..."}, ...], or
+            a list of conversations. The tokenizer's chat template makes the prompt, and its
+            end-of-turn token ends the answer.
+          options: those of ``requests.options.Options``: max_new_tokens, temperature, seed, stop,
+            regex and others.
 
-        Returns a Result for one prompt, and a list of them for a list or for several samples (``n``): the samples of a
-        prompt follow one another. Raises RequestError for bad input before any compilation, and NumericsError where the
-        model produces NaN.
+        Returns a Result for one prompt, and a list of them for a list or for several samples
+        (``n``): the samples of a prompt follow one another. Raises RequestError for bad input
+        before any compilation, and NumericsError where the model produces NaN.
         """
         decoding = self.start(prompts, messages=messages, **options)
         single = is_single(prompts) if messages is None else is_conversation(messages)
@@ -118,10 +124,11 @@ class Generator:
         return results[0] if single and len(results) == 1 else results
 
     def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
-        """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return value is the Result.
+        """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return
+        value is the Result.
 
-        Text that was yielded is final. Half a character waits for its other bytes, and the possible beginning of a stop
-        string for its rest.
+        Text that was yielded is final. Half a character waits for its other bytes, and the possible
+        beginning of a stop string for its rest.
         """
         if not is_single(prompt):
             raise RequestError("stream takes one prompt; call the generator for a batch")
@@ -161,7 +168,9 @@ class Generator:
         return next(iter(self.drafts), None)
 
     def start(self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options) -> Decoding:
-        """Reads a prompt or a list of prompts, see ``__call__``; ``session.advance`` goes on from there."""
+        """Reads a prompt or a list of prompts, see ``__call__``; ``session.advance`` goes on from
+        there.
+        """
         tokenizer, ends = self.target.tokenizer, ()
         if (prompts is None) == (messages is None):
             raise RequestError("give prompts or messages, one of the two")
@@ -198,11 +207,13 @@ def generate(
     processors: Sequence[Callable] = (),
     **options,
 ):
-    """Continues ``prompts``, or ``messages``, in one call; ``options`` are those of the method and of a request.
+    """Continues ``prompts``, or ``messages``, in one call; ``options`` are those of the method and
+    of a request.
 
-    See ``Generator`` for the other arguments. It also takes ``assistant_model`` and ``prompt_lookup_num_tokens`` of
-    transformers, and the ``speculative_config`` of vLLM with ``method``, ``model``, ``num_speculative_tokens``,
-    ``prompt_lookup_max`` and ``prompt_lookup_min``.
+    See ``Generator`` for the other arguments. It also takes ``assistant_model`` and
+    ``prompt_lookup_num_tokens`` of transformers, and the ``speculative_config`` of vLLM with
+    ``method``, ``model``, ``num_speculative_tokens``, ``prompt_lookup_max`` and
+    ``prompt_lookup_min``.
     """
     target = as_model(target)
     drafting = {name: options.pop(name) for name in all_options() if name in options}
@@ -222,7 +233,10 @@ def as_model(target: LanguageModel | str) -> LanguageModel:
 
 
 def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
-    """The drafts that a user gave, see ``Generator``. Drafts given by name are loaded in the target's dtype."""
+    """The drafts that a user gave, see ``Generator``.
+
+    Drafts given by name are loaded in the target's dtype.
+    """
     return tuple(
         given if isinstance(given, LanguageModel | Head) else load_drafter(given, target) for given in as_list(draft)
     )

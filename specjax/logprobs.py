@@ -8,11 +8,14 @@ from jax import lax
 
 @struct.dataclass
 class Logprobs:
-    """Log-probabilities of the emitted tokens under the target alone, before any option (vLLM's raw_logprobs).
+    """Log-probabilities of the emitted tokens under the target alone, before any option (vLLM's
+    raw_logprobs).
 
     Attributes:
-      chosen: float32 [B, T], the log-probability of the token in the same place of ``DecodeState.tokens``; 0 in the prompt.
-      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens of each place and their log-probabilities.
+      chosen: float32 [B, T], the log-probability of the token in the same place of
+        ``DecodeState.tokens``; 0 in the prompt.
+      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens of each place and their
+        log-probabilities.
     """
 
     chosen: jax.Array
@@ -26,7 +29,8 @@ def empty_logprobs(B: int, T: int, n: int) -> Logprobs:
 
 
 def record(old: Logprobs, logits: jax.Array, path: jax.Array, emitted: jax.Array, start: jax.Array) -> Logprobs:
-    """``old`` with one round written from place ``start`` [B] on. Places after the last emitted token are void.
+    """``old`` with one round written from place ``start`` [B] on. Places after the last emitted
+    token are void.
 
     Args:
       logits: [B, N, V], the target's logits after each node, before any option.

@@ -15,8 +15,8 @@ _FREE = PartitionSpec.UNCONSTRAINED
 def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
     """A mesh of ``data * model * nodes`` devices.
 
-    Batch rows are split over ``data``, weights over ``model``, the nodes of token trees over ``nodes``. Every device of the
-    ``nodes`` axis holds all weights.
+    Batch rows are split over ``data``, weights over ``model``, the nodes of token trees over
+    ``nodes``. Every device of the ``nodes`` axis holds all weights.
     """
     return jax.make_mesh((data, model, nodes), ("data", "model", "nodes"), axis_types=(AxisType.Auto,) * 3)
 
@@ -28,16 +28,20 @@ def mesh_of(array: jax.Array) -> Mesh | None:
 
 
 def use_mesh_of(array: jax.Array):
-    """The context in which functions are traced for the mesh of ``array``. Without a mesh it changes nothing."""
+    """The context in which functions are traced for the mesh of ``array``.
+
+    Without a mesh it changes nothing.
+    """
     mesh = mesh_of(array)
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def split_nodes(x: jax.Array) -> jax.Array:
-    """``x`` [B, N, ...] with N split over the mesh axis ``nodes`` (Lookahead parallelism, Fu et al. 2024, section 3.3).
+    """``x`` [B, N, ...] with N split over the mesh axis ``nodes`` (Lookahead parallelism, Fu et al.
+    2024, section 3.3).
 
-    Every device then computes its own nodes, and gathers the keys and values they attend to. Without that axis, or where its
-    size does not divide N, ``x`` is unchanged.
+    Every device then computes its own nodes, and gathers the keys and values they attend to.
+    Without that axis, or where its size does not divide N, ``x`` is unchanged.
     """
     if x.shape[1] % _node_parts():
         return x
@@ -45,7 +49,10 @@ def split_nodes(x: jax.Array) -> jax.Array:
 
 
 def whole_nodes(tree):
-    """A pytree of arrays [B, ...] with no axis split but B. Later computations may be split; this one is not."""
+    """A pytree of arrays [B, ...] with no axis split but B.
+
+    Later computations may be split; this one is not.
+    """
     return jax.tree.map(lambda x: _constrained(x, _FREE), tree)
 
 
@@ -63,7 +70,10 @@ def _constrained(x: jax.Array, *spec) -> jax.Array:
 
 
 def sharding(param: nnx.Param, mesh: Mesh | None):
-    """The sharding of a parameter: by ``RULES`` on a mesh, else the first device. An axis that does not divide is replicated."""
+    """The sharding of a parameter: by ``RULES`` on a mesh, else the first device.
+
+    An axis that does not divide is replicated.
+    """
     if mesh is None:
         return jax.sharding.SingleDeviceSharding(jax.devices()[0])
     names = [RULES.get(axis) for axis in param.axes]

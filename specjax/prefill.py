@@ -23,7 +23,10 @@ _CHUNK = 256
 """Tokens of a prompt that one forward reads, unless the caller says otherwise."""
 
 _MISSED = 4
-"""Tokens that one forward of ``catch_up`` reads. The buffer has room for one path beyond the row's limit."""
+"""Tokens that one forward of ``catch_up`` reads.
+
+The buffer has room for one path beyond the row's limit.
+"""
 
 
 @struct.dataclass
@@ -31,8 +34,8 @@ class Requests:
     """A batch of B prompts and their options.
 
     Attributes:
-      tokens: int32 [B, T], prompts left-aligned. T is the capacity: at least ``max(limit) + drafter.depth + 1``, and a
-        multiple of the chunk.
+      tokens: int32 [B, T], prompts left-aligned. T is the capacity: at least ``max(limit) +
+        drafter.depth + 1``, and a multiple of the chunk.
       lengths: int32 [B], tokens in each prompt, at least 1.
       options: what users asked of each row.
     """
@@ -53,11 +56,13 @@ def make_requests(
     capacity: int | None = None,
     **sampling,
 ) -> Requests:
-    """Requests from lists of token ids, with the smallest capacity that fits, rounded up to a power of two.
+    """Requests from lists of token ids, with the smallest capacity that fits, rounded up to a power
+    of two.
 
     Args:
       drafter: how far its proposals reach beyond the last token decides the capacity.
-      temperature, seed, sampling: one value, or one for each prompt; see ``sampling.sampling_params``.
+      temperature, seed, sampling: one value, or one for each prompt; see
+        ``sampling.sampling_params``.
       stop_ids: tokens that end any row.
 
     Raises RequestError for empty prompts, a capacity that is too small, or options out of range.
@@ -97,7 +102,8 @@ def prefill(
       draft: what the drafter's functions take as ``draft``; see ``Drafter.parameters``.
       dtype: of the caches. Static, as are ``drafter``, ``chunk`` and ``logprobs``.
       chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
-      logprobs: record this many of the likeliest tokens at each place; 0 records the emitted token alone, None nothing.
+      logprobs: record this many of the likeliest tokens at each place; 0 records the emitted token
+        alone, None nothing.
 
     Raises RequestError for keys of another implementation than "threefry2x32".
     """
@@ -131,7 +137,8 @@ def fill(
 ) -> tuple[KVCache, tuple, jax.Array]:
     """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
 
-    Returns the cache, the taps float32 [B, T, E] of those tokens, and bool [B]: whether all hidden states are finite.
+    Returns the cache, the taps float32 [B, T, E] of those tokens, and bool [B]: whether all hidden
+    states are finite.
     """
     B, T = tokens.shape
     node = jnp.arange(chunk)
@@ -155,12 +162,15 @@ def fill(
 
 
 def catch_up(model: Model, cache: KVCache, tokens, length) -> KVCache:
-    """The cache with ``tokens[b, :length[b]]`` committed. A draft lacks the newest of them after rounds it sat out.
+    """The cache with ``tokens[b, :length[b]]`` committed. A draft lacks the newest of them after
+    rounds it sat out.
 
-    Reads a few tokens of all rows at a time until no row is behind: none where the draft took part in the last round.
+    Reads a few tokens of all rows at a time until no row is behind: none where the draft took part
+    in the last round.
 
     Args:
-      tokens: int32 [B, T]. T leaves room for ``_MISSED`` tokens after those of a row that is behind.
+      tokens: int32 [B, T]. T leaves room for ``_MISSED`` tokens after those of a row that is
+        behind.
       length: int32 [B], at least ``cache.length``.
     """
     node = jnp.arange(_MISSED)

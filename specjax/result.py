@@ -21,14 +21,17 @@ class Result:
 
     Attributes:
       text: the new text, special tokens left out; it ends before a stop string.
-      token_ids: the new tokens, a final stop token included, up to the one that completes a stop string.
+      token_ids: the new tokens, a final stop token included, up to the one that completes a stop
+        string.
       prompt_token_ids: the prompt's tokens.
-      finish_reason: "stop" at an end-of-text token, a stop token or a stop string; "length" at ``max_new_tokens`` or at the end
-        of the context.
+      finish_reason: "stop" at an end-of-text token, a stop token or a stop string; "length" at
+        ``max_new_tokens`` or at the end of the context.
       stats: the cost.
       sample: the number of this sample of its prompt, from 0; see the option ``n``.
-      stop_reason: the stop string or the id of ``stop_token_ids`` that ended the text, else None (as in vLLM).
-      logprobs: log-probability of each new token under the model alone, before any option; None if not asked for.
+      stop_reason: the stop string or the id of ``stop_token_ids`` that ended the text, else None
+        (as in vLLM).
+      logprobs: log-probability of each new token under the model alone, before any option; None if
+        not asked for.
       top_logprobs: for each new token {token id: log-probability} of the likeliest tokens.
     """
 
@@ -92,7 +95,9 @@ def settled_text(result: Result, target: LanguageModel, stop_strings: list[str])
 
 
 def _cut(text: str, ids: list[int], target: LanguageModel, stop_strings: list[str]) -> tuple[str, str | None]:
-    """The text before the stop string that is complete first, and that string; of several the one that begins first."""
+    """The text before the stop string that is complete first, and that string; of several the one
+    that begins first.
+    """
     seen = _seen_text(ids, target) if stop_strings else ""
     found = [(seen.find(stop) + len(stop), seen.find(stop), stop) for stop in stop_strings if stop in seen]
     if not found:

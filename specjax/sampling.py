@@ -1,9 +1,10 @@
-"""The one path from logits to probabilities, used by plain decoding, by drafters and by verification alike.
+"""The one path from logits to probabilities, used by plain decoding, by drafters and by
+verification alike.
 
-Losslessness rests on p and q coming out of the same pipeline. Nothing else in specjax touches logits. Options are arrays
-over the batch, so that requests with different options share one compiled program. Order and meaning are those of
-transformers: logit bias and forbidden tokens, penalties, ``min_new_tokens``, constraint, the user's processors,
-temperature, top-k, top-p, min-p.
+Losslessness rests on p and q coming out of the same pipeline. Nothing else in specjax touches
+logits. Options are arrays over the batch, so that requests with different options share one
+compiled program. Order and meaning are those of transformers: logit bias and forbidden tokens,
+penalties, ``min_new_tokens``, constraint, the user's processors, temperature, top-k, top-p, min-p.
 """
 
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from .context import Context
 from .errors import RequestError
 
 KEYS = "threefry2x32"
-"""The implementation of all random keys. A vmapped draw of "rbg", the default on many TPU hosts, uses the first key of the
-batch for all rows; sampling would then be neither lossless nor independent of the batch."""
+"""The implementation of all random keys. A vmapped draw of "rbg", the default on many TPU hosts,
+uses the first key of the batch for all rows; sampling would then be neither lossless nor
+independent of the batch.
+"""
 
 _PIECE = 64
 """Tokens of a piece in ``likeliest``."""
@@ -32,19 +35,22 @@ class SamplingParams:
     Attributes:
       temperature: float32 [B]. 0 is greedy: all probability lies on the likeliest token.
       top_k: int32 [B]. Keeps the k likeliest tokens; 0 keeps all.
-      top_p: float32 [B], in (0, 1]. Keeps the likeliest tokens that together reach this probability.
-      min_p: float32 [B], in [0, 1]. Drops tokens less likely than this fraction of the likeliest. It applies after top-k
-        and top-p, as in transformers; vLLM applies it before them.
-      repetition_penalty: float32 [B], above 0. Divides positive logits of tokens in prompt or output, and multiplies
-        negative ones; 1 changes nothing.
-      presence_penalty, frequency_penalty: float32 [B]. Subtracted from the logits of tokens in the output, once or for each
-        occurrence (OpenAI, vLLM; transformers has neither); 0 changes nothing.
-      min_new_tokens: int32 [B]. Until then the tokens that would end the row are impossible. A stop string may still end
-        it, as in transformers; vLLM ignores stop strings too.
+      top_p: float32 [B], in (0, 1]. Keeps the likeliest tokens that together reach this
+        probability.
+      min_p: float32 [B], in [0, 1]. Drops tokens less likely than this fraction of the likeliest.
+        It applies after top-k and top-p, as in transformers; vLLM applies it before them.
+      repetition_penalty: float32 [B], above 0. Divides positive logits of tokens in prompt or
+        output, and multiplies negative ones; 1 changes nothing.
+      presence_penalty, frequency_penalty: float32 [B]. Subtracted from the logits of tokens in the
+        output, once or for each occurrence (OpenAI, vLLM; transformers has neither); 0 changes
+        nothing.
+      min_new_tokens: int32 [B]. Until then the tokens that would end the row are impossible. A stop
+        string may still end it, as in transformers; vLLM ignores stop strings too.
       bias: float32 [B, V] or [B, 1], added to the logits first; minus infinity forbids a token.
       constraint: the automaton of all rows' constraints, or None.
       start: int32 [B], each row's first state in ``constraint``.
-      processors: functions ``(logits [B, N, V], Context) -> logits`` that run after all of the above. Static.
+      processors: functions ``(logits [B, N, V], Context) -> logits`` that run after all of the
+        above. Static.
     """
 
     temperature: jax.Array
@@ -62,7 +68,9 @@ class SamplingParams:
 
 
 def random_keys(seed, batch: int) -> jax.Array:
-    """Typed keys [batch] of the implementation ``KEYS`` from whole numbers: one seed for all rows, or one for each."""
+    """Typed keys [batch] of the implementation ``KEYS`` from whole numbers: one seed for all rows,
+    or one for each.
+    """
     seeds = np.broadcast_to(np.asarray(seed, np.uint32), batch)
     return _make_keys(jax.device_put(seeds))
 
@@ -88,7 +96,8 @@ def sampling_params(
     start=None,
     processors: tuple[Callable, ...] = (),
 ) -> SamplingParams:
-    """Options for ``batch`` rows. Each is one value for all rows, or a list with one value for each row.
+    """Options for ``batch`` rows. Each is one value for all rows, or a list with one value for each
+    row.
 
     Raises RequestError for a value out of range.
     """
@@ -108,7 +117,10 @@ def sampling_params(
 
 
 def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:
-    """The processors. Raises RequestError for a processor that changes shape or dtype of float32 logits [B, N, V]."""
+    """The processors.
+
+    Raises RequestError for a processor that changes shape or dtype of float32 logits [B, N, V].
+    """
     shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, dtype)
     i32, logits = jnp.int32, shape(jnp.float32, 2, 3, vocab_size)
     rows, nodes = shape(i32, 2), shape(i32, 2, 3)
@@ -127,11 +139,12 @@ def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple
 
 
 def probabilities(logits: jax.Array, params: SamplingParams, context: Context | None = None) -> jax.Array:
-    """Distributions float32 [B, N, V] of logits [B, N, V] under the options; one-hot in greedy rows.
+    """Distributions float32 [B, N, V] of logits [B, N, V] under the options; one-hot in greedy
+    rows.
 
-    Options that no row uses cost nothing: a batch of greedy rows costs an argmax, a batch without truncation sorts nothing.
-    Without a ``context`` only the options that do not look back apply. Where the options rule out every token the
-    distribution is NaN.
+    Options that no row uses cost nothing: a batch of greedy rows costs an argmax, a batch without
+    truncation sorts nothing. Without a ``context`` only the options that do not look back apply.
+    Where the options rule out every token the distribution is NaN.
     """
     logits = logits.astype(jnp.float32)
     return warp(logits if context is None else adjust(logits, params, context), params)
@@ -152,7 +165,9 @@ def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
 
 
 def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
-    """One token for each row, int32 [B], from keys [B] and distributions [B, V] of ``probabilities``."""
+    """One token for each row, int32 [B], from keys [B] and distributions [B, V] of
+    ``probabilities``.
+    """
     return jax.lax.cond(
         jnp.all(params.temperature == 0),
         lambda keys, p: jnp.argmax(p, -1).astype(jnp.int32),
@@ -164,14 +179,15 @@ def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
 def siblings(
     keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingParams, k: int, how: str
 ) -> tuple[jax.Array, jax.Array]:
-    """k children for each node: int32 [B, N, k] in the order of choice, and bool [B, N, k], whether the child exists.
+    """k children for each node: int32 [B, N, k] in the order of choice, and bool [B, N, k], whether
+    the child exists.
 
     Args:
       keys: [B].
       logits, q: float32 [B, N, V], adjusted logits and their distribution after ``warp``.
-      how: "independent" draws k times from q. "without_replacement" draws by Gumbel's trick: the k largest of log q plus
-        noise are k draws, each given that it differs from those before (Kool et al. 2019). "top_k" takes the k likeliest,
-        as greedy rows always do.
+      how: "independent" draws k times from q. "without_replacement" draws by Gumbel's trick: the k
+        largest of log q plus noise are k draws, each given that it differs from those before (Kool
+        et al. 2019). "top_k" takes the k likeliest, as greedy rows always do.
     """
 
     def drawn(keys, logits, q):
@@ -194,10 +210,11 @@ def siblings(
 
 
 def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest of scores [..., V] and their indices int32, both [..., k], as ``lax.top_k``, but faster.
+    """The k largest of scores [..., V] and their indices int32, both [..., k], as ``lax.top_k``,
+    but faster.
 
-    The vocabulary is cut into pieces. The k pieces with the largest maxima hold the k largest scores. The pieces stay in
-    order, so that of equal scores the first comes first.
+    The vocabulary is cut into pieces. The k pieces with the largest maxima hold the k largest
+    scores. The pieces stay in order, so that of equal scores the first comes first.
     """
     size = _PIECE
     if scores.shape[-1] < 2 * k * size or scores.shape[-1] % size:
@@ -212,7 +229,9 @@ def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
 
 def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Logits float32 [B, N, V] after all options but temperature and truncation: the first half of ``probabilities``."""
+    """Logits float32 [B, N, V] after all options but temperature and truncation: the first half of
+    ``probabilities``.
+    """
     penalties = (params.repetition_penalty != 1) | (params.presence_penalty != 0) | (params.frequency_penalty != 0)
     asked = jnp.any(penalties | (params.min_new_tokens > 0)) | jnp.any(params.bias != 0)
     logits = jax.lax.cond(asked, _penalise, lambda logits, *_: logits, logits, params, context)
@@ -242,7 +261,8 @@ def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> ja
 
 
 def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Minus infinity for tokens after which the row cannot meet its constraint within ``min_new_tokens`` and the limit.
+    """Minus infinity for tokens after which the row cannot meet its constraint within
+    ``min_new_tokens`` and the limit.
 
     Nodes whose path already breaks the constraint are never reached, and keep their logits.
     """
@@ -268,8 +288,9 @@ def _one_hot_argmax(logits: jax.Array) -> jax.Array:
 def _truncate(logits: jax.Array, params: SamplingParams) -> jax.Array:
     """Logits with minus infinity outside top-k, then top-p, then min-p.
 
-    Each option keeps a prefix of the tokens in falling order, so that one sort gives one threshold. Ties at the threshold
-    are kept, as transformers keeps them for top-k. The likeliest token always stays.
+    Each option keeps a prefix of the tokens in falling order, so that one sort gives one threshold.
+    Ties at the threshold are kept, as transformers keeps them for top-k. The likeliest token always
+    stays.
     """
     V = logits.shape[-1]
     option = lambda x: x[:, None, None]

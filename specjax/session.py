@@ -1,4 +1,6 @@
-"""Compiled programs of one method, and the batches that they decode: what sits between text and the pure layer."""
+"""Compiled programs of one method, and the batches that they decode: what sits between text and the
+pure layer.
+"""
 
 import dataclasses
 import time
@@ -49,7 +51,8 @@ class Decoding:
 
 
 class Session:
-    """Compiles the programs of a method once for each batch size, capacity and prompt bucket (powers of two).
+    """Compiles the programs of a method once for each batch size, capacity and prompt bucket
+    (powers of two).
 
     Args:
       parameters: see ``Drafter.parameters``.
@@ -121,9 +124,11 @@ class Session:
         self.target = target
 
     def _run(self, key: tuple, function: Callable, args: tuple, **options) -> tuple[DecodeState, float, float]:
-        """Runs the executable for ``key`` and the shapes of ``args``, also under ``jax.disable_jit``.
+        """Runs the executable for ``key`` and the shapes of ``args``, also under
+        ``jax.disable_jit``.
 
-        Returns the state, the seconds of the run, and the seconds of a compilation, 0 where there was none.
+        Returns the state, the seconds of the run, and the seconds of a compilation, 0 where there
+        was none.
         """
         with jax.disable_jit(False):
             compiled, compile_seconds = self._compile(key, function, args, **options)
@@ -132,7 +137,9 @@ class Session:
         return state, time.perf_counter() - began, compile_seconds
 
     def _compile(self, key: tuple, function: Callable, args: tuple, **options):
-        """The executable for ``key`` and the shapes of ``args``, and the seconds that its compilation took now, if any."""
+        """The executable for ``key`` and the shapes of ``args``, and the seconds that its
+        compilation took now, if any.
+        """
         began = time.perf_counter()
         leaves, structure = jax.tree.flatten(args)
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
@@ -144,7 +151,9 @@ class Session:
         return self._compiled[key], time.perf_counter() - began if new else 0.0
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
-        """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a program."""
+        """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a
+        program.
+        """
         need = limit + self.drafter.depth + 1
         if self.capacity is not None and self.capacity < need:
             raise RequestError(
@@ -171,7 +180,9 @@ def repeat_state(state: DecodeState, options: RequestOptions, n: int) -> DecodeS
 
 
 def cache_dtype(target: LanguageModel):
-    """The dtype of keys and values: that of the weights, but float32 on CPU, which has no fast product of halves."""
+    """The dtype of keys and values: that of the weights, but float32 on CPU, which has no fast
+    product of halves.
+    """
     if jax.default_backend() == "cpu":
         return jnp.dtype(jnp.float32)
     return next(leaf.dtype for leaf in jax.tree.leaves(target.model) if jnp.issubdtype(leaf.dtype, jnp.floating))

@@ -1,4 +1,6 @@
-"""The JAX settings under which specjax traces its functions, whatever the program around them has set."""
+"""The JAX settings under which specjax traces its functions, whatever the program around them has
+set.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,8 @@ import jax
 def own_settings() -> Iterator[None]:
     """Numbers have 32 bits and shapes broadcast freely. Also a decorator.
 
-    Programs with ``jax_enable_x64`` or ``jax_numpy_rank_promotion="raise"`` get the same tokens as all others.
+    Programs with ``jax_enable_x64`` or ``jax_numpy_rank_promotion="raise"`` get the same tokens as
+    all others.
     """
     with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
         yield

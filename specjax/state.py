@@ -23,7 +23,8 @@ class RequestOptions:
       keys: typed keys [B] of the implementation "threefry2x32".
       limit: int32 [B], the number of tokens at which a row ends, prompt included.
       stop_ids: int32 [B, n], tokens that end a row; -1 matches none.
-      stops: the automaton of all rows' stop strings with its fields ``next``, ``classes`` and ``accept``, or None.
+      stops: the automaton of all rows' stop strings with its fields ``next``, ``classes`` and
+        ``accept``, or None.
       stop_start: int32 [B], each row's first state in ``stops``, or None for state 0.
     """
 

@@ -28,7 +28,10 @@ class Counters:
         return Counters(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros((batch, depth), jnp.int32))
 
     def add(self, active: jax.Array, drafted: jax.Array, accepted: jax.Array) -> "Counters":
-        """The counters after one more round. ``active``: bool [B]; ``drafted`` and ``accepted``: int32 [B]."""
+        """The counters after one more round.
+
+        ``active``: bool [B]; ``drafted`` and ``accepted``: int32 [B].
+        """
         depth = jnp.arange(self.accepted_at.shape[1])
         reached = active[:, None] & (depth < accepted[:, None])
         return Counters(
@@ -40,7 +43,10 @@ class Counters:
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """The cost of one request. Times are those of its whole batch. Compilation is counted in the call that did it."""
+    """The cost of one request.
+
+    Times are those of its whole batch. Compilation is counted in the call that did it.
+    """
 
     target_calls: int
     drafted: int
@@ -64,7 +70,10 @@ class Stats:
 
     @property
     def acceptance_rate_per_position(self) -> tuple[float, ...]:
-        """For each depth, drafts accepted there / target calls (vLLM). It is not conditional on the depth before, and falls."""
+        """For each depth, drafts accepted there / target calls (vLLM).
+
+        It is not conditional on the depth before, and falls.
+        """
         return tuple(round(n / max(self.target_calls, 1), 4) for n in self.accepted_at)
 
     @property
@@ -87,7 +96,10 @@ class Stats:
 def stats_of(
     counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float, lossy: bool = False
 ) -> Stats:
-    """The figures of one row from counters on the host. ``lossy``: whether its rule changes the target's law."""
+    """The figures of one row from counters on the host.
+
+    ``lossy``: whether its rule changes the target's law.
+    """
     accepted_at = tuple(int(n) for n in np.asarray(counters.accepted_at[row]))
     return Stats(
         int(counters.calls[row]),

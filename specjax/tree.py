@@ -1,7 +1,9 @@
-"""Token trees: drafters propose them, the target scores them, and acceptance rules choose a path in them.
+"""Token trees: drafters propose them, the target scores them, and acceptance rules choose a path in
+them.
 
-The nodes of a tree are in topological order, parents before children. Node 0 is the root: the newest token of the row, already
-emitted, not yet in the cache. Plain decoding is a tree of one node; a chain is a tree without branches.
+The nodes of a tree are in topological order, parents before children. Node 0 is the root: the
+newest token of the row, already emitted, not yet in the cache. Plain decoding is a tree of one
+node; a chain is a tree without branches.
 
 Functions here take one row, without a batch axis. Callers ``jax.vmap`` them.
 """
@@ -41,13 +43,15 @@ class Tree:
     Attributes:
       tokens: int32 [N]. ``tokens[0]`` is the root.
       parent: int32 [N], ``parent[i] < i`` except ``parent[0] == 0``.
-      valid: bool [N], the nodes that may be accepted; the root always may. A node below an invalid node is never reached.
-      q: float32 [N, V] or None, the distribution from which the children of node i were *drawn*; zero at leaves. None where
-        nodes were chosen by other means (top-k, n-gram, argmax): rules that divide by q then do not hold. With M drafts it
-        is [M, N, V].
+      valid: bool [N], the nodes that may be accepted; the root always may. A node below an invalid
+        node is never reached.
+      q: float32 [N, V] or None, the distribution from which the children of node i were *drawn*;
+        zero at leaves. None where nodes were chosen by other means (top-k, n-gram, argmax): rules
+        that divide by q then do not hold. With M drafts it is [M, N, V].
       source: int32 [N] or None, the draft from which node i was drawn.
-      mask: bool [N, N] or None, the nodes that each node sees. None means its ancestors, and valid nodes must see exactly
-        their ancestors. A tree with nodes deeper than ``max_depth``, which are scored and never accepted, needs a mask.
+      mask: bool [N, N] or None, the nodes that each node sees. None means its ancestors, and valid
+        nodes must see exactly their ancestors. A tree with nodes deeper than ``max_depth``, which
+        are scored and never accepted, needs a mask.
       max_depth: the longest path from the root to a node that may be accepted, in edges. Static.
     """
 
@@ -61,13 +65,16 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether the tree has no branches: it is as deep as it has nodes, and every path is the nodes in order."""
+        """Whether the tree has no branches: it is as deep as it has nodes, and every path is the
+        nodes in order.
+        """
         return self.max_depth + 1 == self.tokens.shape[-1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A tree's shape that is known before anything runs. Hashable, static under ``jit``. Nodes lie level by level.
+    """A tree's shape that is known before anything runs. Hashable, static under ``jit``. Nodes lie
+    level by level.
 
     Attributes:
       parent: the parent of each node, as in ``Tree``.
@@ -87,7 +94,9 @@ class Topology:
 
     @property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks from the root down to each node, as ``from_paths`` takes them; empty for the root."""
+        """The ranks from the root down to each node, as ``from_paths`` takes them; empty for the
+        root.
+        """
         paths = [()]
         for parent, rank in zip(self.parent[1:], self.rank[1:]):
             paths.append((*paths[parent], rank))
@@ -95,10 +104,11 @@ class Topology:
 
 
 def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
-    """The tree of a list of paths, as Medusa's choices are published: a node is the ranks on the way to it.
+    """The tree of a list of paths, as Medusa's choices are published: a node is the ranks on the
+    way to it.
 
-    The root is not listed. Raises RequestError for an empty list, a node named twice, a node without its parent, or more
-    than ``MOST_TREE_NODES`` nodes.
+    The root is not listed. Raises RequestError for an empty list, a node named twice, a node
+    without its parent, or more than ``MOST_TREE_NODES`` nodes.
     """
     paths = [tuple(path) for path in itertools.islice(paths, MOST_TREE_NODES + 1)]
     if len(paths) > MOST_TREE_NODES:
@@ -121,7 +131,9 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
 
 
 def expansion(widths: Sequence[int]) -> Topology:
-    """The tree ``<k1, k2, ..., km>`` in which every node at depth i - 1 has k_i children (SpecInfer, section 3)."""
+    """The tree ``<k1, k2, ..., km>`` in which every node at depth i - 1 has k_i children
+    (SpecInfer, section 3).
+    """
     if not widths or not all(isinstance(k, int) and k >= 1 for k in widths):
         raise RequestError(
             f"tree widths must be whole numbers from 1, one for each level, not {shorten(tuple(widths))}"
@@ -134,8 +146,8 @@ def as_topology(tree) -> Topology:
     """The topology that a user means.
 
     Args:
-      tree: a Topology; widths such as "1,1,3,1" or (1, 1, 3, 1); the name of a TOML file with ``paths``; or a list of paths,
-        see ``from_paths``.
+      tree: a Topology; widths such as "1,1,3,1" or (1, 1, 3, 1); the name of a TOML file with
+        ``paths``; or a list of paths, see ``from_paths``.
 
     Raises RequestError where there is no such tree.
     """
@@ -153,7 +165,9 @@ def as_topology(tree) -> Topology:
 
 
 def topology(text: str) -> Topology:
-    """The topology in a text: widths such as "1,1,3,1", or a TOML file with ``paths``, see ``from_paths``."""
+    """The topology in a text: widths such as "1,1,3,1", or a TOML file with ``paths``, see
+    ``from_paths``.
+    """
     if all(width.strip().isdecimal() and len(width) < 20 for width in text.split(",")):
         return expansion([int(width) for width in text.split(",")])
     try:
@@ -190,8 +204,9 @@ def chain(tokens: jax.Array, q: jax.Array | None = None, valid: jax.Array | None
 def ancestors(tree: Tree) -> jax.Array:
     """Bool [N, N]: True at [i, j] where j is i or an ancestor of i.
 
-    This is the attention mask among the nodes. Its row sums are depth + 1, which gives the rotary positions. Pointer doubling
-    builds it: after k iterations each node knows its 2^k nearest ancestors. A tree with a mask of its own keeps it.
+    This is the attention mask among the nodes. Its row sums are depth + 1, which gives the rotary
+    positions. Pointer doubling builds it: after k iterations each node knows its 2^k nearest
+    ancestors. A tree with a mask of its own keeps it.
     """
     if tree.mask is not None:
         return tree.mask

@@ -1,15 +1,18 @@
 """Acceptance rules: which path of a token tree is kept, and which token follows it.
 
-A rule is a pure function ``(p, tree, key) -> Verdict`` for one row. ``p[i]`` is the target's distribution after node i.
-``tree.q[i]`` is the distribution from which the children of node i were drawn. Both are float32 and come out of the same
-sampling options. ``key`` holds typed keys [P]: one for the root's place in the text and for each place after it. Rules that
-do not draw place by place use the first. Every rule but ``typical`` is lossless: accepted tokens and bonus token are
-distributed as the target's own samples. At temperature 0 both distributions are one-hot, and every rule is the greedy walk.
+A rule is a pure function ``(p, tree, key) -> Verdict`` for one row. ``p[i]`` is the target's
+distribution after node i. ``tree.q[i]`` is the distribution from which the children of node i were
+drawn. Both are float32 and come out of the same sampling options. ``key`` holds typed keys [P]: one
+for the root's place in the text and for each place after it. Rules that do not draw place by place
+use the first. Every rule but ``typical`` is lossless: accepted tokens and bonus token are
+distributed as the target's own samples. At temperature 0 both distributions are one-hot, and every
+rule is the greedy walk.
 
-A rule that divides by q is exact for nodes drawn in certain ways, which ``resolve`` checks: a chain, siblings drawn
-without replacement, or siblings drawn independently, from one draft or several. Siblings are tested in the order of their
-nodes, which must be the order of their draws. Of siblings drawn without replacement only the last may be invalid, since
-each was drawn given those before it.
+A rule that divides by q is exact for nodes drawn in certain ways, which ``resolve`` checks: a
+chain, siblings drawn without replacement, or siblings drawn independently, from one draft or
+several. Siblings are tested in the order of their nodes, which must be the order of their draws. Of
+siblings drawn without replacement only the last may be invalid, since each was drawn given those
+before it.
 """
 
 import enum
@@ -29,7 +32,8 @@ class Verdict:
     """The outcome of one verification, P = ``tree.max_depth + 1``.
 
     Attributes:
-      path: int32 [P]. Accepted nodes from the root down; entries from ``length`` on repeat the last one.
+      path: int32 [P]. Accepted nodes from the root down; entries from ``length`` on repeat the last
+        one.
       length: int32. Accepted nodes, root included: how many rows to commit to the cache.
       bonus: int32. The token after the path, drawn by the target: the next root.
     """
@@ -40,16 +44,19 @@ class Verdict:
 
 
 def argmax_walk(p: jax.Array, tree: Tree, key: jax.Array | None = None) -> Verdict:
-    """Greedy verification: follows the children that the target itself would choose (SpecInfer, VerifyGreedy)."""
+    """Greedy verification: follows the children that the target itself would choose (SpecInfer,
+    VerifyGreedy).
+    """
     return _walk(jnp.argmax(p, -1), tree)
 
 
 def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Samples the target after every node, then follows the children that match.
 
-    Lossless for nodes chosen by any deterministic means, in any tree: the emitted tokens *are* the target's samples. A node's
-    children are accepted with the sum of their p. The sample at a place of the text depends on the key of that place alone.
-    A seed therefore gives the text of plain decoding, whatever was proposed, and equal siblings cannot disagree.
+    Lossless for nodes chosen by any deterministic means, in any tree: the emitted tokens *are* the
+    target's samples. A node's children are accepted with the sum of their p. The sample at a place
+    of the text depends on the key of that place alone. A seed therefore gives the text of plain
+    decoding, whatever was proposed, and equal siblings cannot disagree.
     """
     lineage = ancestors(tree)
     noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(
@@ -61,8 +68,9 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Token-wise speculative sampling of a chain drawn from q (Leviathan et al. 2023, Algorithm 1).
 
-    Accepts x with probability min(1, p(x) / q(x)), and replaces the first rejected token by a draw from norm(max(p - q, 0)).
-    After the last node q is zero, so that the same line draws the bonus token from p.
+    Accepts x with probability min(1, p(x) / q(x)), and replaces the first rejected token by a draw
+    from norm(max(p - q, 0)). After the last node q is zero, so that the same line draws the bonus
+    token from p.
     """
     accept_key, bonus_key = random.split(key[0])
     p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
@@ -74,10 +82,12 @@ def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Block verification of a chain drawn from q (Sun et al. 2024, Algorithm 2): tests whole prefixes jointly.
+    """Block verification of a chain drawn from q (Sun et al. 2024, Algorithm 2): tests whole
+    prefixes jointly.
 
-    It accepts in expectation at least as many tokens as ``rejection``. ``w[i]`` is the paper's p_i, the probability mass with
-    which the first i tokens may be kept. The longest prefix that passes its own test wins, even if a shorter one failed.
+    It accepts in expectation at least as many tokens as ``rejection``. ``w[i]`` is the paper's p_i,
+    the probability mass with which the first i tokens may be kept. The longest prefix that passes
+    its own test wins, even if a shorter one failed.
     """
     accept_key, bonus_key = random.split(key[0])
 
@@ -100,9 +110,11 @@ def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Recursive rejection of siblings drawn without replacement (Sequoia, Chen et al. 2024, Algorithm 1; EAGLE).
+    """Recursive rejection of siblings drawn without replacement (Sequoia, Chen et al. 2024,
+    Algorithm 1; EAGLE).
 
-    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The next sibling was drawn from q without it.
+    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The next sibling was
+    drawn from q without it.
     """
 
     def proposal(i, parent, tried):
@@ -112,11 +124,13 @@ def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Multi-step speculative sampling of siblings drawn independently, from one draft or several (SpecInfer, Algorithm 2).
+    """Multi-step speculative sampling of siblings drawn independently, from one draft or several
+    (SpecInfer, Algorithm 2).
 
-    Every sibling is tested against the q from which it was drawn, also where tokens are equal. After a rejected sibling the
-    target's distribution is norm(max(p - q, 0)). The paper tests in random order. Every order that does not depend on the
-    drawn tokens is exact; here it is the order of the nodes.
+    Every sibling is tested against the q from which it was drawn, also where tokens are equal.
+    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The paper tests in
+    random order. Every order that does not depend on the drawn tokens is exact; here it is the
+    order of the nodes.
     """
 
     def proposal(i, parent, tried):
@@ -128,8 +142,9 @@ def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """SpecTr's K-SEQ for k siblings drawn independently from one q (Sun et al. 2023, Algorithm 3).
 
-    Accepts x with probability min(1, p(x) / (rho q(x))). ``beta`` is the acceptance probability of one sibling at this rho.
-    rho is the smallest number at which the residual is a distribution: 1 - (1 - beta)^k <= rho beta.
+    Accepts x with probability min(1, p(x) / (rho q(x))). ``beta`` is the acceptance probability of
+    one sibling at this rho. rho is the smallest number at which the residual is a distribution: 1 -
+    (1 - beta)^k <= rho beta.
     """
     nodes = jnp.arange(tree.parent.size)
     k = jnp.zeros(nodes.size).at[tree.parent].add(jnp.float32(tree.valid & (nodes > 0)))
@@ -151,11 +166,12 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Traversal verification of siblings drawn without replacement (Weng et al. 2025): from the leaves up.
+    """Traversal verification of siblings drawn without replacement (Weng et al. 2025): from the
+    leaves up.
 
-    It generalises ``block_verification`` to trees. ``w[i]`` is the mass with which node i may be kept; the root has w = 1.
-    Nodes are left in depth-first post-order. A rejected node takes its share from the w, p and q of its parent before the
-    next sibling is entered.
+    It generalises ``block_verification`` to trees. ``w[i]`` is the mass with which node i may be
+    kept; the root has w = 1. Nodes are left in depth-first post-order. A rejected node takes its
+    share from the w, p and q of its parent before the next sibling is entered.
     """
     accept_key, bonus_key = random.split(key[0])
     nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
@@ -202,11 +218,12 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
-    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**: the output is not the target's law.
+    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**: the output is not the
+    target's law.
 
-    Accepts nodes with p(x) > min(epsilon, delta exp(-H(p))), H the entropy. The longest path wins; of equally long paths the
-    most probable. p includes the sampling options. The bonus token is drawn from p, where the paper takes the likeliest. The
-    rule is never chosen by "auto".
+    Accepts nodes with p(x) > min(epsilon, delta exp(-H(p))), H the entropy. The longest path wins;
+    of equally long paths the most probable. p includes the sampling options. The bonus token is
+    drawn from p, where the paper takes the likeliest. The rule is never chosen by "auto".
     """
     entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
@@ -262,9 +279,11 @@ _AUTO = {
 
 
 def resolve(name: str, drawn: Drawn) -> Callable:
-    """The rule called ``name``; "auto" is the lossless rule that accepts most of nodes drawn in this way.
+    """The rule called ``name``; "auto" is the lossless rule that accepts most of nodes drawn in
+    this way.
 
-    Raises RequestError for an unknown name, or a rule that is not exact for nodes drawn in this way.
+    Raises RequestError for an unknown name, or a rule that is not exact for nodes drawn in this
+    way.
     """
     if name == "auto":
         name = _AUTO[drawn]
@@ -294,13 +313,16 @@ def accept(rule: Callable, p: jax.Array, tree: Tree, keys: jax.Array, temperatur
 
 
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
-    """The verdict on the deepest path along which every token is the one ``wanted`` int32 [N] after its parent."""
+    """The verdict on the deepest path along which every token is the one ``wanted`` int32 [N] after
+    its parent.
+    """
     last, lineage = _deepest(tree.tokens == wanted[tree.parent], tree)
     return _verdict_at(last, wanted[last], tree, lineage)
 
 
 def _deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """The deepest valid node that is kept, bool [N], with all its ancestors; and the ancestor matrix.
+    """The deepest valid node that is kept, bool [N], with all its ancestors; and the ancestor
+    matrix.
 
     Of equally deep nodes the one of the highest ``value`` float32 [N] wins, or the first.
     """
@@ -319,12 +341,15 @@ def _verdict_at(last: jax.Array, bonus: jax.Array, tree: Tree, lineage: jax.Arra
 
 
 def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: jax.Array | None = None) -> Verdict:
-    """Tests siblings one after another and descends to the first that passes, in one pass over the nodes.
+    """Tests siblings one after another and descends to the first that passes, in one pass over the
+    nodes.
 
     Args:
-      proposal: ``(i, parent, tried) -> [V]``, the distribution of node i, given bool [V] ``tried``, the rejected tokens.
+      proposal: ``(i, parent, tried) -> [V]``, the distribution of node i, given bool [V] ``tried``,
+        the rejected tokens.
       residual: ``(r, q) -> [V]``, the target's distribution after a rejection, r before it.
-      left: float32 [N, V], the distributions of the bonus token; by default those after all rejections.
+      left: float32 [N, V], the distributions of the bonus token; by default those after all
+        rejections.
     """
     accept_key, bonus_key = random.split(key[0])
     luck = random.uniform(accept_key, tree.parent.shape)
@@ -351,13 +376,17 @@ def normalise(weights: jax.Array) -> jax.Array:
 
 
 def residual(p: jax.Array, q: jax.Array) -> jax.Array:
-    """norm(max(p - q, 0)) [..., V]; p where the difference is empty, since nothing is then ever rejected."""
+    """norm(max(p - q, 0)) [..., V]; p where the difference is empty, since nothing is then ever
+    rejected.
+    """
     left = jnp.maximum(p - q, 0)
     return jnp.where(left.sum(-1, keepdims=True) > 0, normalise(left), p)
 
 
 def _prob_of_next(dist: jax.Array, tree: Tree) -> jax.Array:
-    """[N - 1]: the probability of each drafted token of a chain under ``dist`` [N, V] of its predecessor."""
+    """[N - 1]: the probability of each drafted token of a chain under ``dist`` [N, V] of its
+    predecessor.
+    """
     return jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], axis=-1)[:, 0]
 
 
@@ -367,7 +396,9 @@ def _end(tree: Tree) -> jax.Array:
 
 
 def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Accepts nodes 0 to ``last`` of a chain, and draws the bonus token from norm(max(p - q, 0)), or from p after the end."""
+    """Accepts nodes 0 to ``last`` of a chain, and draws the bonus token from norm(max(p - q, 0)),
+    or from p after the end.
+    """
     left = residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
     return Verdict(path, last + 1, random.categorical(key, jnp.log(left)))

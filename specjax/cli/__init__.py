@@ -1,4 +1,6 @@
-"""The command line: one file for each command, and the arguments and the terminal that the commands share."""
+"""The command line: one file for each command, and the arguments and the terminal that the commands
+share.
+"""
 
 from .main import main
 

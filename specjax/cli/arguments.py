@@ -146,7 +146,9 @@ def choose_method(args: argparse.Namespace) -> str | None:
 
 
 def check_method(args: argparse.Namespace, method: str | None, options: dict) -> None:
-    """Raises RequestError before a model is loaded for options, drafts or a rule that do not fit the method."""
+    """Raises RequestError before a model is loaded for options, drafts or a rule that do not fit
+    the method.
+    """
     from ..drafter import TrainedHead
     from ..drafters import check_drafts, check_options, make_drafter, needs_of
     from ..verify import resolve
@@ -160,7 +162,10 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
 
 
 def given_sampling(args: argparse.Namespace) -> dict:
-    """The sampling options that the user gave, as ``Generator`` takes them. Raises RequestError for numbers out of bounds."""
+    """The sampling options that the user gave, as ``Generator`` takes them.
+
+    Raises RequestError for numbers out of bounds.
+    """
     from ..requests.options import Options, read_numbers
 
     given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
@@ -205,7 +210,9 @@ def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16
 
 
 def prepare_conversations(args: argparse.Namespace) -> Callable:
-    """Reads the conversations of ``--prompts`` now, and returns the function that gives a target's prompts for them."""
+    """Reads the conversations of ``--prompts`` now, and returns the function that gives a target's
+    prompts for them.
+    """
     from ..evaluation import chat_prompts, read_conversations
 
     if args.prompts is None:
@@ -238,8 +245,8 @@ def check_output(file: Path | None) -> None:
 def replace_file(file: Path) -> Iterator[Path]:
     """Yields a new file that takes the place of ``file`` in the end.
 
-    A reader never sees half a file, and of two commands that write one file the later one wins as a whole. A device or
-    a pipe is written directly.
+    A reader never sees half a file, and of two commands that write one file the later one wins as a
+    whole. A device or a pipe is written directly.
     """
     file = file.resolve()
     if file.exists() and not file.is_file():

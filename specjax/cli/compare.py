@@ -79,7 +79,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_methods(args: argparse.Namespace, methods: list[str], everything: bool, drafting: dict) -> None:
-    """Raises RequestError before a model is loaded. Of all methods it leaves out those with too few drafts."""
+    """Raises RequestError before a model is loaded.
+
+    Of all methods it leaves out those with too few drafts.
+    """
     from ..drafter import Models
     from ..drafters import METHODS, needs_of
     from ..evaluation.comparison import select_options

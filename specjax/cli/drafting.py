@@ -1,4 +1,6 @@
-"""The flags of drafting options, derived from the fields of the drafting methods and their docstrings."""
+"""The flags of drafting options, derived from the fields of the drafting methods and their
+docstrings.
+"""
 
 import argparse
 import dataclasses
@@ -23,7 +25,10 @@ _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
 
 
 def add_drafting_flags(command: argparse.ArgumentParser) -> None:
-    """One flag for each option of a method. Options that the same methods own stand in one group of the help."""
+    """One flag for each option of a method.
+
+    Options that the same methods own stand in one group of the help.
+    """
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
     for option in all_options():
         owners = tuple(method for method in METHODS if option in own_options(method))
@@ -42,7 +47,9 @@ def given_drafting(args: argparse.Namespace) -> dict:
 
 
 def read_attributes(cls: type) -> dict[str, str]:
-    """The entries of the section ``Attributes:`` in the docstrings of a class and its bases, without markup."""
+    """The entries of the section ``Attributes:`` in the docstrings of a class and its bases,
+    without markup.
+    """
     entries: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         names: list[str] = []

@@ -98,7 +98,9 @@ def _stream(generator, prompt: str, options: dict, args: argparse.Namespace):
 
 
 def _record(result) -> dict:
-    """The result as JSON: its fields that have a value, and its statistics with the derived figures."""
+    """The result as JSON: its fields that have a value, and its statistics with the derived
+    figures.
+    """
     fields = {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
     return fields | {"stats": result.stats.as_dict()}
 

@@ -18,11 +18,13 @@ _SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
 def watch_interrupts(ends_process: bool) -> Iterator[None]:
     """Ends the process on Ctrl-C where the main thread does not.
 
-    Python raises KeyboardInterrupt between two bytecodes of the main thread. A compilation can take minutes, and a
-    library can swallow the exception. The operating system's signal reaches a pipe at once, and a thread waits there.
+    Python raises KeyboardInterrupt between two bytecodes of the main thread. A compilation can take
+    minutes, and a library can swallow the exception. The operating system's signal reaches a pipe
+    at once, and a thread waits there.
 
     Args:
-      ends_process: whether the caller is the process's own entry point; otherwise nothing is watched.
+      ends_process: whether the caller is the process's own entry point; otherwise nothing is
+        watched.
     """
     if not ends_process or threading.current_thread() is not threading.main_thread():
         yield
@@ -51,8 +53,8 @@ def watch_interrupts(ends_process: bool) -> Iterator[None]:
 def leave(ends_process: bool, state: str = "") -> int:
     """Says that the command was interrupted, and ends the process or returns the exit code.
 
-    The process ends without Python's own clean-up: it would wait for threads, and compiled code that still runs in them
-    can crash.
+    The process ends without Python's own clean-up: it would wait for threads, and compiled code
+    that still runs in them can crash.
 
     Args:
       state: what the command leaves behind, for the message.

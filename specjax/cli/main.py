@@ -24,11 +24,13 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code.
 
-    0: done. 1: ``verify`` found a disagreement, or the machine has no room left. 2: the user can mend the error, which
-    stderr names in one line. 130: interrupted. 141: the reader of stdout closed it.
+    0: done. 1: ``verify`` found a disagreement, or the machine has no room left. 2: the user can
+    mend the error, which stderr names in one line. 130: interrupted. 141: the reader of stdout
+    closed it.
 
     Args:
-      argv: the arguments; by default those of the process, which then ends at once when it is interrupted.
+      argv: the arguments; by default those of the process, which then ends at once when it is
+        interrupted.
     """
     _open_closed_streams()
     with watch_interrupts(argv is None):
@@ -69,7 +71,9 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _explain(error: BaseException) -> str | None:
-    """One line for an error of the machine rather than of the program: no space, no memory, an unusable file."""
+    """One line for an error of the machine rather than of the program: no space, no memory, an
+    unusable file.
+    """
     for cause in _causes(error):
         text = str(cause)
         if isinstance(cause, OSError) and cause.errno in _FULL or "No space left on device" in text:

@@ -1,4 +1,6 @@
-"""Output for people: tables and figures; bars and spinners where stderr is a terminal that can show them."""
+"""Output for people: tables and figures; bars and spinners where stderr is a terminal that can show
+them.
+"""
 
 import io
 import os
@@ -50,7 +52,10 @@ def print_stream(pieces: Iterator[str], out):
 
 
 def print_stats(stats: list) -> None:
-    """Prints the figures on stderr, under the names of vLLM's log. Seconds are those of the whole batch."""
+    """Prints the figures on stderr, under the names of vLLM's log.
+
+    Seconds are those of the whole batch.
+    """
     from ..stats import total
 
     whole, first = total(stats), stats[0]
@@ -78,7 +83,8 @@ def _can_animate() -> bool:
 def _print_rich(*things, **options) -> None:
     """Prints with colours where stdout is a terminal that has them.
 
-    rich itself would end the process with code 1 where the reader of stdout is gone, hence the text goes through print.
+    rich itself would end the process with code 1 where the reader of stdout is gone, hence the text
+    goes through print.
     """
     console = Console() if sys.stdout.isatty() else Console(file=io.StringIO(), width=_WIDTH)
     with console.capture() as captured:

@@ -66,7 +66,9 @@ def add_command(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Trains, prints the log's figures on stderr as it goes, and in the end the directory with the drafter."""
+    """Trains, prints the log's figures on stderr as it goes, and in the end the directory with the
+    drafter.
+    """
     from ..checkpoints.load import load
     from ..training.data import text_files
     from ..training.recipe import read_recipe

@@ -1,4 +1,7 @@
-"""Drafting methods, one file each, and their names. A new method is a file in this folder and a line in ``METHODS``."""
+"""Drafting methods, one file each, and their names.
+
+A new method is a file in this folder and a line in ``METHODS``.
+"""
 
 import dataclasses
 import difflib
@@ -70,7 +73,8 @@ def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafte
       head: the configuration of the trained head, for a method that needs one.
       options: the method's own options; with ``draft_length`` those of ``Adaptive``.
 
-    Raises RequestError for an unknown method, an empty list, options of other methods, or options that do not fit.
+    Raises RequestError for an unknown method, an empty list, options of other methods, or options
+    that do not fit.
     """
     names = split_methods(method)
     check_options(method, options)
@@ -130,7 +134,8 @@ def check_options(method: str | Sequence[str], options) -> None:
 
 
 def default_method(drafts: Sequence) -> str:
-    """The method for these drafts where none is named: by the kind of the first draft if it is a head, else by their number.
+    """The method for these drafts where none is named: by the kind of the first draft if it is a
+    head, else by their number.
 
     ``drafts``: loaded drafts, or names, which count as language models.
     """
@@ -145,7 +150,10 @@ def method_for_head(kind: str) -> str:
 
 
 def check_drafts(method: str | Sequence[str], drafts: int) -> None:
-    """Raises RequestError where a method needs more draft models than ``drafts``. Trained heads have a default."""
+    """Raises RequestError where a method needs more draft models than ``drafts``.
+
+    Trained heads have a default.
+    """
     needs = needs_of(method)
     if not isinstance(needs, Models) or drafts >= needs.least:
         return

@@ -1,4 +1,6 @@
-"""How many tokens a chain drafts: until the draft is unsure, by the last round's acceptance, or as many as pay off."""
+"""How many tokens a chain drafts: until the draft is unsure, by the last round's acceptance, or as
+many as pay off.
+"""
 
 import dataclasses
 from typing import Any
@@ -39,28 +41,33 @@ class AdaptiveState:
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive(Drafter):
-    """Chooses for every row how many tokens its chain drafts, at most the drafter's ``num_speculative_tokens`` K.
+    """Chooses for every row how many tokens its chain drafts, at most the drafter's
+    ``num_speculative_tokens`` K.
 
-    "confidence": a row stops after a token whose likeliest alternative had a probability below ``draft_confidence``, before
-    temperature and truncation. Drafting ends when every row has stopped (transformers, ``assistant_confidence_threshold``).
-    "heuristic": two more after a round whose drafts were all accepted, one fewer after any other, from 1 to K, beginning
-    with K (transformers, ``num_assistant_tokens_schedule``). "ema": the length with the highest ``gain`` at the row's
-    running acceptance rate, of a few lengths that include 0. A row at 0 drafts again in every 16th round.
+    "confidence": a row stops after a token whose likeliest alternative had a probability below
+    ``draft_confidence``, before temperature and truncation. Drafting ends when every row has
+    stopped (transformers, ``assistant_confidence_threshold``). "heuristic": two more after a round
+    whose drafts were all accepted, one fewer after any other, from 1 to K, beginning with K
+    (transformers, ``num_assistant_tokens_schedule``). "ema": the length with the highest ``gain``
+    at the row's running acceptance rate, of a few lengths that include 0. A row at 0 drafts again
+    in every 16th round.
 
-    The output is exact, since no decision depends on a token that it drops. Confidence depends on the draft's distribution
-    *before* the last drafted token, and that token is kept whatever it is. The other two depend on earlier rounds alone. By
-    induction from the last node up, a rule that is exact for chains of every length is exact for a chain that ends so.
+    The output is exact, since no decision depends on a token that it drops. Confidence depends on
+    the draft's distribution *before* the last drafted token, and that token is kept whatever it is.
+    The other two depend on earlier rounds alone. By induction from the last node up, a rule that is
+    exact for chains of every length is exact for a chain that ends so.
 
-    The last two compile a round for each of ``lengths`` and run the shortest that suffices for all unfinished rows. A row's
-    own chain ends where the row wants, so that its output does not depend on its neighbours: the random numbers of a node do
-    not depend on how many nodes follow.
+    The last two compile a round for each of ``lengths`` and run the shortest that suffices for all
+    unfinished rows. A row's own chain ends where the row wants, so that its output does not depend
+    on its neighbours: the random numbers of a node do not depend on how many nodes follow.
 
     Attributes:
       drafter: proposes chains; for "confidence", ``DraftModel``.
       draft_length: "fixed", "confidence", "heuristic" or "ema", see above.
       draft_cost: time to draft a token with a model, in plain target calls.
       verify_cost: time that one more token adds to a target call, in plain target calls.
-      length: tokens to draft at most in this round, one of ``lengths``; by default all. See ``at_length``.
+      length: tokens to draft at most in this round, one of ``lengths``; by default all. See
+        ``at_length``.
     """
 
     drafter: Any = DraftModel()
@@ -163,7 +170,10 @@ class Adaptive(Drafter):
         return AdaptiveState(inner, wanted, acceptance)
 
     def _at(self, length: int) -> Drafter:
-        """The drafter at a length. A drafter without a model costs nothing: it drafts all, and its chain is cut."""
+        """The drafter at a length.
+
+        A drafter without a model costs nothing: it drafts all, and its chain is cut.
+        """
         if not isinstance(self.needs, Models):
             return self.drafter
         return dataclasses.replace(self.drafter, num_speculative_tokens=length)

@@ -1,4 +1,6 @@
-"""A head drafts a block in one pass: DFlash (2602.06036), its causal variant JetSpec (2606.18394), DSpark (2607.05147)."""
+"""A head drafts a block in one pass: DFlash (2602.06036), its causal variant JetSpec (2606.18394),
+DSpark (2607.05147).
+"""
 
 import dataclasses
 from functools import partial
@@ -20,17 +22,20 @@ from .parts.best_first import best_first, check_best_first
 
 @dataclasses.dataclass(frozen=True)
 class BlockDrafter(Drafter):
-    """Reads the root and masks after it in one forward, beside a cache of the target's features of all tokens before.
+    """Reads the root and masks after it in one forward, beside a cache of the target's features of
+    all tokens before.
 
-    Without a Markov correction each place's tokens are chosen: a chain of the likeliest tokens, or with ``tree_nodes`` a
-    tree of the likeliest sequences (DDTree, 2604.12989). With a correction a token depends on the token before: a chain is
-    drawn from left to right under the target's sampling options, and q is the distribution of each draw.
+    Without a Markov correction each place's tokens are chosen: a chain of the likeliest tokens, or
+    with ``tree_nodes`` a tree of the likeliest sequences (DDTree, 2604.12989). With a correction a
+    token depends on the token before: a chain is drawn from left to right under the target's
+    sampling options, and q is the distribution of each draw.
 
-    A chain may end before a token whose confidence is below ``draft_confidence``, and the output stays exact (DSpark,
-    Algorithm 1). The confidence of a place reads its hidden state, which depends on the context and the root alone, and the
-    token before, which is judged whatever follows. It never reads the token of its own place. Given its past every token is
-    thus either drawn from its q or not drawn. A threshold on the drawn token would drop the less likely tokens, and the rest
-    would not be distributed as q.
+    A chain may end before a token whose confidence is below ``draft_confidence``, and the output
+    stays exact (DSpark, Algorithm 1). The confidence of a place reads its hidden state, which
+    depends on the context and the root alone, and the token before, which is judged whatever
+    follows. It never reads the token of its own place. Given its past every token is thus either
+    drawn from its q or not drawn. A threshold on the drawn token would drop the less likely tokens,
+    and the rest would not be distributed as q.
 
     Attributes:
       num_speculative_tokens: places of the block that are used; by default all.
@@ -98,8 +103,8 @@ class BlockDrafter(Drafter):
     def _read(self, target, draft, state) -> jax.Array:
         """Hidden states float32 [B, D, E] of the places that predict the D drafted tokens.
 
-        They begin with the root's place, or with the one after it. The places of a block see each other, so that all are
-        read; a causal head reads no further than it drafts.
+        They begin with the root's place, or with the one after it. The places of a block see each
+        other, so that all are read; a causal head reads no further than it drafts.
         """
         first = 0 if self.head.from_root else 1
         N = first + self.depth if self.head.causal else self.head.block_size

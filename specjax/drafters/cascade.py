@@ -1,4 +1,6 @@
-"""A drafter for the drafter: n-grams or a still smaller model draft for the draft (vertical cascade, Chen et al. 2023)."""
+"""A drafter for the drafter: n-grams or a still smaller model draft for the draft (vertical
+cascade, Chen et al. 2023).
+"""
 
 import dataclasses
 
@@ -38,17 +40,19 @@ class CascadeState:
 class Cascade(Drafter):
     """Draws the same chain as ``DraftModel``, but several tokens in a call of the draft.
 
-    The rounds of ``decode``, with the draft as their target, run within every round of the outer loop. An exact rule judges
-    the inner proposals, so that the inner loop emits samples of the draft's own law. q is the draft's distribution after
-    each token, as if the draft had drawn alone. The inner loop goes on until each row has D + 1 tokens, D =
-    ``num_speculative_tokens``, and all tokens beyond D are dropped. A count says nothing about the tokens that are kept: the
-    first D tokens of an exact stream are exact. The last token is asked for so that the draft has read all D, in case the
-    target accepts them.
+    The rounds of ``decode``, with the draft as their target, run within every round of the outer
+    loop. An exact rule judges the inner proposals, so that the inner loop emits samples of the
+    draft's own law. q is the draft's distribution after each token, as if the draft had drawn
+    alone. The inner loop goes on until each row has D + 1 tokens, D = ``num_speculative_tokens``,
+    and all tokens beyond D are dropped. A count says nothing about the tokens that are kept: the
+    first D tokens of an exact stream are exact. The last token is asked for so that the draft has
+    read all D, in case the target accepts them.
 
     Attributes:
       num_speculative_tokens: tokens that the target judges in a round.
-      inner_speculative_tokens: tokens that the draft judges in a call. With one draft they are looked up in the row, with
-        ``prompt_lookup_max`` and ``prompt_lookup_min`` as in ``Ngram``. With two drafts the second draws them.
+      inner_speculative_tokens: tokens that the draft judges in a call. With one draft they are
+        looked up in the row, with ``prompt_lookup_max`` and ``prompt_lookup_min`` as in ``Ngram``.
+        With two drafts the second draws them.
     """
 
     num_speculative_tokens: int = 5
@@ -120,7 +124,9 @@ class Cascade(Drafter):
         return jax.vmap(chain)(tokens, q, valid.at[:, 0].set(True)), CascadeState(own.cache, own.drafter, calls)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> CascadeState:
-        """Cuts both caches, which hold all tokens of the inner loop, at the end of the target's verdict."""
+        """Cuts both caches, which hold all tokens of the inner loop, at the end of the target's
+        verdict.
+        """
         pending, length = state.drafter, state.cache.length + verdict.length
         inner = pending.inner
         if inner:  # n-grams keep nothing

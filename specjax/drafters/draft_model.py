@@ -1,4 +1,7 @@
-"""A second, smaller language model drafts a chain (Leviathan et al. 2023, Algorithm 1; Chen et al. 2023)."""
+"""A second, smaller language model drafts a chain (Leviathan et al.
+
+2023, Algorithm 1; Chen et al. 2023).
+"""
 
 import dataclasses
 
@@ -17,9 +20,11 @@ _READER = TokenReader()
 
 @dataclasses.dataclass(frozen=True)
 class DraftModel(Drafter):
-    """Draws gamma = ``num_speculative_tokens`` tokens one after another from the draft's distributions q_1 ... q_gamma.
+    """Draws gamma = ``num_speculative_tokens`` tokens one after another from the draft's
+    distributions q_1 ... q_gamma.
 
-    The draft has the same sampling options as the target. A round begins with the newest two tokens, see ``TokenReader``.
+    The draft has the same sampling options as the target. A round begins with the newest two
+    tokens, see ``TokenReader``.
 
     Attributes:
       num_speculative_tokens: tokens that are drafted in a round, at most.

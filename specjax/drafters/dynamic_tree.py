@@ -1,4 +1,7 @@
-"""The most probable token tree from a draft model (EAGLE-2's trees, Li et al. 2024, section 4, without its head)."""
+"""The most probable token tree from a draft model (EAGLE-2's trees, Li et al.
+
+2024, section 4, without its head).
+"""
 
 import dataclasses
 from functools import cached_property
@@ -11,7 +14,8 @@ from .parts.token_reader import TokenReader
 
 @dataclasses.dataclass(frozen=True)
 class DynamicTree(GrownDrafter):
-    """Expands the ``tree_top_k`` likeliest nodes of each level, and keeps the ``tree_nodes`` most probable of all.
+    """Expands the ``tree_top_k`` likeliest nodes of each level, and keeps the ``tree_nodes`` most
+    probable of all.
 
     See ``ProbableTree``.
 
@@ -19,7 +23,8 @@ class DynamicTree(GrownDrafter):
       tree_nodes: drafted nodes, without the root. With the root the default is a power of two.
       tree_depth: levels below the root, at least 2.
       tree_top_k: nodes expanded in a level, and children considered of each.
-      tree_temperature: at which probabilities are compared; lower ones make narrower and deeper trees.
+      tree_temperature: at which probabilities are compared; lower ones make narrower and deeper
+        trees.
     """
 
     tree_nodes: int = 15

@@ -1,4 +1,6 @@
-"""EAGLE, EAGLE-2 and EAGLE-3: a head continues the target's features, in a tree of fixed shape or the most probable tree."""
+"""EAGLE, EAGLE-2 and EAGLE-3: a head continues the target's features, in a tree of fixed shape or
+the most probable tree.
+"""
 
 import dataclasses
 from functools import cached_property
@@ -23,7 +25,8 @@ class Eagle(HeadDrafter):
     """A tree of fixed shape from an EAGLE-1 head (Li et al. 2024, 2401.15077).
 
     Attributes:
-      tree: the shape, as ``tree.as_topology`` takes it; by default the published one of 25 nodes and depth 5.
+      tree: the shape, as ``tree.as_topology`` takes it; by default the published one of 25 nodes
+        and depth 5.
       siblings: as in ``DraftTree``.
     """
 
@@ -42,11 +45,12 @@ class Eagle(HeadDrafter):
 
 @dataclasses.dataclass(frozen=True)
 class Eagle2(HeadDrafter):
-    """The most probable nodes of the tree from an EAGLE-1 head (EAGLE-2, Li et al. 2024, 2406.16858).
+    """The most probable nodes of the tree from an EAGLE-1 head (EAGLE-2, Li et al. 2024,
+    2406.16858).
 
     Attributes:
-      tree_nodes, tree_depth, tree_top_k, tree_temperature: as in ``DynamicTree``; by default the paper's, 60 nodes with
-        the root.
+      tree_nodes, tree_depth, tree_top_k, tree_temperature: as in ``DynamicTree``; by default the
+        paper's, 60 nodes with the root.
     """
 
     tree_nodes: int = 59
@@ -64,8 +68,9 @@ class Eagle2(HeadDrafter):
 class Eagle3(HeadDrafter):
     """Drafts from an EAGLE-3 head (Li et al. 2025, 2503.01840) or its version 3.1.
 
-    It drafts the most probable tree as in EAGLE-2; with ``tree`` a tree of fixed shape; with ``num_speculative_tokens`` a
-    chain. A P-EAGLE head drafts the most probable tree or a chain in one pass.
+    It drafts the most probable tree as in EAGLE-2; with ``tree`` a tree of fixed shape; with
+    ``num_speculative_tokens`` a chain. A P-EAGLE head drafts the most probable tree or a chain in
+    one pass.
 
     Attributes:
       tree_nodes, tree_depth, tree_top_k, tree_temperature: as in ``Eagle2``.

@@ -1,4 +1,7 @@
-"""The target's first layers and its own output matrix draft a chain (LayerSkip, Elhoushi et al. 2024, section 4.3)."""
+"""The target's first layers and its own output matrix draft a chain (LayerSkip, Elhoushi et al.
+
+2024, section 4.3).
+"""
 
 import dataclasses
 
@@ -11,16 +14,17 @@ from .parts.self_chain import SelfChain
 
 @dataclasses.dataclass(frozen=True)
 class EarlyExit(SelfChain):
-    """Draws tokens one after another from the target's final norm and output matrix after ``exit_layer`` layers.
+    """Draws tokens one after another from the target's final norm and output matrix after
+    ``exit_layer`` layers.
 
-    The verify pass runs the remaining layers only. The method works with any model, and well with a model that was trained
-    to exit early.
+    The verify pass runs the remaining layers only. The method works with any model, and well with a
+    model that was trained to exit early.
 
     Attributes:
       exit_layer: how many layers draft; by default half of them.
       num_speculative_tokens: the longest chain.
-      draft_confidence: drafting stops after a token whose likeliest alternative was less probable than this. The threshold
-        follows the acceptance rate from there. 0 never stops.
+      draft_confidence: drafting stops after a token whose likeliest alternative was less probable
+        than this. The threshold follows the acceptance rate from there. 0 never stops.
     """
 
     exit_layer: int | None = None

@@ -1,4 +1,7 @@
-"""Medusa heads that also read the tokens on the way to each node (Hydra, Ankner et al. 2024, 2402.05109)."""
+"""Medusa heads that also read the tokens on the way to each node (Hydra, Ankner et al.
+
+2024, 2402.05109).
+"""
 
 import dataclasses
 
@@ -12,9 +15,11 @@ _READER = FeatureReader()
 
 @dataclasses.dataclass(frozen=True)
 class Hydra(Medusa):
-    """As ``Medusa``, but every node has children of its own. A round computes one depth after another.
+    """As ``Medusa``, but every node has children of its own. A round computes one depth after
+    another.
 
-    With a prefix layer (Hydra++) the hidden states of the newest tokens pass that layer when a round begins.
+    With a prefix layer (Hydra++) the hidden states of the newest tokens pass that layer when a
+    round begins.
     """
 
     needs = TrainedHead("hydra")

@@ -13,15 +13,15 @@ from .parts.self_chain import SelfChain
 class LayerSkip(SelfChain):
     """Draws tokens one after another from the target without a set of attention and MLP sub-layers.
 
-    It needs no training; ``planning.layers`` searches the sub-layers to skip. The paper called LayerSkip is another method,
-    see ``EarlyExit``.
+    It needs no training; ``planning.layers`` searches the sub-layers to skip. The paper called
+    LayerSkip is another method, see ``EarlyExit``.
 
     Attributes:
-      skip_attention, skip_mlp: the layers without these sub-layers, from 0. Where neither is given, every other layer
-        between the first and the last skips both.
+      skip_attention, skip_mlp: the layers without these sub-layers, from 0. Where neither is given,
+        every other layer between the first and the last skips both.
       num_speculative_tokens: the longest chain.
-      draft_confidence: drafting stops after a token whose likeliest alternative was less probable than this. The threshold
-        follows the acceptance rate from there. 0 never stops.
+      draft_confidence: drafting stops after a token whose likeliest alternative was less probable
+        than this. The threshold follows the acceptance rate from there. 0 never stops.
     """
 
     skip_attention: tuple[int, ...] | None = None

@@ -1,14 +1,16 @@
-"""Lookahead decoding (Fu et al. 2024): the target guesses n-grams by Jacobi iteration beside the text, and verifies them later.
+"""Lookahead decoding (Fu et al. 2024): the target guesses n-grams by Jacobi iteration beside the
+text, and verifies them later.
 
 One forward serves two branches, and both are parts of one token tree:
 
   lookahead     the window, N - 1 rows of W columns. Row 0 is a chain that begins with the root. A token of a later row is the
-                target's prediction after the token above it. A column therefore hangs from its token in row 0, and the
-                paper's mask ("row 0 up to its column, then its own column") is the tree's. No node of the window is valid.
+                target's prediction after the token above it. A column therefore hangs from its
+                token in row 0, and the paper's mask ("row 0 up to its column, then its own column")
+                is the tree's. No node of the window is valid.
   verification  n-grams of the pool that follow the root, as a trie: the nodes that may be accepted.
 
-After the forward each column, its new last token included, is an n-gram. It goes to the pool under the token that leaves
-row 0.
+After the forward each column, its new last token included, is an n-gram. It goes to the pool under
+the token that leaves row 0.
 """
 
 import dataclasses
@@ -30,11 +32,11 @@ class LookaheadState:
     """The window and the pool of each row.
 
     Attributes:
-      window: int32 [B, N - 1, C], the oldest row first. The root takes column 0 of row 0. Of C = W + N - 2 columns
-        ``C - filled`` are in use: each round that adds a row costs a column.
+      window: int32 [B, N - 1, C], the oldest row first. The root takes column 0 of row 0. Of C = W
+        + N - 2 columns ``C - filled`` are in use: each round that adds a row costs a column.
       filled: int32 [B], the number of rows below row 0.
-      pool: int32 [B, V, P, N], for each token n-grams of N - 1 tokens that may follow and their counts, the most recent
-        last. A count of 0 is a free place.
+      pool: int32 [B, V, P, N], for each token n-grams of N - 1 tokens that may follow and their
+        counts, the most recent last. A count of 0 is a free place.
     """
 
     window: jax.Array
@@ -44,19 +46,21 @@ class LookaheadState:
 
 @dataclasses.dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Algorithm 2 of the paper, by default with its sizes for a 7B target. A round scores (W + G)(N - 1) nodes.
+    """Algorithm 2 of the paper, by default with its sizes for a 7B target. A round scores (W + G)(N
+    - 1) nodes.
 
-    The window begins with random tokens of the prompt in row 0. It grows by a row in each of the first N - 2 rounds, and
-    yields no n-grams until then. Afterwards it moves on by one position a round, however many tokens were accepted. Its
-    tokens are greedy whatever the sampling options: guesses are chosen, not drawn, and ``sample_and_walk`` is exact. Window
-    and pool depend on the text before the root and on earlier windows, never on the draws of the round that judges them.
+    The window begins with random tokens of the prompt in row 0. It grows by a row in each of the
+    first N - 2 rounds, and yields no n-grams until then. Afterwards it moves on by one position a
+    round, however many tokens were accepted. Its tokens are greedy whatever the sampling options:
+    guesses are chosen, not drawn, and ``sample_and_walk`` is exact. Window and pool depend on the
+    text before the root and on earlier windows, never on the draws of the round that judges them.
 
     Attributes:
       window: W, columns of the window.
       ngram_size: N. An n-gram is a token and the N - 1 tokens that follow it.
       guesses: G, n-grams verified in a round.
-      pool_guesses: n-grams kept for each token; by default G. The G most frequent are verified, of equals the most recent.
-        A full pool drops the n-gram that was not seen for longest.
+      pool_guesses: n-grams kept for each token; by default G. The G most frequent are verified, of
+        equals the most recent. A full pool drops the n-gram that was not seen for longest.
       pool_from_prompt: whether n-grams of prompt and output go to the pool too.
     """
 
@@ -153,14 +157,19 @@ class Lookahead(Drafter):
         return tree.replace(mask=ancestors(tree), max_depth=self.depth)
 
     def _copies(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Int32 [B, C], tokens from random places of the prompts. The places depend neither on the call nor on the batch."""
+        """Int32 [B, C], tokens from random places of the prompts.
+
+        The places depend neither on the call nor on the batch.
+        """
         places = jax.random.uniform(jax.random.key(0, impl=KEYS), (self.columns,)) * lengths[:, None].astype(
             jnp.float32
         )
         return jnp.take_along_axis(tokens, jnp.minimum(places.astype(jnp.int32), lengths[:, None] - 1), 1)
 
     def _emitted(self, state, tree: Tree, verdict) -> tuple[jax.Array, jax.Array]:
-        """The n-grams int32 [B, N, N] that end with each token of this round, and bool [B, N], whether each exists."""
+        """The n-grams int32 [B, N, N] that end with each token of this round, and bool [B, N],
+        whether each exists.
+        """
         N, place = self.ngram_size, jnp.arange(self.ngram_size)
         before = state.cache.length[:, None] - jnp.arange(N - 2, -1, -1)
         text = jnp.take_along_axis(state.tokens, jnp.maximum(before, 0), 1)
@@ -186,7 +195,8 @@ def _insert(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Array:
 
 
 def _trie(guesses: jax.Array, found: jax.Array, first: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Guesses int32 [G, N - 1] as nodes below the root, numbered from ``first`` on; bool [G] says which guesses exist.
+    """Guesses int32 [G, N - 1] as nodes below the root, numbered from ``first`` on; bool [G] says
+    which guesses exist.
 
     Guesses that begin alike share the nodes of the first of them; their own nodes are void.
 

@@ -1,4 +1,7 @@
-"""A token tree merged from the chains of several draft models (SpecInfer, Miao et al. 2024, section 3)."""
+"""A token tree merged from the chains of several draft models (SpecInfer, Miao et al.
+
+2024, section 3).
+"""
 
 import dataclasses
 
@@ -14,7 +17,9 @@ from .draft_model import DraftModel
 
 @dataclasses.dataclass(frozen=True)
 class Merged(Drafter):
-    """Draws a chain of ``num_speculative_tokens`` from each draft independently, and proposes their union; see ``merge``."""
+    """Draws a chain of ``num_speculative_tokens`` from each draft independently, and proposes their
+    union; see ``merge``.
+    """
 
     num_speculative_tokens: int = 5
     needs = Models(least=2, most=None)
@@ -53,7 +58,8 @@ class Merged(Drafter):
         return jax.vmap(merge)(state.root, tokens, q), tuple(pending)
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        # The accepted path may be another draft's chain. Each draft keeps the root's row at most and catches up later.
+        # The accepted path may be another draft's chain. Each draft keeps the root's row at most
+        # and catches up later.
         verdict = verdict.replace(length=jnp.minimum(verdict.length, 2))
         each = zip(draft, state.drafter)
         return tuple(
@@ -64,17 +70,18 @@ class Merged(Drafter):
 def merge(root: jax.Array, tokens: jax.Array, q: jax.Array) -> Tree:
     """The union of M chains of D tokens below one root: a tree of 1 + M D nodes, chain after chain.
 
-    A token hangs below the *first* node with the same tokens before it, whichever chain that node is in: the inner nodes are
-    those of a trie. Where a chain proposes a token that an earlier chain proposed too, its own node stays, as a leaf. Every
-    proposal must be tested against its own draft's q, in the order of the drafts. Such a leaf is never accepted, since the
-    refusal of the first of two equal tokens leaves it no probability. Sizes are static, so that leaving it out would save
-    no row of the forward.
+    A token hangs below the *first* node with the same tokens before it, whichever chain that node
+    is in: the inner nodes are those of a trie. Where a chain proposes a token that an earlier chain
+    proposed too, its own node stays, as a leaf. Every proposal must be tested against its own
+    draft's q, in the order of the drafts. Such a leaf is never accepted, since the refusal of the
+    first of two equal tokens leaves it no probability. Sizes are static, so that leaving it out
+    would save no row of the forward.
 
     Args:
       root: int32 [].
       tokens: int32 [M, D].
-      q: float32 [M, D, V], the distribution of each token. The tree stores it at the token's parent; a draft that proposes
-        nothing below a node has zeros there.
+      q: float32 [M, D, V], the distribution of each token. The tree stores it at the token's
+        parent; a draft that proposes nothing below a node has zeros there.
     """
     M, D = tokens.shape
     same = jnp.cumprod(

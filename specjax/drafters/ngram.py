@@ -1,4 +1,6 @@
-"""Prompt lookup: the continuation of an earlier occurrence of the newest tokens (Saxena 2023; "ngram" in vLLM)."""
+"""Prompt lookup: the continuation of an earlier occurrence of the newest tokens (Saxena 2023;
+"ngram" in vLLM).
+"""
 
 import dataclasses
 
@@ -14,17 +16,18 @@ from .parts.statistics import ORDERS, Statistics, load
 
 @dataclasses.dataclass(frozen=True)
 class Ngram(Drafter):
-    """Looks up the last ``prompt_lookup_max`` tokens of a row, down to ``prompt_lookup_min``, in the row itself.
+    """Looks up the last ``prompt_lookup_max`` tokens of a row, down to ``prompt_lookup_min``, in
+    the row itself.
 
-    The longest match wins; among equally long ones the most recent. A continuation that reaches the end of the row goes on
-    periodically, as the text would if it kept repeating.
+    The longest match wins; among equally long ones the most recent. A continuation that reaches the
+    end of the row goes on periodically, as the text would if it kept repeating.
 
     Attributes:
       num_speculative_tokens: tokens of a continuation.
       prompt_lookup_max: the longest run that is looked up.
       prompt_lookup_min: the shortest run that is looked up.
-      ngram_statistics: a file that ``specjax ngrams`` wrote. Where the row has no match, the file says which token most
-        often followed the newest tokens in a corpus.
+      ngram_statistics: a file that ``specjax ngrams`` wrote. Where the row has no match, the file
+        says which token most often followed the newest tokens in a corpus.
     """
 
     num_speculative_tokens: int = 5

@@ -1,8 +1,9 @@
-"""Suffix decoding (Oliaro et al. 2024): the most frequent continuation of the newest tokens, by a suffix tree's counts.
+"""Suffix decoding (Oliaro et al. 2024): the most frequent continuation of the newest tokens, by a
+suffix tree's counts.
 
-The tree itself is never built. Its node for a run of tokens is the set of places where that run ends. The child for a token
-is the subset of places that this token follows. In the row itself a set is a mask over the text; in the texts of earlier
-requests it is a range of their suffix array.
+The tree itself is never built. Its node for a run of tokens is the set of places where that run
+ends. The child for a token is the subset of places that this token follows. In the row itself a set
+is a mask over the text; in the texts of earlier requests it is a range of their suffix array.
 """
 
 import dataclasses
@@ -21,15 +22,17 @@ _MOST_PLACES = 32  # places of a range that are counted, evenly spaced where the
 
 @dataclasses.dataclass(frozen=True)
 class Suffix(Drafter):
-    """Looks up the last 1, 2, ... ``max_match`` tokens of a row, and proposes the continuation of the highest score.
+    """Looks up the last 1, 2, ... ``max_match`` tokens of a row, and proposes the continuation of
+    the highest score.
 
-    It looks in the row itself and in the store, and follows the most frequent continuation of each match. A token's
-    probability is the product of count(child) / count(node) on the way to it. A continuation ends below ``min_token_prob``
-    and after as many tokens as its match is long. Its score is the sum of its tokens' probabilities. Of equal scores the
-    row's own wins, then the longer match; of equal counts the more recent token.
+    It looks in the row itself and in the store, and follows the most frequent continuation of each
+    match. A token's probability is the product of count(child) / count(node) on the way to it. A
+    continuation ends below ``min_token_prob`` and after as many tokens as its match is long. Its
+    score is the sum of its tokens' probabilities. Of equal scores the row's own wins, then the
+    longer match; of equal counts the more recent token.
 
-    The store holds prompts and answers of earlier requests to a ``Generator``. The output does not depend on it, since it
-    only proposes.
+    The store holds prompts and answers of earlier requests to a ``Generator``. The output does not
+    depend on it, since it only proposes.
 
     Attributes:
       num_speculative_tokens: the longest continuation.
@@ -131,6 +134,8 @@ class Suffix(Drafter):
         return jnp.where((p >= self.min_token_prob) & (p > 0) & (depth < 1 + jnp.arange(self.max_match)), p, 0.0)
 
     def _best(self, drafted, p) -> tuple[jax.Array, jax.Array]:
-        """The continuation [K] of the highest score of [K, L]; of equal scores that of the longest match."""
+        """The continuation [K] of the highest score of [K, L]; of equal scores that of the longest
+        match.
+        """
         best = self.max_match - 1 - jnp.argmax(p.sum(0)[::-1])
         return drafted[:, best], p[:, best]

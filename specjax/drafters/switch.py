@@ -1,4 +1,6 @@
-"""Several chain drafters, of which each row uses one at a time: n-grams where the text repeats itself, else a draft model."""
+"""Several chain drafters, of which each row uses one at a time: n-grams where the text repeats
+itself, else a draft model.
+"""
 
 import dataclasses
 from functools import partial
@@ -41,16 +43,19 @@ class SwitchState:
 
 @dataclasses.dataclass(frozen=True)
 class Switch(Drafter):
-    """Each row uses in each round the drafter with the highest ``gain`` of those that propose any token.
+    """Each row uses in each round the drafter with the highest ``gain`` of those that propose any
+    token.
 
-    A drafter's gain is that of the tokens it proposes now, at the row's running acceptance rate of this drafter's drafts. A
-    model's tokens cost ``draft_cost`` each, others nothing. Of equal gains the first drafter wins. Emitted tokens test every
-    proposal, used or not, so that n-grams are used again as soon as they would have been right. The model runs only when
-    some unfinished row uses it.
+    A drafter's gain is that of the tokens it proposes now, at the row's running acceptance rate of
+    this drafter's drafts. A model's tokens cost ``draft_cost`` each, others nothing. Of equal gains
+    the first drafter wins. Emitted tokens test every proposal, used or not, so that n-grams are
+    used again as soon as they would have been right. The model runs only when some unfinished row
+    uses it.
 
-    The output is exact. The choice depends on the text so far and on earlier rounds, never on the model's draws of this
-    round. A chain that was chosen by other means equals a chain drawn from a one-hot q, and carries that q. A rule that
-    divides by q then accepts it with probability p, which is exact; block verification accepts as many as the walk would.
+    The output is exact. The choice depends on the text so far and on earlier rounds, never on the
+    model's draws of this round. A chain that was chosen by other means equals a chain drawn from a
+    one-hot q, and carries that q. A rule that divides by q then accepts it with probability p,
+    which is exact; block verification accepts as many as the walk would.
 
     Attributes:
       drafters: at least one; at most one with a draft model.
@@ -134,7 +139,9 @@ class Switch(Drafter):
         own, indices = state.drafter, range(len(self.drafters))
 
         def commit_member(i):
-            """Commits as if none of the drafter's tokens had been accepted where the row uses another's."""
+            """Commits as if none of the drafter's tokens had been accepted where the row uses
+            another's.
+            """
             length = jnp.where(own.chosen == i, verdict.length, jnp.minimum(verdict.length, 1))
             path = jnp.minimum(verdict.path, jnp.maximum(length - 1, 0)[:, None])
             before = state.replace(drafter=own.members[i])
@@ -176,7 +183,8 @@ def _pad(leaf: jax.Array, size: int) -> jax.Array:
 
 
 def _carry_over(before, after):
-    """A drafter's state after a round that it sat out: the structure of ``after``, abstract, with the leaves of ``before``.
+    """A drafter's state after a round that it sat out: the structure of ``after``, abstract, with
+    the leaves of ``before``.
 
     Leaves that ``before`` lacks are zeros.
     """

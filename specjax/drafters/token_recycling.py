@@ -1,4 +1,7 @@
-"""Token Recycling (Luo et al. 2024): a token's likeliest successors are proposed when the token comes again."""
+"""Token Recycling (Luo et al.
+
+2024): a token's likeliest successors are proposed when the token comes again.
+"""
 
 import dataclasses
 
@@ -16,15 +19,19 @@ PATHS = [
     (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 0, 0),
     (0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0),
 ]  # fmt: skip
-"""Fifteen nodes, sixteen with the root. The paper has eighty, which pay where scoring eighty costs no more than one."""
+"""Fifteen nodes, sixteen with the root.
+
+The paper has eighty, which pay where scoring eighty costs no more than one.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Keeps for every token of the vocabulary its ``candidates`` likeliest successors, and reads a tree from them.
+    """Keeps for every token of the vocabulary its ``candidates`` likeliest successors, and reads a
+    tree from them.
 
-    The newest logits of the target after the token decide. The table begins with the successors in the prompt, the most
-    recent first.
+    The newest logits of the target after the token decide. The table begins with the successors in
+    the prompt, the most recent first.
 
     Attributes:
       tree: the shape; a node of rank r is its parent's r-th successor.
@@ -56,7 +63,9 @@ class TokenRecycling(Drafter):
         return jax.vmap(_overwrite)(state.drafter, tree.tokens, tree.valid, best)
 
     def _from_prompt(self, tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Array:
-        """Int32 [V, k], successors of each token in a text [T] by recency; -1 where there are no more."""
+        """Int32 [V, k], successors of each token in a text [T] by recency; -1 where there are no
+        more.
+        """
 
         def see(i, table):
             token, successor = tokens[i], tokens[i + 1]
@@ -79,7 +88,9 @@ class TokenRecycling(Drafter):
 
 
 def _overwrite(table: jax.Array, tokens: jax.Array, valid: jax.Array, best: jax.Array) -> jax.Array:
-    """The table [V, k] with the target's best successors [N, k] of each node; of equal tokens the last node counts."""
+    """The table [V, k] with the target's best successors [N, k] of each node; of equal tokens the
+    last node counts.
+    """
     node = jnp.arange(tokens.size)
     later = ((tokens[:, None] == tokens) & valid & (node[:, None] < node)).any(-1)
     return table.at[jnp.where(valid & ~later, tokens, table.shape[0])].set(best, mode="drop")

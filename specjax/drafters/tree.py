@@ -1,4 +1,7 @@
-"""A token tree of fixed shape from a draft model (SpecInfer, Miao et al. 2024, section 3; Sequoia, Chen et al. 2024)."""
+"""A token tree of fixed shape from a draft model (SpecInfer, Miao et al.
+
+2024, section 3; Sequoia, Chen et al. 2024).
+"""
 
 import dataclasses
 from functools import cached_property
@@ -17,9 +20,10 @@ class DraftTree(GrownDrafter):
     """Draws the children of every node from the draft, level by level.
 
     Attributes:
-      tree: the shape: children at each level such as "2,2,1", a TOML file, or a list of paths. By default SpecInfer's
-        <1,1,3,1,1,1,1,1>.
-      siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k" (the likeliest tokens).
+      tree: the shape: children at each level such as "2,2,1", a TOML file, or a list of paths. By
+        default SpecInfer's <1,1,3,1,1,1,1,1>.
+      siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k"
+        (the likeliest tokens).
     """
 
     tree: Topology = expansion(DEFAULT)

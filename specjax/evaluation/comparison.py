@@ -1,4 +1,7 @@
-"""Methods against each other on the same prompts. Runs alternate in one process, so that drift of the machine affects all equally."""
+"""Methods against each other on the same prompts.
+
+Runs alternate in one process, so that drift of the machine affects all equally.
+"""
 
 import dataclasses
 import os
@@ -40,20 +43,22 @@ def compare(
     progress: Callable[[int, int], None] = lambda done, of: None,
     **drafting,
 ) -> dict:
-    """Runs every method, and "none" as the baseline, on every prompt: greedily, one prompt at a time, past end-of-text tokens.
+    """Runs every method, and "none" as the baseline, on every prompt: greedily, one prompt at a
+    time, past end-of-text tokens.
 
-    Everything is compiled before anything is timed. For each prompt the methods run in an order that rotates. The median
-    of a prompt's ``repeats`` runs counts.
+    Everything is compiled before anything is timed. For each prompt the methods run in an order
+    that rotates. The median of a prompt's ``repeats`` runs counts.
 
     Args:
       prompts: strings or token ids.
       draft: see ``Generator``.
       drafting: options of methods; each method gets its own.
-      shares: also measure the share of a round that drafting takes, on the first prompt. This compiles two more programs
-        for each method.
+      shares: also measure the share of a round that drafting takes, on the first prompt. This
+        compiles two more programs for each method.
       progress: called with the number of finished runs and of all runs.
 
-    Returns an object for JSON: "machine", "settings" and "methods", see ``_summarise``. Raises RequestError for bad input.
+    Returns an object for JSON: "machine", "settings" and "methods", see ``_summarise``. Raises
+    RequestError for bad input.
     """
     ids = _encode(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
@@ -170,9 +175,10 @@ def _alternate(
 def _summarise(method: str, runs: list[list[Result]], plain: list[list[Result]], target: LanguageModel) -> dict:
     """The figures of one method.
 
-    ``tokens_per_second`` is all new tokens over all seconds of decoding. ``speedup`` is the seconds of plain decoding over
-    the method's. Both have a 95 % bootstrap interval over prompts. ``mean_acceptance_length`` is new tokens over target
-    calls. The ``spec_bench`` figures are means over prompts of tokens over seconds, prefill included, as in that benchmark.
+    ``tokens_per_second`` is all new tokens over all seconds of decoding. ``speedup`` is the seconds
+    of plain decoding over the method's. Both have a 95 % bootstrap interval over prompts.
+    ``mean_acceptance_length`` is new tokens over target calls. The ``spec_bench`` figures are means
+    over prompts of tokens over seconds, prefill included, as in that benchmark.
     """
     tokens = np.array([r[0].stats.generated for r in runs])
     seconds, plain_seconds = _seconds(runs), _seconds(plain)
@@ -226,13 +232,14 @@ def difference(
 ) -> dict | None:
     """The place where two outputs part, None if they are equal.
 
-    ``margin`` is the distance of the less likely of the two tokens from the likeliest token, in logits. ``tie`` says that
-    rounding explains the difference: the margin is within a few units in the last place.
+    ``margin`` is the distance of the less likely of the two tokens from the likeliest token, in
+    logits. ``tie`` says that rounding explains the difference: the margin is within a few units in
+    the last place.
 
     Args:
       prompt: the number of the prompt, for the report.
-      logits_of: a function of the tokens so far and the prompt's length that gives the compared logits [V]; by default
-        the target's own.
+      logits_of: a function of the tokens so far and the prompt's length that gives the compared
+        logits [V]; by default the target's own.
     """
     pairs = zip(result.token_ids, plain.token_ids)
     k = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
@@ -252,7 +259,8 @@ def difference(
 
 
 def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarray:
-    """Logits float32 [V] after ``ids``, from one forward without a cache. Padding to powers of two saves compilations.
+    """Logits float32 [V] after ``ids``, from one forward without a cache. Padding to powers of two
+    saves compilations.
 
     ``prompt``: the prompt's length.
     """

@@ -1,4 +1,6 @@
-"""Conversations as prompts of a measurement: each turn of the user, after the answers to the turns before."""
+"""Conversations as prompts of a measurement: each turn of the user, after the answers to the turns
+before.
+"""
 
 from collections.abc import Sequence
 
@@ -12,7 +14,8 @@ from ..requests.vocabulary import decode_continuation
 def chat_prompts(
     target: LanguageModel, conversations: Sequence[Sequence[dict]], max_new_tokens: int = 128
 ) -> list[list[int]]:
-    """The token ids of every user's turn with all that precedes it, in the tokenizer's chat template.
+    """The token ids of every user's turn with all that precedes it, in the tokenizer's chat
+    template.
 
     A conversation may hold answers of the assistant, and they stay. The target answers every other
     turn but the last by plain greedy decoding, so that all methods get the same prompts.
@@ -56,7 +59,9 @@ def _render(target: LanguageModel, history: list[dict], name: str) -> list[int]:
 
 
 def _answer(target: LanguageModel, history: list[dict], max_new_tokens: int) -> str:
-    """The target's answer as text, without the token that ended it, which need not be a special token."""
+    """The target's answer as text, without the token that ended it, which need not be a special
+    token.
+    """
     result = generate(target, messages=history, method="none", max_new_tokens=max_new_tokens)
     ids = result.token_ids[:-1] if result.finish_reason == "stop" else result.token_ids
     return decode_continuation(target.tokenizer, target.config.vocab_size, result.prompt_token_ids, ids)

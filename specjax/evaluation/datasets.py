@@ -1,4 +1,6 @@
-"""Prompts for measurements: files of public benchmarks, or modules that the embedded models were not trained on."""
+"""Prompts for measurements: files of public benchmarks, or modules that the embedded models were
+not trained on.
+"""
 
 import re
 from itertools import zip_longest
@@ -19,8 +21,8 @@ _ROLES = ("system", "user", "assistant")
 def read_prompts(path: str | Path) -> list[str]:
     """The prompts of a file of JSON lines, blank lines left out.
 
-    A line is an object with "prompt" (a plain list, HumanEval) or "turns" (Spec-Bench, MT-Bench), whose first turn is the
-    prompt. Raises RequestError with the file and the line.
+    A line is an object with "prompt" (a plain list, HumanEval) or "turns" (Spec-Bench, MT-Bench),
+    whose first turn is the prompt. Raises RequestError with the file and the line.
     """
     return [_prompt(record, place) for place, record in _read_records(path)]
 
@@ -36,10 +38,11 @@ def read_conversations(path: str | Path) -> list[list[dict]]:
 
 
 def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
-    """``count`` pieces of held-out standard-library modules, the same on every call, spread evenly over the modules.
+    """``count`` pieces of held-out standard-library modules, the same on every call, spread evenly
+    over the modules.
 
-    A piece ends with the first line of a function or class, and its lines have at most ``tokens`` tokens together. Raises
-    RequestError where the library has too few.
+    A piece ends with the first line of a function or class, and its lines have at most ``tokens``
+    tokens together. Raises RequestError where the library has too few.
     """
     texts = read_texts(standard_library(held_out=True))
     rng = np.random.default_rng(0)
@@ -56,8 +59,9 @@ def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
 def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
     """``count`` files that are written again after an edit.
 
-    Each is held-out code of ``tokens`` tokens, the target's own continuation of the same length, a comment, and the same
-    code again. Most of the next tokens thus stand in the prompt, also for a model that cannot copy foreign text.
+    Each is held-out code of ``tokens`` tokens, the target's own continuation of the same length, a
+    comment, and the same code again. Most of the next tokens thus stand in the prompt, also for a
+    model that cannot copy foreign text.
     """
     pieces = held_out_prompts(target.tokenizer, count, tokens)
     write = Generator(target)
@@ -143,7 +147,9 @@ def _check_text(text, name: str) -> str:
 
 
 def _pieces(text: str, tokenizer, tokens: int) -> list[str]:
-    """For each definition with enough text before it, the lines up to its first line that fit into ``tokens``."""
+    """For each definition with enough text before it, the lines up to its first line that fit into
+    ``tokens``.
+    """
     lines = text.splitlines(keepends=True)
     if not lines:
         return []

@@ -1,4 +1,7 @@
-"""Known wrong ways to verify, each found in published code. Tests plant them on purpose: a check that cannot fail shows nothing."""
+"""Known wrong ways to verify, each found in published code.
+
+Tests plant them on purpose: a check that cannot fail shows nothing.
+"""
 
 import dataclasses
 from unittest import mock
@@ -17,11 +20,17 @@ from ..verify import Verdict
 FAULTS = ("equality-residual", "q-before-top-p", "softmax-q-for-argmax", "ratio-epsilon")
 
 _EPSILON = 0.1
-"""Large enough to show in a few thousand draws. The published ones are smaller and equally wrong."""
+"""Large enough to show in a few thousand draws.
+
+The published ones are smaller and equally wrong.
+"""
 
 
 def plant(fault: str, drafter: DraftModel, rule):
-    """A drafter and a rule that are wrong in one way. Raises RequestError for an unknown fault or a drafter without a q."""
+    """A drafter and a rule that are wrong in one way.
+
+    Raises RequestError for an unknown fault or a drafter without a q.
+    """
     if fault not in FAULTS:
         raise RequestError(f"fault {fault!r} is unknown; use one of {', '.join(FAULTS)}")
     if not isinstance(drafter, DraftModel):

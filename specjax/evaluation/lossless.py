@@ -1,4 +1,6 @@
-"""The check of ``specjax verify``: a method's greedy texts and samples against those of plain decoding."""
+"""The check of ``specjax verify``: a method's greedy texts and samples against those of plain
+decoding.
+"""
 
 import copy
 import itertools
@@ -44,11 +46,13 @@ def verify(
     progress: Callable[[int, int], None] = lambda done, of: None,
     **options,
 ) -> dict:
-    """Compares ``method`` with ``plain``, two generators of one target, under ``options`` (see ``requests.options.Options``).
+    """Compares ``method`` with ``plain``, two generators of one target, under ``options`` (see
+    ``requests.options.Options``).
 
-    Greedy: both continue every prompt once. Where the texts part, the margin between the two tokens says whether rounding
-    explains it. Sampled: both draw the first ``tokens`` tokens of each prompt ``samples`` times. A two-sample chi-square
-    test compares the prefixes of every length, and Bonferroni's rule joins the p-values.
+    Greedy: both continue every prompt once. Where the texts part, the margin between the two tokens
+    says whether rounding explains it. Sampled: both draw the first ``tokens`` tokens of each prompt
+    ``samples`` times. A two-sample chi-square test compares the prefixes of every length, and
+    Bonferroni's rule joins the p-values.
 
     Args:
       prompts: strings or token ids.
@@ -56,7 +60,8 @@ def verify(
       tokens: tokens of a draw.
       max_new_tokens: tokens of a greedy text.
       seed: of the first draw; every draw has a seed of its own.
-      inject: a known wrong rule to plant in the method, see ``faults``. The check must then find it.
+      inject: a known wrong rule to plant in the method, see ``faults``. The check must then find
+        it.
       progress: called with the number of finished batches and of all batches.
 
     Returns an object for JSON with "agree". Raises RequestError for bad input.
@@ -168,7 +173,8 @@ def _draws(
 def _p_value(a: Counter, b: Counter, prompts: int) -> float:
     """The p-value of the chi-square test that two samples of prefixes have one law.
 
-    A prefix begins with the number of its prompt. Rare prefixes share a cell within their prompt, see ``_FEWEST``.
+    A prefix begins with the number of its prompt. Rare prefixes share a cell within their prompt,
+    see ``_FEWEST``.
     """
     statistic = freedom = 0
     for prompt in range(prompts):

@@ -1,4 +1,6 @@
-"""The share of a round that drafting takes: some rounds as a whole, and the drafter's part of them alone."""
+"""The share of a round that drafting takes: some rounds as a whole, and the drafter's part of them
+alone.
+"""
 
 import time
 
@@ -15,11 +17,13 @@ from ..session import Decoding
 def drafting_share(
     generator: Generator, prompt: list[int], *, rounds: int = 16, repeats: int = 9
 ) -> tuple[float, float, float]:
-    """The share of a greedy round's time that the drafter takes, its ``commit`` included: first quartile, median, third.
+    """The share of a greedy round's time that the drafter takes, its ``commit`` included: first
+    quartile, median, third.
 
-    The rounds run once and are recorded. Then the drafter runs through them alone, with the recorded outputs of target and
-    rule. Both kinds of run alternate, and each share is that of two neighbouring runs. The gain of a method whose layers
-    the target reuses (early exit) is not counted.
+    The rounds run once and are recorded. Then the drafter runs through them alone, with the
+    recorded outputs of target and rule. Both kinds of run alternate, and each share is that of two
+    neighbouring runs. The gain of a method whose layers the target reuses (early exit) is not
+    counted.
     """
     target, draft, drafter = generator.target.model, generator.session.parameters, generator.drafter
     path = drafter.depth + 1
@@ -46,7 +50,9 @@ def drafting_share(
 
 
 def _record(target, draft, state, drafter, rule, rounds: int):
-    """The drafter's inputs in each of ``rounds`` rounds, leaves [rounds, ...], and the state after them."""
+    """The drafter's inputs in each of ``rounds`` rounds, leaves [rounds, ...], and the state after
+    them.
+    """
 
     def play(state, _):
         found = decode.propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
@@ -58,7 +64,10 @@ def _record(target, draft, state, drafter, rule, rounds: int):
 
 
 def _draft_alone(target, draft, drafting, state, inputs, drafter):
-    """The drafter's state after the recorded rounds. ``state`` is the last state: its cache holds all that earlier ones held."""
+    """The drafter's state after the recorded rounds.
+
+    ``state`` is the last state: its cache holds all that earlier ones held.
+    """
 
     def play(drafting, inputs):
         tokens, length, round, scored, verdict = inputs

@@ -79,7 +79,8 @@ class HeadModule(nnx.Module):
 
     A head that predicts token by token from features has a cache of its own. Its call
 
-        module(target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None)
+        module(target, tokens, features, positions, mask, cache=None, *, rows=None,
+        row_positions=None)
 
     continues N rows:
 
@@ -91,9 +92,9 @@ class HeadModule(nnx.Module):
     - ``cache``: as in ``Decoder``, with the layers of all modules one after another.
 
     It returns an Output: ``hidden`` float32 [B, N, E] serves as the features of the next tokens,
-    ``rows`` are the module's. ``logits(target, hidden)`` maps hidden states to float32 [..., V] over
-    the target's vocabulary; ``LACKING`` marks tokens that the head does not know. ``MedusaHeads``
-    and ``BlockHead`` take other arguments.
+    ``rows`` are the module's. ``logits(target, hidden)`` maps hidden states to float32 [..., V]
+    over the target's vocabulary; ``LACKING`` marks tokens that the head does not know.
+    ``MedusaHeads`` and ``BlockHead`` take other arguments.
     """
 
     config: HeadConfig

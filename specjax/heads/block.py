@@ -167,9 +167,9 @@ class Markov(nnx.Module):
 class BlockHead(HeadModule):
     """A block head.
 
-    ``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to it,
-    and ``norm`` stands before the output. ``draft_to_target`` int32 [Vd] is as in ``Eagle3Head``;
-    None for a head that knows the whole vocabulary.
+    ``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to
+    it, and ``norm`` stands before the output. ``draft_to_target`` int32 [Vd] is as in
+    ``Eagle3Head``; None for a head that knows the whole vocabulary.
     """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
@@ -242,7 +242,8 @@ class BlockHead(HeadModule):
         return [jnp.tril(whole) if c else whole for c in causal]
 
     def logits(self, target: Decoder, hidden: jax.Array, code: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E]; ``LACKING`` marks tokens that the head does not know.
+        """Float32 [..., V] of hidden states [..., E]; ``LACKING`` marks tokens that the head does
+        not know.
 
         ``code``: float32 [..., r], the codes of a Markov head; None for no correction.
         """

@@ -1,4 +1,7 @@
-"""A head reads a whole text at once. Training and planning use this; drafting continues one row at a time."""
+"""A head reads a whole text at once.
+
+Training and planning use this; drafting continues one row at a time.
+"""
 
 from collections.abc import Iterator
 
@@ -11,7 +14,10 @@ from .base import HeadModule
 
 
 def read_target(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) -> Output:
-    """The target's output for tokens int32 [B, S], without key/value rows. No gradient flows into the target."""
+    """The target's output for tokens int32 [B, S], without key/value rows.
+
+    No gradient flows into the target.
+    """
     S = tokens.shape[1]
     positions = jnp.broadcast_to(jnp.arange(S), tokens.shape)
     return jax.lax.stop_gradient(target(tokens, positions, Seen.causal(S), taps=taps).replace(rows=()))
@@ -22,13 +28,14 @@ def unroll(
 ) -> Iterator[tuple[HeadModule, jax.Array]]:
     """Yields for each step a module of the head and its hidden states float32 [B, N, E].
 
-    The head begins with the target's ``features`` [B, N, E] and continues its own hidden states. In step s, row i reads
-    token s + i of ``tokens`` int32 [B, at least N + steps - 1].
+    The head begins with the target's ``features`` [B, N, E] and continues its own hidden states. In
+    step s, row i reads token s + i of ``tokens`` int32 [B, at least N + steps - 1].
 
-    Each module sees its own rows up to i, at positions 0 to i, because its cache holds these rows when it drafts. When
-    the last module is used again, for the c-th time, row i is at position i + c. Of these repeated steps it sees row i
-    alone, its own chain. Positions of a chain are compared with the positions it grew from, so that no matrix of rows by
-    rows is needed. A P-EAGLE head reads its mask in all steps but the first.
+    Each module sees its own rows up to i, at positions 0 to i, because its cache holds these rows
+    when it drafts. When the last module is used again, for the c-th time, row i is at position i +
+    c. Of these repeated steps it sees row i alone, its own chain. Positions of a chain are compared
+    with the positions it grew from, so that no matrix of rows by rows is needed. A P-EAGLE head
+    reads its mask in all steps but the first.
     """
     B, N = features.shape[:2]
     rows, mask = None, head.mask(target)

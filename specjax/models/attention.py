@@ -1,7 +1,9 @@
-"""Attention in two parts, merged by their log-sum-exp: the committed past, and the nodes that are not committed yet.
+"""Attention in two parts, merged by their log-sum-exp: the committed past, and the nodes that are
+not committed yet.
 
-The past needs only a length per row, so that its cost follows the tokens in the cache, not the capacity. The nodes are few,
-and a dense mask gives them any tree. Only this file and ``cache.py`` know the cache's layout: keys and values [B, K, T, D].
+The past needs only a length per row, so that its cost follows the tokens in the cache, not the
+capacity. The nodes are few, and a dense mask gives them any tree. Only this file and ``cache.py``
+know the cache's layout: keys and values [B, K, T, D].
 """
 
 import jax
@@ -19,10 +21,12 @@ _NEVER = -1e30  # finite, because an empty past must not give NaN
 class Seen:
     """A mask without a matrix of nodes by rows, for training, where there is no cache.
 
-    Attention goes by chunks of nodes, so that the memory of a step grows linearly with the length of a text.
+    Attention goes by chunks of nodes, so that the memory of a step grows linearly with the length
+    of a text.
 
-    The first rows stand at positions 0, 1, ... A node sees the rows from ``first`` on and before ``limit``. Further rows come
-    in calls of N, one for each node. A node sees the rows of its own group of g consecutive nodes that ``inner`` allows.
+    The first rows stand at positions 0, 1, ... A node sees the rows from ``first`` on and before
+    ``limit``. Further rows come in calls of N, one for each node. A node sees the rows of its own
+    group of g consecutive nodes that ``inner`` allows.
 
     Attributes:
       limit, first: int32, broadcastable to [B, N]. ``first`` None means the beginning.
@@ -48,7 +52,9 @@ def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
 
 @struct.dataclass
 class Partial:
-    """An unnormalised softmax-weighted sum: values float32 [B, K, M, D], largest score and sum of weights [B, K, M]."""
+    """An unnormalised softmax-weighted sum: values float32 [B, K, M, D], largest score and sum of
+    weights [B, K, M].
+    """
 
     values: jax.Array
     top: jax.Array
@@ -73,8 +79,8 @@ def attend(
       rows: uncommitted keys and values [B, K, M, D], the nodes' own last.
       mask: bool [B, N, M] or [N, M], the rows that each node sees; or the same as ``Seen``.
       positions: int32 [B, N] of the nodes.
-      window: how many positions back a node sees, its own included; None for all. It restricts the past only: the caller
-        restricts the mask.
+      window: how many positions back a node sees, its own included; None for all. It restricts the
+        past only: the caller restricts the mask.
 
     Returns float32 [B, N, K * G * D].
     """
@@ -92,7 +98,9 @@ def attend(
 
 
 def _attend_seen(q, k, v, seen: Seen) -> Partial:
-    """Attention over the first rows and over the rows of each node's own group; q is [B, K, N, G, D]."""
+    """Attention over the first rows and over the rows of each node's own group; q is [B, K, N, G,
+    D].
+    """
     B, K, N, G, D = q.shape
     calls = 0 if seen.inner is None else seen.inner.shape[1] // seen.inner.shape[0]
     split = k.shape[2] - calls * N
@@ -108,7 +116,10 @@ def _attend_seen(q, k, v, seen: Seen) -> Partial:
 
 
 def _first_rows(q, k, v, seen: Seen) -> Partial:
-    """Attention over the first rows, in chunks of nodes. The gradient computes the scores of a chunk again."""
+    """Attention over the first rows, in chunks of nodes.
+
+    The gradient computes the scores of a chunk again.
+    """
     B, K, N, G, D = q.shape
     size = min(N, PAST_CHUNK)
     count = -(-N // size)
@@ -136,8 +147,9 @@ def _first_rows(q, k, v, seen: Seen) -> Partial:
 def _attend_past(q, k, v, length, positions, window) -> Partial:
     """Attention over the valid part of the cache.
 
-    On CPU it reads chunks up to the longest row, so that capacity costs nothing. Elsewhere it is one masked product, because a
-    loop would wait for the host; callers keep the capacity near the content by buckets.
+    On CPU it reads chunks up to the longest row, so that capacity costs nothing. Elsewhere it is
+    one masked product, because a loop would wait for the host; callers keep the capacity near the
+    content by buckets.
     """
     return lax.platform_dependent(
         q, k, v, length, positions,

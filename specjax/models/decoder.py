@@ -1,7 +1,7 @@
 """The decoder-only transformer: one forward for training, prefill, plain decoding and trees.
 
-Modules hold parameters and the names of their axes. A call reads the cache and never writes it. It returns the key/value rows
-of its nodes, and ``cache.commit`` writes the accepted ones.
+Modules hold parameters and the names of their axes. A call reads the cache and never writes it. It
+returns the key/value rows of its nodes, and ``cache.commit`` writes the accepted ones.
 """
 
 import dataclasses
@@ -28,10 +28,12 @@ class Skip:
 class Layer(nnx.Module):
     """Attention and gated MLP.
 
-    ``qkv`` [K * (G + 2) * D, E] stacks for each key head its query heads, the key and the value, so that they stay together
-    when the matrix is split over devices. ``gate_up`` [2 * F, E] stacks the gate on the up projection.
+    ``qkv`` [K * (G + 2) * D, E] stacks for each key head its query heads, the key and the value, so
+    that they stay together when the matrix is split over devices. ``gate_up`` [2 * F, E] stacks the
+    gate on the up projection.
 
-    Trained heads vary it: attention reads ``inputs`` vectors of width E side by side, and ``normed`` is whether it norms them.
+    Trained heads vary it: attention reads ``inputs`` vectors of width E side by side, and
+    ``normed`` is whether it norms them.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, *, inputs: int = 1, normed: bool = True):
@@ -74,9 +76,11 @@ class Layer(nnx.Module):
         attention=True,
         mlp=True,
     ):
-        """The residual stream float32 [B, N, E] after the layer, and the layer's rows of ``Output``.
+        """The residual stream float32 [B, N, E] after the layer, and the layer's rows of
+        ``Output``.
 
-        ``past`` and ``rows`` are this layer's, or None. ``attention`` and ``mlp`` are false where a sub-layer is skipped.
+        ``past`` and ``rows`` are this layer's, or None. ``attention`` and ``mlp`` are false where a
+        sub-layer is skipped.
         """
         new_rows = None
         if attention:
@@ -89,7 +93,10 @@ class Layer(nnx.Module):
 
     @jax.named_scope("attention")
     def attention(self, normed, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
-        """The output of attention float32 [B, N, E], and the rows. ``normed`` is [B, N, inputs * E]."""
+        """The output of attention float32 [B, N, E], and the rows.
+
+        ``normed`` is [B, N, inputs * E].
+        """
         q, k, v = self._project(normed, config, angles, dtype)
         if rows is not None:
             k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
@@ -120,7 +127,9 @@ class Layer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A language model: ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the embedding is tied."""
+    """A language model: ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the
+    embedding is tied.
+    """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype=None):
         dtype = jnp.dtype(dtype or config.dtype)
@@ -150,16 +159,18 @@ class Decoder(nnx.Module):
 
         Args:
           tokens, positions: int32 [B, N].
-          mask: bool [B, N, M] or [N, M], the uncommitted rows that each node sees, its own included. A chain passes a lower
-            triangle, a tree its ancestors. Training passes ``attention.Seen``, which takes less memory.
+          mask: bool [B, N, M] or [N, M], the uncommitted rows that each node sees, its own
+            included. A chain passes a lower triangle, a tree its ancestors. Training passes
+            ``attention.Seen``, which takes less memory.
           cache: the committed past, which every node sees.
           rows: uncommitted rows of an earlier call, before the nodes' own in ``mask``.
           taps: layers whose input is returned.
           rope_lengths: see ``layers.rotary``.
           row_positions: int32 [B, M], positions of all rows, for a model with attention windows.
           skip: sub-layers that are skipped.
-          computed: the first layers of the same nodes, from an earlier call: the residual stream float32 [B, N, E] that
-            enters the next layer, and the nodes' rows of each layer. These layers are not run, and have no taps.
+          computed: the first layers of the same nodes, from an earlier call: the residual stream
+            float32 [B, N, E] that enters the next layer, and the nodes' rows of each layer. These
+            layers are not run, and have no taps.
         """
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
         x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if computed is None else computed

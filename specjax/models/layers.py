@@ -1,4 +1,6 @@
-"""Linear maps, norms, embeddings and rotary positions: the parts of a decoder layer without a cache."""
+"""Linear maps, norms, embeddings and rotary positions: the parts of a decoder layer without a
+cache.
+"""
 
 import functools
 import math
@@ -28,11 +30,12 @@ def matrix(key: jax.Array, shape: tuple, axes: tuple, dtype, scale: float = 0.02
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """x [..., in] times weight [out, in], in the weight's dtype with float32 sums. Returns float32 [..., out].
+    """x [..., in] times weight [out, in], in the weight's dtype with float32 sums. Returns float32
+    [..., out].
 
-    Weights stay as Hugging Face stores them. XLA for TPU copies [in, out] weights at entry, and on CPU this einsum is the fast
-    product of halves. XLA:CPU has no such product for a single row, and would convert every weight to float32. There a copy
-    of the row is added.
+    Weights stay as Hugging Face stores them. XLA for TPU copies [in, out] weights at entry, and on
+    CPU this einsum is the fast product of halves. XLA:CPU has no such product for a single row, and
+    would convert every weight to float32. There a copy of the row is added.
     """
     rows = x.astype(weight.dtype)
     if not nodes_are_split():  # split nodes keep their axis; XLA:CPU has the fast product for matrices only
@@ -59,8 +62,8 @@ def _product_forward(rows, weight):
 def _product_backward(residuals, cotangent):
     """Both gradients, as products in the weight's dtype.
 
-    XLA:CPU has a fast product of halves for few forms, and converts the operands of other forms to float32. With the outputs
-    split in two, the weight's gradient takes a fast form.
+    XLA:CPU has a fast product of halves for few forms, and converts the operands of other forms to
+    float32. With the outputs split in two, the weight's gradient takes a fast form.
     """
     rows, weight = residuals
     cotangent = cotangent.astype(weight.dtype)
@@ -85,8 +88,9 @@ def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None 
     """Cosines and sines, each float32 [B, N, D / 2], of positions int32 [B, N].
 
     Args:
-      lengths: int32, broadcastable to [B, N], the sequence length for "dynamic" scaling; by default up to the token itself.
-        All tokens of a prompt are rotated for the prompt's length, so that the result does not depend on chunks.
+      lengths: int32, broadcastable to [B, N], the sequence length for "dynamic" scaling; by default
+        up to the token itself. All tokens of a prompt are rotated for the prompt's length, so that
+        the result does not depend on chunks.
     """
     rope, dim = config.rope, config.head_dim
     if rope.rope_type == "dynamic":
@@ -103,8 +107,8 @@ def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None 
 def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows [..., E] of an embedding [V, E].
 
-    XLA:CPU has no lookup in halves, and would convert the whole table to float32. Halves are therefore looked up as bits. Bits
-    have no derivative, hence the rule below.
+    XLA:CPU has no lookup in halves, and would convert the whole table to float32. Halves are
+    therefore looked up as bits. Bits have no derivative, hence the rule below.
     """
     if table.dtype.itemsize != 2:
         return table[tokens]
@@ -124,7 +128,10 @@ lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """x [B, N, ..., D] rotated by the angles of its positions. The two halves of D are paired, as in Hugging Face."""
+    """x [B, N, ..., D] rotated by the angles of its positions.
+
+    The two halves of D are paired, as in Hugging Face.
+    """
     between = (1,) * (x.ndim - cos.ndim)
     cos, sin = (a.reshape(*a.shape[:2], *between, a.shape[-1]) for a in (cos, sin))
     a, b = jnp.split(x, 2, axis=-1)
@@ -144,7 +151,10 @@ def _frequencies(rope: Rope, dim: int) -> tuple[jax.Array, float]:
 
 
 def _dynamic_base(rope: Rope, dim: int, trained: int, length: jax.Array) -> jax.Array:
-    """The NTK-aware base. It grows with the sequence beyond the trained context (as in transformers)."""
+    """The NTK-aware base.
+
+    It grows with the sequence beyond the trained context (as in transformers).
+    """
     length = jnp.maximum(length, trained).astype(jnp.float32)
     return rope.theta * ((rope.factor * length / trained) - (rope.factor - 1)) ** (dim / (dim - 2))
 
@@ -158,7 +168,10 @@ def _llama3(base: jax.Array, rope: Rope) -> jax.Array:
 
 
 def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
-    """YaRN (Peng et al. 2023, section 3.2): a ramp over dimensions between interpolated and original frequencies."""
+    """YaRN (Peng et al.
+
+    2023, section 3.2): a ramp over dimensions between interpolated and original frequencies.
+    """
 
     def dimension(turns: float) -> float:
         return (

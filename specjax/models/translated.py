@@ -1,4 +1,7 @@
-"""A draft model of another vocabulary behind the target's: token-level intersection (Timor et al. 2025, section 4)."""
+"""A draft model of another vocabulary behind the target's: token-level intersection (Timor et al.
+
+2025, section 4).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,15 +10,18 @@ from flax import nnx
 from .decoder import Decoder, Output
 
 LACKING = -1e30
-"""The logit of a token that the draft lacks. Beside any other token it has no probability. It is finite, so that q is uniform
-over the tokens that are left where the options rule out all others; acceptance tests such a q like any other."""
+"""The logit of a token that the draft lacks. Beside any other token it has no probability. It is
+finite, so that q is uniform over the tokens that are left where the options rule out all others;
+acceptance tests such a q like any other.
+"""
 
 
 class Translated(nnx.Module):
     """A ``Model`` of the target's tokens, made of a draft of another vocabulary.
 
-    Its distribution is the draft's, restricted to the tokens that both vocabularies have, and renormalised. Tokens are drawn
-    from it and tested by it, so that the output is exact whatever the mapping. A poor mapping costs acceptance only.
+    Its distribution is the draft's, restricted to the tokens that both vocabularies have, and
+    renormalised. Tokens are drawn from it and tested by it, so that the output is exact whatever
+    the mapping. A poor mapping costs acceptance only.
 
     Attributes:
       model: the draft.

@@ -1,4 +1,7 @@
-"""How often the child of each rank is accepted. The search for a tree needs nothing else about the models and the text."""
+"""How often the child of each rank is accepted.
+
+The search for a tree needs nothing else about the models and the text.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,13 +29,15 @@ _PLACES = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Acceptance:
-    """How often children were tried and accepted. A child of rank r is tried where the children of lower ranks were rejected.
+    """How often children were tried and accepted. A child of rank r is tried where the children of
+    lower ranks were rejected.
 
     Where a rule is random these are sums of probabilities given p and q, not counts of one run.
 
     Attributes:
       tried, accepted: float64 [K], over all places of the text.
-      tried_at, accepted_at: float64 [D, K], the same over places that are reached by accepting d tokens, d = 0, ..., D - 1.
+      tried_at, accepted_at: float64 [D, K], the same over places that are reached by accepting d
+        tokens, d = 0, ..., D - 1.
     """
 
     tried: np.ndarray
@@ -42,7 +47,9 @@ class Acceptance:
 
     @property
     def P(self) -> np.ndarray:
-        """[K]: probability that the child of a rank is accepted after its earlier siblings were rejected (Sequoia, section 4.1)."""
+        """[K]: probability that the child of a rank is accepted after its earlier siblings were
+        rejected (Sequoia, section 4.1).
+        """
         return _ratio(self.accepted, self.tried)
 
     @property
@@ -52,7 +59,10 @@ class Acceptance:
 
     @property
     def chance(self) -> np.ndarray:
-        """[K]: probability that the child of a rank is the accepted one. The search multiplies it along paths."""
+        """[K]: probability that the child of a rank is the accepted one.
+
+        The search multiplies it along paths.
+        """
         return _ratio(self.accepted, self.tried[:1])
 
     @property
@@ -62,7 +72,9 @@ class Acceptance:
 
     @property
     def deviation(self) -> np.ndarray:
-        """[K]: one standard deviation of ``P``, as if the places of a text were independent; 1 where nothing was tried."""
+        """[K]: one standard deviation of ``P``, as if the places of a text were independent; 1
+        where nothing was tried.
+        """
         variance = _ratio(self.P * (1 - self.P), self.tried)
         return np.where(self.tried > 0, np.sqrt(variance), 1.0)
 
@@ -78,9 +90,10 @@ def of_draft(
 ) -> Acceptance:
     """Acceptance of a draft's tokens on texts that the target wrote at ``temperature``.
 
-    The draft's tokens are its likeliest ones at temperature 0, else drawn without replacement. Both models read each text
-    once, because the draft's proposal depends on the text alone. Every place is taken as the root of a round. A place
-    counts at depth d with the probability that the d tokens before it were accepted, given that they were emitted.
+    The draft's tokens are its likeliest ones at temperature 0, else drawn without replacement. Both
+    models read each text once, because the draft's proposal depends on the text alone. Every place
+    is taken as the root of a round. A place counts at depth d with the probability that the d
+    tokens before it were accepted, given that they were emitted.
 
     Args:
       depth: the deepest tree that will be searched.
@@ -113,9 +126,11 @@ def of_recycling(
     max_new_tokens: int = 128,
     drafter: TokenRecycling = TokenRecycling(),  # noqa: B008 (frozen)
 ) -> Acceptance:
-    """Acceptance of the successors that token recycling keeps for each token, by their rank, in a run of the real loop.
+    """Acceptance of the successors that token recycling keeps for each token, by their rank, in a
+    run of the real loop.
 
-    The run uses the drafter's own tree, because the quality of the table depends on the nodes that were scored.
+    The run uses the drafter's own tree, because the quality of the table depends on the nodes that
+    were scored.
     """
     generator = Generator(target, "token_recycling")
     generator.session.drafter = CountingRecycling(drafter.tree, drafter.candidates)
@@ -128,7 +143,9 @@ def of_recycling(
 
 @struct.dataclass
 class _Counts:
-    """The table of token recycling, int32 [B, V, K], and the counts of tried and accepted children, float32 [B, D, K]."""
+    """The table of token recycling, int32 [B, V, K], and the counts of tried and accepted children,
+    float32 [B, D, K].
+    """
 
     table: jax.Array
     tried: jax.Array
@@ -137,7 +154,8 @@ class _Counts:
 
 @dataclasses.dataclass(frozen=True)
 class CountingRecycling(TokenRecycling):
-    """Token recycling that counts the rank of the next token in the table at every node that the text passed.
+    """Token recycling that counts the rank of the next token in the table at every node that the
+    text passed.
 
     Every emitted token follows one such node, so that each place of the text counts once.
     """
@@ -163,8 +181,9 @@ class CountingRecycling(TokenRecycling):
 
 @partial(jax.jit, static_argnames=("ranks", "greedy"))
 def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bool):
-    """For every place of a text [S]: tried and accepted float32 [S, K], and the probability [S] that the text's own token was an
-    accepted child."""
+    """For every place of a text [S]: tried and accepted float32 [S, K], and the probability [S]
+    that the text's own token was an accepted child.
+    """
     S = tokens.size
     positions, mask = jnp.arange(S)[None], jnp.tril(jnp.ones((S, S), bool))
     read = lambda model: model(tokens[None], positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt)).hidden[0]
@@ -185,7 +204,10 @@ def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bo
 
 
 def _try_chosen(p: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Tried and accepted [K] of chosen children [K], -1 for none. A child is accepted where a sample of the target equals it."""
+    """Tried and accepted [K] of chosen children [K], -1 for none.
+
+    A child is accepted where a sample of the target equals it.
+    """
     accepted = jnp.where(children < 0, 0, p[jnp.maximum(children, 0)])
     return 1 - (jnp.cumsum(accepted) - accepted), accepted
 
@@ -193,11 +215,12 @@ def _try_chosen(p: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array
 def _try_drawn(
     p: jax.Array, q: jax.Array, token: jax.Array, key: jax.Array, ranks: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Tried and accepted [K] of children drawn from q without replacement, and accepted as ``token``, by recursive rejection.
+    """Tried and accepted [K] of children drawn from q without replacement, and accepted as
+    ``token``, by recursive rejection.
 
-    A child drawn from q is accepted with probability sum of min(r, q), where r is the residual of p after the rejections.
-    Only rejected children are drawn here, from norm(max(q - r, 0)). The first rank is therefore exact. The others are means
-    over the rejected tokens.
+    A child drawn from q is accepted with probability sum of min(r, q), where r is the residual of p
+    after the rejections. Only rejected children are drawn here, from norm(max(q - r, 0)). The first
+    rank is therefore exact. The others are means over the rejected tokens.
     """
 
     def child(carry, key):

@@ -1,4 +1,5 @@
-"""The cost of a round on this device: the target's part by the number of scored nodes, the draft's by the width of a level.
+"""The cost of a round on this device: the target's part by the number of scored nodes, the draft's
+by the width of a level.
 
 Both are measured in the real loop, ``decode.run``, with drafters that leave the other part out.
 """
@@ -38,7 +39,10 @@ _LEVELS = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """Seconds at some sizes, ``samples`` float64 [sizes, repeats]. Straight lines join the medians between the sizes."""
+    """Seconds at some sizes, ``samples`` float64 [sizes, repeats].
+
+    Straight lines join the medians between the sizes.
+    """
 
     sizes: tuple[int, ...]
     samples: np.ndarray
@@ -65,7 +69,9 @@ class Cost:
     level: Curve | None = None
 
     def of_round(self, tree: Topology) -> float:
-        """Expected seconds of a round: scoring all nodes, and a draft level of the widest frontier for every level."""
+        """Expected seconds of a round: scoring all nodes, and a draft level of the widest frontier
+        for every level.
+        """
         drafting = 0.0 if self.level is None else max(tree.depths) * self.level(level_order(tree).slots.shape[1])
         return self.verify(len(tree.parent)) + drafting
 
@@ -83,11 +89,12 @@ def measure(
     rounds: int = 8,
     repeats: int = 9,
 ) -> Cost:
-    """Times rounds of the trees that ``method`` makes from ``draft``, or of token recycling without a draft.
+    """Times rounds of the trees that ``method`` makes from ``draft``, or of token recycling without
+    a draft.
 
-    Everything is compiled before anything is timed, and the programs alternate in an order that rotates. Token recycling
-    reads and rewrites its table in every round, so that its real rounds are timed. The time of a draft's levels is that of
-    a drafted round less that of a plain round.
+    Everything is compiled before anything is timed, and the programs alternate in an order that
+    rotates. Token recycling reads and rewrites its table in every round, so that its real rounds
+    are timed. The time of a draft's levels is that of a drafted round less that of a plain round.
 
     Args:
       length: tokens in the cache when the rounds begin.
@@ -151,7 +158,9 @@ class Blank(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Unscored(Drafter):
-    """Drafts a tree with ``drafter``, and lets the target score the root alone: a plain round and a draft."""
+    """Drafts a tree with ``drafter``, and lets the target score the root alone: a plain round and a
+    draft.
+    """
 
     drafter: Drafter
     needs = Models()

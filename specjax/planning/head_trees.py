@@ -1,8 +1,9 @@
-"""The best tree of a trained head on a text, from the ranks at which the head predicts the text's own next tokens.
+"""The best tree of a trained head on a text, from the ranks at which the head predicts the text's
+own next tokens.
 
-The value of a path of ranks is its frequency over the places of the text. Every beginning of a path is at least as
-frequent, so that the most frequent paths form a tree. Medusa (Cai et al. 2024, section 2.3.3) multiplies the accuracies of
-single heads instead.
+The value of a path of ranks is its frequency over the places of the text. Every beginning of a path
+is at least as frequent, so that the most frequent paths form a tree. Medusa (Cai et al. 2024,
+section 2.3.3) multiplies the accuracies of single heads instead.
 """
 
 from collections import Counter
@@ -30,10 +31,12 @@ _PLACES = 64
 def ranks_of(
     target: LanguageModel, head: Head, texts: Sequence[Result], *, depth: int, ranks: int = RANKS
 ) -> np.ndarray:
-    """Int [places, depth]: for each place of the target's texts, as the root, the rank of the token that came d + 1 later.
+    """Int [places, depth]: for each place of the target's texts, as the root, the rank of the token
+    that came d + 1 later.
 
-    The rank is its place among the head's predictions after the tokens between; ``ranks`` where it is not among that many
-    likeliest. A text is read once, because the head's prediction depends on the text alone.
+    The rank is its place among the head's predictions after the tokens between; ``ranks`` where it
+    is not among that many likeliest. A text is read once, because the head's prediction depends on
+    the text alone.
     """
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
     size, found = -(-longest // _PLACES) * _PLACES + depth, []
@@ -50,7 +53,10 @@ def ranks_of(
 
 
 def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
-    """The ranks as ``Acceptance``. A place counts at depth d where the d tokens before it were among the ``most`` likeliest."""
+    """The ranks as ``Acceptance``.
+
+    A place counts at depth d where the d tokens before it were among the ``most`` likeliest.
+    """
     reached = np.cumprod(np.pad(ranks < most, ((0, 0), (1, 0)), constant_values=True), 1)[:, :-1, None].astype(bool)
     rank = np.arange(most)
     tried, accepted = ((reached & (ranks[..., None] >= rank)).sum(0), (reached & (ranks[..., None] == rank)).sum(0))
@@ -58,7 +64,8 @@ def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
 
 
 def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> tuple[list[Choice], list[Choice]]:
-    """Trees by their number of nodes, from 2, each of the fastest depth; and chains by their length.
+    """Trees by their number of nodes, from 2, each of the fastest depth; and chains by their
+    length.
 
     Args:
       ranks: int [places, D], see ``ranks_of``.
@@ -87,7 +94,10 @@ def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> 
 
 @partial(jax.jit, static_argnames="depth")
 def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array:
-    """Int32 [N, depth], N = S - depth - 1. The root of row i is token i + 1 of ``tokens`` int32 [1, S]."""
+    """Int32 [N, depth], N = S - depth - 1.
+
+    The root of row i is token i + 1 of ``tokens`` int32 [1, S].
+    """
     N = tokens.shape[1] - depth - 1
     features = head.fuse(target, read_target(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
     if head.config.num_heads:
@@ -104,7 +114,10 @@ def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array
 
 
 def _rank(scores: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Int32 [N]: the rank of ``tokens`` [N] by ``scores`` [N, V]. Of equal scores the lower token comes first."""
+    """Int32 [N]: the rank of ``tokens`` [N] by ``scores`` [N, V].
+
+    Of equal scores the lower token comes first.
+    """
     own = jnp.take_along_axis(scores, tokens[:, None], 1)
     before = (scores > own) | ((scores == own) & (jnp.arange(scores.shape[1]) < tokens[:, None]))
     return before.sum(1)

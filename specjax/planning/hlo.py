@@ -1,4 +1,5 @@
-"""Reads the compiled text of a program, which alone shows that a loop moves large arrays in every iteration.
+"""Reads the compiled text of a program, which alone shows that a loop moves large arrays in every
+iteration.
 
 hlo.moved(compiled.as_text(), {leaf.size for leaf in caches})        # must be empty
 """
@@ -20,7 +21,8 @@ _HOST = ("infeed", "outfeed", "send", "recv")
 class Instruction:
     """One line of a computation.
 
-    Where the result is a tuple, ``dtype`` is None and ``shape`` is empty. ``calls`` names the computations that it runs.
+    Where the result is a tuple, ``dtype`` is None and ``shape`` is empty. ``calls`` names the
+    computations that it runs.
     """
 
     name: str
@@ -52,7 +54,9 @@ def computations(text: str) -> dict[str, list[Instruction]]:
 
 
 def in_loops(text: str) -> list[Instruction]:
-    """The instructions that loops repeat: those of loop bodies and of all computations that the bodies call."""
+    """The instructions that loops repeat: those of loop bodies and of all computations that the
+    bodies call.
+    """
     found = computations(text)
     waiting = [name for body in found.values() for i in body if i.opcode == "while" for name in i.calls]
     seen: set[str] = set()
@@ -70,25 +74,33 @@ def moved(
     """The instructions in loops that move a whole cache leaf or weight.
 
     Args:
-      sizes: elements of the leaves. Shapes are not compared, since XLA merges and permutes axes before it copies.
-      opcodes: "copy", "transpose", "convert". Prefetches into a TPU's fast memory ("copy-start") do not count.
-      everywhere: look outside loops too. XLA converts a loop's constants before the loop, which then reads the wider copy.
+      sizes: elements of the leaves. Shapes are not compared, since XLA merges and permutes axes
+        before it copies.
+      opcodes: "copy", "transpose", "convert". Prefetches into a TPU's fast memory ("copy-start") do
+        not count.
+      everywhere: look outside loops too. XLA converts a loop's constants before the loop, which
+        then reads the wider copy.
     """
     instructions = sum(computations(text).values(), []) if everywhere else in_loops(text)
     return [i for i in instructions if i.opcode in opcodes and i.size in sizes]
 
 
 def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruction]:
-    """The instructions whose result has two axes of ``least`` or more, axes of a size in ``widths`` not counted.
+    """The instructions whose result has two axes of ``least`` or more, axes of a size in ``widths``
+    not counted.
 
-    These are arrays with an entry for each pair of ``least`` tokens. The search includes the inside of fusions.
+    These are arrays with an entry for each pair of ``least`` tokens. The search includes the inside
+    of fusions.
     """
     wide = lambda shape: [n for n in shape if n >= least and n not in widths]
     return [i for i in sum(computations(text).values(), []) if len(wide(i.shape)) > 1]
 
 
 def largest(text: str) -> Instruction:
-    """The instruction with the largest array that the program makes. Arguments and the inside of fusions are left out."""
+    """The instruction with the largest array that the program makes.
+
+    Arguments and the inside of fusions are left out.
+    """
     found = computations(text)
     inside = {name for body in found.values() for i in body if i.opcode == "fusion" for name in i.calls}
     made = [i for name, body in found.items() if name not in inside for i in body if i.opcode != "parameter"]

@@ -1,4 +1,6 @@
-"""Seconds of the target's forward with all or some of its sub-layers, and the speed-up of drafting with a part of them."""
+"""Seconds of the target's forward with all or some of its sub-layers, and the speed-up of drafting
+with a part of them.
+"""
 
 import dataclasses
 import time
@@ -21,7 +23,8 @@ class Costs:
     """Seconds of a forward, linear in what it runs: ``base + attentions * attention + MLPs * mlp``.
 
     Attributes:
-      base, attention, mlp: seconds at one node, and for each further node. ``base`` is embedding, final norm and head.
+      base, attention, mlp: seconds at one node, and for each further node. ``base`` is embedding,
+        final norm and head.
     """
 
     base: tuple[float, float]
@@ -34,9 +37,11 @@ class Costs:
 
 
 def measure_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
-    """Times one node and ``nodes``, after ``length`` committed tokens, with all sub-layers, without attentions and without MLPs.
+    """Times one node and ``nodes``, after ``length`` committed tokens, with all sub-layers, without
+    attentions and without MLPs.
 
-    The six programs alternate. Each call runs several forwards on the device, and the median of the calls counts.
+    The six programs alternate. Each call runs several forwards on the device, and the median of the
+    calls counts.
     """
     L = model.config.num_layers
     every = tuple(range(L))
@@ -58,7 +63,9 @@ def measure_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
 
 
 def solve(seconds: dict, nodes: int, L: int) -> Costs:
-    """The costs from seconds by (nodes, skip), for one node and ``nodes``, with nothing, all attentions or all MLPs skipped."""
+    """The costs from seconds by (nodes, skip), for one node and ``nodes``, with nothing, all
+    attentions or all MLPs skipped.
+    """
     parts = []
     for n in (1, nodes):
         whole, *without = (
@@ -70,11 +77,12 @@ def solve(seconds: dict, nodes: int, L: int) -> Costs:
 
 
 def speedup(alpha: float, drafted: int, skip: Skip, costs: Costs, num_layers: int) -> float:
-    """Expected speed-up of rounds of ``drafted`` tokens over plain decoding (Leviathan et al. 2023, theorem 3.8).
+    """Expected speed-up of rounds of ``drafted`` tokens over plain decoding (Leviathan et al. 2023,
+    theorem 3.8).
 
-    A round emits (1 - alpha^(drafted + 1)) / (1 - alpha) tokens, as in the theorem, if acceptances are independent. Its time
-    is measured; the theorem takes ``drafted * c + 1``. The verify pass has more nodes than a plain step, and reuses the
-    layers below the first skipped one.
+    A round emits (1 - alpha^(drafted + 1)) / (1 - alpha) tokens, as in the theorem, if acceptances
+    are independent. Its time is measured; the theorem takes ``drafted * c + 1``. The verify pass
+    has more nodes than a plain step, and reuses the layers below the first skipped one.
     """
     L, first = num_layers, min(skip.attention + skip.mlp)
     part = costs(1, L - len(skip.attention), L - len(skip.mlp))
@@ -85,7 +93,10 @@ def speedup(alpha: float, drafted: int, skip: Skip, costs: Costs, num_layers: in
 
 
 def _forwards(model: Decoder, cache: kv.KVCache, nodes: int, skip: Skip) -> jax.Array:
-    """Several forwards of ``nodes`` nodes. Each reads the likeliest tokens of the forward before."""
+    """Several forwards of ``nodes`` nodes.
+
+    Each reads the likeliest tokens of the forward before.
+    """
     positions = cache.length[:, None] + jnp.arange(nodes)
     mask = jnp.tril(jnp.ones((nodes, nodes), bool))
 

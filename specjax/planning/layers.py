@@ -1,7 +1,9 @@
-"""The best early exit of a target, and the best set of sub-layers to skip, for drafting with the target's own layers.
+"""The best early exit of a target, and the best set of sub-layers to skip, for drafting with the
+target's own layers.
 
-A setting is ranked by its expected speed-up. That follows from the acceptance rate of its tokens on given texts, and from
-the times of the setting and of the whole target on this device. See ``layer_cost.speedup``.
+A setting is ranked by its expected speed-up. That follows from the acceptance rate of its tokens on
+given texts, and from the times of the setting and of the whole target on this device. See
+``layer_cost.speedup``.
 """
 
 import dataclasses
@@ -66,9 +68,9 @@ def tune_layers(
       budget: sets of sub-layers to try, at least 4 for each layer; by default 8 for each.
       progress: called with the number of evaluated settings and of all settings.
 
-    Returns an object for JSON: "machine", "settings", "seconds"; "early_exit" and "layer_skip", the settings of each, best
-    first; "flags", the flags of the best setting, None where nothing beats plain decoding; and "note". Raises RequestError
-    for bad input.
+    Returns an object for JSON: "machine", "settings", "seconds"; "early_exit" and "layer_skip", the
+    settings of each, best first; "flags", the flags of the best setting, None where nothing beats
+    plain decoding; and "note". Raises RequestError for bad input.
     """
     L = target.config.num_layers
     if L < 2:
@@ -91,7 +93,10 @@ def tune_layers(
 
 
 def find_exit(rate: Rate, costs: Costs, num_layers: int, longest: int) -> list[Setting]:
-    """Every early exit, the best first; of equals the earlier exit. ``rate`` gives the alpha of a part."""
+    """Every early exit, the best first; of equals the earlier exit.
+
+    ``rate`` gives the alpha of a part.
+    """
     above = (tuple(range(exit_layer, num_layers)) for exit_layer in range(1, num_layers))
     return sorted(
         (_evaluate(Skip(layers, layers), rate, costs, num_layers, longest) for layers in above),
@@ -102,8 +107,9 @@ def find_exit(rate: Rate, costs: Costs, num_layers: int, longest: int) -> list[S
 def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budget: int, seed: int = 0) -> list[Setting]:
     """The tried sets of sub-layers, the best first.
 
-    The search first skips each sub-layer alone. Then it grows a set in the order of these results. Then it adds or removes
-    one or two random sub-layers of the best set so far, until it has tried ``budget`` sets.
+    The search first skips each sub-layer alone. Then it grows a set in the order of these results.
+    Then it adds or removes one or two random sub-layers of the best set so far, until it has tried
+    ``budget`` sets.
     """
     parts = [(kind, layer) for layer in range(num_layers) for kind in ("attention", "mlp")]
     found: dict[frozenset, Setting] = {}
@@ -128,10 +134,11 @@ def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budge
 
 
 def agreement_on(target: LanguageModel, texts: Sequence[str], temperature: float) -> Rate:
-    """A function that gives the alpha of a part: the mean of sum(min(p, q)) over the places of ``texts``.
+    """A function that gives the alpha of a part: the mean of sum(min(p, q)) over the places of
+    ``texts``.
 
-    At temperature 0 that is the share of places with the same argmax. Every place is read like the first draft of a round:
-    its past was computed by the whole target.
+    At temperature 0 that is the share of places with the same argmax. Every place is read like the
+    first draft of a round: its past was computed by the whole target.
     """
     ids = [target.tokenizer.encode(text)[: min(_LONGEST_TEXT, target.config.context)] for text in texts]
     if not ids or not all(ids):
@@ -171,7 +178,9 @@ def report(
 
 
 def toml(report: dict) -> str:
-    """The best setting as a TOML file: the method, its options, and as comments what is expected of it."""
+    """The best setting as a TOML file: the method, its options, and as comments what is expected of
+    it.
+    """
     method, best = max(
         ((kind, report[kind][0]) for kind in ("early_exit", "layer_skip")), key=lambda pair: pair[1]["speedup"]
     )
@@ -216,7 +225,8 @@ def _evaluate(skip: Skip, rate: Rate, costs: Costs, L: int, longest: int) -> Set
 def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) -> jax.Array:
     """See ``agreement_on``.
 
-    ``keep``: bool [2, L], the attentions and MLPs that the part has. It is an array, so that one program serves all parts.
+    ``keep``: bool [2, L], the attentions and MLPs that the part has. It is an array, so that one
+    program serves all parts.
     """
     S = tokens.shape[1]
     positions, place = jnp.arange(S)[None], jnp.arange(S)
@@ -235,7 +245,9 @@ def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) 
 
 
 def _without(model: Decoder, keep: jax.Array) -> Decoder:
-    """A copy whose sub-layers outside ``keep`` add nothing to the residual stream, which equals skipping them."""
+    """A copy whose sub-layers outside ``keep`` add nothing to the residual stream, which equals
+    skipping them.
+    """
     graph, params = nnx.split(model)
     model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):

@@ -1,8 +1,9 @@
-"""The best tree of a fixed shape: a dynamic programme over nodes, depth and branches (Sequoia, Chen et al. 2024, section 4.1).
+"""The best tree of a fixed shape: a dynamic programme over nodes, depth and branches (Sequoia, Chen
+et al. 2024, section 4.1).
 
-It assumes that the probability of accepting a child depends on its rank alone. A node is then reached with the product of
-the probabilities on its path, and a call emits 1 + the sum of these products over all nodes but the root. Sizes count the
-root.
+It assumes that the probability of accepting a child depends on its rank alone. A node is then
+reached with the product of the probabilities on its path, and a call emits 1 + the sum of these
+products over all nodes but the root. Sizes count the root.
 """
 
 import dataclasses
@@ -56,12 +57,12 @@ def expected_tokens(tree: Topology, chance: np.ndarray) -> float:
 def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.ndarray, np.ndarray]:
     """The table T of the dynamic programme, and the choices behind it.
 
-    ``T[d, m, b]`` is the most expected tokens of a tree with m nodes, at most d levels and b branches at its root; minus
-    infinity where there is no such tree. Its last branch takes ``m - y`` of the nodes. The other nodes are the best tree of
-    y nodes and b - 1 branches:
+    ``T[d, m, b]`` is the most expected tokens of a tree with m nodes, at most d levels and b
+    branches at its root; minus infinity where there is no such tree. Its last branch takes ``m -
+    y`` of the nodes. The other nodes are the best tree of y nodes and b - 1 branches:
 
-        T[d, 1, 0] = 1
-        T[d, m, b] = max over y of T[d, y, b - 1] + chance[b - 1] * max over b' of T[d - 1, m - y, b']
+        T[d, 1, 0] = 1 T[d, m, b] = max over y of T[d, y, b - 1] + chance[b - 1] * max over b' of
+        T[d - 1, m - y, b']
 
     Returns T float64 and y int64, both [max_depth + 1, max_nodes + 1, K + 1].
     """
@@ -72,7 +73,8 @@ def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.nd
     for d in range(1, max_depth + 1):
         below = T[d - 1].max(-1)
         for b in range(1, K + 1):
-            # Zero times minus infinity is NaN. A probability of zero does not make an impossible branch possible.
+            # Zero times minus infinity is NaN. A probability of zero does not make an impossible
+            # branch possible.
             branch = np.where(below > -np.inf, chance[b - 1] * np.maximum(below, 0), -np.inf)
             for m in range(b + 1, max_nodes + 1):
                 y = np.arange(1, m)
@@ -96,7 +98,8 @@ def best_tree(T: np.ndarray, split: np.ndarray, nodes: int, depth: int) -> Topol
 
 
 def search(chance: np.ndarray, cost: Cost, max_nodes: int, max_depth: int) -> list[Choice]:
-    """For every number of nodes from 2 the tree of the highest expected speed. Its depth minimises seconds per token.
+    """For every number of nodes from 2 the tree of the highest expected speed. Its depth minimises
+    seconds per token.
 
     Args:
       chance: [K], see ``Acceptance.chance``.

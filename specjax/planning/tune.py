@@ -1,4 +1,6 @@
-"""Finds the fastest token tree for a pair of models on a text and a device: acceptance, cost and search in one report."""
+"""Finds the fastest token tree for a pair of models on a text and a device: acceptance, cost and
+search in one report.
+"""
 
 import json
 import shlex
@@ -66,10 +68,12 @@ def tune_tree(
     nodes: Sequence[int] = cost.NODES,
     widths: Sequence[int] = cost.WIDTHS,
 ) -> dict:
-    """Searches the tree by the acceptance on texts that the target writes after ``prompts``, and the cost at their length.
+    """Searches the tree by the acceptance on texts that the target writes after ``prompts``, and
+    the cost at their length.
 
     Args:
-      draft: the model or the head that drafts; None for token recycling, or for the head embedded with the target.
+      draft: the model or the head that drafts; None for token recycling, or for the head embedded
+        with the target.
       method: by default the method of the draft.
       max_nodes: nodes of the largest tree, the root included.
       max_depth: levels of the deepest tree.
@@ -78,8 +82,8 @@ def tune_tree(
       repeats: timed runs of each program.
       nodes, widths: see ``cost.measure``; sizes above ``max_nodes`` are left out.
 
-    Returns an object for JSON: "machine", "settings", "acceptance", "cost", "trees" by their nodes, "chain", the best
-    chain, and "best", the best tree. Raises RequestError for bad input.
+    Returns an object for JSON: "machine", "settings", "acceptance", "cost", "trees" by their nodes,
+    "chain", the best chain, and "best", the best tree. Raises RequestError for bad input.
     """
     method = method or (
         "token_recycling" if draft is None else "tree" if isinstance(draft, LanguageModel) else default_method((draft,))
@@ -137,7 +141,10 @@ def tune_tree(
 
 
 def table(report: dict) -> Table:
-    """A table of plain decoding, the best chain and the best tree of each measured size. The best of all is marked."""
+    """A table of plain decoding, the best chain and the best tree of each measured size.
+
+    The best of all is marked.
+    """
     grid = Table(*_COLUMNS, caption=_about(report), caption_justify="left")
     shown = {*report["cost"]["verify"]["sizes"], report["best"]["nodes"]}
     plain = dict(nodes=1, depth=0, tokens=1.0, seconds=report["cost"]["verify"]["median"][0], speedup=1.0)

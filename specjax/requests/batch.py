@@ -55,7 +55,8 @@ def build_batch(
 ) -> Batch:
     """The batch of prompts with these ``lengths`` [B] in tokens.
 
-    ``ends``: tokens that end a row as the model's end-of-text tokens do, such as a chat template's end of turn.
+    ``ends``: tokens that end a row as the model's end-of-text tokens do, such as a chat template's
+    end of turn.
 
     Raises RequestError for options that are out of range or cannot be met.
     """

@@ -44,8 +44,8 @@ def fit(
     """Minimises ``loss(model, batch, *extra)`` and returns the trained model.
 
     Only ``nnx.Param`` variables are trained. ``directory`` gets ``log.jsonl``, one line for each
-    step, and checkpoints. A run that finds checkpoints there continues from the newest whole one. It
-    gives, bit for bit, the result of a run without interruption.
+    step, and checkpoints. A run that finds checkpoints there continues from the newest whole one.
+    It gives, bit for bit, the result of a run without interruption.
 
     Args:
       batches: gives the batch of a step, a pytree of numpy arrays whose first axes are windows.

@@ -14,8 +14,8 @@ def number(default: float, least: float = 0, most: float = float("inf")) -> Any:
 def check_numbers(options: Any, where: str = "") -> None:
     """Raises RequestError for a number of the dataclass ``options`` that is too small or too large.
 
-    A field that is not declared by ``number`` starts at 0 and has no largest value. ``where`` stands
-    before the name of the field in the message.
+    A field that is not declared by ``number`` starts at 0 and has no largest value. ``where``
+    stands before the name of the field in the message.
     """
     for field in dataclasses.fields(options):
         value = vars(options)[field.name]

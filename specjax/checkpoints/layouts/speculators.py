@@ -89,7 +89,8 @@ class Speculators(Layout):
 class SpeculatorsEagle3(Speculators, Eagle3Layout):
     """EAGLE-3.
 
-    The tensors are ``layers.N``, ``fc``, ``norm``, ``lm_head`` over the draft vocabulary, ``d2t`` and ``t2d``.
+    The tensors are ``layers.N``, ``fc``, ``norm``, ``lm_head`` over the draft vocabulary, ``d2t``
+    and ``t2d``.
     """
 
     name, type, architecture, layer = "speculators", "eagle3", "Eagle3Speculator", "layers.N"

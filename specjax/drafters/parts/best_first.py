@@ -20,20 +20,22 @@ def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> Non
 
 
 def best_first(root: jax.Array, logs: jax.Array, *, nodes: int, width: int) -> Tree:
-    """The ``nodes`` likeliest sequences of up to D tokens. They are a tree, since a prefix is likelier than the whole.
+    """The ``nodes`` likeliest sequences of up to D tokens. They are a tree, since a prefix is
+    likelier than the whole.
 
-    The paper takes sequences from a heap, one after another. Here every level keeps its best sequences, and then the best
-    of all levels are kept: the same set.
+    The paper takes sequences from a heap, one after another. Here every level keeps its best
+    sequences, and then the best of all levels are kept: the same set.
 
     Args:
       root: int32 [].
-      logs: float32 [D, V], log-probabilities of each place's token. Only the ``width`` likeliest tokens of a place are
-        considered. D is less than ``nodes``.
+      logs: float32 [D, V], log-probabilities of each place's token. Only the ``width`` likeliest
+        tokens of a place are considered. D is less than ``nodes``.
     """
     values, choices = likeliest(logs, width)
     reached, above, levels, size = jnp.zeros(1), jnp.full(1, -1), [], 0
     for value, choice in zip(values, choices):
-        # Of equal values top_k prefers the first, which is the shallower: no node comes without its parent.
+        # Of equal values top_k prefers the first, which is the shallower: no node comes without its
+        # parent.
         flat = (reached[:, None] + value).reshape(-1)
         reached, kept = lax.top_k(flat, min(nodes, flat.size))
         levels.append((reached, choice[kept % width], above[kept // width]))

@@ -1,4 +1,5 @@
-"""A chain that is drawn token by token: shared by all methods that draw from a draft, a head, or a part of the target.
+"""A chain that is drawn token by token: shared by all methods that draw from a draft, a head, or a
+part of the target.
 
 ``key`` is that of ``Drafter.propose``, folded with the place in the chain.
 """
@@ -50,8 +51,8 @@ def begin(state, depth: int, vocab_size: int) -> Chain:
 def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None = None) -> Chain:
     """The chain with node i + 1, drawn from the logits [B, 1, V] after node i.
 
-    ``least``: float32 [B]. Node i + 1 is the row's last where the likeliest token had a lower probability, before
-    temperature and truncation.
+    ``least``: float32 [B]. Node i + 1 is the row's last where the likeliest token had a lower
+    probability, before temperature and truncation.
     """
     B, P = chain.tokens.shape
     options, place = state.request.sampling, jnp.arange(P)
@@ -74,10 +75,11 @@ def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None
 def grow(
     chain: Chain, start: int, read: Callable, rows: Any, state, key, least: jax.Array | None = None
 ) -> tuple[Chain, Any, jax.Array]:
-    """Reads and draws from node ``start`` on until the chain is full; with ``least`` until no row goes on.
+    """Reads and draws from node ``start`` on until the chain is full; with ``least`` until no row
+    goes on.
 
-    ``read(i, token [B, 1], rows) -> logits [B, 1, V], rows`` reads node i beside the rows of the nodes before it.
-    Returns the chain, the rows, and int32, the first node that was not read.
+    ``read(i, token [B, 1], rows) -> logits [B, 1, V], rows`` reads node i beside the rows of the
+    nodes before it. Returns the chain, the rows, and int32, the first node that was not read.
     """
     P = chain.tokens.shape[1]
 

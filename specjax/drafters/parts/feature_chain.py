@@ -1,4 +1,6 @@
-"""A chain that a feature head draws, with one module or several (DeepSeek-V3, 2412.19437, section 2.2)."""
+"""A chain that a feature head draws, with one module or several (DeepSeek-V3, 2412.19437, section
+2.2).
+"""
 
 import dataclasses
 
@@ -13,7 +15,8 @@ from .feature_reader import FeatureReader
 
 @dataclasses.dataclass(frozen=True)
 class FeatureChain(Drafter):
-    """Draws ``num_speculative_tokens`` tokens: one from each module of the head, the further ones from the last module.
+    """Draws ``num_speculative_tokens`` tokens: one from each module of the head, the further ones
+    from the last module.
 
     The last module continues its own hidden states.
     """

@@ -17,16 +17,18 @@ from .readers import FirstRows, ReaderState
 class FeatureReader:
     """A feature head, see ``Reader`` and ``heads.base``.
 
-    Its cache holds pairs of a token's feature and the next token, at the position of the feature. Pair i is (f_i, t_{i+1}).
-    Of n committed tokens the last pair, n - 1, has the root.
+    Its cache holds pairs of a token's feature and the next token, at the position of the feature.
+    Pair i is (f_i, t_{i+1}). Of n committed tokens the last pair, n - 1, has the root.
 
-    A round begins with the pairs that the last round committed. Their features are the target's own. The head's hidden
-    states of drafted nodes are dropped after the round (EAGLE, Li et al. 2024, section 3.1). After a prompt of one token
-    there is no feature: the root is read beside a feature of zeros, and its row is dropped too.
+    A round begins with the pairs that the last round committed. Their features are the target's
+    own. The head's hidden states of drafted nodes are dropped after the round (EAGLE, Li et al.
+    2024, section 3.1). After a prompt of one token there is no feature: the root is read beside a
+    feature of zeros, and its row is dropped too.
 
-    A head may have D modules, each with keys and values of its own. Module k, from 0, reads in row i the hidden state of
-    module k - 1 and token t_{i+1+k}. Its last row predicts the draft at depth k + 1. The last k rows of module k therefore
-    hold drafts. No module's cache keeps the last D - 1 rows: a round reads them again, with the tokens that were emitted.
+    A head may have D modules, each with keys and values of its own. Module k, from 0, reads in row
+    i the hidden state of module k - 1 and token t_{i+1+k}. Its last row predicts the draft at depth
+    k + 1. The last k rows of module k therefore hold drafts. No module's cache keeps the last D - 1
+    rows: a round reads them again, with the tokens that were emitted.
     """
 
     def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
@@ -59,7 +61,10 @@ class FeatureReader:
         return FirstRows(own.cache, Rows(()), None, place < count, positions, root, tokens, own.features)
 
     def follow(self, target: Model, module, first: FirstRows, newest: jax.Array) -> FirstRows:
-        """Reads the same rows with the next module. Each row moves on by one token; the last reads ``newest`` int32 [B]."""
+        """Reads the same rows with the next module.
+
+        Each row moves on by one token; the last reads ``newest`` int32 [B].
+        """
         last = jnp.arange(first.seen.shape[1]) == first.seen.sum(-1, keepdims=True) - 1
         tokens = jnp.where(last, newest[:, None], jnp.roll(first.tokens, -1, 1))
         return self._read_rows(target, module, first.replace(tokens=tokens, root=first.root - 1))
@@ -78,7 +83,9 @@ class FeatureReader:
         return module.logits(target, hidden)
 
     def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
-        """Keeps the first rows of the round but the last D - 1, and the target's features of the path."""
+        """Keeps the first rows of the round but the last D - 1, and the target's features of the
+        path.
+        """
         n, pending, P = state.cache.length, state.drafter, verdict.path.shape[1]
         R = pending.features.shape[1]
         length = jnp.maximum(n - (R - P), 0)
@@ -95,7 +102,9 @@ class FeatureReader:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The modules of a head as a ``Model`` of a text int32 [B, T] with taps float32 [B, T, E], for ``fill``."""
+    """The modules of a head as a ``Model`` of a text int32 [B, T] with taps float32 [B, T, E], for
+    ``fill``.
+    """
 
     target: Model
     head: Any

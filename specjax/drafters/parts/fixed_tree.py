@@ -1,4 +1,7 @@
-"""A token tree of a shape that is known beforehand (SpecInfer, Miao et al. 2024, section 3; Sequoia), for any reader."""
+"""A token tree of a shape that is known beforehand (SpecInfer, Miao et al.
+
+2024, section 3; Sequoia), for any reader.
+"""
 
 import dataclasses
 from collections import defaultdict
@@ -25,7 +28,8 @@ class FixedTree(Drafter):
     Attributes:
       reader: who reads the nodes.
       tree: the shape.
-      siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k" (the likeliest tokens).
+      siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k"
+        (the likeliest tokens).
     """
 
     reader: Reader
@@ -78,7 +82,8 @@ class LevelOrder(NamedTuple):
     """A topology read level by level; arrays over its N nodes, int32 [N], but for the first two.
 
     Attributes:
-      slots, ranks: int32 [depth, F], for each level the frontier: which child of which node of the frontier above.
+      slots, ranks: int32 [depth, F], for each level the frontier: which child of which node of the
+        frontier above.
       parent, rank, depth: as in ``Topology``.
       inner: bool [N], nodes that have children.
       slot_of: the place of an inner node in the frontier of its level.

@@ -1,4 +1,6 @@
-"""How often a row's drafts are accepted, and the gain of drafting: shared by all methods that choose between drafts."""
+"""How often a row's drafts are accepted, and the gain of drafting: shared by all methods that
+choose between drafts.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,8 @@ _MEMORY = 0.9
 
 @struct.dataclass
 class RunningAcceptance:
-    """Drafts tested and drafts accepted, older rounds counting less: a moving estimate of alpha, the acceptance rate.
+    """Drafts tested and drafts accepted, older rounds counting less: a moving estimate of alpha,
+    the acceptance rate.
 
     Attributes:
       accepted, tested: float32 [...], of one shape.
@@ -39,8 +42,8 @@ class RunningAcceptance:
 
 
 def gain(alpha: jax.Array, count: jax.Array, time: jax.Array, most: int) -> jax.Array:
-    """Tokens in the time of one plain target call: (1 - alpha^(k + 1)) / (1 - alpha) / time (Leviathan et al. 2023,
-    Theorem 3.8).
+    """Tokens in the time of one plain target call: (1 - alpha^(k + 1)) / (1 - alpha) / time
+    (Leviathan et al. 2023, Theorem 3.8).
 
     Args:
       alpha: float32 [...].
@@ -52,9 +55,11 @@ def gain(alpha: jax.Array, count: jax.Array, time: jax.Array, most: int) -> jax.
 
 
 def tally(drafts: jax.Array, count: jax.Array, tree: Tree, verdict: Verdict) -> tuple[jax.Array, jax.Array]:
-    """How many of the first ``count`` [B] of ``drafts`` [B, D] the emitted tokens confirm, and how many they test.
+    """How many of the first ``count`` [B] of ``drafts`` [B, D] the emitted tokens confirm, and how
+    many they test.
 
-    Both int32 [B]. The drafts need not be those of the ``tree``, a chain of D drafts: emitted tokens test any drafts.
+    Both int32 [B]. The drafts need not be those of the ``tree``, a chain of D drafts: emitted
+    tokens test any drafts.
     """
     place = jnp.arange(drafts.shape[1])
     emitted = jnp.where(place == verdict.length[:, None] - 1, verdict.bonus[:, None], tree.tokens[:, 1:])

@@ -1,4 +1,6 @@
-"""Methods whose chain or tree grows from a reader: the method's options become a ``Grower``, which does the work."""
+"""Methods whose chain or tree grows from a reader: the method's options become a ``Grower``, which
+does the work.
+"""
 
 import dataclasses
 from functools import cached_property
@@ -17,7 +19,10 @@ class GrownDrafter(Drafter):
 
     @cached_property
     def grower(self) -> Drafter:
-        """The chain or tree that grows, with its reader. Raises RequestError where the options do not fit."""
+        """The chain or tree that grows, with its reader.
+
+        Raises RequestError where the options do not fit.
+        """
         raise TypeError(f"{type(self).__name__} must define grower")
 
     @property

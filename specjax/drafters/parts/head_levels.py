@@ -18,7 +18,9 @@ def fit_default(paths: Iterable[tuple[int, ...]], num_heads: int) -> Topology:
 
 
 def check_shape(shape: Topology, head) -> None:
-    """Raises RequestError where the tree is deeper than there are heads, or has ranks outside the vocabulary."""
+    """Raises RequestError where the tree is deeper than there are heads, or has ranks outside the
+    vocabulary.
+    """
     depth, rank = max(shape.depths), max(shape.rank)
     if depth > head.num_heads:
         raise RequestError(
@@ -31,7 +33,9 @@ def check_shape(shape: Topology, head) -> None:
 
 
 def fill_tree(shape: Topology, target, draft, root, hidden) -> Tree:
-    """The tree below ``root`` int32 [B], from the hidden state float32 [B, E] of the token before it."""
+    """The tree below ``root`` int32 [B], from the hidden state float32 [B, E] of the token before
+    it.
+    """
     B, tokens = root.size, root[:, None]
     for k, nodes in enumerate(nodes_by_depth(shape)):
         scores = draft.logits(target, k, hidden[:, None], tokens[:, nodes.above])

@@ -1,7 +1,8 @@
 """A token tree grows level by level: shared by all trees that a draft model or a head grows.
 
-A level is one forward of the ``width`` nodes that will have children, the *frontier*. Their rows stay outside the cache,
-and each node sees its own ancestors. All levels have one shape, so that they are one ``lax.scan`` whatever the tree.
+A level is one forward of the ``width`` nodes that will have children, the *frontier*. Their rows
+stay outside the cache, and each node sees its own ancestors. All levels have one shape, so that
+they are one ``lax.scan`` whatever the tree.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,8 @@ class Level:
 
     Attributes:
       q: float32 [B, F, V].
-      tokens, exists: int32 and bool [B, F, k], children in the order of choice, and whether each exists.
+      tokens, exists: int32 and bool [B, F, k], children in the order of choice, and whether each
+        exists.
       scores: float32 [B, F, k], their log-probabilities before truncation.
     """
 
@@ -51,14 +53,15 @@ def grow(
 
     Args:
       key: [B].
-      choose: ``(d, level, carry) -> slot, rank, carry`` chooses the frontier at depth d, int32 [B, F] each: which child
-        of which node of the last frontier.
+      choose: ``(d, level, carry) -> slot, rank, carry`` chooses the frontier at depth d, int32 [B,
+        F] each: which child of which node of the last frontier.
       carry: the first ``carry`` of ``choose``.
       how: see ``sampling.siblings``.
       temperature: of the scores.
 
-    Returns the levels, stacked [depth, B, ...], the first of which has the root in every slot; ``slot`` and ``rank``
-    [depth - 1, B, F] of all frontiers but the last; and the reader's state, whose ``row_of`` the caller sets.
+    Returns the levels, stacked [depth, B, ...], the first of which has the root in every slot;
+    ``slot`` and ``rank`` [depth - 1, B, F] of all frontiers but the last; and the reader's state,
+    whose ``row_of`` the caller sets.
     """
     first, F = reader.begin(target, draft, state, depth), width
     (B, R), slots = first.seen.shape, 1 + (depth - 1) * F  # the root, then the frontiers
@@ -78,7 +81,9 @@ def grow(
     of = lambda leaf, slot: jnp.take_along_axis(leaf, slot[:, :, None], 1)
 
     def follow(level: Level, nodes, path, states, slot, rank, d):
-        """The frontier at depth d: its tokens, all nodes so far, its ancestors, its constraint states."""
+        """The frontier at depth d: its tokens, all nodes so far, its ancestors, its constraint
+        states.
+        """
         tokens = jnp.take_along_axis(of(level.tokens, slot), rank[:, :, None], 2)[..., 0]
         states = jnp.take_along_axis(states, slot, 1)
         if options.constraint is not None:

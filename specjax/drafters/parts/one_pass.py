@@ -1,4 +1,6 @@
-"""A feature head that predicts all places in one pass: it reads masks instead of drafted tokens (P-EAGLE, 2602.01469)."""
+"""A feature head that predicts all places in one pass: it reads masks instead of drafted tokens
+(P-EAGLE, 2602.01469).
+"""
 
 import dataclasses
 from functools import partial
@@ -14,10 +16,11 @@ from .feature_reader import FeatureReader
 
 @dataclasses.dataclass(frozen=True)
 class OnePass(Drafter):
-    """A chain of the likeliest token of each place, or with ``nodes`` a tree of the likeliest sequences.
+    """A chain of the likeliest token of each place, or with ``nodes`` a tree of the likeliest
+    sequences.
 
-    The first rows of the round, pairs of features and tokens, are followed by a mask for each place but the first. A mask
-    sees the pairs and the masks before it.
+    The first rows of the round, pairs of features and tokens, are followed by a mask for each place
+    but the first. A mask sees the pairs and the masks before it.
 
     Attributes:
       places: how many tokens one pass predicts.

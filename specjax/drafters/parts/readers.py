@@ -1,7 +1,9 @@
-"""The readers of a draft's nodes: a language model, or a trained head that continues the target's features.
+"""The readers of a draft's nodes: a language model, or a trained head that continues the target's
+features.
 
-Chains and trees grow in the same way with both. A round begins with R rows whose tokens are known; the last of them is
-the root's row. The drafted nodes follow. All rows stay beside the cache until the verdict says which are kept.
+Chains and trees grow in the same way with both. A round begins with R rows whose tokens are known;
+the last of them is the root's row. The drafted nodes follow. All rows stay beside the cache until
+the verdict says which are kept.
 """
 
 from typing import Any, Protocol
@@ -19,9 +21,11 @@ class ReaderState:
 
     Attributes:
       cache: the reader's own keys and values. The first rows of the next round are not in it.
-      features: float32 [B, R, E], for a head: the target's features of the newest committed tokens, in order; void beyond.
+      features: float32 [B, R, E], for a head: the target's features of the newest committed tokens,
+        in order; void beyond.
       rows: keys and values of this round: its first R rows, then the drafted nodes that were read.
-      row_of: int32 [B, N], for each node of a tree the place of its row, counted from the root's; 0 where it was not read.
+      row_of: int32 [B, N], for each node of a tree the place of its row, counted from the root's; 0
+        where it was not read.
     """
 
     cache: KVCache
@@ -37,10 +41,12 @@ class FirstRows:
     Attributes:
       cache: the cache that they were read with.
       rows: their keys and values.
-      hidden: float32 [B, 1, E], the hidden state after the newest token; None before the rows are read.
+      hidden: float32 [B, 1, E], the hidden state after the newest token; None before the rows are
+        read.
       seen: bool [B, R], the rows that drafted nodes see.
       positions: int32 [B, R].
-      root: int32 [B], the position of the root's row. The position of a drafted node is higher by its depth.
+      root: int32 [B], the position of the root's row. The position of a drafted node is higher by
+        its depth.
       tokens: int32 [B, R], for a head's next module.
       states: float32 [B, R, E], their hidden states, for a head's next module.
     """
@@ -59,7 +65,9 @@ class Reader(Protocol):
     """The functions of ``TokenReader`` and ``FeatureReader``."""
 
     def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
-        """The state after the prompt, for rounds of ``depth`` levels; the other arguments are those of ``Drafter.init``."""
+        """The state after the prompt, for rounds of ``depth`` levels; the other arguments are those
+        of ``Drafter.init``.
+        """
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
         """Reads the first rows of a round."""
@@ -69,7 +77,8 @@ class Reader(Protocol):
 
         Args:
           tokens: int32 [B, F].
-          features: float32 [B, F, E], the hidden state of each node's parent. A language model ignores it.
+          features: float32 [B, F, E], the hidden state of each node's parent. A language model
+            ignores it.
           positions, mask, cache, rows: as in ``Model``.
         """
 

@@ -1,15 +1,16 @@
 """A chain drawn from a part of the target: shared by early exits and skipped layers.
 
-The part reads the target's own cache, which the whole target computed, and keeps the rows of its drafts beside the cache.
-The verify pass computes the true rows, so that nothing of the part outlives the round.
+The part reads the target's own cache, which the whole target computed, and keeps the rows of its
+drafts beside the cache. The verify pass computes the true rows, so that nothing of the part
+outlives the round.
 
-Below the first layer that lacks a sub-layer the part *is* the target. The verify pass reuses those layers and begins at the
-first skipped one (LayerSkip, Elhoushi et al. 2024, section 4.3).
+Below the first layer that lacks a sub-layer the part *is* the target. The verify pass reuses those
+layers and begins at the first skipped one (LayerSkip, Elhoushi et al. 2024, section 4.3).
 
-Drafting may stop where the part is unsure (Draft & Verify, Zhang et al. 2024, adaptive draft-exiting). The output stays
-exact. Whether another token is drawn depends on the tokens drafted before and on their distributions, never on that token
-itself. Given its past, every token is thus either drawn from its q or not drawn, and the proofs of the rules hold for a
-chain of any length.
+Drafting may stop where the part is unsure (Draft & Verify, Zhang et al. 2024, adaptive
+draft-exiting). The output stays exact. Whether another token is drawn depends on the tokens drafted
+before and on their distributions, never on that token itself. Given its past, every token is thus
+either drawn from its q or not drawn, and the proofs of the rules hold for a chain of any length.
 """
 
 import dataclasses
@@ -33,7 +34,8 @@ class Confidence:
     """When to stop drafting.
 
     Attributes:
-      threshold: float32 [B]. A row stops after a token whose likeliest alternative was less probable than this.
+      threshold: float32 [B]. A row stops after a token whose likeliest alternative was less
+        probable than this.
       matched: float32 [B], moving average of accepted / drafted.
     """
 
@@ -47,7 +49,8 @@ class SelfChainState:
 
     Attributes:
       confidence: None for chains of full length.
-      computed: between ``propose`` and ``commit`` the layers that the verify pass need not run; see ``Model``.
+      computed: between ``propose`` and ``commit`` the layers that the verify pass need not run; see
+        ``Model``.
     """
 
     confidence: Confidence | None = None
@@ -56,9 +59,11 @@ class SelfChainState:
 
 @dataclasses.dataclass(frozen=True)
 class SelfChain(Drafter):
-    """A method that draws a chain from the target without some of its sub-layers, under the target's sampling options.
+    """A method that draws a chain from the target without some of its sub-layers, under the
+    target's sampling options.
 
-    A subclass has the fields ``num_speculative_tokens`` and ``draft_confidence`` and says in ``skip`` which sub-layers.
+    A subclass has the fields ``num_speculative_tokens`` and ``draft_confidence`` and says in
+    ``skip`` which sub-layers.
     """
 
     @property
@@ -97,7 +102,10 @@ class SelfChain(Drafter):
         place, B, P = jnp.arange(depth + 1), n.size, depth + 1
 
         def read(i, token, kept, skip=skip):
-            """Reads node i. ``kept``: the input of layer ``first``, [B, P, E], and the rows of all nodes so far."""
+            """Reads node i.
+
+            ``kept``: the input of layer ``first``, [B, P, E], and the rows of all nodes so far.
+            """
             entering, rows = kept
             position = (n + i)[:, None]
             seen = jnp.broadcast_to(jnp.append(place < i, True), (B, 1, P + 1))
@@ -125,7 +133,9 @@ class SelfChain(Drafter):
         return chain.tree, SelfChainState(confidence, (entering, rows.layers[:first]))
 
     def commit(self, target, draft, state, tree, scored, verdict) -> SelfChainState:
-        """Moves the threshold by the share of accepted drafts, with the constants of Draft & Verify."""
+        """Moves the threshold by the share of accepted drafts, with the constants of Draft &
+        Verify.
+        """
         confidence = state.drafter.confidence
         if confidence is None:
             return SelfChainState()

@@ -1,4 +1,5 @@
-"""N-gram statistics of a corpus: the most frequent next tokens, in a file, and looked up on the device.
+"""N-gram statistics of a corpus: the most frequent next tokens, in a file, and looked up on the
+device.
 
 specjax ngrams --data *.txt --output text.npz
 specjax generate --method ngram --ngram-statistics text.npz --prompt ...
@@ -33,7 +34,9 @@ class Statistics:
     successors: tuple
 
     def after(self, newest: jax.Array) -> jax.Array:
-        """Int32, the most frequent token after the longest known context that ends ``newest``, int32 [max(ORDERS)]; else -1."""
+        """Int32, the most frequent token after the longest known context that ends ``newest``,
+        int32 [max(ORDERS)]; else -1.
+        """
         found = jnp.int32(-1)
         for m, contexts, successors in zip(
             ORDERS, self.contexts, self.successors
@@ -53,7 +56,8 @@ class Statistics:
 
 
 def count_ngrams(texts: Iterable[Sequence[int]], vocab_size: int, most: int) -> Statistics:
-    """Tables of the ``most`` contexts of each length whose next token is most frequent; of equals the lowest tokens.
+    """Tables of the ``most`` contexts of each length whose next token is most frequent; of equals
+    the lowest tokens.
 
     Raises RequestError where no text has two tokens.
     """
@@ -76,7 +80,10 @@ def save(statistics: Statistics, vocab_size: int, path: str | Path) -> None:
 
 
 def load(path: str | Path, vocab_size: int) -> Statistics:
-    """The statistics in a file. Raises RequestError for a file that is unreadable, foreign, or of another vocabulary."""
+    """The statistics in a file.
+
+    Raises RequestError for a file that is unreadable, foreign, or of another vocabulary.
+    """
     try:
         with np.load(path) as file:
             size = int(file["vocab_size"])

@@ -1,4 +1,7 @@
-"""Texts of earlier requests in a buffer of fixed size. Its suffix array finds any run of tokens by binary search."""
+"""Texts of earlier requests in a buffer of fixed size.
+
+Its suffix array finds any run of tokens by binary search.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -31,7 +34,10 @@ def empty(size: int) -> Store:
 
 
 def append(store: Store, texts: Iterable[Sequence[int]]) -> Store:
-    """The store with more texts. The oldest tokens are dropped, so that the size stays. On the host, between calls."""
+    """The store with more texts.
+
+    The oldest tokens are dropped, so that the size stays. On the host, between calls.
+    """
     added = [np.append(np.asarray(text, np.int32), np.int32(_APART)) for text in texts]
     tokens = np.concatenate([store.tokens, *added])[-store.tokens.size :]
     rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)

@@ -27,8 +27,8 @@ class BlockShape(Shape):
 
     Attributes:
       num_layers, from_target: as in ``EagleShape``.
-      num_taps: the number of default taps: outputs of layers, evenly spread from the second layer to
-        the third from the end.
+      num_taps: the number of default taps: outputs of layers, evenly spread from the second layer
+        to the third from the end.
       taps: the layers whose inputs the head reads.
       mask_token: the mask; -1 means the ``spare_token``.
       block_size, causal, from_root, markov_rank, markov, confidence: see ``BlockConfig``.
@@ -82,8 +82,8 @@ class BlockLoss:
 
     A place of a block sees the context strictly before its anchor, and its own block. The k-th
     drafted token has the weight exp(-(k - 1) / gamma). DFlash has ``ce`` alone. JetSpec
-    (2606.18394) has ``forward_kl`` and equal weights. DSpark (2607.05147) has 0.1 ``ce``, 0.9 ``tv``
-    and 1.0 ``confidence``.
+    (2606.18394) has ``forward_kl`` and equal weights. DSpark (2607.05147) has 0.1 ``ce``, 0.9
+    ``tv`` and 1.0 ``confidence``.
 
     Attributes:
       anchors: the number of blocks in a window, fewer in a short one.

@@ -26,7 +26,8 @@ class DraftShape(Shape):
         random model of the shape below is made.
       num_layers: the number of decoder layers; a shallow and wide model is fast.
       hidden_size: the width; 0 means a third of the target's.
-      num_heads: the number of heads of the target's ``head_dim``; 0 means as many as fill the width.
+      num_heads: the number of heads of the target's ``head_dim``; 0 means as many as fill the
+        width.
     """
 
     start: str = ""

@@ -22,7 +22,8 @@ class EagleShape(Shape):
     Attributes:
       num_layers: the number of decoder layers, shaped as the target's.
       bias: see ``EagleConfig``.
-      from_target: whether the layers start as copies of the target's last layers, where shapes agree.
+      from_target: whether the layers start as copies of the target's last layers, where shapes
+        agree.
     """
 
     num_layers: int = number(1, 1, 256)

@@ -53,8 +53,9 @@ def copy_output(heads: MedusaHeads | HydraHeads, target: Decoder) -> None:
 class MedusaLoss:
     """Head k predicts token i + k + 2; its cross-entropy has the weight ``decay`` to the power k.
 
-    Medusa: 2401.10774, section 2.2.1. Hydra: 2402.05109, section 3. Hydra's heads also read the true
-    tokens between. In Hydra++ they read the prefix layer's output over the hidden states up to i.
+    Medusa: 2401.10774, section 2.2.1. Hydra: 2402.05109, section 3. Hydra's heads also read the
+    true tokens between. In Hydra++ they read the prefix layer's output over the hidden states up to
+    i.
 
     Attributes:
       decay: the weight of a head relative to the head before it.

@@ -71,7 +71,8 @@ class MtpLoss:
       steps: the number of tokens to predict, at least the number of modules.
       beta: the weight of a repeated step relative to the step before it.
       weight: the factor of the whole loss, the paper's lambda.
-      teacher: the share of the loss against the target's distribution; the rest is against the text.
+      teacher: the share of the loss against the target's distribution; the rest is against the
+        text.
     """
 
     steps: int = number(3, 1, 64)
