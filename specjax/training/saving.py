@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -101,11 +101,12 @@ class Checkpoints:
 
     def __init__(self, directory: Path):
         self.directory, self.root = directory, directory / CHECKPOINTS
-        self.orbax = None
+        self.orbax, self.hook = None, sys.excepthook
 
     def __enter__(self):
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_has_no_trace)
+        self.hook, sys.excepthook = sys.excepthook, _skip_closed_loops(sys.excepthook)
         policy = ocp.training.preservation_policies.LatestN(_KEPT)
         with report_failure(self.directory, "the directory of checkpoints"):
             self.orbax = ocp.training.Checkpointer(self.root, preservation_policy=policy, cleanup_tmp_directories=True)
@@ -115,8 +116,10 @@ class Checkpoints:
         # After an error, errors of closing are dropped: the first error is the cause.
         with suppress(Exception) if kind else report_failure(self.directory, "the last checkpoint"):
             self.orbax.close()
-        for name in _LOGGERS if kind is None else ():  # After an error, some threads still log.
-            logging.getLogger(name).removeFilter(_has_no_trace)
+        if kind is None:  # After an error, some threads still log.
+            sys.excepthook = self.hook
+            for name in _LOGGERS:
+                logging.getLogger(name).removeFilter(_has_no_trace)
 
     def restore(self, fresh: tuple) -> tuple[int, tuple]:
         """The step and the arrays of the newest whole checkpoint.
@@ -202,6 +205,19 @@ def _has_no_trace(record: logging.LogRecord) -> bool:
     raises the error, so that nothing is lost.
     """
     return not record.exc_info
+
+
+def _skip_closed_loops(hook: Callable) -> Callable:
+    """``hook`` without the errors of threads that report to an event loop after orbax closed it.
+
+    Orbax closes its event loop at the first error, while threads of tensorstore still write.
+    """
+
+    def show(kind, error, trace):
+        if str(error) != "Event loop is closed":
+            hook(kind, error, trace)
+
+    return show
 
 
 def compute_checksums(directory: Path) -> dict[str, str]:
