@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support.models import byte_tokenizer, tiny_model
+from support.models import byte_tokenizer, p_value, tiny_model
 
 from specjax import Generator, LanguageModel, RequestError, generate
 from specjax.session import Session
@@ -54,8 +54,6 @@ def test_the_prompt_of_several_samples_is_read_once(generator, monkeypatch):
 
 def test_samples_follow_the_law_of_plain_sampling(target):
     """First tokens of many samples of one seed, against those of as many seeds: a chi-square test."""
-    from conftest import p_value
-
     generator, rows = Generator(target, "none"), 512
     options = dict(max_new_tokens=1, temperature=1.0, top_k=4, ignore_eos=True)
     samples = generator([5, 6, 7], n=rows, seed=3, **options)

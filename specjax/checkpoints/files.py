@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict:
     except OSError as error:
         raise CheckpointError(f"{path}: not readable ({error.strerror}); check its permissions") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: not readable as JSON (not an object); download it again")
+        raise CheckpointError(f"{path} is not JSON with an object at the top; download it again")
     return value
 
 
