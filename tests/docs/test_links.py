@@ -102,6 +102,15 @@ def test_pages_contain_links_commands_and_python():
     assert sum(len(blocks(text, "python")) for text in texts) > 5
 
 
+def test_modules_of_the_reference_exist():
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    modules = [name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)]
+    assert len(modules) > 40
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__init__.py").exists(), module
+
+
 def test_index_lists_every_page():
     linked = {
         (ROOT / "docs" / link.partition("#")[0]).resolve() for link in links((ROOT / "docs" / "index.md").read_text())
