@@ -101,12 +101,12 @@ class Checkpoints:
 
     def __init__(self, directory: Path):
         self.directory, self.root = directory, directory / CHECKPOINTS
-        self.orbax, self.hook = None, sys.excepthook
+        self.orbax, self.hook = None, sys.unraisablehook
 
     def __enter__(self):
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_has_no_trace)
-        self.hook, sys.excepthook = sys.excepthook, _skip_closed_loops(sys.excepthook)
+        self.hook, sys.unraisablehook = sys.unraisablehook, _skip_closed_loops(sys.unraisablehook)
         policy = ocp.training.preservation_policies.LatestN(_KEPT)
         with report_failure(self.directory, "the directory of checkpoints"):
             self.orbax = ocp.training.Checkpointer(self.root, preservation_policy=policy, cleanup_tmp_directories=True)
@@ -117,7 +117,7 @@ class Checkpoints:
         with suppress(Exception) if kind else report_failure(self.directory, "the last checkpoint"):
             self.orbax.close()
         if kind is None:  # After an error, some threads still log.
-            sys.excepthook = self.hook
+            sys.unraisablehook = self.hook
             for name in _LOGGERS:
                 logging.getLogger(name).removeFilter(_has_no_trace)
 
@@ -213,9 +213,9 @@ def _skip_closed_loops(hook: Callable) -> Callable:
     Orbax closes its event loop at the first error, while threads of tensorstore still write.
     """
 
-    def show(kind, error, trace):
-        if str(error) != "Event loop is closed":
-            hook(kind, error, trace)
+    def show(unraisable):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            hook(unraisable)
 
     return show
 
