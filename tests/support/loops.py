@@ -45,7 +45,7 @@ def make_drafters(config: ModelConfig) -> dict[str, Drafter]:
         "ema": Adaptive(DraftModel(2)),
         "suffix": Suffix(2, 3),
         "token_recycling": TokenRecycling(expansion((2, 1)), 2),
-        "lookahead": Lookahead(window=3, ngram_size=3, guesses=3),
+        "lookahead": Lookahead(window=5, ngram_size=3, guesses=2),
         "tree": DraftTree(expansion((2, 1))),
         "dynamic_tree": DynamicTree(4, 2, 2),
         "merged": Merged(2),
