@@ -154,7 +154,7 @@ def bad_cases(models, tmp_path) -> dict:
         "bad prompts file": (("compare", "--model", models["target"], "--prompts", lines), "line 2"),
         "prompts file that nests deeply": (
             ("compare", "--model", models["target"], "--prompts", deep),
-            "line 1: nests too deeply",
+            "line 1: the line nests too deeply",
         ),
         "missing prompts file": (("compare", "--model", models["target"], "--prompts", tmp_path / "absent"), "absent"),
         "no methods": (("compare", "--model", models["target"], "--methods", ","), "--methods"),
