@@ -176,7 +176,7 @@ def readable(text: str) -> bool:
 
 
 class Seen:
-    """What was read so far, by a hash of every few lines that follow each other. What is held out is in it from the start, so that no copy
+    """The text read so far, as hashes of runs of lines. Held-out text is in it from the start, so that no copy
     of it is learned."""
 
     def __init__(self, held: list[str]):

@@ -30,7 +30,7 @@ class Shape:
           stream: the tokens of the data, int32 [tokens].
           key: draws the random weights.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define make")
 
     def reach(self, loss) -> int:
         """The number of tokens that ``loss`` looks ahead."""
