@@ -12,8 +12,10 @@ from jax import random
 from support.models import p_value
 
 from specjax import RequestError
+from specjax.rules.chains import block_verification, rejection
+from specjax.rules.walks import argmax_walk, sample_and_walk
 from specjax.tree import Tree, chain
-from specjax.verify import RULES, Drawn, Verdict, argmax_walk, block_verification, rejection, resolve, sample_and_walk
+from specjax.verify import RULES, Drawn, Verdict, resolve
 
 V, DRAFTS, DRAWS = 3, 3, 120_000
 LENGTH = DRAFTS + 1

@@ -18,11 +18,11 @@ from specjax.checkpoints.tensors import abstract_decoder
 from specjax.drafters import Plain
 from specjax.models.attention import attend
 from specjax.planning import hlo
+from specjax.rules.walks import argmax_walk
 from specjax.sampling import random_keys, sampling_params
 from specjax.state import RequestOptions
 from specjax.stats import Counters
 from specjax.tree import chain
-from specjax.verify import argmax_walk
 
 
 class Bench:

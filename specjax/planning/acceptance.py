@@ -17,8 +17,8 @@ from ..checkpoints.load import LanguageModel
 from ..drafters import TokenRecycling
 from ..generate import Generator
 from ..result import Result
+from ..rules.verdict import normalise, residual
 from ..sampling import probabilities, sampling_params
-from ..verify import normalise, residual
 
 RANKS = 16
 """Children of a node that are counted."""

@@ -19,10 +19,11 @@ from support.reference import log_softmax, rank_tokens, take_best_sequences
 from specjax import Generator, RequestError, decode, make_mesh
 from specjax.drafters import Eagle, Eagle2, Eagle3, Mtp
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MtpConfig, MtpHead
+from specjax.rules.verdict import verdict_at
 from specjax.training.losses import scores
 from specjax.training.run import cast
 from specjax.tree import ancestors, expansion
-from specjax.verify import Drawn, _verdict_at, resolve
+from specjax.verify import Drawn, resolve
 
 TARGET = tiny_model(0, 8.0)
 LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
@@ -168,7 +169,7 @@ def force_round(target, head, state, luck, drafter, rule):
             jnp.where(tree.valid, lineage.sum(-1), 0), descending=True
         )  # the root is the last valid node
         last = deepest[jnp.int32((1 - luck) * (tree.valid.sum() - 1).astype(jnp.float32))]
-        return _verdict_at(last, jnp.int32(3 + 50 * luck), tree, lineage)
+        return verdict_at(last, jnp.int32(3 + 50 * luck), tree, lineage)
 
     found = decode.propose_and_accept(target, head, state, drafter=drafter, rule=rule)
     forced = jax.vmap(accepted)(found.tree, luck)

@@ -22,8 +22,9 @@ from specjax import Generator, RequestError, make_mesh
 from specjax.drafters import Lookahead
 from specjax.drafters.lookahead import LookaheadState, _insert, _trie
 from specjax.planning import hlo
+from specjax.rules.walks import _walk, argmax_walk, sample_and_walk
 from specjax.tree import Tree
-from specjax.verify import Verdict, _walk, argmax_walk, sample_and_walk
+from specjax.verify import Verdict
 
 TARGET = tiny_model(0, 8.0)
 PROMPTS = [[7], [5, 6, 5, 7, 5, 6, 8, 5], *random_prompts(2, 30, vocab_size=12, seed=4)]

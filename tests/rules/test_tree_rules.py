@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from jax import random
 from support.models import p_value
 
+from specjax.rules.chains import block_verification, rejection
+from specjax.rules.verdict import normalise
 from specjax.tree import Tree
-from specjax.verify import RULES, block_verification, normalise, rejection
+from specjax.verify import RULES
 
 V, K, DRAWS, UNLIKELY = 3, 2, 100_000, 1e-4
 PARENT = np.array([0, 0, 0, 1, 1, 2, 2])  # two tokens after the root, two after each of them

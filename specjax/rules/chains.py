@@ -1,0 +1,70 @@
+"""Rules for a chain drawn from q: token-wise rejection and block verification."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax, random
+
+from ..tree import Tree
+from .verdict import Verdict, residual
+
+
+def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Token-wise speculative sampling of a chain drawn from q (Leviathan et al. 2023, Algorithm 1).
+
+    Accepts x with probability min(1, p(x) / q(x)), and replaces the first rejected token by a draw
+    from norm(max(p - q, 0)). After the last node q is zero, so that the same line draws the bonus
+    token from p.
+    """
+    accept_key, bonus_key = random.split(key[0])
+    p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
+    # Strict: a token with p = 0 is never accepted.
+    accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted
+    last = jnp.cumprod(accepted & tree.valid[1:]).sum()
+    return _chain_verdict(last, p[last], tree, bonus_key)
+
+
+def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Tests whole prefixes of a chain drawn from q jointly (Sun et al. 2024, Algorithm 2).
+
+    It accepts in expectation at least as many tokens as ``rejection``. ``w[i]`` is the paper's p_i,
+    the probability mass with which the first i tokens may be kept. The longest prefix that passes
+    its own test wins, even if a shorter one failed.
+    """
+    accept_key, bonus_key = random.split(key[0])
+
+    def extend(w, drafted):
+        p, q = drafted
+        w = jnp.where(w * p >= q, 1.0, w * p / q)  # min(1, w p / q) without overflow; a drawn token has q > 0
+        return w, w
+
+    _, w = lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(tree.q, tree)))
+    w = jnp.concatenate([jnp.ones(1), w])  # [N]
+
+    node, end = jnp.arange(w.size), _end(tree)
+    surplus = jnp.maximum(w[:, None] * p - tree.q, 0).sum(-1)
+    loss = surplus + 1 - w  # zero only where w = 1 and p = q; a longer prefix then passes for certain
+    keep = jnp.where(node == end, w, surplus / jnp.where(loss > 0, loss, 1))
+    passed = (random.uniform(accept_key, keep.shape) < keep) & (node <= end)
+    last = jnp.max(jnp.where(passed.at[0].set(True), node, 0))
+    scale = jnp.where(last == end, 1.0, w[last])
+    return _chain_verdict(last, scale * p[last], tree, bonus_key)
+
+
+def _prob_of_next(dist: jax.Array, tree: Tree) -> jax.Array:
+    """Probabilities [N - 1] of a chain's drafted tokens under ``dist`` [N, V] of their parents."""
+    return jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], axis=-1)[:, 0]
+
+
+def _end(tree: Tree) -> jax.Array:
+    """The last node of a chain that may be accepted."""
+    return jnp.cumprod(tree.valid[1:]).sum()
+
+
+def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Accepts nodes 0 to ``last`` of a chain.
+
+    The bonus token is drawn from norm(max(p - q, 0)), after the last node from p.
+    """
+    left = residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
+    path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
+    return Verdict(path, last + 1, random.categorical(key, jnp.log(left)))

@@ -1,0 +1,94 @@
+"""Rules that test the drawn siblings of a tree one after another, from the root down."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax, random
+
+from ..tree import Tree, ancestors
+from .verdict import Verdict, normalise, residual, verdict_at
+
+
+def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Recursive rejection of siblings drawn without replacement (EAGLE; Sequoia, Algorithm 1).
+
+    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The next sibling was
+    drawn from q without it.
+    """
+
+    def proposal(i, parent, tried):
+        return normalise(jnp.where(tried, 0, tree.q[parent]))
+
+    return _descend(p, tree, key, proposal, residual)
+
+
+def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """Multi-step speculative sampling of siblings drawn independently (SpecInfer, Algorithm 2).
+
+    The siblings come from one draft or several. Every sibling is tested against the q from which it was drawn, also where tokens are equal.
+    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The paper tests in
+    random order. Every order that does not depend on the drawn tokens is exact; here it is the
+    order of the nodes.
+    """
+
+    def proposal(i, parent, tried):
+        return tree.q[parent] if tree.source is None else tree.q[tree.source[i], parent]
+
+    return _descend(p, tree, key, proposal, residual)
+
+
+def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    """SpecTr's K-SEQ for k siblings drawn independently from one q (Sun et al. 2023, Algorithm 3).
+
+    Accepts x with probability min(1, p(x) / (rho q(x))). ``beta`` is the acceptance probability of
+    one sibling at this rho. rho is the smallest number at which the residual is a distribution: 1 -
+    (1 - beta)^k <= rho beta.
+    """
+    nodes = jnp.arange(tree.parent.size)
+    k = jnp.zeros(nodes.size).at[tree.parent].add(jnp.float32(tree.valid & (nodes > 0)))
+    overlap = lambda rho: jnp.minimum(p / rho[:, None], tree.q)
+    some = lambda beta: 1 - (1 - beta) ** k
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low + high) / 2
+        beta = overlap(middle).sum(-1)
+        enough = some(beta) <= middle * beta
+        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+    _, rho = lax.fori_loop(0, 30, halve, (jnp.ones(nodes.size), jnp.maximum(k, 1.0)))
+    beta = overlap(rho).sum(-1)
+    covered = overlap(rho) * (some(beta) / jnp.where(beta > 0, beta, 1))[:, None]
+    left = residual(p, jnp.where(k[:, None] > 0, covered, 0))
+    return _descend(p, tree, key, lambda i, parent, tried: rho[parent] * tree.q[parent], lambda p, q: p, left)
+
+
+def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: jax.Array | None = None) -> Verdict:
+    """Tests siblings one after another and descends to the first that passes.
+
+    One pass over the nodes suffices, because parents stand before children.
+
+    Args:
+      proposal: ``(i, parent, tried) -> [V]``, the distribution of node i, given bool [V] ``tried``,
+        the rejected tokens.
+      residual: ``(r, q) -> [V]``, the target's distribution after a rejection, r before it.
+      left: float32 [N, V], the distributions of the bonus token; by default those after all
+        rejections.
+    """
+    accept_key, bonus_key = random.split(key[0])
+    luck = random.uniform(accept_key, tree.parent.shape)
+
+    def test(carry, i):
+        node, r, tried = carry
+        x, q = tree.tokens[i], proposal(i, node, tried)
+        tested = (tree.parent[i] == node) & tree.valid[i]
+        kept = tested & (luck[i] * q[x] < r[x])
+        r = jnp.where(kept, p[i], jnp.where(tested, residual(r, q), r))
+        tried = ~kept & tried.at[x].set(tried[x] | tested)
+        return (jnp.where(kept, i, node), r, tried), None
+
+    start = (jnp.int32(0), p[0], jnp.zeros(p.shape[-1], bool))
+    (last, r, _), _ = lax.scan(test, start, jnp.arange(1, tree.parent.size))
+    bonus = random.categorical(bonus_key, jnp.log(r if left is None else left[last]))
+    return verdict_at(last, bonus, tree, ancestors(tree))
