@@ -20,7 +20,8 @@ class Result:
     """One prompt's continuation.
 
     Attributes:
-      text: the new text, special tokens left out; it ends before a stop string.
+      text: the new text; it ends before a stop string and before an end-of-text or end-of-turn token,
+        and leaves out special tokens.
       token_ids: the new tokens, a final stop token included, up to the one that completes a stop
         string.
       prompt_token_ids: the prompt's tokens.
@@ -65,10 +66,13 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
     for b, prompt in enumerate(decoding.prompts):
         place = slice(len(prompt), lengths[b] + 1)
         new = tokens[b, place].tolist()
-        text = decode_continuation(target.tokenizer, target.config.vocab_size, prompt, new)
-        text, stop_string = _cut(text, new, target, batch.stop_strings[b])
-        stopped = stop_string is not None or bool(new) and new[-1] in batch.stop_ids[b]
-        by_id = stopped and stop_string is None and new[-1] in batch.extra_stops[b]
+        at_stop_id = bool(new) and new[-1] in batch.stop_ids[b]
+        at_own_id = at_stop_id and new[-1] in batch.extra_stops[b]  # an id that the user named is part of the text
+        shown = new[:-1] if at_stop_id and not at_own_id else new
+        text = decode_continuation(target.tokenizer, target.config.vocab_size, prompt, shown)
+        text, stop_string = _cut(text, shown, target, batch.stop_strings[b])
+        stopped = at_stop_id or stop_string is not None
+        by_id = at_own_id and stop_string is None
         stats = stats_of(counters, b, len(new), *times, lossy=rule in LOSSY and bool(sampled[b]))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
         results.append(

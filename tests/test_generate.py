@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.models import byte_tokenizer, p_value, tiny_model
+from transformers import AddedToken
 
 from specjax import Generator, LanguageModel, RequestError, generate
 from specjax.session import Session
@@ -75,6 +76,21 @@ def test_messages_are_the_prompt_of_the_template(generator, target):
     assert result.token_ids == generator(rendered, max_new_tokens=4, ignore_eos=True).token_ids
     both = generator(messages=[messages, messages], max_new_tokens=4, ignore_eos=True)
     assert [r.token_ids for r in both] == [result.token_ids] * 2
+
+
+def test_the_end_of_a_turn_stops_the_row_and_is_no_text(target):
+    """Also where the tokenizer does not call the token special, as some chat models do not."""
+    tokenizer = byte_tokenizer(target.config.vocab_size)
+    tokenizer.add_tokens(AddedToken(";", special=False, normalized=False))
+    tokenizer.chat_template = TEMPLATE
+    end = tokenizer.convert_tokens_to_ids(";")
+    generator = Generator(LanguageModel(target.model, target.config, tokenizer, "tiny"), "none")
+    options = dict(max_new_tokens=8, logit_bias={end: 100.0}, min_new_tokens=3, ignore_eos=False)
+    chat = generator(messages=[{"role": "user", "content": "!!"}], **options)
+    assert chat.finish_reason == "stop" and chat.token_ids[3:] == [end]
+    assert chat.text == tokenizer.decode(chat.token_ids[:3]) and chat.stop_reason is None
+    named = generator(chat.prompt_token_ids, stop_token_ids=[end], **options)
+    assert named.token_ids == chat.token_ids and named.text == chat.text + ";" and named.stop_reason == end
 
 
 @pytest.mark.parametrize(
