@@ -94,9 +94,11 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
     verdict, emission = cut_at_end(state, tree, found.verdict, found.failed)
     path = None if tree.is_chain else verdict.path
     length, place = state.cache.length + verdict.length, state.cache.length + 1
+    write = jax.vmap(lax.dynamic_update_slice)
     proposed = state.replace(drafter=found.drafted)
     return state.replace(
-        tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, emission.tokens, place[:, None]),
+        tokens=write(state.tokens, emission.tokens, place[:, None]),
+        from_draft=write(state.from_draft, emission.from_draft, place[:, None]),
         cache=commit_rows(state.cache, scored.rows, path, length, valid=~found.failed),
         drafter=drafter.commit(target, draft, proposed, tree, scored, verdict),
         done=emission.done,
@@ -105,7 +107,7 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
         stop_state=emission.stop_state,
         round=state.round + 1,
         logprobs=state.logprobs and record(state.logprobs, scored.logits, verdict.path, emission.tokens, place),
-        counters=state.counters.add(~state.done, tree.valid.sum(-1) - 1, emission.accepted),
+        counters=state.counters.add(~state.done, tree.valid.sum(-1) - 1, emission.from_draft.sum(-1)),
     )
 
 
@@ -119,9 +121,7 @@ def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, ru
     return lax.while_loop(is_unfinished, lambda state: step(target, draft, state, drafter=drafter, rule=rule), state)
 
 
-def score(
-    target: Model, tree: Tree, state: DecodeState, taps: tuple[int, ...] = (), computed: tuple | None = None
-) -> Output:
+def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), computed: tuple | None = None) -> Output:
     """The target's output, logits included, for every node of a batched tree, leaves [B, N, ...].
 
     ``computed``: the first layers, where the drafter has run them already; see ``Model``.

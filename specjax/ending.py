@@ -16,13 +16,13 @@ class Emission:
 
     Attributes:
       tokens: int32 [B, P], of which the first ``verdict.length`` count.
-      accepted: int32 [B], drafted tokens among them.
+      from_draft: bool [B, P], which of the tokens that count are accepted drafts.
       done: bool [B], whether the row has ended.
       constraint_state, stop_state: int32 [B], the states of both automata after the newest token.
     """
 
     tokens: jax.Array
-    accepted: jax.Array
+    from_draft: jax.Array
     done: jax.Array
     constraint_state: jax.Array
     stop_state: jax.Array
@@ -58,7 +58,7 @@ def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Arr
         stop_state = _last(stop_states, length, stop_state)
     emission = Emission(
         tokens=emitted,
-        accepted=jnp.minimum(length, verdict.length - 1),
+        from_draft=place < jnp.minimum(length, verdict.length - 1)[:, None],
         done=state.done | failed | (length == room) | (ends & (place < length[:, None])).any(-1),
         constraint_state=constraint_state,
         stop_state=stop_state,

@@ -123,29 +123,43 @@ class Generator:
         self._remember(results)
         return results[0] if single and len(results) == 1 else results
 
-    def stream(self, prompt: Prompt, *, rounds: int = 4, **options) -> Iterator[str]:
-        """Yields the text of one prompt as it grows, every few ``rounds``; the iterator's return
-        value is the Result.
+    def stream(self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options) -> Iterator[str]:
+        """Yields the text of one prompt as it grows, every few ``rounds``.
 
-        Text that was yielded is final. Half a character waits for its other bytes, and the possible
-        beginning of a stop string for its rest.
+        Text that was yielded is final. The iterator's return value is the Result. Arguments are
+        those of a call; errors too.
         """
-        if not is_single(prompt):
-            raise RequestError("stream takes one prompt; call the generator for a batch")
+        shown = 0
+        for result in self.stream_results(prompt, messages=messages, rounds=rounds, **options):
+            if len(result.text) > shown:
+                yield result.text[shown:]
+                shown = len(result.text)
+        return result
+
+    def stream_results(
+        self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options
+    ) -> Iterator[Result]:
+        """Yields the Result of one prompt as it grows, every few ``rounds``; the last one is whole.
+
+        Each text begins with the one before it. Half a character waits for its other bytes, and the
+        possible beginning of a stop string for its rest.
+        """
+        single = is_single(prompt) if messages is None else is_conversation(messages)
+        if not single or Options.of(options).n != 1:
+            raise RequestError("a stream takes one prompt and one sample; call the generator for more")
         whole("rounds", rounds)
-        decoding = self.start(prompt, **options)
-        shown = ""
+        decoding = self.start(prompt, messages=messages, **options)
+        text = ""
         while True:
             self.session.advance(decoding, rounds)
             (result,) = self._results(decoding)
-            finished = decoding.is_done
-            text = result.text if finished else settled_text(result, self.target, decoding.batch.stop_strings[0])
-            if text.startswith(shown) and len(text) > len(shown):
-                yield text[len(shown) :]
-                shown = text
-            if finished:
-                self._remember([result])
-                return result
+            if decoding.is_done:
+                break
+            settled = settled_text(result, self.target, decoding.batch.stop_strings[0])
+            text = settled if settled.startswith(text) else text
+            yield dataclasses.replace(result, text=text)
+        self._remember([result])
+        yield result
 
     def update(self, parameters) -> None:
         """Goes on with other weights; nothing is compiled anew.

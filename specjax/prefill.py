@@ -119,6 +119,7 @@ def prefill(
     return DecodeState(
         request=options,
         tokens=tokens,
+        from_draft=jnp.zeros((B, T), bool),
         prompt_length=lengths,
         cache=cache,
         drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype),

@@ -28,6 +28,8 @@ class Result:
       finish_reason: "stop" at an end-of-text token, a stop token or a stop string; "length" at
         ``max_new_tokens`` or at the end of the context.
       stats: the cost.
+      from_draft: for each of ``token_ids``, whether it is an accepted draft. The others are the
+        target's own.
       sample: the number of this sample of its prompt, from 0; see the option ``n``.
       stop_reason: the stop string or the id of ``stop_token_ids`` that ended the text, else None
         (as in vLLM).
@@ -41,6 +43,7 @@ class Result:
     prompt_token_ids: list[int]
     finish_reason: str
     stats: Stats
+    from_draft: list[bool]
     sample: int = 0
     stop_reason: str | int | None = None
     logprobs: list[float] | None = None
@@ -54,8 +57,8 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
     """
     state, batch = decoding.state, decoding.batch
     times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
-    host = jax.device_get((state.tokens, state.cache.length, state.failed, state.counters, state.logprobs))
-    tokens, lengths, failed, counters, logprobs = host
+    device = state.tokens, state.from_draft, state.cache.length, state.failed, state.counters, state.logprobs
+    tokens, from_draft, lengths, failed, counters, logprobs = jax.device_get(device)
     if failed.any():
         raise NumericsError(
             f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out every token; "
@@ -82,6 +85,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
                 list(prompt),
                 reason,
                 stats,
+                from_draft[b, place].tolist(),
                 b % batch.samples,
                 stop,
                 *_logprobs(logprobs, b, place, batch.logprobs[b]),

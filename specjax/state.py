@@ -43,6 +43,7 @@ class DecodeState:
     Attributes:
       request: what users asked.
       tokens: int32 [B, T], prompt and output of each row. Tokens after the root are void.
+      from_draft: bool [B, T], whether each token of the output is an accepted draft.
       prompt_length: int32 [B], tokens of each prompt.
       cache: the target's keys and values of all tokens before the root.
       drafter: the drafter's own state.
@@ -57,6 +58,7 @@ class DecodeState:
 
     request: RequestOptions
     tokens: jax.Array
+    from_draft: jax.Array
     prompt_length: jax.Array
     cache: KVCache
     drafter: Any

@@ -78,6 +78,26 @@ def test_messages_are_the_prompt_of_the_template(generator, target):
     assert [r.token_ids for r in both] == [result.token_ids] * 2
 
 
+def test_results_say_which_tokens_are_accepted_drafts(generator):
+    """In every round but the last, all emitted tokens but the newest; the statistics count them."""
+    results = list(generator.stream_results([5, 6, 7] * 4, max_new_tokens=24, rounds=1, ignore_eos=True))
+    lengths = [0, *(len(result.token_ids) for result in results)]
+    whole = results[-1]
+    for begin, end in zip(lengths[:-2], lengths[1:-1]):
+        assert whole.from_draft[begin:end] == [True] * (end - begin - 1) + [False]
+    assert len(whole.from_draft) == len(whole.token_ids) and sum(whole.from_draft) == whole.stats.accepted > 0
+    assert all(a.text == whole.text[: len(a.text)] for a in results)
+
+
+def test_a_stream_of_a_conversation_ends_as_the_whole_answer_does(generator):
+    messages, options = [{"role": "user", "content": "!!"}], dict(max_new_tokens=4, ignore_eos=True)
+    *_, last = generator.stream_results(messages=messages, **options)
+    whole = generator(messages=messages, **options)
+    assert (last.text, last.token_ids, last.prompt_token_ids) == (whole.text, whole.token_ids, whole.prompt_token_ids)
+    with pytest.raises(RequestError, match="one prompt and one sample"):
+        next(generator.stream([5, 6], n=2))
+
+
 def test_the_end_of_a_turn_stops_the_row_and_is_no_text(target):
     """Also where the tokenizer does not call the token special, as some chat models do not."""
     tokenizer = byte_tokenizer(target.config.vocab_size)

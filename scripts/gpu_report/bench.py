@@ -41,7 +41,8 @@ class Bench:
         request = RequestOptions(sampling_params(1), keys, jnp.full(1, self.context, jnp.int32), stop_ids)
         no, zero = jnp.zeros(1, bool), jnp.zeros(1, jnp.int32)
         return DecodeState(
-            request=request, tokens=jnp.zeros((1, self.context), jnp.int32), prompt_length=zero + 1, cache=self.cache, drafter=(),
+            request=request, tokens=jnp.zeros((1, self.context), jnp.int32),
+            from_draft=jnp.zeros((1, self.context), bool), prompt_length=zero + 1, cache=self.cache, drafter=(),
             done=no, failed=jnp.copy(no), constraint_state=zero, stop_state=jnp.copy(zero), round=jnp.int32(0), logprobs=None,
             counters=Counters.zeros(1, nodes - 1),
         )  # fmt: skip

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 
 from ..errors import RequestError
 from ..requests.limits import MOST_SAMPLES
@@ -19,7 +20,7 @@ from .arguments import (
 )
 from .drafting import add_drafting_flags, given_drafting
 from .parser import integer
-from .terminal import print_prompt, print_stats, print_stream, status
+from .terminal import print_prompt, print_stats, print_text, status
 
 
 def add_command(commands) -> None:
@@ -67,16 +68,21 @@ def run(args: argparse.Namespace) -> None:
         setting = dict(drafting, rule=args.rule, capacity=args.capacity)
         generator = Generator(load_target(args), args.method, args.draft, **setting)
     options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed, n=args.n)
-    given = {"messages": [[{"role": "user", "content": p}] for p in prompts]} if args.chat else {"prompts": prompts}
+    chats = [[{"role": "user", "content": prompt}] for prompt in prompts] if args.chat else None
+    table = _spell_tokens(generator.target)
     if args.stream:
-        results = [_stream(generator, prompts[0], options, args)]
+        if not args.json:
+            print_prompt(prompts[0])
+        given = {"messages": chats[0]} if chats else {"prompt": prompts[0]}
+        results = generator.stream_results(**given, **options)
+        results = [print_text(results, table, sys.stderr if args.json else sys.stdout)]
     else:
         with status("compiling and decoding"):
-            results = generator(**given, **options)
+            results = generator(messages=chats, **options) if chats else generator(prompts, **options)
         if not args.json:
             for i, result in enumerate(results):
                 print_prompt(prompts[i // args.n])
-                print(result.text)
+                print_text([result], table, sys.stdout)
     if args.json:
         records = [_record(result) for result in results]
         print(json.dumps(records[0] if len(records) == 1 else records))
@@ -84,17 +90,14 @@ def run(args: argparse.Namespace) -> None:
         print_stats([result.stats for result in results])
 
 
-def _stream(generator, prompt: str, options: dict, args: argparse.Namespace):
-    """Prints the text as it grows, and returns the result."""
-    if not args.json:
-        print_prompt(prompt)
-    if args.chat:
-        from ..requests.chat import end_of_turn_ids, render_chat
+def _spell_tokens(target) -> Sequence[bytes | None]:
+    """The bytes of each token; nothing where the tokenizer does not say them."""
+    from ..requests.vocabulary import token_bytes
 
-        tokenizer = generator.target.tokenizer
-        prompt = render_chat(tokenizer, [{"role": "user", "content": prompt}])
-        options["stop_token_ids"] = [*options.get("stop_token_ids", ()), *end_of_turn_ids(tokenizer)]
-    return print_stream(generator.stream(prompt, **options), sys.stderr if args.json else sys.stdout)
+    try:
+        return token_bytes(target.tokenizer, target.config.vocab_size)
+    except RequestError:
+        return ()
 
 
 def _record(result) -> dict:

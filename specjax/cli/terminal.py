@@ -2,11 +2,13 @@
 them.
 """
 
+import codecs
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -41,14 +43,25 @@ def print_prompt(prompt: str) -> None:
         _print_rich(Text(prompt, "dim"), end="", soft_wrap=True)
 
 
-def print_stream(pieces: Iterator[str], out):
-    """Prints pieces as they come. Returns the iterator's return value."""
-    while True:
-        try:
-            print(next(pieces), end="", file=out, flush=True)
-        except StopIteration as end:
-            print(file=out)
-            return end.value
+def print_text(results: Iterable, table: Sequence[bytes | None], out: TextIO):
+    """Prints a growing text, accepted drafts in green where stdout is a terminal.
+
+    Args:
+      results: Results of one prompt; each text begins with the one before it.
+      table: the bytes of each token, see ``requests.vocabulary.token_bytes``.
+
+    Returns the last Result.
+    """
+    shown = 0
+    for result in results:
+        if out is sys.stdout and out.isatty():
+            _print_rich(mark_drafts(result, table)[shown:], end="", soft_wrap=True)
+        else:
+            print(result.text[shown:], end="", file=out)
+        out.flush()
+        shown = len(result.text)
+    print(file=out)
+    return result
 
 
 def print_stats(stats: list) -> None:
@@ -62,6 +75,7 @@ def print_stats(stats: list) -> None:
     lines = []
     if whole.accepted_at:
         rates = ", ".join(f"{rate:.3f}" for rate in whole.acceptance_rate_per_position)
+        lines += ["green: accepted drafts"] * sys.stdout.isatty()
         lines += [
             f"Mean acceptance length: {whole.mean_acceptance_length:.2f}, Accepted: {whole.accepted} tokens, "
             f"Drafted: {whole.drafted} tokens",
@@ -73,6 +87,16 @@ def print_stats(stats: list) -> None:
         f"prefill {first.prefill_seconds:.3f} s, decode {first.decode_seconds:.3f} s, compile {first.compile_seconds:.1f} s"
     ]
     print(*lines, sep="\n", file=sys.stderr)
+
+
+def mark_drafts(result, table: Sequence[bytes | None]) -> Text:
+    """The text with accepted drafts in green; without colours where ``table`` does not spell it."""
+    decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), Text()
+    for token, from_draft in zip(result.token_ids, result.from_draft):
+        spelled = table[token] if token < len(table) else None
+        text.append(decoder.decode(spelled or b""), "green" if from_draft else None)
+    text = text[: len(result.text)]
+    return text if text.plain == result.text else Text(result.text)
 
 
 def _can_animate() -> bool:

@@ -17,7 +17,7 @@ def test_generate_json_is_one_object(specjax_main, models):
     code, out, err = specjax_main("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == ["text", "token_ids", "prompt_token_ids", "finish_reason", "stats", "sample"]
+    assert list(found) == ["text", "token_ids", "prompt_token_ids", "finish_reason", "stats", "from_draft", "sample"]
     assert len(found["token_ids"]) == 10
     assert found["finish_reason"] == "length"
     assert found["prompt_token_ids"] == byte_tokenizer().encode("def f(")

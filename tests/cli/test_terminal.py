@@ -41,6 +41,27 @@ def test_no_color_leaves_no_colour_on_stdout(monkeypatch):
     assert "31m" not in show(monkeypatch, TERM="xterm-256color", NO_COLOR="1")[0]
 
 
+class Growing:
+    """A Result of the bytes of "aé\tb", of which the accepted drafts are "a" and the first byte of "é"."""
+
+    table = (b"a", b"\xc3", b"\xa9", b"\tb", None)
+    token_ids, from_draft = [0, 1, 2, 4, 3], [True, True, False, False, True]
+
+    def __init__(self, text: str):
+        self.text = text
+
+
+def test_accepted_drafts_are_green_on_a_terminal_alone(monkeypatch):
+    results, whole = [Growing("a"), Growing("aé\tb")], "aé\tb\n"
+    for stream, shown in ((Terminal(), "\x1b[32ma\x1b[0mé"), (io.StringIO(), whole)):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        assert terminal.print_text(iter(results), Growing.table, stream) is results[-1]
+        assert stream.getvalue().startswith(shown)
+    assert terminal.mark_drafts(results[-1], Growing.table).plain == "aé\tb"
+    assert terminal.mark_drafts(results[-1], ()).spans == []  # a table that does not spell the text
+
+
 def test_a_table_into_a_closed_pipe_raises_for_main(monkeypatch):
     class Closed(io.StringIO):
         def write(self, text):

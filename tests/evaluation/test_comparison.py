@@ -120,7 +120,9 @@ def test_report_shows_all_methods_and_the_machine(measured):
 
 
 def result(ids, seconds=1.0) -> Result:
-    return Result("", ids, [5, 6, 7], "length", Stats(len(ids), 0, 0, (), len(ids), 0.0, seconds, 0.0))
+    return Result(
+        "", ids, [5, 6, 7], "length", Stats(len(ids), 0, 0, (), len(ids), 0.0, seconds, 0.0), [False] * len(ids)
+    )
 
 
 def test_a_difference_is_reported_with_its_place_and_logit_margin(target):
