@@ -1,6 +1,4 @@
-"""Speculative decoding for JAX: every published way to draft, one way to verify, and the target's
-own output.
-"""
+"""Speculative decoding for JAX: many ways to draft, one way to verify, the target's own output."""
 
 from . import drafters
 from .checkpoints.heads import load_drafter, save_head
@@ -27,8 +25,8 @@ from .verify import Verdict, accept
 __version__ = "0.1.0"
 
 __all__ = [
-    "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Generator", "Head", "LanguageModel", "Model",
-    "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams", "SpecjaxError", "Stats", "Tree",
-    "Verdict", "accept", "drafters", "embedded", "generate", "load", "load_drafter", "make_mesh", "make_requests", "prefill",
-    "run", "save", "save_head", "step",
+    "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Generator", "Head",
+    "LanguageModel", "Model", "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams",
+    "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "drafters", "embedded", "generate", "load", "load_drafter",
+    "make_mesh", "make_requests", "prefill", "run", "save", "save_head", "step",
 ]  # fmt: skip

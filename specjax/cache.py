@@ -1,9 +1,9 @@
 """The key/value cache, the rows that are not yet in it, and the only functions that write it.
 
 Rows of the batch are left-aligned, and each has a length of its own. A forward reads the cache and
-never writes it: it returns the key/value rows of the nodes it scored. After acceptance ``commit``
-writes the rows of the accepted path, once per layer. Positions from ``length`` on are void:
-attention masks them, and later writes overwrite them.
+never writes it. It returns the keys and values of the nodes that it scored. After acceptance,
+``commit`` writes the keys and values of the accepted path into the cache of each layer. Positions
+from ``length`` on are void: attention masks them, and later writes overwrite them.
 """
 
 import jax
@@ -29,7 +29,7 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """T, the positions that the cache has room for."""
+        """T, the number of positions that the cache has room for."""
         return self.layers[0][0].shape[_POSITIONS]
 
     @property
@@ -38,7 +38,7 @@ class KVCache:
         return self.layers[0][0].dtype
 
     def blank_rows(self, nodes: int, skip: tuple[int, ...] = ()) -> "Rows":
-        """Zeros for the rows of ``nodes`` nodes in each layer; None for the layers in ``skip``."""
+        """Rows of zeros for ``nodes`` nodes in each layer, and None for the layers in ``skip``."""
         blank = lambda leaf: jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
         return Rows(tuple(None if i in skip else jax.tree.map(blank, pair) for i, pair in enumerate(self.layers)))
 
@@ -55,12 +55,13 @@ class Rows:
     layers: tuple
 
     def room(self, nodes: int) -> "Rows":
-        """These rows, followed by zeros for ``nodes`` more."""
+        """These rows, followed by rows of zeros for ``nodes`` more nodes."""
         return jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, nodes), (0, 0))), self)
 
     def put(self, layers: tuple, count: int, at) -> "Rows":
-        """These rows, with the newest ``count`` rows of ``layers`` (as a forward returns them)
-        written from ``at`` on.
+        """These rows, overwritten from place ``at`` on by the last ``count`` rows of ``layers``.
+
+        ``layers`` are the ``rows`` of an ``Output``.
         """
         newest = lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, _POSITIONS)
         return Rows(jax.tree.map(newest, self.layers, layers))
@@ -78,9 +79,10 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     """A cache without tokens.
 
     Args:
-      config: the model's; ``num_layers``, ``num_kv_heads`` and ``head_dim`` are read.
-      capacity: positions. Leave room for one path beyond the last token: ``dynamic_update_slice``
-        would clamp a write at the end, and overwrite the newest tokens.
+      config: the model's configuration; its ``num_layers``, ``num_kv_heads`` and ``head_dim`` set
+        the shapes.
+      capacity: positions of each row. Leave room for one path beyond the last token. Without that
+        room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
     shape = (batch, config.num_kv_heads, capacity, config.head_dim)
     layers = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_layers))
@@ -88,16 +90,16 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
 
 
 def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Array, *, valid: jax.Array) -> KVCache:
-    """Writes the rows of a path behind the committed ones and sets the new length.
+    """Writes the keys and values of a path after the committed ones, and sets the new length.
 
-    The write must depend on the forward that read the cache, or else XLA:CPU copies every cache in
-    every round. ``valid`` is that dependence, and therefore has no default. Rows where it is false
-    are void and are overwritten.
+    The write must depend on the forward that read the cache. Otherwise XLA:CPU copies every cache
+    in every round. ``valid`` carries this dependence, so it has no default. In rows of the batch
+    where ``valid`` is false, the write lands at position 0 and the content of the cache is void.
 
     Args:
       rows: for each layer keys and values [B, K, N, D], as a forward returns them.
-      path: int32 [B, P], the nodes whose rows are kept, in order. None keeps all N in their order
-        (a chain). Rows beyond the accepted part are written too; they lie beyond ``length``.
+      path: int32 [B, P], the nodes to keep, in order. None keeps all N nodes in their order (a
+        chain). Nodes beyond the accepted part are written too; they lie beyond ``length``.
       length: int32 [B], the new lengths. ``cache.length + P`` must not exceed the capacity.
       valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
@@ -110,13 +112,13 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
 
 
 def _write(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
-    """Writes one slice per batch row, in a loop.
+    """Writes one slice for each row of the batch, in a loop.
 
-    A vectorised write becomes a scatter, for which XLA copies the cache.
+    A vectorised write would become a scatter, and XLA copies the cache for a scatter.
     """
 
     def write_row(b, leaf):
-        # The compiler of libtpu 0.0.42.1 fails where it fuses this slice into the write.
+        # Without the barrier the compiler of libtpu 0.0.42.1 fuses this slice into the write and fails.
         new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
         return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
 

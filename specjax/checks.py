@@ -1,4 +1,4 @@
-"""Checks of values that users give. They run on the host, before anything is loaded or compiled."""
+"""Checks of values that users give, on the host, before anything is loaded or compiled."""
 
 import json
 
@@ -7,21 +7,21 @@ import numpy as np
 from .errors import RequestError, SpecjaxError
 
 LARGEST = 2**31 - 1
-"""The upper bound of a number that has no other: the largest int32."""
+"""The upper bound of numbers that have no tighter bound: the largest int32."""
 
 DEEPEST = 100
-"""Levels of lists and objects in the deepest JSON text that is read."""
+"""The most levels of nested lists and objects in a JSON text."""
 
 
 def per_row(name: str, value, batch: int, dtype, least=0, most=LARGEST, above: bool = False) -> np.ndarray:
-    """The array [batch] of ``value``, which is one number or a list with one number for each row.
+    """``value`` as an array [batch]; it is one number, or a list with one number for each row.
 
     Args:
       name: the option's name in messages.
-      least, most: bounds; both are allowed values, except that ``above`` excludes the lower one.
+      least, most: bounds. Both are allowed values; with ``above`` the lower one is not.
 
-    Raises RequestError for booleans, text, NaN, fractions where ``dtype`` is an integer type,
-    numbers out of bounds and lists of another length.
+    Raises RequestError for booleans, text, NaN, numbers out of bounds, lists of another length, and
+    for fractions if ``dtype`` is an integer type.
     """
     kinds = "iu" if np.issubdtype(dtype, np.integer) else "iuf"
     try:
@@ -52,7 +52,7 @@ def _within(array: np.ndarray, least, most, above: bool) -> bool:
 
 
 def whole(name: str, value, least: int = 1, most: int = LARGEST) -> int:
-    """``value`` as a whole number from ``least`` to ``most``. Raises RequestError that names it."""
+    """``value`` as a whole number. Raises RequestError unless it is from ``least`` to ``most``."""
     if isinstance(value, list | tuple) or getattr(value, "ndim", 0):
         raise RequestError(f"{name} must be one whole number, not {shorten(value)}")
     return int(per_row(name, value, 1, np.int64, least, most)[0])
@@ -67,8 +67,8 @@ def shorten(value, longest: int = 60) -> str:
 def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = RequestError):
     """The value of a JSON text.
 
-    Raises ``error``, with ``name`` first, for a text that is not JSON or nests more than
-    ``DEEPEST`` levels.
+    Raises ``error`` if the text is not JSON or nests more than ``DEEPEST`` levels. The message
+    begins with ``name``.
     """
     try:
         value = json.loads(text)
@@ -83,13 +83,9 @@ def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = Request
 
 
 def _depth(value) -> int:
-    """Levels of lists and objects, counted without recursion."""
+    """Levels of nested lists and objects, counted without recursion."""
+    items = lambda value: value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     depth, level = 0, [value]
-    while level := [
-        item
-        for outer in level
-        if isinstance(outer, (dict, list))
-        for item in (outer.values() if isinstance(outer, dict) else outer)
-    ]:
+    while level := [item for outer in level for item in items(outer)]:
         depth += 1
     return depth

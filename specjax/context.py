@@ -1,9 +1,8 @@
-"""The history of each scored node: the prompt, the text emitted so far, and the node's path in the
-tree.
+"""The history of each scored node: the prompt, the emitted text and the node's path in the tree.
 
-Options that look back (penalties, ``min_new_tokens``, constraints, a user's own processors) read it
-here. A node deep in a tree is thus treated exactly as plain decoding treats it after the same
-tokens.
+Some options look back: penalties, ``min_new_tokens``, constraints, a user's own processors. They
+read the history here and nowhere else. A node deep in a tree is therefore treated exactly as plain
+decoding treats the same tokens.
 """
 
 import jax
@@ -22,11 +21,12 @@ class Context:
       prompt_length: int32 [B], tokens of the prompt.
       length: int32 [B], tokens of the text up to the root, prompt and root included.
       limit: int32 [B], the number of tokens at which the row ends.
-      stop_ids: int32 [B, n], tokens that end the row; -1 matches none.
+      stop_ids: int32 [B, n], tokens that end the row; -1 matches no token.
       nodes: int32 [B, M], tokens of the tree.
-      path: bool [B, N, M], the nodes between the root (excluded) and node i (included).
-      states: int32 [B, N], the state of the row's constraint after each node; -1 where the path
-        broke it.
+      path: bool [B, N, M], for each node i the nodes on its path: the root is excluded, node i
+        included.
+      states: int32 [B, N], the state of the row's constraint after each node; -1 if the path has
+        broken the constraint.
     """
 
     tokens: jax.Array
@@ -40,26 +40,24 @@ class Context:
 
     @property
     def generated(self) -> jax.Array:
-        """Int32 [B, N], new tokens up to each node, the node included."""
+        """Int32 [B, N], the number of new tokens up to each node, the node included."""
         return (self.length - self.prompt_length)[:, None] + self.path.sum(-1)
 
     def counts(self, vocab_size: int) -> jax.Array:
-        """Float32 [B, N, V], how often each token was generated up to node i.
-
-        The prompt does not count.
-        """
+        """Float32 [B, N, V], how often each token occurs up to each node, not counting the prompt."""
         place = jnp.arange(self.tokens.shape[1])
         new = (place >= self.prompt_length[:, None]) & (place < self.length[:, None])
         return _histogram(self.tokens, new, vocab_size)[:, None] + self._on_path(vocab_size)
 
     def seen(self, vocab_size: int) -> jax.Array:
-        """Bool [B, N, V], whether each token occurs up to node i, in the prompt or after it."""
+        """Bool [B, N, V], whether each token occurs up to each node, in the prompt or after it."""
         text = jnp.arange(self.tokens.shape[1]) < self.length[:, None]
         return (_histogram(self.tokens, text, vocab_size)[:, None] + self._on_path(vocab_size)) > 0
 
     def last(self, k: int) -> jax.Array:
-        """Int32 [B, N, k], the newest k tokens up to each node, the newest last; -1 before the text
-        begins.
+        """Int32 [B, N, k], the last k tokens up to each node, in order.
+
+        -1 stands at places before the beginning of the text.
         """
         M = self.nodes.shape[1]
         depth = self.path.sum(-1)[..., None]
@@ -68,34 +66,29 @@ class Context:
         node = jnp.take_along_axis(on_path, jnp.broadcast_to(jnp.maximum(M - 1 - back, 0), (*depth.shape[:2], k)), -1)
         drafted = jnp.take_along_axis(self.nodes[:, None], jnp.maximum(node, 0), -1)
         place = self.length[:, None, None] - 1 - (back - depth)
-        text = jnp.take_along_axis(
-            self.tokens[:, None], jnp.maximum(jnp.minimum(place, self.tokens.shape[1] - 1), 0), -1
-        )
+        inside = jnp.maximum(jnp.minimum(place, self.tokens.shape[1] - 1), 0)
+        text = jnp.take_along_axis(self.tokens[:, None], inside, -1)
         return jnp.where(back < depth, drafted, jnp.where(place >= 0, text, -1))
 
     def _on_path(self, vocab_size: int) -> jax.Array:
-        """Float32 [B, N, V], how often each token lies on the path to node i."""
+        """Float32 [B, N, V], how often each token lies on the path to each node."""
         rows = jnp.arange(self.nodes.shape[0])[:, None, None]
         nodes = jnp.arange(self.path.shape[1])[None, :, None]
-        return (
-            jnp.zeros((*self.path.shape[:2], vocab_size))
-            .at[rows, nodes, self.nodes[:, None]]
-            .add(jnp.float32(self.path))
-        )
+        counts = jnp.zeros((*self.path.shape[:2], vocab_size))
+        return counts.at[rows, nodes, self.nodes[:, None]].add(jnp.float32(self.path))
 
 
 def advance(automaton, state: jax.Array, token: jax.Array) -> jax.Array:
-    """The state after ``token``, int32 of one shape; -1 where the token breaks the constraint, and
-    from then on.
+    """The automaton's state after ``token``, or -1 from the first token that breaks the constraint.
+
+    ``state``, ``token`` and the result are int32 of one shape.
     """
     following = automaton.next[jnp.maximum(state, 0), automaton.classes[token]]
     return jnp.where(state < 0, -1, following)
 
 
 def advance_along(automaton, start: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Int32 [B, P], the states after each of ``tokens`` [B, P]; ``start`` [B] is the state before
-    them.
-    """
+    """Int32 [B, P], the states after each of ``tokens`` [B, P], from the states ``start`` [B]."""
 
     def follow(state, token):
         state = advance(automaton, state, token)
@@ -105,12 +98,13 @@ def advance_along(automaton, start: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def advance_tree(automaton, start: jax.Array, tree: Tree) -> jax.Array:
-    """Int32 [B, N], the states after each node of a batched tree; ``start`` [B] is the state after
-    the root.
+    """Int32 [B, N], the states after each node of a batched tree.
+
+    ``start``: int32 [B], the states after the root.
     """
     root = jnp.broadcast_to(start[:, None], tree.tokens.shape)
 
-    def descend(_, states):  # after d iterations the states down to depth d are right
+    def descend(_, states):  # after d iterations the states are right down to depth d
         following = advance(automaton, jnp.take_along_axis(states, tree.parent, 1), tree.tokens)
         return jnp.where(jnp.arange(tree.tokens.shape[1]) == 0, root, following)
 
@@ -118,8 +112,6 @@ def advance_tree(automaton, start: jax.Array, tree: Tree) -> jax.Array:
 
 
 def _histogram(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.Array:
-    """Float32 [B, V], how often each token occurs in tokens [B, T], counted where bool [B, T] says
-    so.
-    """
+    """Float32 [B, V], how often each token occurs in ``tokens`` [B, T] at places ``counted``."""
     rows = jnp.arange(tokens.shape[0])[:, None]
     return jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].add(jnp.float32(counted))

@@ -1,10 +1,10 @@
 """The round and the loop: propose a tree, score it in one forward, accept a path, commit it.
 
 Invariants:
-  The root, a row's newest token ``tokens[b, cache.length[b]]``, is never in the cache.
-  The target computed each of the ``cache.length`` committed tokens on those before it.
+  The root is a row's newest token, ``tokens[b, cache.length[b]]``. It is never in the cache.
+  The cache holds the target's keys and values of the ``cache.length`` tokens before the root.
   A finished row commits nothing.
-  The tokens of a row depend neither on its neighbours nor on how rounds are chunked.
+  The tokens of a row depend neither on its neighbours nor on how many rounds one call runs.
 
 Functions are pure. ``drafter`` and ``rule`` are static, ``target`` and ``draft`` are pytrees.
 """
@@ -33,15 +33,15 @@ from .verify import Verdict, accept
 
 @struct.dataclass
 class Round:
-    """A round before anything is written.
+    """The results of a round, before any of them is written.
 
     Attributes:
       tree: the proposed tree.
       drafted: the drafter's state between ``propose`` and ``commit``.
       scored: the target's output for every node.
       p: float32 [B, N, V], the target's distribution after each node.
-      verdict: the rule's verdict, before it is cut where the row ends.
-      failed: bool [B], whether logits are NaN, now or before.
+      verdict: the rule's verdict, before it is cut at the row's end.
+      failed: bool [B], whether the row has failed in this round or before, see ``has_failed``.
     """
 
     tree: Tree
@@ -56,18 +56,18 @@ class Round:
 def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable) -> DecodeState:
     """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens.
 
-    A drafter with several draft lengths has a round compiled for each, and chooses one of them.
+    For a drafter with several draft lengths, one round is compiled for each, and one of them runs.
     """
 
-    def play(state, drafter):
+    def do_round(state, drafter):
         found = propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
         return commit(target, draft, state, found, drafter=drafter)
 
     if len(drafter.lengths) < 2:
-        return play(state, drafter)
+        return do_round(state, drafter)
     chosen = drafter.choose(state)
     for i, length in enumerate(drafter.lengths):
-        state = run_if(chosen == i, partial(play, drafter=drafter.at_length(length)), state)
+        state = run_if(chosen == i, partial(do_round, drafter=drafter.at_length(length)), state)
     return state
 
 
@@ -89,7 +89,7 @@ def propose_and_accept(target: Model, draft, state: DecodeState, *, drafter: Dra
 @own_settings()
 @jax.named_scope("commit")
 def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: Drafter) -> DecodeState:
-    """The second half: cuts the path where the row ends, and writes it to cache and text."""
+    """The second half: cuts the path at the row's end, and writes it to the cache and the text."""
     tree, scored = found.tree, found.scored
     verdict, emission = cut_at_end(state, tree, found.verdict, found.failed)
     path = None if tree.is_chain else verdict.path
@@ -113,7 +113,7 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
 
 @own_settings()
 def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, rule: Callable) -> DecodeState:
-    """Rounds on the device until all rows are done or ``state.round`` is ``until``. Donate ``state``."""
+    """Runs rounds until all rows are done or ``state.round`` is ``until``. Donate ``state``."""
 
     def is_unfinished(state):
         return jnp.any(~state.done) & (state.round < until)
@@ -124,7 +124,7 @@ def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, ru
 def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), computed: tuple | None = None) -> Output:
     """The target's output, logits included, for every node of a batched tree, leaves [B, N, ...].
 
-    ``computed``: the first layers, where the drafter has run them already; see ``Model``.
+    ``computed``: results of the first layers, if the drafter has run them already; see ``Model``.
     """
     mask = jax.vmap(ancestors)(tree)
     positions = state.cache.length[:, None] + mask.sum(-1) - 1
@@ -133,7 +133,7 @@ def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), compu
 
 
 def round_keys(state: DecodeState, places: int) -> tuple[jax.Array, jax.Array]:
-    """Keys [B] for proposing and [B, places] for accepting, by the places of the text they decide."""
+    """Keys [B] for proposing and [B, places] for accepting, derived from places of the text."""
 
     def of_row(key, n):
         propose, accept = jax.random.split(key)
@@ -143,8 +143,8 @@ def round_keys(state: DecodeState, places: int) -> tuple[jax.Array, jax.Array]:
 
 
 def run_if(wanted: jax.Array, function: Callable, carry):
-    """``function(carry)`` if ``wanted``, a scalar bool, else ``carry``, by a loop of one iteration.
+    """``function(carry)`` if the scalar bool ``wanted`` is true, else ``carry``.
 
-    ``lax.cond`` means the same, but XLA:CPU copies every cache that passes through its branches.
+    A loop of at most one iteration replaces ``lax.cond``, whose branches copy caches on XLA:CPU.
     """
     return lax.while_loop(lambda loop: loop[0], lambda loop: (jnp.bool(False), function(loop[1])), (wanted, carry))[1]

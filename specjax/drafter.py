@@ -1,6 +1,6 @@
 """The base class of drafting methods.
 
-A new method is a file in ``drafters/`` with a subclass, and a line in ``METHODS``.
+To add a method, write a file in ``drafters/`` with a subclass, and add a line to ``METHODS``.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ class Models:
     """The method drafts with language models.
 
     Attributes:
-      least: how many it needs.
-      most: how many it can use; None for any number. A method that can use more than one gets a
-        tuple as ``draft``.
+      least: the number of models that it needs.
+      most: the number of models that it can use; None for any number. If it can use more than one,
+        it gets a tuple as ``draft``.
     """
 
     least: int = 1
@@ -38,7 +38,7 @@ class Models:
 class TrainedHead:
     """The method drafts with a trained head of one ``kind``, see ``heads``.
 
-    Its field ``head`` is the head's configuration.
+    The method's field ``head`` is the head's configuration.
     """
 
     kind: str
@@ -46,16 +46,16 @@ class TrainedHead:
 
 @dataclasses.dataclass(frozen=True)
 class Drafter:
-    """Static options of a method, and pure functions. Hashable.
+    """A drafting method: its options as static fields, and pure functions. Hashable.
 
-    ``propose`` and ``depth`` must be written. A method that keeps something between rounds also
-    writes ``init`` and ``commit``. Every other member has a default that suits a method without the
-    ability it describes.
+    A subclass must define ``propose`` and ``depth``. A method that keeps a state between rounds
+    also defines ``init`` and ``commit``. All other members have defaults: they describe a method
+    without the feature in question.
 
     Attributes:
-      needs: what the method drafts with.
-      can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may sit
-        out any round. ``Switch`` and ``Adaptive`` take such methods only.
+      needs: the models or the head that the method drafts with.
+      can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may skip
+        any round. ``Switch`` and ``Adaptive`` accept such methods only.
     """
 
     needs: ClassVar[Nothing | Models | TrainedHead] = Nothing()
@@ -68,12 +68,12 @@ class Drafter:
 
     @property
     def drawn(self) -> Drawn:
-        """How the proposed tokens are drawn from the q of their tree."""
+        """How the method draws its tokens from the q of the tree; CHOSEN if it does not draw."""
         return Drawn.CHOSEN
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """Layers of the target whose inputs the method reads in ``Output.taps``."""
+        """The layers of the target whose inputs the method reads, as ``Output.taps``."""
         return ()
 
     def init(
@@ -83,39 +83,37 @@ class Drafter:
 
         Args:
           tokens, lengths: int32 [B, T] and [B], the prompts.
-          taps: float32 [B, T, E] for each of ``self.taps``, of all tokens of the prompt but the
-            last.
+          taps: float32 [B, T, E] for each of ``self.taps``. The last token of a prompt has none.
           chunk, dtype: see ``prefill``.
         """
         return ()
 
     def propose(self, target: Model, draft, state: DecodeState, key: jax.Array) -> tuple[Tree, Any]:
-        """A batched tree below ``state.root``, and the state that ``commit`` will find in
-        ``state.drafter``.
+        """A batched tree below ``state.root``, and the method's state for ``commit``.
 
-        ``key``: typed keys [B].
+        ``commit`` finds that state in ``state.drafter``. ``key``: typed keys [B].
         """
         raise TypeError(f"{type(self).__name__} must define propose")
 
     def commit(self, target: Model, draft, state: DecodeState, tree: Tree, scored: Output, verdict: Verdict) -> Any:
         """The method's state for the next round.
 
-        ``state`` is that before the verdict: its cache is not yet longer.
+        ``state`` is the batch before this round's commit: its cache does not hold the path yet.
         """
         return ()
 
     def computed_layers(self, drafted) -> tuple | None:
-        """The nodes' first layers, where ``propose`` has run them on the target already; see
-        ``Model``.
+        """Results of the target's first layers for the nodes, if ``propose`` has run these layers.
 
-        ``drafted`` is the state that ``propose`` returned.
+        ``drafted`` is the state that ``propose`` returned. ``Model`` describes the results.
         """
         return None
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Draft lengths, ascending, of which ``choose`` picks one for each round; empty for a
-        method with one length.
+        """The draft lengths, ascending, of which ``choose`` picks one for each round.
+
+        Empty for a method with one length.
         """
         return ()
 
@@ -124,31 +122,30 @@ class Drafter:
         raise TypeError(f"{type(self).__name__} has lengths and must define choose")
 
     def at_length(self, length: int) -> "Drafter":
-        """The method with a draft of ``length`` tokens, one of ``lengths``."""
+        """The same method, restricted to drafts of ``length`` tokens, one of ``lengths``."""
         return self
 
     def catch_up(self, draft, state: DecodeState) -> Any:
-        """The method's state after it has read the tokens of rounds that it sat out.
+        """The method's state after it has read the tokens of the rounds that it skipped.
 
         ``Switch``, ``Adaptive`` and ``Merged`` call this before ``propose``, because they may skip
-        the method in a round or keep less of its proposal than was accepted.
+        the method in a round, or tell it that fewer of its tokens were accepted.
         """
         return state.drafter
 
     def check(self, config: ModelConfig) -> None:
-        """Raises RequestError where the options do not fit a target of this configuration."""
+        """Raises RequestError if the options do not fit a target with this configuration."""
 
     def parameters(self, draft, vocab_size: int) -> Any:
-        """What the functions take as ``draft``, made once on the host: by default the draft's
-        module.
+        """The pytree that the other functions take as ``draft``, made on the host.
 
-        Raises RequestError for a file that cannot be used.
+        By default it is the draft's module. Raises RequestError for a file that cannot be used.
         """
         return draft
 
     def remember(self, parameters, texts: list[list[int]]) -> Any:
-        """The parameters after requests whose prompts and answers were ``texts``.
+        """The parameters, updated on the host with ``texts``, the token ids of finished requests.
 
-        On the host, between calls.
+        Each text is a prompt and its answer.
         """
         return parameters

@@ -1,4 +1,4 @@
-"""Where a row ends: at a stop token, a complete stop string, its limit, or a failure."""
+"""The end of a row: a stop token, a complete stop string, the row's limit, or a failure."""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ from .verify import Verdict
 
 @struct.dataclass
 class Emission:
-    """The tokens that a round emits, P = ``tree.max_depth + 1``.
+    """The tokens that a round emits. P is ``tree.max_depth + 1``.
 
     Attributes:
-      tokens: int32 [B, P], of which the first ``verdict.length`` count.
-      from_draft: bool [B, P], which of the tokens that count are accepted drafts.
+      tokens: int32 [B, P]. The first ``verdict.length`` are emitted, the rest are void.
+      from_draft: bool [B, P], whether each token is an accepted draft; false for void tokens.
       done: bool [B], whether the row has ended.
       constraint_state, stop_state: int32 [B], the states of both automata after the newest token.
     """
@@ -29,13 +29,14 @@ class Emission:
 
 
 def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Array) -> tuple[Verdict, Emission]:
-    """Cuts a verdict after the first token that ends the row, and at the row's limit. A finished
-    row keeps nothing.
+    """Cuts a verdict after the first token that ends the row, and at the row's limit.
+
+    A finished row keeps nothing.
 
     Args:
-      failed: bool [B], rows whose logits are NaN. They end without a token.
+      failed: bool [B], the rows that failed, see ``has_failed``. They end without a token.
 
-    Returns the verdict, whose bonus token is the last token that is kept, and the emission.
+    Returns the verdict, with the last token that is kept as its bonus token, and the emission.
     """
     options, place = state.request, jnp.arange(verdict.path.shape[1])
     drafted = jnp.take_along_axis(tree.tokens, jnp.roll(verdict.path, -1, 1), 1)
@@ -67,8 +68,9 @@ def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Arr
 
 
 def has_failed(logits: jax.Array, p: jax.Array, verdict: Verdict) -> jax.Array:
-    """Bool [B]: the logits [B, N, V] are NaN, or the options leave no token at the root or at the
-    end of the path.
+    """Bool [B], whether logits [B, N, V] are NaN or the options allow no token.
+
+    The second case is tested at the root and at the end of the path only.
     """
     nodes = jnp.stack([jnp.zeros_like(verdict.length), verdict.path[:, -1]], 1)
     impossible = jnp.isnan(jnp.take_along_axis(p, nodes[..., None], 1)).any((1, 2))
@@ -76,8 +78,6 @@ def has_failed(logits: jax.Array, p: jax.Array, verdict: Verdict) -> jax.Array:
 
 
 def _last(values: jax.Array, length: jax.Array, otherwise: jax.Array) -> jax.Array:
-    """The value [B] at ``length - 1`` of ``values`` [B, P]; ``otherwise`` [B] where the length is
-    0.
-    """
+    """``values[b, length[b] - 1]`` for each row b, or ``otherwise[b]`` if the length is 0."""
     last = jnp.take_along_axis(values, jnp.maximum(length - 1, 0)[:, None], 1)[:, 0]
     return jnp.where(length > 0, last, otherwise)

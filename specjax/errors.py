@@ -1,33 +1,33 @@
-"""What specjax raises.
+"""The errors that specjax raises.
 
-Every message is one line that names the problem and the mend; the command line prints it and exits
-with its ``exit_code``.
+Every message is one line that names the problem and the mend. The command line prints the message
+and exits with the error's ``exit_code``.
 """
 
 
 class SpecjaxError(ValueError):
-    """Base of all errors that a user can cause and mend."""
+    """The base class of all errors that a user can cause and mend."""
 
     exit_code = 2
 
 
 class ConfigError(SpecjaxError):
-    """A model configuration that specjax does not support, named by its option."""
+    """A model configuration has an option that specjax does not support."""
 
 
 class CheckpointError(SpecjaxError):
-    """Weights or tokenizer files that are missing, damaged or do not fit their configuration."""
+    """Weights or tokenizer files are missing or damaged, or do not fit their configuration."""
 
 
 class StorageError(CheckpointError):
-    """A disk that took no more while something was written to it."""
+    """The disk is full."""
 
     exit_code = 1
 
 
 class RequestError(SpecjaxError):
-    """An option, prompt or combination of models that cannot be decoded."""
+    """An option, a prompt or a combination of models cannot be decoded."""
 
 
 class NumericsError(SpecjaxError):
-    """The model produced NaN where probabilities were needed."""
+    """The model produced NaN instead of probabilities, or the options allowed no token."""

@@ -1,4 +1,4 @@
-"""Text in, text and statistics out: what most users call."""
+"""Text in, text and statistics out: the interface that most users call."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -29,28 +29,29 @@ Prompt = str | Sequence[int]
 
 
 class Generator:
-    """Decodes prompts with one method. Holds compiled programs, and texts for a drafter that
-    remembers them.
+    """Decodes prompts with one method.
+
+    A generator keeps its compiled programs, and for some methods the texts of earlier calls.
 
     Args:
       target: the model whose output is wanted, or its name.
       method: one of ``drafters.METHODS``, or a list of methods that draft chains, between which
-        each row switches. By default "draft_model" for one draft, "merged" for several, a head's
-        own method for a trained head, else "none".
-      draft: for methods that draft with a second model or a head: a name, directory, hub id or
-        loaded model, or a list of them. A method with one draft uses the first. A draft model may
-        have another vocabulary, see ``requests.shared_vocabulary``. Where the method needs a head
-        and none is given, it is the head that comes with an embedded target.
-      rule: acceptance rule, see ``verify``; "auto" is the best lossless rule.
+        each row switches. The default depends on ``draft``: "draft_model" for one model, "merged"
+        for several, the head's own method for a trained head, "none" without a draft.
+      draft: the draft of a method that needs a second model or a head: a name, a directory, a hub
+        id, a loaded model, or a list of them. A method with one draft uses the first of a list. A
+        draft model may have another vocabulary, see ``requests.shared_vocabulary``. If a method
+        needs a head and none is given, the embedded target's own head is used.
+      rule: the acceptance rule, see ``verify``; "auto" is the best lossless rule.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
-      processors: pure functions ``(logits [B, N, V], Context) -> logits``, compiled into the
-        pipeline after all built-in options but before temperature; ``context.Context`` says what
-        they may read.
+      processors: pure functions ``(logits [B, N, V], Context) -> logits``. They are compiled into
+        the pipeline, after all built-in options and before temperature. ``context.Context`` lists
+        the history that they may read.
       drafting: options of the method, such as num_speculative_tokens, prompt_lookup_max or tree;
         see its class in ``drafters``.
 
-    Raises RequestError for options that do not fit or belong to another method, before anything is
-    compiled.
+    Raises RequestError, before anything is compiled, for options that do not fit or belong to
+    another method.
     """
 
     def __init__(
@@ -106,15 +107,17 @@ class Generator:
         """Continues a prompt (a string, or token ids), or a list of prompts as one ragged batch.
 
         Args:
-          messages: instead of prompts a conversation, [{"role": "user", "content": "..."}, ...], or
-            a list of conversations. The tokenizer's chat template makes the prompt, and its
-            end-of-turn token ends the answer.
-          options: those of ``requests.options.Options``: max_new_tokens, temperature, seed, stop,
-            regex and others.
+          messages: a conversation instead of prompts, [{"role": "user", "content": "..."}, ...], or
+            a list of conversations. The tokenizer's chat template turns it into a prompt, and the
+            template's end-of-turn token ends the answer.
+          options: the fields of ``requests.options.Options``: max_new_tokens, temperature, seed,
+            stop, regex and others.
 
-        Returns a Result for one prompt, and a list of them for a list or for several samples
-        (``n``): the samples of a prompt follow one another. Raises RequestError for bad input
-        before any compilation, and NumericsError where the model produces NaN.
+        Returns a Result for one prompt. For a list of prompts, or several samples (``n``), it
+        returns a list of Results, in which the samples of a prompt follow one another.
+
+        Raises RequestError for bad input before any compilation, and NumericsError if the model
+        produces NaN.
         """
         decoding = self.start(prompts, messages=messages, **options)
         single = is_single(prompts) if messages is None else is_conversation(messages)
@@ -124,10 +127,10 @@ class Generator:
         return results[0] if single and len(results) == 1 else results
 
     def stream(self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options) -> Iterator[str]:
-        """Yields the text of one prompt as it grows, every few ``rounds``.
+        """Yields the new text of one prompt piece by piece, after every ``rounds`` rounds.
 
-        Text that was yielded is final. The iterator's return value is the Result. Arguments are
-        those of a call; errors too.
+        Yielded text is final. The return value of the iterator is the Result. Arguments and errors
+        are those of a call.
         """
         shown = 0
         for result in self.stream_results(prompt, messages=messages, rounds=rounds, **options):
@@ -139,10 +142,11 @@ class Generator:
     def stream_results(
         self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options
     ) -> Iterator[Result]:
-        """Yields the Result of one prompt as it grows, every few ``rounds``; the last one is whole.
+        """Yields the Result so far of one prompt after every ``rounds`` rounds, the complete one last.
 
-        Each text begins with the one before it. Half a character waits for its other bytes, and the
-        possible beginning of a stop string for its rest.
+        Each text begins with the text of the Result before. An incomplete character is held back
+        until its last byte, and the possible beginning of a stop string until the string is
+        complete or ruled out.
         """
         single = is_single(prompt) if messages is None else is_conversation(messages)
         if not single or Options.of(options).n != 1:
@@ -162,12 +166,13 @@ class Generator:
         yield result
 
     def update(self, parameters) -> None:
-        """Goes on with other weights; nothing is compiled anew.
+        """Replaces the target's weights. Nothing is compiled anew.
 
         Args:
-          parameters: a model like the target's, or for a Flax module its state (``nnx.state``).
+          parameters: a model of the target's structure; or, for a Flax module, its state
+            (``nnx.state``).
 
-        Raises RequestError where structure, shapes or dtypes differ.
+        Raises RequestError if structure, shapes or dtypes differ.
         """
         model = parameters
         if isinstance(parameters, nnx.State):
@@ -178,12 +183,13 @@ class Generator:
 
     @property
     def draft(self) -> LanguageModel | Head | None:
-        """The first of ``drafts``."""
+        """The first of ``drafts``, or None."""
         return next(iter(self.drafts), None)
 
     def start(self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options) -> Decoding:
-        """Reads a prompt or a list of prompts, see ``__call__``; ``session.advance`` goes on from
-        there.
+        """Reads a prompt or a list of prompts, see ``__call__``.
+
+        ``session.advance`` then decodes the returned batch.
         """
         tokenizer, ends = self.target.tokenizer, ()
         if (prompts is None) == (messages is None):
@@ -221,13 +227,12 @@ def generate(
     processors: Sequence[Callable] = (),
     **options,
 ):
-    """Continues ``prompts``, or ``messages``, in one call; ``options`` are those of the method and
-    of a request.
+    """Continues ``prompts``, or ``messages``, in one call.
 
-    See ``Generator`` for the other arguments. It also takes ``assistant_model`` and
-    ``prompt_lookup_num_tokens`` of transformers, and the ``speculative_config`` of vLLM with
-    ``method``, ``model``, ``num_speculative_tokens``, ``prompt_lookup_max`` and
-    ``prompt_lookup_min``.
+    ``options`` are options of the method and of a request. ``assistant_model`` and
+    ``prompt_lookup_num_tokens`` have the meaning they have in transformers. ``speculative_config``
+    is vLLM's, with the keys ``method``, ``model``, ``num_speculative_tokens``,
+    ``prompt_lookup_max`` and ``prompt_lookup_min``. ``Generator`` describes the other arguments.
     """
     target = as_model(target)
     drafting = {name: options.pop(name) for name in all_options() if name in options}
@@ -242,14 +247,14 @@ def generate(
 
 
 def as_model(target: LanguageModel | str) -> LanguageModel:
-    """The language model, loaded if it is given by name."""
+    """The language model ``target``, loaded if it is a name."""
     return target if isinstance(target, LanguageModel) else load(target)
 
 
 def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
     """The drafts that a user gave, see ``Generator``.
 
-    Drafts given by name are loaded in the target's dtype.
+    A draft that is a name is loaded in the target's dtype.
     """
     return tuple(
         given if isinstance(given, LanguageModel | Head) else load_drafter(given, target) for given in as_list(draft)
@@ -257,10 +262,10 @@ def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...
 
 
 def as_list(draft) -> tuple:
-    """The drafts that a user gave, none, one or a list, as a tuple."""
+    """The drafts that a user gave as a tuple: None, one draft, or a list of them."""
     return () if draft is None else tuple(draft) if isinstance(draft, list | tuple) else (draft,)
 
 
 def _hashable(value):
-    """Lists, also inside lists, as tuples."""
+    """``value``, with lists replaced by tuples at every level."""
     return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Log-probabilities of the emitted tokens, written as they are emitted."""
+"""Log-probabilities of the emitted tokens, recorded round by round."""
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,14 @@ from jax import lax
 
 @struct.dataclass
 class Logprobs:
-    """Log-probabilities of the emitted tokens under the target alone, before any option (vLLM's
-    raw_logprobs).
+    """Log-probabilities of the emitted tokens under the target, before any option is applied.
+
+    vLLM calls them raw_logprobs.
 
     Attributes:
-      chosen: float32 [B, T], the log-probability of the token in the same place of
+      chosen: float32 [B, T], the log-probability of the token at the same place of
         ``DecodeState.tokens``; 0 in the prompt.
-      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens of each place and their
+      top_ids, top: int32 and float32 [B, T, n], the n likeliest tokens at each place and their
         log-probabilities.
     """
 
@@ -24,17 +25,18 @@ class Logprobs:
 
 
 def empty_logprobs(B: int, T: int, n: int) -> Logprobs:
-    """Zeros for B rows of T places, with the n likeliest tokens of each place."""
+    """Log-probabilities for B rows of T places and n likeliest tokens at each, all zero."""
     return Logprobs(jnp.zeros((B, T)), jnp.zeros((B, T, n), jnp.int32), jnp.zeros((B, T, n)))
 
 
 def record(old: Logprobs, logits: jax.Array, path: jax.Array, emitted: jax.Array, start: jax.Array) -> Logprobs:
-    """``old`` with one round written from place ``start`` [B] on. Places after the last emitted
-    token are void.
+    """``old`` with the tokens of one round written from place ``start`` [B] on.
+
+    Places after the last emitted token are void.
 
     Args:
-      logits: [B, N, V], the target's logits after each node, before any option.
-      path, emitted: int32 [B, P], the nodes and the token emitted after each node.
+      logits: [B, N, V], the target's logits after each node, before any option is applied.
+      path, emitted: int32 [B, P], the accepted nodes, and the token emitted after each of them.
     """
     after = jax.nn.log_softmax(jnp.take_along_axis(logits.astype(jnp.float32), path[..., None], 1))
     chosen = jnp.take_along_axis(after, emitted[..., None], 2)[..., 0]

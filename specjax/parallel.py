@@ -1,4 +1,4 @@
-"""Meshes, and the one table that maps axes of parameters to axes of the mesh."""
+"""Meshes of devices, and the table that maps axes of parameters to axes of the mesh."""
 
 from contextlib import nullcontext
 
@@ -7,7 +7,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 RULES = {"heads": "model", "mlp": "model", "vocab": "model", "embed": None}
-"""From the logical axis of a parameter to the mesh axis that splits it; None replicates it."""
+"""For each logical axis of a parameter, the mesh axis that splits it; None replicates it."""
 
 _FREE = PartitionSpec.UNCONSTRAINED
 
@@ -15,71 +15,68 @@ _FREE = PartitionSpec.UNCONSTRAINED
 def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
     """A mesh of ``data * model * nodes`` devices.
 
-    Batch rows are split over ``data``, weights over ``model``, the nodes of token trees over
-    ``nodes``. Every device of the ``nodes`` axis holds all weights.
+    The axis ``data`` splits rows of the batch, ``model`` splits weights, and ``nodes`` splits the
+    nodes of token trees. Weights are replicated along ``nodes``.
     """
     return jax.make_mesh((data, model, nodes), ("data", "model", "nodes"), axis_types=(AxisType.Auto,) * 3)
 
 
 def mesh_of(array: jax.Array) -> Mesh | None:
-    """The mesh of ``array``, or None."""
+    """The mesh that ``array`` is placed on, or None."""
     placed = getattr(array, "sharding", None)
     return placed.mesh if isinstance(placed, NamedSharding) else None
 
 
 def use_mesh_of(array: jax.Array):
-    """The context in which functions are traced for the mesh of ``array``.
+    """A context in which functions are traced for the mesh of ``array``.
 
-    Without a mesh it changes nothing.
+    If ``array`` has no mesh, the context changes nothing.
     """
     mesh = mesh_of(array)
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def split_nodes(x: jax.Array) -> jax.Array:
-    """``x`` [B, N, ...] with N split over the mesh axis ``nodes`` (Lookahead parallelism, Fu et al.
-    2024, section 3.3).
+    """``x`` [B, N, ...] with N split over the mesh axis ``nodes``.
 
-    Every device then computes its own nodes, and gathers the keys and values they attend to.
-    Without that axis, or where its size does not divide N, ``x`` is unchanged.
+    Each device then computes its own nodes, and gathers the keys and values that they attend to
+    (lookahead parallelism, Fu et al. 2024, section 3.3). ``x`` is unchanged without that axis, or
+    if the size of the axis does not divide N.
     """
-    if x.shape[1] % _node_parts():
+    if x.shape[1] % _count_node_parts():
         return x
-    return _constrained(x, _FREE, "nodes", *[_FREE] * (x.ndim - 2))
+    return _constrain(x, _FREE, "nodes", *[_FREE] * (x.ndim - 2))
 
 
 def whole_nodes(tree):
-    """A pytree of arrays [B, ...] with no axis split but B.
+    """A pytree of arrays [B, ...] in which no axis but B is split.
 
-    Later computations may be split; this one is not.
+    The computation of these arrays is then not split either; later computations may be.
     """
-    return jax.tree.map(lambda x: _constrained(x, _FREE), tree)
+    return jax.tree.map(lambda x: _constrain(x, _FREE), tree)
 
 
 def nodes_are_split() -> bool:
     """Whether the mesh in use has a ``nodes`` axis of more than one device."""
-    return _node_parts() > 1
+    return _count_node_parts() > 1
 
 
-def _node_parts() -> int:
+def _count_node_parts() -> int:
     return jax.sharding.get_abstract_mesh().shape.get("nodes", 1)
 
 
-def _constrained(x: jax.Array, *spec) -> jax.Array:
+def _constrain(x: jax.Array, *spec) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec)) if nodes_are_split() else x
 
 
 def sharding(param: nnx.Param, mesh: Mesh | None):
-    """The sharding of a parameter: by ``RULES`` on a mesh, else the first device.
+    """The sharding of a parameter: on a mesh by ``RULES``, without a mesh on the first device.
 
-    An axis that does not divide is replicated.
+    An axis whose size the mesh does not divide is replicated.
     """
     if mesh is None:
         return jax.sharding.SingleDeviceSharding(jax.devices()[0])
     names = [RULES.get(axis) for axis in param.axes]
-    return NamedSharding(
-        mesh,
-        PartitionSpec(
-            *[name if name and size % mesh.shape[name] == 0 else None for name, size in zip(names, param.shape)]
-        ),
-    )
+    divides = lambda name, size: name is not None and size % mesh.shape[name] == 0
+    spec = PartitionSpec(*[name if divides(name, size) else None for name, size in zip(names, param.shape)])
+    return NamedSharding(mesh, spec)

@@ -1,4 +1,4 @@
-"""Reads prompts: requests become the state in which decoding begins."""
+"""Reading of prompts: requests become the state in which decoding begins."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +20,10 @@ from .state import DecodeState, RequestOptions
 from .stats import Counters
 
 _CHUNK = 256
-"""Tokens of a prompt that one forward reads, unless the caller says otherwise."""
+"""Tokens of a prompt that one forward reads, unless the caller sets ``chunk``."""
 
 _MISSED = 4
-"""Tokens that one forward of ``catch_up`` reads.
-
-The buffer has room for one path beyond the row's limit.
-"""
+"""Tokens that one forward of ``catch_up`` reads."""
 
 
 @struct.dataclass
@@ -34,10 +31,10 @@ class Requests:
     """A batch of B prompts and their options.
 
     Attributes:
-      tokens: int32 [B, T], prompts left-aligned. T is the capacity: at least ``max(limit) +
+      tokens: int32 [B, T], the prompts, left-aligned. T is the capacity: at least ``max(limit) +
         drafter.depth + 1``, and a multiple of the chunk.
       lengths: int32 [B], tokens in each prompt, at least 1.
-      options: what users asked of each row.
+      options: the options of each row.
     """
 
     tokens: jax.Array
@@ -56,14 +53,14 @@ def make_requests(
     capacity: int | None = None,
     **sampling,
 ) -> Requests:
-    """Requests from lists of token ids, with the smallest capacity that fits, rounded up to a power
-    of two.
+    """Requests from lists of token ids.
 
     Args:
-      drafter: how far its proposals reach beyond the last token decides the capacity.
+      drafter: the drafter that will decode them; the capacity has room for its longest path.
       temperature, seed, sampling: one value, or one for each prompt; see
         ``sampling.sampling_params``.
       stop_ids: tokens that end any row.
+      capacity: positions of each row; by default the smallest power of two that suffices.
 
     Raises RequestError for empty prompts, a capacity that is too small, or options out of range.
     """
@@ -98,12 +95,14 @@ def prefill(
 ) -> DecodeState:
     """Reads the prompts: all tokens but the last go into the cache, and the last becomes the root.
 
+    ``drafter``, ``dtype``, ``chunk`` and ``logprobs`` are static under ``jit``.
+
     Args:
-      draft: what the drafter's functions take as ``draft``; see ``Drafter.parameters``.
-      dtype: of the caches. Static, as are ``drafter``, ``chunk`` and ``logprobs``.
+      draft: the result of ``drafter.parameters``.
+      dtype: the type of keys and values in the caches.
       chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
-      logprobs: record this many of the likeliest tokens at each place; 0 records the emitted token
-        alone, None nothing.
+      logprobs: the number of likeliest tokens to record at each place. 0 records the emitted token
+        alone, None records nothing.
 
     Raises RequestError for keys of another implementation than "threefry2x32".
     """
@@ -138,8 +137,8 @@ def fill(
 ) -> tuple[KVCache, tuple, jax.Array]:
     """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
 
-    Returns the cache, the taps float32 [B, T, E] of those tokens, and bool [B]: whether all hidden
-    states are finite.
+    Returns the cache, the taps float32 [B, T, E] of these tokens, and bool [B], whether all their
+    hidden states are finite.
     """
     B, T = tokens.shape
     node = jnp.arange(chunk)
@@ -163,15 +162,14 @@ def fill(
 
 
 def catch_up(model: Model, cache: KVCache, tokens, length) -> KVCache:
-    """The cache with ``tokens[b, :length[b]]`` committed. A draft lacks the newest of them after
-    rounds it sat out.
+    """The cache with ``tokens[b, :length[b]]`` committed, after rounds that a draft skipped.
 
-    Reads a few tokens of all rows at a time until no row is behind: none where the draft took part
-    in the last round.
+    Each iteration reads ``_MISSED`` tokens of all rows, until no row is behind. No iteration runs
+    if the draft took part in the last round.
 
     Args:
-      tokens: int32 [B, T]. T leaves room for ``_MISSED`` tokens after those of a row that is
-        behind.
+      tokens: int32 [B, T]. The last iteration may write up to ``_MISSED - 1`` void positions after
+        ``length``; the path's room beyond the row's limit holds them.
       length: int32 [B], at least ``cache.length``.
     """
     node = jnp.arange(_MISSED)

@@ -12,7 +12,7 @@ from .stats import Stats, stats_of
 from .verify import LOSSY
 
 HALF = "\ufffd"
-"""The character that decoding gives for bytes that are no whole character."""
+"""The character that decoding puts in place of the bytes of an incomplete character."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,21 +20,21 @@ class Result:
     """One prompt's continuation.
 
     Attributes:
-      text: the new text; it ends before a stop string and before an end-of-text or end-of-turn token,
-        and leaves out special tokens.
-      token_ids: the new tokens, a final stop token included, up to the one that completes a stop
-        string.
+      text: the new text without special tokens. It ends before a stop string, and before an
+        end-of-text or end-of-turn token.
+      token_ids: the new tokens. The last one may be a stop token, or the token that completes a
+        stop string.
       prompt_token_ids: the prompt's tokens.
       finish_reason: "stop" at an end-of-text token, a stop token or a stop string; "length" at
         ``max_new_tokens`` or at the end of the context.
-      stats: the cost.
-      from_draft: for each of ``token_ids``, whether it is an accepted draft. The others are the
-        target's own.
+      stats: the cost of the request.
+      from_draft: for each of ``token_ids``, whether it is an accepted draft. The target drew the
+        other tokens.
       sample: the number of this sample of its prompt, from 0; see the option ``n``.
       stop_reason: the stop string or the id of ``stop_token_ids`` that ended the text, else None
         (as in vLLM).
-      logprobs: log-probability of each new token under the model alone, before any option; None if
-        not asked for.
+      logprobs: the log-probability of each new token under the model, before any option is applied;
+        None if it was not asked for.
       top_logprobs: for each new token {token id: log-probability} of the likeliest tokens.
     """
 
@@ -51,9 +51,9 @@ class Result:
 
 
 def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Result]:
-    """One Result for each row. Raises NumericsError where a row failed.
+    """One Result for each row. Raises NumericsError if a row failed.
 
-    ``rule``: name of the acceptance rule.
+    ``rule``: the name of the acceptance rule.
     """
     state, batch = decoding.state, decoding.batch
     times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
@@ -61,8 +61,8 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
     tokens, from_draft, lengths, failed, counters, logprobs = jax.device_get(device)
     if failed.any():
         raise NumericsError(
-            f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out every token; "
-            "check the weights, load the model with dtype='float32', or ease the options"
+            f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out "
+            "every token; check the weights, load the model with dtype='float32', or ease the options"
         )
     sampled = jax.device_get(batch.sampling.temperature) > 0
     results = []
@@ -70,7 +70,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
         place = slice(len(prompt), lengths[b] + 1)
         new = tokens[b, place].tolist()
         at_stop_id = bool(new) and new[-1] in batch.stop_ids[b]
-        at_own_id = at_stop_id and new[-1] in batch.extra_stops[b]  # an id that the user named is part of the text
+        at_own_id = at_stop_id and new[-1] in batch.extra_stops[b]  # a stop id of the user is part of the text
         shown = new[:-1] if at_stop_id and not at_own_id else new
         text = decode_continuation(target.tokenizer, target.config.vocab_size, prompt, shown)
         text, stop_string = _cut(text, shown, target, batch.stop_strings[b])
@@ -78,24 +78,14 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
         by_id = at_own_id and stop_string is None
         stats = stats_of(counters, b, len(new), *times, lossy=rule in LOSSY and bool(sampled[b]))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
-        results.append(
-            Result(
-                text,
-                new,
-                list(prompt),
-                reason,
-                stats,
-                from_draft[b, place].tolist(),
-                b % batch.samples,
-                stop,
-                *_logprobs(logprobs, b, place, batch.logprobs[b]),
-            )
-        )
+        sample, drafts = b % batch.samples, from_draft[b, place].tolist()
+        recorded = _logprobs(logprobs, b, place, batch.logprobs[b])
+        results.append(Result(text, new, list(prompt), reason, stats, drafts, sample, stop, *recorded))
     return results
 
 
 def settled_text(result: Result, target: LanguageModel, stop_strings: list[str]) -> str:
-    """The part of a growing text that no later token can change or cut."""
+    """The part of an unfinished result's text that later tokens can neither change nor cut."""
     text = result.text.rstrip(HALF)
     seen = _seen_text(result.token_ids, target).rstrip(HALF) if stop_strings else ""
     held = max((n for stop in stop_strings for n in range(1, len(stop)) if seen.endswith(stop[:n])), default=0)
@@ -103,8 +93,9 @@ def settled_text(result: Result, target: LanguageModel, stop_strings: list[str])
 
 
 def _cut(text: str, ids: list[int], target: LanguageModel, stop_strings: list[str]) -> tuple[str, str | None]:
-    """The text before the stop string that is complete first, and that string; of several the one
-    that begins first.
+    """The text before the stop string that is complete first, and that stop string or None.
+
+    If several stop strings are complete at the same place, the one that begins first wins.
     """
     seen = _seen_text(ids, target) if stop_strings else ""
     found = [(seen.find(stop) + len(stop), seen.find(stop), stop) for stop in stop_strings if stop in seen]
@@ -115,13 +106,13 @@ def _cut(text: str, ids: list[int], target: LanguageModel, stop_strings: list[st
 
 
 def _seen_text(ids: list[int], target: LanguageModel) -> str:
-    """The text in which the device looks for stop strings: the bytes of all tokens."""
+    """The text in which stop strings are searched: the bytes of all tokens, special ones too."""
     table = token_bytes(target.tokenizer, target.config.vocab_size)
     return b"".join(table[token] or b"" for token in ids).decode(errors="replace")
 
 
 def _logprobs(recorded, b: int, place: slice, wanted: int | None) -> tuple[list | None, list | None]:
-    """Log-probabilities of the tokens in ``place``, and the ``wanted`` likeliest of each."""
+    """Log-probabilities of the tokens in ``place``, and of the ``wanted`` likeliest ones there."""
     if wanted is None:
         return None, None
     pairs = zip(recorded.top_ids[b, place, :wanted].tolist(), recorded.top[b, place, :wanted].tolist())

@@ -1,10 +1,10 @@
-"""The one path from logits to probabilities, used by plain decoding, by drafters and by
-verification alike.
+"""The pipeline from logits to probabilities: plain decoding, drafters and acceptance all use it.
 
-Losslessness rests on p and q coming out of the same pipeline. Nothing else in specjax touches
-logits. Options are arrays over the batch, so that requests with different options share one
-compiled program. Order and meaning are those of transformers: logit bias and forbidden tokens,
-penalties, ``min_new_tokens``, constraint, the user's processors, temperature, top-k, top-p, min-p.
+Losslessness depends on p and q coming out of the same pipeline, so nothing else in specjax changes
+logits. Options are arrays over the batch: requests with different options share one compiled
+program. The options apply in the order of transformers and mean the same: logit bias and forbidden
+tokens, penalties, ``min_new_tokens``, constraint, the user's processors, temperature, top-k, top-p,
+min-p.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,14 @@ from .context import Context
 from .errors import RequestError
 
 KEYS = "threefry2x32"
-"""The implementation of all random keys. A vmapped draw of "rbg", the default on many TPU hosts,
-uses the first key of the batch for all rows; sampling would then be neither lossless nor
-independent of the batch.
+"""The implementation of all random keys.
+
+"rbg", the default on many TPU hosts, is unsuitable: a vmapped draw uses the first key of the batch
+for all rows. Sampling would be neither lossless nor independent of the batch.
 """
 
 _PIECE = 64
-"""Tokens of a piece in ``likeliest``."""
+"""The number of tokens in a piece of the vocabulary, see ``likeliest``."""
 
 
 @struct.dataclass
@@ -39,18 +40,18 @@ class SamplingParams:
         probability.
       min_p: float32 [B], in [0, 1]. Drops tokens less likely than this fraction of the likeliest.
         It applies after top-k and top-p, as in transformers; vLLM applies it before them.
-      repetition_penalty: float32 [B], above 0. Divides positive logits of tokens in prompt or
-        output, and multiplies negative ones; 1 changes nothing.
-      presence_penalty, frequency_penalty: float32 [B]. Subtracted from the logits of tokens in the
-        output, once or for each occurrence (OpenAI, vLLM; transformers has neither); 0 changes
-        nothing.
-      min_new_tokens: int32 [B]. Until then the tokens that would end the row are impossible. A stop
-        string may still end it, as in transformers; vLLM ignores stop strings too.
+      repetition_penalty: float32 [B], above 0. Divides positive logits of tokens in the prompt or
+        the output, and multiplies negative ones; 1 changes nothing.
+      presence_penalty: float32 [B]. Subtracted from the logits of all tokens that occur in the
+        output (OpenAI, vLLM; transformers lacks it); 0 changes nothing.
+      frequency_penalty: float32 [B]. The same, multiplied by the number of occurrences.
+      min_new_tokens: int32 [B]. While a row has fewer new tokens, the tokens that would end it are
+        impossible. A stop string may still end it, as in transformers; in vLLM it may not.
       bias: float32 [B, V] or [B, 1], added to the logits first; minus infinity forbids a token.
       constraint: the automaton of all rows' constraints, or None.
       start: int32 [B], each row's first state in ``constraint``.
-      processors: functions ``(logits [B, N, V], Context) -> logits`` that run after all of the
-        above. Static.
+      processors: functions ``(logits [B, N, V], Context) -> logits`` that run after all options but
+        temperature, top-k, top-p and min-p. Static.
     """
 
     temperature: jax.Array
@@ -68,8 +69,9 @@ class SamplingParams:
 
 
 def random_keys(seed, batch: int) -> jax.Array:
-    """Typed keys [batch] of the implementation ``KEYS`` from whole numbers: one seed for all rows,
-    or one for each.
+    """Typed keys [batch] of the implementation ``KEYS``.
+
+    ``seed`` is a whole number for all rows, or a list with one for each row.
     """
     seeds = np.broadcast_to(np.asarray(seed, np.uint32), batch)
     return _make_keys(jax.device_put(seeds))
@@ -96,10 +98,10 @@ def sampling_params(
     start=None,
     processors: tuple[Callable, ...] = (),
 ) -> SamplingParams:
-    """Options for ``batch`` rows. Each is one value for all rows, or a list with one value for each
-    row.
+    """Sampling options for ``batch`` rows.
 
-    Raises RequestError for a value out of range.
+    Each option is one value for all rows, or a list with one value for each row. ``SamplingParams``
+    describes them. Raises RequestError for a value out of range.
     """
     options = (
         per_row("temperature", temperature, batch, np.float32),
@@ -117,7 +119,7 @@ def sampling_params(
 
 
 def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:
-    """The processors.
+    """The processors, unchanged.
 
     Raises RequestError for a processor that changes shape or dtype of float32 logits [B, N, V].
     """
@@ -139,12 +141,13 @@ def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple
 
 
 def probabilities(logits: jax.Array, params: SamplingParams, context: Context | None = None) -> jax.Array:
-    """Distributions float32 [B, N, V] of logits [B, N, V] under the options; one-hot in greedy
-    rows.
+    """Distributions float32 [B, N, V] from logits [B, N, V] under the options.
 
-    Options that no row uses cost nothing: a batch of greedy rows costs an argmax, a batch without
-    truncation sorts nothing. Without a ``context`` only the options that do not look back apply.
-    Where the options rule out every token the distribution is NaN.
+    Greedy rows get one-hot distributions. If the options rule out every token, the distribution is
+    NaN. Without a ``context`` only temperature and truncation apply.
+
+    Options that no row uses cost nothing: a batch of greedy rows costs an argmax, and a batch
+    without truncation sorts nothing.
     """
     logits = logits.astype(jnp.float32)
     return warp(logits if context is None else adjust(logits, params, context), params)
@@ -155,7 +158,7 @@ def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
     greedy = params.temperature == 0
 
     def sampled(logits):
-        scaled = logits - logits.max(-1, keepdims=True)  # no temperature then makes the largest infinite
+        scaled = logits - logits.max(-1, keepdims=True)  # the largest becomes 0, finite at any temperature
         scaled /= jnp.where(greedy, 1.0, params.temperature)[:, None, None]
         cut = jnp.any((params.top_k > 0) | (params.top_p < 1) | (params.min_p > 0))
         p = jax.nn.softmax(jax.lax.cond(cut, _truncate, lambda x, _: x, scaled, params))
@@ -165,29 +168,26 @@ def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
 
 
 def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
-    """One token for each row, int32 [B], from keys [B] and distributions [B, V] of
-    ``probabilities``.
-    """
-    return jax.lax.cond(
-        jnp.all(params.temperature == 0),
-        lambda keys, p: jnp.argmax(p, -1).astype(jnp.int32),
-        lambda keys, p: jax.vmap(jax.random.categorical)(keys, jnp.log(p)).astype(jnp.int32),
-        keys, p,
-    )  # fmt: skip
+    """One token for each row, int32 [B], drawn from ``probabilities`` [B, V] with keys [B]."""
+    take_best = lambda keys, p: jnp.argmax(p, -1).astype(jnp.int32)
+    draw = lambda keys, p: jax.vmap(jax.random.categorical)(keys, jnp.log(p)).astype(jnp.int32)
+    return jax.lax.cond(jnp.all(params.temperature == 0), take_best, draw, keys, p)
 
 
 def siblings(
     keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingParams, k: int, how: str
 ) -> tuple[jax.Array, jax.Array]:
-    """k children for each node: int32 [B, N, k] in the order of choice, and bool [B, N, k], whether
-    the child exists.
+    """Chooses k children for each node, as ``how`` says.
 
     Args:
-      keys: [B].
+      keys: typed keys [B].
       logits, q: float32 [B, N, V], adjusted logits and their distribution after ``warp``.
-      how: "independent" draws k times from q. "without_replacement" draws by Gumbel's trick: the k
-        largest of log q plus noise are k draws, each given that it differs from those before (Kool
-        et al. 2019). "top_k" takes the k likeliest, as greedy rows always do.
+      how: "independent" draws k times from q. "without_replacement" draws k different tokens with
+        the Gumbel top-k trick: they are the k largest values of log q plus Gumbel noise (Kool et
+        al. 2019). "top_k" takes the k likeliest tokens, as greedy rows always do.
+
+    Returns the tokens int32 [B, N, k] in the order of choice, and bool [B, N, k], whether each
+    child exists.
     """
 
     def drawn(keys, logits, q):
@@ -210,11 +210,11 @@ def siblings(
 
 
 def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest of scores [..., V] and their indices int32, both [..., k], as ``lax.top_k``,
-    but faster.
+    """The k largest of ``scores`` [..., V] and their indices int32, both [..., k].
 
-    The vocabulary is cut into pieces. The k pieces with the largest maxima hold the k largest
-    scores. The pieces stay in order, so that of equal scores the first comes first.
+    The result is that of ``lax.top_k``, but comes faster. The vocabulary is cut into pieces. The k
+    pieces with the largest maxima contain the k largest scores. These pieces stay in order, so
+    equal scores come in the order of their indices.
     """
     size = _PIECE
     if scores.shape[-1] < 2 * k * size or scores.shape[-1] % size:
@@ -229,8 +229,9 @@ def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
 
 def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Logits float32 [B, N, V] after all options but temperature and truncation: the first half of
-    ``probabilities``.
+    """Logits float32 [B, N, V] after all options but temperature and truncation.
+
+    This is the first half of ``probabilities``.
     """
     penalties = (params.repetition_penalty != 1) | (params.presence_penalty != 0) | (params.frequency_penalty != 0)
     asked = jnp.any(penalties | (params.min_new_tokens > 0)) | jnp.any(params.bias != 0)
@@ -251,31 +252,27 @@ def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> ja
     counts = context.counts(V)
     logits -= option(params.frequency_penalty) * counts + option(params.presence_penalty) * jnp.float32(counts > 0)
     rows = jnp.arange(logits.shape[0])[:, None]
-    stops = (
-        jnp.zeros((logits.shape[0], V), bool)
-        .at[rows, jnp.where(context.stop_ids < 0, V, context.stop_ids)]
-        .set(True, mode="drop")
-    )
+    stop_ids = jnp.where(context.stop_ids < 0, V, context.stop_ids)
+    stops = jnp.zeros((logits.shape[0], V), bool).at[rows, stop_ids].set(True, mode="drop")
     early = context.generated < params.min_new_tokens[:, None]
     return jnp.where(early[..., None] & stops[:, None], -jnp.inf, logits)
 
 
 def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Minus infinity for tokens after which the row cannot meet its constraint within
-    ``min_new_tokens`` and the limit.
+    """Logits with minus infinity at the tokens that the constraint forbids.
 
-    Nodes whose path already breaks the constraint are never reached, and keep their logits.
+    A token is forbidden if no completion after it meets the constraint, ``min_new_tokens`` and the
+    row's limit. A node whose path has broken the constraint keeps its logits, because it is never
+    reached.
     """
     automaton = params.constraint
     after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
     reached = jnp.maximum(after, 0)
     wanted = params.min_new_tokens[:, None] - context.generated - 1
     room = context.limit[:, None] - context.length[:, None] - context.path.sum(-1) - 1
-    allowed = (
-        (after >= 0)
-        & (automaton.longest[reached] >= wanted[..., None])
-        & (automaton.shortest[reached] <= room[..., None])
-    )
+    long_enough = automaton.longest[reached] >= wanted[..., None]
+    short_enough = automaton.shortest[reached] <= room[..., None]
+    allowed = (after >= 0) & long_enough & short_enough
     allowed = (allowed | (context.states < 0)[..., None])[..., automaton.classes]
     return jnp.where(allowed | ~allowed.any(-1, keepdims=True), logits, -jnp.inf)
 
@@ -286,11 +283,11 @@ def _one_hot_argmax(logits: jax.Array) -> jax.Array:
 
 
 def _truncate(logits: jax.Array, params: SamplingParams) -> jax.Array:
-    """Logits with minus infinity outside top-k, then top-p, then min-p.
+    """Logits with minus infinity at the tokens that top-k, then top-p, then min-p drop.
 
-    Each option keeps a prefix of the tokens in falling order, so that one sort gives one threshold.
-    Ties at the threshold are kept, as transformers keeps them for top-k. The likeliest token always
-    stays.
+    Each option keeps a prefix of the tokens sorted by falling logit. One sort therefore gives one
+    threshold for all three. Ties at the threshold are kept, as in transformers' top-k. The
+    likeliest token always stays.
     """
     V = logits.shape[-1]
     option = lambda x: x[:, None, None]

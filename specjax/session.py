@@ -1,6 +1,4 @@
-"""Compiled programs of one method, and the batches that they decode: what sits between text and the
-pure layer.
-"""
+"""Sessions: the compiled programs of one method, and the batches that they decode."""
 
 import dataclasses
 import time
@@ -29,12 +27,12 @@ _LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
 
 @dataclasses.dataclass
 class Decoding:
-    """A batch in the middle of decoding, and the seconds it has cost.
+    """A batch during decoding, and the seconds that it has cost.
 
     Attributes:
-      state: on the device; every ``advance`` donates it.
-      prompts: their token ids.
-      batch: their options.
+      state: the state on the device; ``Session.advance`` donates it and stores the new one.
+      prompts: the prompt's token ids of each row.
+      batch: the options of the rows.
     """
 
     state: DecodeState
@@ -51,31 +49,28 @@ class Decoding:
 
 
 class Session:
-    """Compiles the programs of a method once for each batch size, capacity and prompt bucket
-    (powers of two).
+    """The compiled programs of one method.
+
+    A session compiles a program at the first use of each batch size, capacity and prompt bucket.
+    Capacities and buckets are powers of two.
 
     Args:
-      parameters: see ``Drafter.parameters``.
-      rule: acceptance rule, a function of ``verify``.
+      parameters: the result of ``Drafter.parameters``.
+      rule: the acceptance rule, a function, see ``verify.resolve``.
       capacity: positions of the cache; by default the smallest power of two that a batch needs.
     """
 
     def __init__(
         self, target: LanguageModel, drafter: Drafter, parameters: Any, rule: Callable, capacity: int | None = None
     ):
-        self.target, self.drafter, self.parameters, self.rule, self.capacity = (
-            target,
-            drafter,
-            parameters,
-            rule,
-            capacity,
-        )
+        self.target, self.drafter, self.parameters = target, drafter, parameters
+        self.rule, self.capacity = rule, capacity
         self._compiled: dict = {}
 
     def start(self, prompts: list[list[int]], batch: Batch) -> Decoding:
-        """Reads each prompt once, and begins with a row for each of its samples.
+        """Reads each prompt once. The batch then has a row for each sample of each prompt.
 
-        Raises RequestError where the capacity is too small.
+        Raises RequestError if the capacity is too small.
         """
         n = batch.samples
         lengths = np.array([len(prompt) for prompt in prompts], np.int32)
@@ -83,9 +78,8 @@ class Session:
         tokens = np.zeros((len(prompts), capacity), np.int32)
         for row, prompt in zip(tokens, prompts):
             row[: len(prompt)] = prompt
-        options = RequestOptions(
-            batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping
-        )
+        limit = np.int32(batch.limit)
+        options = RequestOptions(batch.sampling, batch.keys, limit, batch.stop_ids, batch.stops, batch.stopping)
         options = jax.device_put(options)
         requests = Requests(jax.device_put(tokens), jax.device_put(lengths), first_samples(options, n))
         asked = [n for n in batch.logprobs if n is not None]
@@ -100,7 +94,7 @@ class Session:
         return Decoding(state, rows, batch, seconds + time.perf_counter() - began, 0.0, compile_seconds)
 
     def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
-        """Runs ``rounds`` more rounds, or all until every row has ended."""
+        """Runs ``rounds`` more rounds, or as many as it takes until every row has ended."""
         until = LARGEST if rounds is None else int(jax.device_get(decoding.state.round)) + rounds
         args = (decoding.state, jax.device_put(np.int32(until)))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
@@ -109,13 +103,12 @@ class Session:
         decoding.compile_seconds += compile_seconds
 
     def update(self, target: LanguageModel) -> None:
-        """Goes on with other weights of the same structure; nothing is compiled anew.
+        """Replaces the target's weights by others of the same structure. Nothing is compiled anew.
 
-        Raises RequestError where structure, shapes or dtypes differ.
+        Raises RequestError if structure, shapes or dtypes differ.
         """
-        for (path, old), new in zip(
-            jax.tree_util.tree_leaves_with_path(self.target.model), _leaves_like(self.target.model, target.model)
-        ):
+        known, given = self.target.model, target.model
+        for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(known), _leaves_like(known, given)):
             if old.shape != new.shape or old.dtype != new.dtype:
                 raise RequestError(
                     f"parameter {jax.tree_util.keystr(path)} is {new.dtype}{list(new.shape)}, not "
@@ -124,11 +117,10 @@ class Session:
         self.target = target
 
     def _run(self, key: tuple, function: Callable, args: tuple, **options) -> tuple[DecodeState, float, float]:
-        """Runs the executable for ``key`` and the shapes of ``args``, also under
-        ``jax.disable_jit``.
+        """Runs the executable for ``key`` and the shapes of ``args``.
 
-        Returns the state, the seconds of the run, and the seconds of a compilation, 0 where there
-        was none.
+        It also runs under ``jax.disable_jit``. Returns the state, the seconds of the run, and the
+        seconds of the compilation, 0 if there was none.
         """
         with jax.disable_jit(False):
             compiled, compile_seconds = self._compile(key, function, args, **options)
@@ -137,8 +129,9 @@ class Session:
         return state, time.perf_counter() - began, compile_seconds
 
     def _compile(self, key: tuple, function: Callable, args: tuple, **options):
-        """The executable for ``key`` and the shapes of ``args``, and the seconds that its
-        compilation took now, if any.
+        """The executable for ``key`` and the shapes of ``args``, and its compilation's seconds.
+
+        The seconds are 0 if it had been compiled before.
         """
         began = time.perf_counter()
         leaves, structure = jax.tree.flatten(args)
@@ -151,9 +144,7 @@ class Session:
         return self._compiled[key], time.perf_counter() - began if new else 0.0
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
-        """Capacity and prefill chunk, both powers of two, so that prompts of a bucket share a
-        program.
-        """
+        """Capacity and prefill chunk, powers of two, so that similar prompts share a program."""
         need = limit + self.drafter.depth + 1
         if self.capacity is not None and self.capacity < need:
             raise RequestError(
@@ -164,7 +155,8 @@ class Session:
 
 
 def first_samples(options: RequestOptions, n: int) -> RequestOptions:
-    """The options of every prompt's sample 0, of rows that hold ``n`` samples of each prompt."""
+    """The options of sample 0 of each prompt, from the options of ``n`` rows for each prompt."""
+    # The automata belong to all rows; they have no axis of rows.
     shared = dict(sampling=options.sampling.replace(constraint=None), stops=None)
     first = options if n == 1 else jax.tree.map(lambda x: x[::n], options.replace(**shared))
     sampling = first.sampling.replace(constraint=options.sampling.constraint)
@@ -173,15 +165,16 @@ def first_samples(options: RequestOptions, n: int) -> RequestOptions:
 
 @partial(jax.jit, static_argnames="n")
 def repeat_state(state: DecodeState, options: RequestOptions, n: int) -> DecodeState:
-    """The state after the prefill with ``n`` rows for each prompt, which have the ``options``."""
+    """The state after the prefill, with ``n`` rows for each prompt, and their ``options``."""
     rows = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), state.replace(request=None, round=None))
     rows = rows.replace(request=options, round=state.round)
     return rows.replace(constraint_state=options.sampling.start)
 
 
 def cache_dtype(target: LanguageModel):
-    """The dtype of keys and values: that of the weights, but float32 on CPU, which has no fast
-    product of halves.
+    """The dtype of keys and values: the weights' dtype, or float32 on CPU.
+
+    CPUs have no fast products of 16-bit keys and values.
     """
     if jax.default_backend() == "cpu":
         return jnp.dtype(jnp.float32)
@@ -189,7 +182,7 @@ def cache_dtype(target: LanguageModel):
 
 
 def _leaves_like(old, new) -> list:
-    """The leaves of ``new``. Raises RequestError where its structure is not that of ``old``."""
+    """The leaves of ``new``. Raises RequestError if ``old`` has another structure."""
     if jax.tree.structure(old) != jax.tree.structure(new):
         raise RequestError(
             "the new parameters have another structure than the model; make a new Generator for another model"

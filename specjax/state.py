@@ -1,4 +1,4 @@
-"""The state of a batch in the middle of decoding: the one pytree that the loop carries."""
+"""The state of a batch during decoding: the pytree that the loop carries."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ from .tree import Tree, ancestors
 
 @struct.dataclass
 class RequestOptions:
-    """What users asked of each row. It does not change while a batch is decoded.
+    """The options of each row's request. They do not change while a batch is decoded.
 
     Attributes:
       sampling: the sampling options.
       keys: typed keys [B] of the implementation "threefry2x32".
       limit: int32 [B], the number of tokens at which a row ends, prompt included.
-      stop_ids: int32 [B, n], tokens that end a row; -1 matches none.
-      stops: the automaton of all rows' stop strings with its fields ``next``, ``classes`` and
-        ``accept``, or None.
-      stop_start: int32 [B], each row's first state in ``stops``, or None for state 0.
+      stop_ids: int32 [B, n], tokens that end a row; -1 matches no token.
+      stops: the automaton of all rows' stop strings, with the fields ``next``, ``classes`` and
+        ``accept``; or None.
+      stop_start: int32 [B], each row's first state in ``stops``; or None for state 0.
     """
 
     sampling: SamplingParams
@@ -38,22 +38,22 @@ class RequestOptions:
 
 @struct.dataclass
 class DecodeState:
-    """A batch of B rows in the middle of decoding.
+    """A batch of B rows during decoding.
 
     Attributes:
-      request: what users asked.
+      request: the options of each row.
       tokens: int32 [B, T], prompt and output of each row. Tokens after the root are void.
       from_draft: bool [B, T], whether each token of the output is an accepted draft.
       prompt_length: int32 [B], tokens of each prompt.
       cache: the target's keys and values of all tokens before the root.
       drafter: the drafter's own state.
       done: bool [B], whether the row has ended.
-      failed: bool [B], whether the target's logits were NaN.
+      failed: bool [B], whether the row has failed, see ``ending.has_failed``.
       constraint_state: int32 [B], the state of the row's constraint after the root.
-      stop_state: int32 [B], the state of the stop strings after the root.
-      round: int32, rounds so far.
-      logprobs: log-probabilities of the emitted tokens, or None if nobody asked.
-      counters: sums for statistics.
+      stop_state: int32 [B], the state of the stop strings' automaton after the root.
+      round: int32, the number of rounds so far.
+      logprobs: log-probabilities of the emitted tokens, or None if they are not recorded.
+      counters: sums over rounds, for statistics.
     """
 
     request: RequestOptions
@@ -77,22 +77,13 @@ class DecodeState:
 
     @property
     def length(self) -> jax.Array:
-        """Int32 [B], tokens of each row, prompt and root included."""
+        """Int32 [B], the number of tokens of each row, prompt and root included."""
         return self.cache.length + 1
 
     def context(self, nodes: jax.Array, path: jax.Array, constraint_states: jax.Array) -> Context:
         """The history of nodes below the root; the arguments are fields of ``Context``."""
-        options = self.request
-        return Context(
-            self.tokens,
-            self.prompt_length,
-            self.length,
-            options.limit,
-            options.stop_ids,
-            nodes,
-            path,
-            constraint_states,
-        )
+        text = self.tokens, self.prompt_length, self.length
+        return Context(*text, self.request.limit, self.request.stop_ids, nodes, path, constraint_states)
 
     def tree_context(self, tree: Tree) -> Context:
         """The history of each node of a batched tree."""

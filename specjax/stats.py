@@ -1,4 +1,4 @@
-"""Counters kept on the device, and the figures people read, under the names that vLLM prints."""
+"""Counters on the device, and the statistics made from them, under the names that vLLM prints."""
 
 import dataclasses
 
@@ -13,9 +13,9 @@ class Counters:
     """Sums over the rounds in which a row was unfinished.
 
     Attributes:
-      calls: int32 [B], target forwards, the prefill not counted.
+      calls: int32 [B], forwards of the target, without the prefill.
       drafted: int32 [B], drafted tokens that the target scored.
-      accepted_at: int32 [B, depth], how often the draft at each depth was emitted.
+      accepted_at: int32 [B, depth], how often a drafted token at each depth was emitted.
     """
 
     calls: jax.Array
@@ -30,7 +30,9 @@ class Counters:
     def add(self, active: jax.Array, drafted: jax.Array, accepted: jax.Array) -> "Counters":
         """The counters after one more round.
 
-        ``active``: bool [B]; ``drafted`` and ``accepted``: int32 [B].
+        Args:
+          active: bool [B], rows that were unfinished.
+          drafted, accepted: int32 [B], drafted tokens of the round, and emitted ones among them.
         """
         depth = jnp.arange(self.accepted_at.shape[1])
         reached = active[:, None] & (depth < accepted[:, None])
@@ -45,7 +47,14 @@ class Counters:
 class Stats:
     """The cost of one request.
 
-    Times are those of its whole batch. Compilation is counted in the call that did it.
+    Times are those of the whole batch. Compilation counts in the call that compiled.
+
+    Attributes:
+      target_calls: forwards of the target, without the prefill.
+      drafted, accepted: drafted tokens that the target scored, and emitted ones among them.
+      accepted_at: for each depth, how often a drafted token at this depth was emitted.
+      generated: new tokens.
+      lossy: whether the rule changed the target's distribution.
     """
 
     target_calls: int
@@ -60,7 +69,7 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Emitted tokens per target call, the bonus token included (vLLM; tau of the EAGLE papers)."""
+        """Emitted tokens / target calls, with the bonus tokens (vLLM; tau in the EAGLE papers)."""
         return self.generated / max(self.target_calls, 1)
 
     @property
@@ -70,9 +79,9 @@ class Stats:
 
     @property
     def acceptance_rate_per_position(self) -> tuple[float, ...]:
-        """For each depth, drafts accepted there / target calls (vLLM).
+        """For each depth, drafts accepted at this depth / target calls (vLLM).
 
-        It is not conditional on the depth before, and falls.
+        The rate is not conditional on the depth before. It therefore falls with depth.
         """
         return tuple(round(n / max(self.target_calls, 1), 4) for n in self.accepted_at)
 
@@ -84,43 +93,29 @@ class Stats:
     def as_dict(self) -> dict:
         """All figures under their public names, for JSON."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "accepted_at"]
-        names += [
-            "mean_acceptance_length",
-            "draft_acceptance_rate",
-            "acceptance_rate_per_position",
-            "tokens_per_second",
-        ]
+        names += ["mean_acceptance_length", "draft_acceptance_rate"]
+        names += ["acceptance_rate_per_position", "tokens_per_second"]
         return {name: getattr(self, name) for name in names}
 
 
 def stats_of(
     counters: Counters, row: int, generated: int, prefill: float, decode: float, compiling: float, lossy: bool = False
 ) -> Stats:
-    """The figures of one row from counters on the host.
+    """The statistics of one row, from counters on the host.
 
-    ``lossy``: whether its rule changes the target's law.
+    Args:
+      generated: the number of new tokens.
+      prefill, decode, compiling: seconds.
+      lossy: whether the rule changes the target's distribution.
     """
     accepted_at = tuple(int(n) for n in np.asarray(counters.accepted_at[row]))
-    return Stats(
-        int(counters.calls[row]),
-        int(counters.drafted[row]),
-        sum(accepted_at),
-        accepted_at,
-        generated,
-        prefill,
-        decode,
-        compiling,
-        lossy,
-    )
+    calls, drafted, accepted = int(counters.calls[row]), int(counters.drafted[row]), sum(accepted_at)
+    return Stats(calls, drafted, accepted, accepted_at, generated, prefill, decode, compiling, lossy)
 
 
 def total(stats: list[Stats]) -> Stats:
     """The sums over requests that were decoded one after another."""
-    added = {
-        f.name: sum(getattr(s, f.name) for s in stats)
-        for f in dataclasses.fields(Stats)
-        if f.name not in ("accepted_at", "lossy")
-    }
-    return Stats(
-        lossy=any(s.lossy for s in stats), accepted_at=tuple(map(sum, zip(*(s.accepted_at for s in stats)))), **added
-    )
+    names = [f.name for f in dataclasses.fields(Stats) if f.name not in ("accepted_at", "lossy")]
+    added = {name: sum(getattr(s, name) for s in stats) for name in names}
+    accepted_at = tuple(map(sum, zip(*(s.accepted_at for s in stats))))
+    return Stats(lossy=any(s.lossy for s in stats), accepted_at=accepted_at, **added)

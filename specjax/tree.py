@@ -1,9 +1,8 @@
-"""Token trees: drafters propose them, the target scores them, and acceptance rules choose a path in
-them.
+"""Token trees: drafters propose them, the target scores them, acceptance rules choose a path.
 
 The nodes of a tree are in topological order, parents before children. Node 0 is the root: the
-newest token of the row, already emitted, not yet in the cache. Plain decoding is a tree of one
-node; a chain is a tree without branches.
+newest token of the row, emitted and not yet in the cache. Plain decoding is a tree of one node; a
+chain is a tree without branches.
 
 Functions here take one row, without a batch axis. Callers ``jax.vmap`` them.
 """
@@ -24,10 +23,10 @@ from .checks import shorten
 from .errors import RequestError
 
 MOST_TREE_NODES = 4096
-"""Nodes of a tree that a user names, the root not counted."""
+"""The most nodes of a tree that a user gives, without the root."""
 
 LARGEST_TREE_FILE = 2**20
-"""Bytes of a file that holds a tree."""
+"""The most bytes of a file with a tree."""
 
 
 @struct.dataclass
@@ -43,15 +42,15 @@ class Tree:
     Attributes:
       tokens: int32 [N]. ``tokens[0]`` is the root.
       parent: int32 [N], ``parent[i] < i`` except ``parent[0] == 0``.
-      valid: bool [N], the nodes that may be accepted; the root always may. A node below an invalid
-        node is never reached.
-      q: float32 [N, V] or None, the distribution from which the children of node i were *drawn*;
-        zero at leaves. None where nodes were chosen by other means (top-k, n-gram, argmax): rules
-        that divide by q then do not hold. With M drafts it is [M, N, V].
+      valid: bool [N], the nodes that may be accepted; the root is always valid. A node below an
+        invalid node is never accepted.
+      q: float32 [N, V] or None. ``q[i]`` is the distribution from which the children of node i were
+        *drawn*; zero if node i has no children. None if nodes were chosen by other means (top-k,
+        n-gram, argmax): rules that divide by q are then not exact. With M drafts [M, N, V].
       source: int32 [N] or None, the draft from which node i was drawn.
-      mask: bool [N, N] or None, the nodes that each node sees. None means its ancestors, and valid
-        nodes must see exactly their ancestors. A tree with nodes deeper than ``max_depth``, which
-        are scored and never accepted, needs a mask.
+      mask: bool [N, N] or None, the nodes that each node attends to. None stands for the node and
+        its ancestors. A mask must show valid nodes exactly these. A tree needs a mask if some
+        nodes, which are never accepted, lie deeper than ``max_depth``.
       max_depth: the longest path from the root to a node that may be accepted, in edges. Static.
     """
 
@@ -65,16 +64,15 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether the tree has no branches: it is as deep as it has nodes, and every path is the
-        nodes in order.
-        """
+        """Whether the tree has no branches: its depth is the number of nodes below the root."""
         return self.max_depth + 1 == self.tokens.shape[-1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A tree's shape that is known before anything runs. Hashable, static under ``jit``. Nodes lie
-    level by level.
+    """The shape of a tree, without tokens. Hashable, static under ``jit``.
+
+    Nodes are numbered level by level.
 
     Attributes:
       parent: the parent of each node, as in ``Tree``.
@@ -86,7 +84,7 @@ class Topology:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Edges between the root and each node."""
+        """The number of edges between the root and each node."""
         depths = [0]
         for parent in self.parent[1:]:
             depths.append(depths[parent] + 1)
@@ -94,9 +92,7 @@ class Topology:
 
     @property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks from the root down to each node, as ``from_paths`` takes them; empty for the
-        root.
-        """
+        """The ranks from the root down to each node, as in ``from_paths``; () for the root."""
         paths = [()]
         for parent, rank in zip(self.parent[1:], self.rank[1:]):
             paths.append((*paths[parent], rank))
@@ -104,11 +100,11 @@ class Topology:
 
 
 def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
-    """The tree of a list of paths, as Medusa's choices are published: a node is the ranks on the
-    way to it.
+    """The topology in a list of paths, the form in which Medusa's choices are published.
 
-    The root is not listed. Raises RequestError for an empty list, a node named twice, a node
-    without its parent, or more than ``MOST_TREE_NODES`` nodes.
+    A path names a node by the ranks from the root down to it. The root is not listed. Raises
+    RequestError for an empty list, a node named twice, a node without its parent, or more than
+    ``MOST_TREE_NODES`` nodes.
     """
     paths = [tuple(path) for path in itertools.islice(paths, MOST_TREE_NODES + 1)]
     if len(paths) > MOST_TREE_NODES:
@@ -131,25 +127,25 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
 
 
 def expansion(widths: Sequence[int]) -> Topology:
-    """The tree ``<k1, k2, ..., km>`` in which every node at depth i - 1 has k_i children
-    (SpecInfer, section 3).
+    """The topology in which every node at depth i - 1 has ``widths[i - 1]`` children.
+
+    It is SpecInfer's ``<k1, k2, ..., km>`` (section 3).
     """
     if not widths or not all(isinstance(k, int) and k >= 1 for k in widths):
-        raise RequestError(
-            f"tree widths must be whole numbers from 1, one for each level, not {shorten(tuple(widths))}"
-        )
+        given = shorten(tuple(widths))
+        raise RequestError(f"tree widths must be whole numbers from 1, one for each level, not {given}")
     levels = [range(min(k, MOST_TREE_NODES + 1)) for k in widths]
     return from_paths(path for m in range(1, len(levels) + 1) for path in itertools.product(*levels[:m]))
 
 
 def as_topology(tree) -> Topology:
-    """The topology that a user means.
+    """The topology that a user gives in any of its forms.
 
     Args:
-      tree: a Topology; widths such as "1,1,3,1" or (1, 1, 3, 1); the name of a TOML file with
-        ``paths``; or a list of paths, see ``from_paths``.
+      tree: a Topology; widths such as "1,1,3,1" or (1, 1, 3, 1), see ``expansion``; the name of a
+        TOML file with ``paths``; or a list of paths, see ``from_paths``.
 
-    Raises RequestError where there is no such tree.
+    Raises RequestError for anything else.
     """
     if isinstance(tree, Topology):
         return tree
@@ -165,9 +161,7 @@ def as_topology(tree) -> Topology:
 
 
 def topology(text: str) -> Topology:
-    """The topology in a text: widths such as "1,1,3,1", or a TOML file with ``paths``, see
-    ``from_paths``.
-    """
+    """The topology in a text: widths such as "1,1,3,1", or the name of a TOML file."""
     if all(width.strip().isdecimal() and len(width) < 20 for width in text.split(",")):
         return expansion([int(width) for width in text.split(",")])
     try:
@@ -195,18 +189,18 @@ def topology(text: str) -> Topology:
 
 
 def chain(tokens: jax.Array, q: jax.Array | None = None, valid: jax.Array | None = None) -> Tree:
-    """The tree without branches: node i follows node i - 1."""
+    """The chain of ``tokens`` int32 [N]: node i follows node i - 1."""
     n = tokens.shape[0]
     valid = jnp.ones(n, bool) if valid is None else valid
     return Tree(tokens, jnp.maximum(jnp.arange(n) - 1, 0), valid, q, max_depth=n - 1)
 
 
 def ancestors(tree: Tree) -> jax.Array:
-    """Bool [N, N]: True at [i, j] where j is i or an ancestor of i.
+    """Bool [N, N], true at [i, j] if node j is node i or an ancestor of node i.
 
-    This is the attention mask among the nodes. Its row sums are depth + 1, which gives the rotary
-    positions. Pointer doubling builds it: after k iterations each node knows its 2^k nearest
-    ancestors. A tree with a mask of its own keeps it.
+    This is the attention mask among the nodes. Its row sums are depth + 1, from which positions
+    follow. Pointer doubling builds it: after k iterations each node knows its 2^k nearest
+    ancestors. If the tree has a mask of its own, that mask is returned.
     """
     if tree.mask is not None:
         return tree.mask

@@ -1,20 +1,22 @@
-"""Acceptance rules: which path of a token tree is kept, and which token follows it.
+"""Acceptance rules: they choose the path of a token tree to keep, and the token that follows it.
 
 A rule is a pure function ``(p, tree, key) -> Verdict`` for one row. ``p[i]`` is the target's
 distribution after node i. ``tree.q[i]`` is the distribution from which the children of node i were
-drawn. Both are float32 and come out of the same sampling options. ``key`` holds typed keys [P]: one
-for the root's place in the text and for each place after it. Rules that do not draw place by place
-use the first. Every rule but ``typical`` is lossless: accepted tokens and bonus token are
-distributed as the target's own samples. At temperature 0 both distributions are one-hot, and every
-rule is the greedy walk.
+drawn. Both are float32 and come out of the same sampling options. ``key`` holds typed keys [P], one
+for the root's place in the text and one for each place after it. A rule that does not draw place by
+place uses the first key.
 
-A rule that divides by q is exact for nodes drawn in certain ways, which ``resolve`` checks: a
-chain, siblings drawn without replacement, or siblings drawn independently, from one draft or
-several. Siblings are tested in the order of their nodes, which must be the order of their draws. Of
-siblings drawn without replacement only the last may be invalid, since each was drawn given those
-before it.
+Every rule but ``typical`` is lossless: accepted tokens and bonus token are distributed as the
+target's own samples. At temperature 0 p and q are one-hot, and every rule is the greedy walk.
 
-The folder ``rules`` holds the rules. This file names them and says for which drafts each is exact.
+A rule that divides by q is exact only for tokens drawn in certain ways: as a chain, as siblings
+without replacement, or as independent siblings, from one draft or several. ``resolve`` checks this.
+Siblings are tested in the order of their nodes, which must be the order of their draws. Among
+siblings drawn without replacement only the last may be invalid, because each draw excludes the
+tokens before it.
+
+The folder ``rules`` holds the rules. This file names them and lists the drafts for which each is
+exact.
 """
 
 import enum
@@ -46,6 +48,7 @@ RULES = {
 """The rules by their public names."""
 
 LOSSY = ("typical",)
+"""The rules that change the target's distribution."""
 
 
 class Drawn(enum.StrEnum):
@@ -78,9 +81,9 @@ _AUTO = {
 
 
 def resolve(name: str, drawn: Drawn) -> Callable:
-    """The rule called ``name``; "auto" is the lossless rule that accepts most nodes of such drafts.
+    """The rule called ``name``; "auto" is the lossless rule that accepts most such tokens.
 
-    Raises RequestError for an unknown name, or a rule that is not exact for nodes drawn this way.
+    Raises RequestError for an unknown name, or a rule that is not exact for tokens drawn this way.
     """
     if name == "auto":
         name = _AUTO[drawn]
@@ -94,16 +97,15 @@ def resolve(name: str, drawn: Drawn) -> Callable:
 
 
 def accept(rule: Callable, p: jax.Array, tree: Tree, keys: jax.Array, temperature: jax.Array) -> Verdict:
-    """The rule's verdict for every row.
+    """The rule's verdict for every row of a batch.
 
     Args:
-      p: float32 [B, N, V]; ``tree`` is batched.
+      rule: the acceptance rule, a function for one row.
+      p: float32 [B, N, V], the target's distribution after each node.
+      tree: the batched tree.
       keys: typed keys [B, P].
-      temperature: float32 [B]. Where all rows are greedy only the greedy walk is computed.
+      temperature: float32 [B]. If it is 0 in all rows, only the greedy walk is computed.
     """
-    return lax.cond(
-        jnp.all(temperature == 0),
-        lambda p, tree, keys: jax.vmap(argmax_walk)(p, tree),
-        lambda p, tree, keys: jax.vmap(rule)(p, tree, keys),
-        p, tree, keys,
-    )  # fmt: skip
+    walk_greedily = lambda p, tree, keys: jax.vmap(argmax_walk)(p, tree)
+    apply_rule = lambda p, tree, keys: jax.vmap(rule)(p, tree, keys)
+    return lax.cond(jnp.all(temperature == 0), walk_greedily, apply_rule, p, tree, keys)

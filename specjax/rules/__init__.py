@@ -1,1 +1,1 @@
-"""The acceptance rules, one file for each way to walk a tree. ``verify`` names them and picks one."""
+"""The acceptance rules, one file for each way to walk a tree; ``verify`` names them."""

@@ -11,24 +11,24 @@ from .verdict import Verdict, residual
 def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Token-wise speculative sampling of a chain drawn from q (Leviathan et al. 2023, Algorithm 1).
 
-    Accepts x with probability min(1, p(x) / q(x)), and replaces the first rejected token by a draw
-    from norm(max(p - q, 0)). After the last node q is zero, so that the same line draws the bonus
-    token from p.
+    Accepts token x with probability min(1, p(x) / q(x)), and replaces the first rejected token by a
+    draw from norm(max(p - q, 0)). After the last node q counts as zero, so the same formula draws
+    the bonus token from p.
     """
     accept_key, bonus_key = random.split(key[0])
     p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
-    # Strict: a token with p = 0 is never accepted.
+    # The comparison is strict, so that a token with p = 0 is never accepted.
     accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted
     last = jnp.cumprod(accepted & tree.valid[1:]).sum()
     return _chain_verdict(last, p[last], tree, bonus_key)
 
 
 def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Tests whole prefixes of a chain drawn from q jointly (Sun et al. 2024, Algorithm 2).
+    """Tests prefixes of a chain drawn from q as wholes (Sun et al. 2024, Algorithm 2).
 
-    It accepts in expectation at least as many tokens as ``rejection``. ``w[i]`` is the paper's p_i,
+    In expectation it accepts at least as many tokens as ``rejection``. ``w[i]`` is the paper's p_i,
     the probability mass with which the first i tokens may be kept. The longest prefix that passes
-    its own test wins, even if a shorter one failed.
+    its own test is kept, even if a shorter one fails.
     """
     accept_key, bonus_key = random.split(key[0])
 
@@ -42,7 +42,7 @@ def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
     node, end = jnp.arange(w.size), _end(tree)
     surplus = jnp.maximum(w[:, None] * p - tree.q, 0).sum(-1)
-    loss = surplus + 1 - w  # zero only where w = 1 and p = q; a longer prefix then passes for certain
+    loss = surplus + 1 - w  # zero only if w = 1 and p = q; a longer prefix then passes with certainty
     keep = jnp.where(node == end, w, surplus / jnp.where(loss > 0, loss, 1))
     passed = (random.uniform(accept_key, keep.shape) < keep) & (node <= end)
     last = jnp.max(jnp.where(passed.at[0].set(True), node, 0))
@@ -51,19 +51,19 @@ def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def _prob_of_next(dist: jax.Array, tree: Tree) -> jax.Array:
-    """Probabilities [N - 1] of a chain's drafted tokens under ``dist`` [N, V] of their parents."""
+    """Probabilities [N - 1] of a chain's drafted tokens, under their parents' ``dist`` [N, V]."""
     return jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], axis=-1)[:, 0]
 
 
 def _end(tree: Tree) -> jax.Array:
-    """The last node of a chain that may be accepted."""
+    """Int32, the last node of a chain that may be accepted."""
     return jnp.cumprod(tree.valid[1:]).sum()
 
 
 def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Accepts nodes 0 to ``last`` of a chain.
+    """The verdict that accepts nodes 0 to ``last`` of a chain.
 
-    The bonus token is drawn from norm(max(p - q, 0)), after the last node from p.
+    It draws the bonus token from norm(max(p - q, 0)), or from p after the last node of the chain.
     """
     left = residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)

@@ -13,8 +13,8 @@ from .verdict import Verdict, normalise, residual, verdict_at
 def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Recursive rejection of siblings drawn without replacement (EAGLE; Sequoia, Algorithm 1).
 
-    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The next sibling was
-    drawn from q without it.
+    After a sibling is rejected, norm(max(p - q, 0)) takes the place of p. The next sibling is
+    tested against q without the rejected tokens, from which it was drawn.
     """
 
     def proposal(i, parent, tried):
@@ -26,10 +26,10 @@ def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Multi-step speculative sampling of siblings drawn independently (SpecInfer, Algorithm 2).
 
-    The siblings come from one draft or several. Every sibling is tested against the q from which it was drawn, also where tokens are equal.
-    After a rejected sibling the target's distribution is norm(max(p - q, 0)). The paper tests in
-    random order. Every order that does not depend on the drawn tokens is exact; here it is the
-    order of the nodes.
+    The siblings come from one draft or several. Each is tested against the q from which it was
+    drawn, even if another sibling has the same token. After a sibling is rejected,
+    norm(max(p - q, 0)) takes the place of p. The paper tests siblings in random order. Every order
+    that does not depend on the drawn tokens is exact; here it is the order of the nodes.
     """
 
     def proposal(i, parent, tried):
@@ -41,9 +41,9 @@ def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """SpecTr's K-SEQ for k siblings drawn independently from one q (Sun et al. 2023, Algorithm 3).
 
-    Accepts x with probability min(1, p(x) / (rho q(x))). ``beta`` is the acceptance probability of
-    one sibling at this rho. rho is the smallest number at which the residual is a distribution: 1 -
-    (1 - beta)^k <= rho beta.
+    Accepts token x with probability min(1, p(x) / (rho q(x))). ``beta`` is the probability that one
+    sibling is accepted at this rho. rho is the smallest number for which the residual is a
+    distribution: ``1 - (1 - beta)^k <= rho beta``.
     """
     nodes = jnp.arange(tree.parent.size)
     k = jnp.zeros(nodes.size).at[tree.parent].add(jnp.float32(tree.valid & (nodes > 0)))
@@ -67,14 +67,14 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: jax.Array | None = None) -> Verdict:
     """Tests siblings one after another and descends to the first that passes.
 
-    One pass over the nodes suffices, because parents stand before children.
+    One pass over the nodes suffices, because parents come before their children.
 
     Args:
-      proposal: ``(i, parent, tried) -> [V]``, the distribution of node i, given bool [V] ``tried``,
-        the rejected tokens.
-      residual: ``(r, q) -> [V]``, the target's distribution after a rejection, r before it.
-      left: float32 [N, V], the distributions of the bonus token; by default those after all
-        rejections.
+      proposal: ``(i, parent, tried) -> [V]``, the distribution from which node i was drawn.
+        ``tried`` is bool [V], the tokens of its rejected siblings.
+      residual: ``(r, q) -> [V]``, the distribution that takes the place of r after a rejection.
+      left: float32 [N, V], the distributions of the bonus token after each node; by default the
+        distribution after all rejections.
     """
     accept_key, bonus_key = random.split(key[0])
     luck = random.uniform(accept_key, tree.parent.shape)

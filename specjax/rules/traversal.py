@@ -1,4 +1,4 @@
-"""Traversal verification: a tree of drawn siblings, from the leaves up."""
+"""Traversal verification: tests a tree of drawn siblings from the leaves up."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,10 @@ from .verdict import Verdict, normalise, verdict_at
 def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Tests siblings drawn without replacement from the leaves up (Weng et al. 2025).
 
-    It generalises ``block_verification`` to trees. ``w[i]`` is the mass with which node i may be
-    kept; the root has w = 1. Nodes are left in depth-first post-order. A rejected node takes its
-    share from the w, p and q of its parent before the next sibling is entered.
+    It generalises ``block_verification`` to trees. ``w[i]`` is the probability mass with which node
+    i may be kept; the root has w = 1. Nodes are tested in depth-first post-order. The first node
+    that passes is kept with its ancestors. Each rejected node reduces the w, p and q of its parent
+    before the next sibling is visited.
     """
     accept_key, bonus_key = random.split(key[0])
     nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
@@ -47,7 +48,7 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         child = jnp.argmax(waiting)
         return lax.cond(waiting.any(), enter, leave, state, child)
 
-    # seen = nodes: the children of a node have higher numbers than the node.
+    # seen[i] is the last visited child of node i, at first i itself: children have higher numbers.
     start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)
     node, _, _, p, _, _ = lax.while_loop(lambda state: ~state[-1], visit, start)
     return verdict_at(node, random.categorical(bonus_key, jnp.log(p[node])), tree, ancestors(tree))

@@ -1,4 +1,4 @@
-"""The outcome of a verification, and the steps that several acceptance rules share."""
+"""The verdict of an acceptance rule, and the steps that several rules share."""
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,13 @@ from ..tree import Tree, ancestors
 
 @struct.dataclass
 class Verdict:
-    """The outcome of one verification, P = ``tree.max_depth + 1``.
+    """The path that a rule accepts, and the token after it. P is ``tree.max_depth + 1``.
 
     Attributes:
-      path: int32 [P]. Accepted nodes from the root down; entries from ``length`` on repeat the last
-        one.
-      length: int32. Accepted nodes, root included: how many rows to commit to the cache.
-      bonus: int32. The token after the path, drawn by the target: the next root.
+      path: int32 [P], the accepted nodes from the root down. Entries from ``length`` on repeat the
+        last accepted node.
+      length: int32, the number of accepted nodes, root included. So many rows go into the cache.
+      bonus: int32, the token that the target draws after the path. It is the next root.
     """
 
     path: jax.Array
@@ -24,16 +24,20 @@ class Verdict:
 
 
 def verdict_at(last: jax.Array, bonus: jax.Array, tree: Tree, lineage: jax.Array) -> Verdict:
-    """The verdict that accepts the path from the root to node ``last``."""
-    # Nodes are in topological order, so that the path runs from the root down.
+    """The verdict that accepts the path from the root to node ``last``.
+
+    ``lineage``: bool [N, N], the result of ``ancestors``.
+    """
+    # Nodes are in topological order, so the path runs from the root down.
     path = jnp.flatnonzero(lineage[last], size=tree.max_depth + 1, fill_value=last)
     return Verdict(path, lineage[last].sum(), bonus)
 
 
 def deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """The deepest valid node that is ``kept`` bool [N] with all its ancestors, and their matrix.
+    """The deepest valid node that is ``kept``, bool [N], together with all its ancestors.
 
-    Of equally deep nodes the one of the highest ``value`` float32 [N] wins, or the first.
+    If several nodes are equally deep, the node with the highest ``value``, float32 [N], wins;
+    without values the first node wins. Returns the node and the matrix of ``ancestors``.
     """
     lineage = ancestors(tree)
     reachable = ((kept & tree.valid).at[0].set(True) | ~lineage).all(-1)
@@ -42,12 +46,12 @@ def deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tupl
 
 
 def normalise(weights: jax.Array) -> jax.Array:
-    """Weights [..., V] divided by their sum; zeros where the sum is zero."""
+    """``weights`` [..., V] divided by their sum; zeros if the sum is zero."""
     total = weights.sum(-1, keepdims=True)
     return weights / jnp.where(total > 0, total, 1)
 
 
 def residual(p: jax.Array, q: jax.Array) -> jax.Array:
-    """norm(max(p - q, 0)) [..., V]; p where the difference is empty, as nothing is rejected there."""
+    """norm(max(p - q, 0)) [..., V]; p if p <= q everywhere, because nothing is rejected then."""
     left = jnp.maximum(p - q, 0)
     return jnp.where(left.sum(-1, keepdims=True) > 0, normalise(left), p)

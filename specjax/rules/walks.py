@@ -1,4 +1,4 @@
-"""Rules that read the target's p alone: greedy walk, the target's own samples, typical acceptance."""
+"""Rules that read p and not q: greedy walk, walk along the target's samples, typical acceptance."""
 
 import jax
 import jax.numpy as jnp
@@ -9,31 +9,31 @@ from .verdict import Verdict, deepest, verdict_at
 
 
 def argmax_walk(p: jax.Array, tree: Tree, key: jax.Array | None = None) -> Verdict:
-    """Follows the children that the target itself would choose (SpecInfer, VerifyGreedy)."""
+    """Follows the children that are the target's likeliest tokens (SpecInfer, VerifyGreedy)."""
     return _walk(jnp.argmax(p, -1), tree)
 
 
 def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Samples the target after every node, then follows the children that match.
+    """Samples the target after every node, then follows the children that match the samples.
 
-    Lossless for nodes chosen by any deterministic means, in any tree: the emitted tokens *are* the
-    target's samples. A node's children are accepted with the sum of their p. The sample at a place
-    of the text depends on the key of that place alone. A seed therefore gives the text of plain
-    decoding, whatever was proposed, and equal siblings cannot disagree.
+    The rule is lossless for any tree whose nodes were chosen deterministically: the emitted tokens
+    *are* the target's samples. Some child of a node is accepted with the sum of the children's p.
+    The sample at a place of the text depends on the key of that place alone. A seed therefore gives
+    the text of plain decoding with any proposals, and equal siblings get the same sample.
     """
     lineage = ancestors(tree)
-    # One noise for each depth: the walk reaches one node of a depth.
+    # All nodes of a depth share their noise, because the walk reaches only one of them.
     noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)
     return _walk(jnp.argmax(jnp.log(p) + noise[lineage.sum(-1) - 1], -1), tree)
 
 
 def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
-    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**: the output is not the
-    target's law.
+    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**.
 
-    Accepts nodes with p(x) > min(epsilon, delta exp(-H(p))), H the entropy. The longest path wins;
-    of equally long paths the most probable. p includes the sampling options. The bonus token is
-    drawn from p, where the paper takes the likeliest. The rule is never chosen by "auto".
+    The output does not have the target's distribution, and "auto" never picks this rule. A node
+    passes if p(x) > min(epsilon, delta exp(-H(p))), where H is the entropy and p includes the
+    sampling options. The longest path wins; among equally long paths the most probable one wins.
+    The bonus token is drawn from p; the paper takes the likeliest token.
     """
     entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
     threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
@@ -44,6 +44,6 @@ def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, 
 
 
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
-    """The verdict on the deepest path whose every token is ``wanted`` int32 [N] after its parent."""
+    """The verdict on the deepest path whose tokens equal ``wanted``, int32 [N], of their parents."""
     last, lineage = deepest(tree.tokens == wanted[tree.parent], tree)
     return verdict_at(last, wanted[last], tree, lineage)
