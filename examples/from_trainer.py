@@ -1,6 +1,7 @@
-"""From your trainer: parameters in another library's layout become a target, and new ones replace them without compiling.
+"""From your trainer: parameters in another library's layout become a target.
 
-The layout here is MaxText's for Llama: kernels [in, out], all layers stacked along the second axis, heads split.
+Later parameters replace them without compiling anew. The layout here is MaxText's for Llama:
+kernels are [in, out], all layers are stacked along the second axis, and heads have their own axis.
 
     python examples/from_trainer.py
 """
@@ -24,11 +25,11 @@ NAMES = {
     "layers.N.gate_up": [f"{LAYER}.mlp.wi_0.kernel", f"{LAYER}.mlp.wi_1.kernel"],
     "layers.N.down": [f"{LAYER}.mlp.wo.kernel"],
 }
-"""For each parameter of a Decoder the names of its arrays."""
+"""For each parameter of a ``Decoder`` the trainer's names of its arrays."""
 
 
 def to_rows(name: str):
-    """The function from a stacked array to the rows [out, in] of one layer."""
+    """The function ``(array, layer)`` that gives the rows [out, in] of one layer."""
     if name.endswith("scale"):
         return lambda x, layer: x if layer is None else x[:, layer]
     if name.endswith("self_attention.out.kernel"):  # [heads, layers, size, width]

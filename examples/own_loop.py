@@ -1,6 +1,6 @@
-"""The loop in your own JAX project: arrays in, ``prefill`` and ``step`` under your own ``jit``, tokens out.
+"""The loop in your own JAX project: ``prefill`` and ``step`` under your own ``jit``.
 
-python examples/own_loop.py
+    python examples/own_loop.py
 """
 
 from functools import partial
@@ -15,9 +15,10 @@ from specjax.verify import Verdict
 
 
 def first_two(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """An acceptance rule of your own, for one row: greedy, but never more than two drafts of a chain.
+    """Your own acceptance rule for one row: greedy, and at most two drafts of a chain.
 
-    p: float32 [N, V], the target's distribution after each node. key: typed keys [P], unused by a greedy rule.
+    ``p``: float32 [N, V], the target's distribution after each node. ``key``: typed keys [P], which
+    a greedy rule does not use.
     """
     wanted = jnp.argmax(p, -1)
     matches = jnp.cumprod(tree.tokens[1:] == wanted[:-1])[:2].sum()
@@ -28,7 +29,8 @@ def first_two(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def main() -> list[list[int]]:
     target, draft = specjax.load("tiny-python").model, specjax.load("tiny-python-draft").model
     drafter, prompts = DraftModel(num_speculative_tokens=4), [[284, 511, 7], [262, 1031]]
-    # ``accept`` uses the rule only where some row samples: an all-greedy batch always takes the greedy walk.
+    # Sampling at top_k=1 is greedy too, but lets the rule run: a batch in which all rows have
+    # temperature 0 takes the greedy walk instead of the rule.
     requests = specjax.make_requests(prompts, drafter=drafter, max_new_tokens=24, temperature=1.0, top_k=1, seed=[1, 2])
     state = jax.jit(partial(specjax.prefill, drafter=drafter))(target, draft, requests)
     step = jax.jit(partial(specjax.step, drafter=drafter, rule=first_two), donate_argnums=2)

@@ -1,6 +1,7 @@
-"""Your own model: a transformer in plain JAX that specjax has never seen, decoded with n-grams and with a draft.
+"""Your own model: a transformer in plain JAX, decoded with n-grams and with a draft.
 
-It follows the protocol ``specjax.Model``: a pytree with ``config``, a call that scores nodes beside the cache, ``logits``.
+It follows the protocol ``specjax.Model``: a pytree with ``config``, a call that scores nodes after
+the cached tokens, and ``logits``.
 
     python examples/own_model.py
 """
@@ -21,7 +22,7 @@ from specjax.verify import resolve
 
 @dataclass(frozen=True)
 class Config:
-    """What specjax reads of a model: sizes of its vocabulary, width and cache, and its longest context."""
+    """The fields that specjax reads: vocabulary, width, shape of the cache, longest context."""
 
     vocab_size: int = 97
     hidden_size: int = 32
@@ -34,7 +35,10 @@ class Config:
 @partial(jax.tree_util.register_dataclass, data_fields=["params"], meta_fields=["config"])
 @dataclass(frozen=True)
 class Gpt:
-    """A GPT with learned positions. ``params``: a dict of arrays; N tree nodes, T cached tokens, M uncommitted rows."""
+    """A GPT with learned positions. ``params`` is a dict of arrays.
+
+    Shapes: B rows, N nodes, T cached tokens, M uncommitted rows.
+    """
 
     params: dict[str, Any]
     config: Config = Config()
@@ -64,7 +68,7 @@ class Gpt:
         return Output(_norm(x), tuple(new_rows), tuple(tapped.get(i, x) for i in taps))
 
     def _attend(self, q, past, length, k, v, mask):
-        """Every node sees all committed tokens, and the uncommitted rows that the mask allows."""
+        """Each node sees all committed tokens, and the uncommitted rows that the mask allows."""
         (past_k, past_v), (B, K, N, D) = past, q.shape
         committed = jnp.arange(past_k.shape[2]) < length[:, None]
         seen = [

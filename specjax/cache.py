@@ -118,7 +118,7 @@ def _write(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
     """
 
     def write_row(b, leaf):
-        # Without the barrier the compiler of libtpu 0.0.42.1 fuses this slice into the write and fails.
+        # Without the barrier, libtpu 0.0.42.1's compiler fuses this slice into the write and fails.
         new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
         return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
 

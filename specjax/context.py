@@ -44,7 +44,7 @@ class Context:
         return (self.length - self.prompt_length)[:, None] + self.path.sum(-1)
 
     def counts(self, vocab_size: int) -> jax.Array:
-        """Float32 [B, N, V], how often each token occurs up to each node, not counting the prompt."""
+        """Float32 [B, N, V], how often each token occurs after the prompt, up to each node."""
         place = jnp.arange(self.tokens.shape[1])
         new = (place >= self.prompt_length[:, None]) & (place < self.length[:, None])
         return _histogram(self.tokens, new, vocab_size)[:, None] + self._on_path(vocab_size)

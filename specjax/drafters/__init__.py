@@ -1,6 +1,6 @@
 """Drafting methods, one file each, and their names.
 
-A new method is a file in this folder and a line in ``METHODS``.
+To add a method, write a file in this folder and add a line to ``METHODS``.
 """
 
 import dataclasses
@@ -55,14 +55,14 @@ METHODS: dict[str, type[Drafter]] = {
 """The class of each method, by the method's name."""
 
 __all__ = [
-    "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2", "Eagle3",
-    "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing", "Plain", "Suffix",
-    "Switch", "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options", "default_method", "make_drafter",
-    "method_for_head", "needs_of", "own_options", "split_methods",
+    "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2",
+    "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing",
+    "Plain", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options",
+    "default_method", "make_drafter", "method_for_head", "needs_of", "own_options", "split_methods",
 ]  # fmt: skip
 
-_MADE_BY_US = ("drafter", "drafters", "head", "length")
-"""Fields that a user does not set."""
+_INTERNAL = ("drafter", "drafters", "head", "length")
+"""Fields of drafters that are no options of a user."""
 
 
 def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafter:
@@ -71,7 +71,7 @@ def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafte
     Args:
       method: a name, names separated by commas such as "ngram,draft_model", or a list of names.
       head: the configuration of the trained head, for a method that needs one.
-      options: the method's own options; with ``draft_length`` those of ``Adaptive``.
+      options: the method's own options; with ``draft_length`` also the options of ``Adaptive``.
 
     Raises RequestError for an unknown method, an empty list, options of other methods, or options
     that do not fit.
@@ -82,7 +82,7 @@ def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafte
         return _replace(Switch(tuple(_replace(drafter, options) for drafter in Switch().drafters)), options)
     if len(names) > 1:
         return _replace(Switch(tuple(_make(METHODS[name], None, options) for name in names)), options)
-    return _control_length(_make(METHODS[names[0]], head, options), options)
+    return _make_adaptive(_make(METHODS[names[0]], head, options), options)
 
 
 def split_methods(method: str | Sequence[str]) -> list[str]:
@@ -101,7 +101,7 @@ def split_methods(method: str | Sequence[str]) -> list[str]:
 
 
 def own_options(method: str | Sequence[str]) -> tuple[str, ...]:
-    """The options that a method, or a list of methods, takes."""
+    """The names of the options that a method, or a list of methods, takes."""
     names = split_methods(method)
     types = [METHODS[name] for name in names]
     if names == ["switch"]:
@@ -114,7 +114,7 @@ def own_options(method: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def all_options() -> tuple[str, ...]:
-    """The options of all methods."""
+    """The names of the options of all methods."""
     return _fields_of([*METHODS.values(), Adaptive])
 
 
@@ -134,10 +134,10 @@ def check_options(method: str | Sequence[str], options) -> None:
 
 
 def default_method(drafts: Sequence) -> str:
-    """The method for these drafts where none is named: by the kind of the first draft if it is a
-    head, else by their number.
+    """The method for these drafts if the user names none.
 
-    ``drafts``: loaded drafts, or names, which count as language models.
+    If the first draft is a head, its kind decides, otherwise the number of drafts. ``drafts`` holds
+    loaded drafts, or names, which count as language models.
     """
     if drafts and isinstance(drafts[0], Head):
         return method_for_head(drafts[0].config.kind)
@@ -145,14 +145,14 @@ def default_method(drafts: Sequence) -> str:
 
 
 def method_for_head(kind: str) -> str:
-    """The first method that drafts with heads of a kind."""
+    """The first method that drafts with heads of this kind."""
     return next(method for method, drafter in METHODS.items() if drafter.needs == TrainedHead(kind))
 
 
 def check_drafts(method: str | Sequence[str], drafts: int) -> None:
-    """Raises RequestError where a method needs more draft models than ``drafts``.
+    """Raises RequestError if a method needs more draft models than the number ``drafts``.
 
-    Trained heads have a default.
+    A missing trained head is no error, because embedded targets have heads of their own.
     """
     needs = needs_of(method)
     if not isinstance(needs, Models) or drafts >= needs.least:
@@ -163,7 +163,7 @@ def check_drafts(method: str | Sequence[str], drafts: int) -> None:
 
 
 def needs_of(method: str | Sequence[str]) -> Nothing | Models | TrainedHead:
-    """What a method drafts with, known before any option is."""
+    """What a method, or a list of methods, drafts with. Options do not change it."""
     names = split_methods(method)
     if len(names) == 1 and names != ["switch"]:
         return METHODS[names[0]].needs
@@ -173,11 +173,11 @@ def needs_of(method: str | Sequence[str]) -> Nothing | Models | TrainedHead:
 
 def _fields_of(types: Sequence[type]) -> tuple[str, ...]:
     names = (field.name for method in types for field in dataclasses.fields(method))
-    return tuple(dict.fromkeys(name for name in names if name not in _MADE_BY_US))
+    return tuple(dict.fromkeys(name for name in names if name not in _INTERNAL))
 
 
 def _make(method: type[Drafter], head, options: dict) -> Drafter:
-    """A drafter with those of the options that are its own."""
+    """A drafter of a class, made from its own options among ``options``."""
     if isinstance(method.needs, TrainedHead):
         if head is None:
             raise RequestError(
@@ -189,13 +189,13 @@ def _make(method: type[Drafter], head, options: dict) -> Drafter:
 
 
 def _replace(drafter: Drafter, options: dict) -> Drafter:
-    """The drafter with those of the options that are its own."""
+    """The drafter, with its own options among ``options`` set."""
     known = {field.name for field in dataclasses.fields(drafter)}
     return dataclasses.replace(drafter, **{name: value for name, value in options.items() if name in known})
 
 
-def _control_length(drafter: Drafter, options: dict) -> Drafter:
-    """A chain drafter inside ``Adaptive``, if the options ask for it."""
+def _make_adaptive(drafter: Drafter, options: dict) -> Drafter:
+    """The drafter, inside ``Adaptive`` if the options ask for it and it drafts chains."""
     length = options.get("draft_length", "fixed")
     if length not in LENGTHS:
         raise RequestError(f"draft_length {length!r} is unknown; use one of {', '.join(LENGTHS)}")

@@ -1,6 +1,4 @@
-"""How many tokens a chain drafts: until the draft is unsure, by the last round's acceptance, or as
-many as pay off.
-"""
+"""Chains of variable length: each row chooses how many tokens to draft in each round."""
 
 import dataclasses
 from typing import Any
@@ -21,7 +19,7 @@ LENGTHS = ("fixed", "confidence", "heuristic", "ema")
 """The values of ``draft_length``; "fixed" is the drafter by itself."""
 
 _PROBE = 16
-"""Rounds after which a row that drafts nothing tries again."""
+"""A row that drafts nothing tries again in every ``_PROBE``-th round."""
 
 
 @struct.dataclass
@@ -29,9 +27,9 @@ class AdaptiveState:
     """The state between rounds.
 
     Attributes:
-      inner: the drafter's own state.
-      wanted: int32 [B], tokens that each row wants in the next round.
-      acceptance: how often the row's drafts were accepted.
+      inner: the inner drafter's state.
+      wanted: int32 [B], the number of tokens that each row wants to draft in the next round.
+      acceptance: the running acceptance rate of each row.
     """
 
     inner: Any
@@ -41,32 +39,37 @@ class AdaptiveState:
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive(Drafter):
-    """Chooses for every row how many tokens its chain drafts, at most the drafter's
-    ``num_speculative_tokens`` K.
+    """Chooses for each row the number of tokens that its chain drafts, from 0 to K.
 
-    "confidence": a row stops after a token whose likeliest alternative had a probability below
-    ``draft_confidence``, before temperature and truncation. Drafting ends when every row has
-    stopped (transformers, ``assistant_confidence_threshold``). "heuristic": two more after a round
-    whose drafts were all accepted, one fewer after any other, from 1 to K, beginning with K
-    (transformers, ``num_assistant_tokens_schedule``). "ema": the length with the highest ``gain``
-    at the row's running acceptance rate, of a few lengths that include 0. A row at 0 drafts again
-    in every 16th round.
+    K is the inner drafter's ``num_speculative_tokens``. ``draft_length`` says how to choose:
 
-    The output is exact, since no decision depends on a token that it drops. Confidence depends on
-    the draft's distribution *before* the last drafted token, and that token is kept whatever it is.
-    The other two depend on earlier rounds alone. By induction from the last node up, a rule that is
-    exact for chains of every length is exact for a chain that ends so.
+    - "confidence": a row stops after a token if the likeliest token at its place had a probability
+      below ``draft_confidence``, before temperature and truncation. Drafting ends when all rows
+      have stopped (transformers, ``assistant_confidence_threshold``).
+    - "heuristic": a row starts with K tokens. It drafts two more after a round that accepted all
+      its drafts, and one fewer after any other round, from 1 to K (transformers,
+      ``num_assistant_tokens_schedule``).
+    - "ema": a row takes the length with the highest ``gain`` at its running acceptance rate, among
+      a few lengths that include 0. A row at 0 drafts again in every 16th round.
 
-    The last two compile a round for each of ``lengths`` and run the shortest that suffices for all
-    unfinished rows. A row's own chain ends where the row wants, so that its output does not depend
-    on its neighbours: the random numbers of a node do not depend on how many nodes follow.
+    The output is exact, because no decision to stop depends on a token that it drops. Confidence
+    depends on the distribution from which the last kept token was drawn, not on that token. The
+    other two choices depend on earlier rounds alone. By induction from the last node up, a rule
+    that is exact for chains of every length is exact for chains that end in this way.
+
+    "heuristic" and "ema" compile a round for each of ``lengths``, and run the shortest round that
+    suffices for all unfinished rows. The chain of each row still ends at the row's own length. The
+    random numbers of a node do not depend on the number of nodes after it. A row's output therefore
+    does not depend on its neighbours.
 
     Attributes:
-      drafter: proposes chains; for "confidence", ``DraftModel``.
-      draft_length: "fixed", "confidence", "heuristic" or "ema", see above.
+      drafter: the inner drafter, which proposes chains; ``DraftModel`` for "confidence".
+      draft_length: how a row chooses its number of drafts: "fixed", "confidence", "heuristic" or
+        "ema".
+      draft_confidence: for "confidence", the probability below which a row stops.
       draft_cost: time to draft a token with a model, in plain target calls.
       verify_cost: time that one more token adds to a target call, in plain target calls.
-      length: tokens to draft at most in this round, one of ``lengths``; by default all. See
+      length: the most tokens to draft in this round, one of ``lengths``; by default K. See
         ``at_length``.
     """
 
@@ -163,23 +166,25 @@ class Adaptive(Drafter):
         acceptance = own.acceptance.update(accepted, jnp.minimum(accepted + 1, drafted))
         wanted = own.wanted
         if self.draft_length == "heuristic":
-            moved = jnp.where(drafted == 0, 0, jnp.where(accepted == drafted, 2, -1))  # n-grams may propose nothing
+            # A row of n-grams may propose nothing. Its length then stays.
+            moved = jnp.where(drafted == 0, 0, jnp.where(accepted == drafted, 2, -1))
             wanted = jnp.clip(wanted + moved, 1, self.depth)
         if self.draft_length == "ema":
             wanted = self._best(acceptance, state.round + 1)
         return AdaptiveState(inner, wanted, acceptance)
 
     def _at(self, length: int) -> Drafter:
-        """The drafter at a length.
+        """The inner drafter, restricted to ``length`` tokens.
 
-        A drafter without a model costs nothing: it drafts all, and its chain is cut.
+        A drafter without a model costs nothing. It drafts all its tokens, and the caller cuts the
+        chain.
         """
         if not isinstance(self.needs, Models):
             return self.drafter
         return dataclasses.replace(self.drafter, num_speculative_tokens=length)
 
     def _best(self, acceptance: RunningAcceptance, round) -> jax.Array:
-        """Int32 [B], the length with the highest gain in a round; the shortest of equal lengths."""
+        """Int32 [B], the length with the highest gain; the shortest if several gain equally."""
         lengths = jnp.array(self.lengths)
         cost = self.verify_cost + self.draft_cost * isinstance(self.needs, Models)
         time = 1 + lengths.astype(jnp.float32) * cost

@@ -1,5 +1,6 @@
-"""A head drafts a block in one pass: DFlash (2602.06036), its causal variant JetSpec (2606.18394),
-DSpark (2607.05147).
+"""Drafting of a block in one pass of a head.
+
+The heads are DFlash (2602.06036), its causal variant JetSpec (2606.18394), and DSpark (2607.05147).
 """
 
 import dataclasses
@@ -22,26 +23,29 @@ from .parts.best_first import best_first, check_best_first
 
 @dataclasses.dataclass(frozen=True)
 class BlockDrafter(Drafter):
-    """Reads the root and masks after it in one forward, beside a cache of the target's features of
-    all tokens before.
+    """Drafts with one forward of a block head, over the root and a mask for each further place.
 
-    Without a Markov correction each place's tokens are chosen: a chain of the likeliest tokens, or
-    with ``tree_nodes`` a tree of the likeliest sequences (DDTree, 2604.12989). With a correction a
-    token depends on the token before: a chain is drawn from left to right under the target's
-    sampling options, and q is the distribution of each draw.
+    The head's cache holds keys and values made from the target's features of all tokens before the
+    root.
 
-    A chain may end before a token whose confidence is below ``draft_confidence``, and the output
-    stays exact (DSpark, Algorithm 1). The confidence of a place reads its hidden state, which
-    depends on the context and the root alone, and the token before, which is judged whatever
-    follows. It never reads the token of its own place. Given its past every token is thus either
-    drawn from its q or not drawn. A threshold on the drawn token would drop the less likely tokens,
-    and the rest would not be distributed as q.
+    A head without a Markov correction chooses its tokens: a chain of the likeliest token at each
+    place, or with ``tree_nodes`` a tree of the likeliest sequences (DDTree, 2604.12989). With a
+    Markov correction each token depends on the token before it. A chain is then drawn from left to
+    right under the target's sampling options, and q is the distribution of each draw.
+
+    A chain may end before a token whose confidence is below ``draft_confidence`` (DSpark,
+    Algorithm 1). The output stays exact. The confidence of a place reads the place's hidden state,
+    which depends on the context and the root alone, and the token before. It never reads the token
+    of its own place. Given the tokens before it, each token is thus either drawn from its q or not
+    drawn at all. A threshold on the drawn token itself would drop unlikely tokens, and the other
+    tokens would not be distributed as q.
 
     Attributes:
       num_speculative_tokens: places of the block that are used; by default all.
       tree_nodes: drafted nodes of a tree, without the root; more than a chain has. 0 for a chain.
       tree_top_k: for a tree, tokens considered at each place.
-      draft_confidence: where a chain ends; 0 never ends it. Needs a head with a confidence output.
+      draft_confidence: a chain ends before a token with a lower confidence; 0 never ends it. Needs
+        a head with a confidence output.
       head: the head's configuration.
     """
 
@@ -93,7 +97,7 @@ class BlockDrafter(Drafter):
         return jax.vmap(lambda tokens, valid: chain(tokens, valid=valid))(tokens, valid), state.drafter
 
     def commit(self, target, draft, state, tree, scored, verdict) -> KVCache:
-        """The context with the nodes that were kept."""
+        """The context, with the accepted nodes added."""
         n, context = state.cache.length, state.drafter
         on_path = lambda tap: jnp.take_along_axis(tap, verdict.path[..., None], 1)
         taps = scored.taps if tree.is_chain else tuple(map(on_path, scored.taps))
@@ -103,8 +107,8 @@ class BlockDrafter(Drafter):
     def _read(self, target, draft, state) -> jax.Array:
         """Hidden states float32 [B, D, E] of the places that predict the D drafted tokens.
 
-        They begin with the root's place, or with the one after it. The places of a block see each
-        other, so that all are read; a causal head reads no further than it drafts.
+        The first of these places is the root's, or the place after it. The places of a block see
+        each other, so the head reads all of them. A causal head reads only the places that it uses.
         """
         first = 0 if self.head.from_root else 1
         N = first + self.depth if self.head.causal else self.head.block_size
@@ -113,7 +117,7 @@ class BlockDrafter(Drafter):
         return draft(target, tokens, positions, state.drafter).hidden[:, first : first + self.depth]
 
     def _draw(self, draft, hidden, scores, state, key) -> Tree:
-        """A chain drawn token by token; ``scores`` [B, D, V] lack the correction."""
+        """A chain drawn token by token. ``scores`` [B, D, V] are logits before the correction."""
 
         def extend(i, carry):
             drawn, memory = carry

@@ -1,6 +1,4 @@
-"""A drafter for the drafter: n-grams or a still smaller model draft for the draft (vertical
-cascade, Chen et al. 2023).
-"""
+"""A drafter for the draft: n-grams or a smaller model (vertical cascade, Chen et al. 2023)."""
 
 import dataclasses
 
@@ -26,9 +24,9 @@ class CascadeState:
     """The state between rounds.
 
     Attributes:
-      cache: the draft's, which holds all tokens but the root.
+      cache: the draft's cache, which holds all tokens but the root.
       inner: the inner method's state.
-      calls: int32 [B], calls of the draft so far.
+      calls: int32 [B], the number of calls of the draft so far.
     """
 
     cache: KVCache
@@ -38,21 +36,23 @@ class CascadeState:
 
 @dataclasses.dataclass(frozen=True)
 class Cascade(Drafter):
-    """Draws the same chain as ``DraftModel``, but several tokens in a call of the draft.
+    """Drafts chains as ``DraftModel`` does, but several tokens for each call of the draft.
 
-    The rounds of ``decode``, with the draft as their target, run within every round of the outer
-    loop. An exact rule judges the inner proposals, so that the inner loop emits samples of the
-    draft's own law. q is the draft's distribution after each token, as if the draft had drawn
-    alone. The inner loop goes on until each row has D + 1 tokens, D = ``num_speculative_tokens``,
-    and all tokens beyond D are dropped. A count says nothing about the tokens that are kept: the
-    first D tokens of an exact stream are exact. The last token is asked for so that the draft has
-    read all D, in case the target accepts them.
+    Each round runs an inner loop, which consists of the same rounds as in ``decode``, with the
+    draft in the target's place. An exact rule tests the inner proposals, so the inner loop emits
+    samples of the draft's own distribution. q is the draft's distribution after each token, as if
+    the draft had drawn alone.
+
+    The inner loop runs until each row has D + 1 tokens, where D is ``num_speculative_tokens``.
+    Tokens beyond D are dropped. The number of dropped tokens does not depend on the first D tokens,
+    so these stay exact. Token D + 1 makes sure that the draft has read the first D tokens, all of
+    which the target may accept.
 
     Attributes:
-      num_speculative_tokens: tokens that the target judges in a round.
-      inner_speculative_tokens: tokens that the draft judges in a call. With one draft they are
-        looked up in the row, with ``prompt_lookup_max`` and ``prompt_lookup_min`` as in ``Ngram``.
-        With two drafts the second draws them.
+      num_speculative_tokens: tokens that the target tests in a round.
+      inner_speculative_tokens: tokens that the draft tests in a call. With two drafts the second
+        one draws them. With one draft they are looked up in the row.
+      prompt_lookup_max, prompt_lookup_min: as in ``Ngram``, for one draft.
     """
 
     num_speculative_tokens: int = 5
@@ -75,13 +75,13 @@ class Cascade(Drafter):
         return Drawn.CHAIN
 
     def inner(self, drafts: int) -> Ngram | DraftModel:
-        """The method that drafts for the first of so many drafts."""
+        """The inner method, which drafts for the first of ``drafts`` models."""
         if drafts > 1:
             return DraftModel(self.inner_speculative_tokens)
         return Ngram(self.inner_speculative_tokens, self.prompt_lookup_max, self.prompt_lookup_min)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> CascadeState:
-        room = -(-self.inner_speculative_tokens // chunk) * chunk  # the inner loop writes beyond the outer one
+        room = -(-self.inner_speculative_tokens // chunk) * chunk  # the inner loop writes further than the outer
         tokens, (model, second) = jnp.pad(tokens, ((0, 0), (0, room))), _pair(draft)
         cache, _, _ = fill(model, tokens, lengths - 1, chunk, dtype)
         inner = self.inner(len(draft)).init(model, second, tokens, lengths, (), chunk=chunk, dtype=dtype)
@@ -91,10 +91,9 @@ class Cascade(Drafter):
         B, D, n = state.root.size, self.depth, state.cache.length
         (model, second), inner = _pair(draft), self.inner(len(draft))
         rule = resolve("auto", inner.drawn)
-        own_request = state.request.replace(
-            keys=key, limit=n + D + 2, stop_ids=jnp.full_like(state.request.stop_ids, -1), stops=None
-        )  # the limit: the root and D + 1 more
-        # Options that look at limit and stop ids see those of the request.
+        no_stops = dict(stop_ids=jnp.full_like(state.request.stop_ids, -1), stops=None)
+        own_request = state.request.replace(keys=key, limit=n + D + 2, **no_stops)  # the root and D + 1 more
+        # Sampling options that read the limit and the stop ids read those of the request.
         seen_request = own_request.replace(limit=state.request.limit, stop_ids=state.request.stop_ids)
 
         def inner_round(carry):
@@ -118,15 +117,13 @@ class Cascade(Drafter):
 
         place = jnp.arange(D + 1)
         tokens = jnp.take_along_axis(own.tokens, n[:, None] + place, 1)
-        valid = place < (own.cache.length - n)[:, None]  # a draft whose logits are NaN proposes no more
+        valid = place < (own.cache.length - n)[:, None]  # a draft with NaN logits proposes no further tokens
         q = jnp.where((place < D)[:, None], q[:, : D + 1], 0)
         calls = state.drafter.calls + own.counters.calls
         return jax.vmap(chain)(tokens, q, valid.at[:, 0].set(True)), CascadeState(own.cache, own.drafter, calls)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> CascadeState:
-        """Cuts both caches, which hold all tokens of the inner loop, at the end of the target's
-        verdict.
-        """
+        """Cuts both caches, which hold all tokens of the inner loop, after the accepted tokens."""
         pending, length = state.drafter, state.cache.length + verdict.length
         inner = pending.inner
         if inner:  # n-grams keep nothing
@@ -135,5 +132,5 @@ class Cascade(Drafter):
 
 
 def _pair(draft) -> tuple:
-    """The draft, and the model that drafts for it, if there is one."""
+    """The draft, and the model that drafts for it or None."""
     return draft[0], draft[1] if len(draft) > 1 else None

@@ -1,6 +1,6 @@
-"""A second, smaller language model drafts a chain (Leviathan et al.
+"""A chain from a second, smaller language model.
 
-2023, Algorithm 1; Chen et al. 2023).
+The method is Algorithm 1 of Leviathan et al. 2023, and Chen et al. 2023.
 """
 
 import dataclasses
@@ -20,11 +20,10 @@ _READER = TokenReader()
 
 @dataclasses.dataclass(frozen=True)
 class DraftModel(Drafter):
-    """Draws gamma = ``num_speculative_tokens`` tokens one after another from the draft's
-    distributions q_1 ... q_gamma.
+    """Draws gamma tokens one after another from the draft's distributions q_1 ... q_gamma.
 
-    The draft has the same sampling options as the target. A round begins with the newest two
-    tokens, see ``TokenReader``.
+    gamma is ``num_speculative_tokens``. The draft has the same sampling options as the target. A
+    round begins by reading the newest two tokens, see ``TokenReader``.
 
     Attributes:
       num_speculative_tokens: tokens that are drafted in a round, at most.
@@ -55,7 +54,7 @@ class DraftModel(Drafter):
         return own.replace(cache=catch_up(draft, own.cache, state.tokens, length))
 
     def propose(self, target, draft, state, key, least=None):
-        """See ``Drafter``. ``least``: where a row stops, see ``chains.draw``."""
+        """See ``Drafter``. ``least``: float32 [B], the confidence at which a row stops."""
         B, gamma = state.root.size, self.depth
         first = _READER.begin(target, draft, state, gamma)
         chain = chains.begin(state, gamma, target.config.vocab_size)
@@ -65,7 +64,7 @@ class DraftModel(Drafter):
         at = jnp.concatenate([first.positions, first.root[:, None] + node], 1)
 
         def read(i, token, rows):
-            """q_{i+1}, after the draft x_i at position n + i."""
+            """Logits of q_{i+1}, after the drafted token x_i at position n + i."""
             earlier = jnp.broadcast_to(node < i, (B, gamma - 1))
             seen = jnp.concatenate([first.seen, earlier, jnp.ones((B, 1), bool)], 1)[:, None]
             position = (first.root + i)[:, None]

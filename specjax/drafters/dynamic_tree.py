@@ -1,6 +1,6 @@
-"""The most probable token tree from a draft model (EAGLE-2's trees, Li et al.
+"""The most probable token tree from a draft model.
 
-2024, section 4, without its head).
+It is the tree of EAGLE-2 (Li et al. 2024, section 4), without EAGLE's head.
 """
 
 import dataclasses
@@ -14,17 +14,16 @@ from .parts.token_reader import TokenReader
 
 @dataclasses.dataclass(frozen=True)
 class DynamicTree(GrownDrafter):
-    """Expands the ``tree_top_k`` likeliest nodes of each level, and keeps the ``tree_nodes`` most
-    probable of all.
+    """Expands the likeliest nodes of each level, and keeps the most probable nodes of all.
 
-    See ``ProbableTree``.
+    ``ProbableTree`` describes the tree. By default the target scores 16 nodes, the root included.
 
     Attributes:
-      tree_nodes: drafted nodes, without the root. With the root the default is a power of two.
+      tree_nodes: drafted nodes, without the root.
       tree_depth: levels below the root, at least 2.
       tree_top_k: nodes expanded in a level, and children considered of each.
-      tree_temperature: at which probabilities are compared; lower ones make narrower and deeper
-        trees.
+      tree_temperature: the temperature at which probabilities are compared. Lower values make
+        narrower and deeper trees.
     """
 
     tree_nodes: int = 15

@@ -1,6 +1,4 @@
-"""EAGLE, EAGLE-2 and EAGLE-3: a head continues the target's features, in a tree of fixed shape or
-the most probable tree.
-"""
+"""EAGLE, EAGLE-2 and EAGLE-3: a head continues the target's features and grows a tree."""
 
 import dataclasses
 from functools import cached_property
@@ -16,8 +14,8 @@ from .parts.grown import HeadDrafter
 from .parts.one_pass import OnePass
 from .parts.probable_tree import ProbableTree
 
-# The tree mc_sim_7b_63 of the published code.
 PUBLISHED = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
+"""The paths of the tree mc_sim_7b_63 in the published code; each digit is a rank."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +23,8 @@ class Eagle(HeadDrafter):
     """A tree of fixed shape from an EAGLE-1 head (Li et al. 2024, 2401.15077).
 
     Attributes:
-      tree: the shape, as ``tree.as_topology`` takes it; by default the published one of 25 nodes
-        and depth 5.
+      tree: the shape, in any form that ``tree.as_topology`` takes; by default the published one of
+        25 nodes and depth 5.
       siblings: as in ``DraftTree``.
     """
 
@@ -45,12 +43,11 @@ class Eagle(HeadDrafter):
 
 @dataclasses.dataclass(frozen=True)
 class Eagle2(HeadDrafter):
-    """The most probable nodes of the tree from an EAGLE-1 head (EAGLE-2, Li et al. 2024,
-    2406.16858).
+    """The most probable tree from an EAGLE-1 head (EAGLE-2, Li et al. 2024, 2406.16858).
 
     Attributes:
-      tree_nodes, tree_depth, tree_top_k, tree_temperature: as in ``DynamicTree``; by default the
-        paper's, 60 nodes with the root.
+      tree_nodes, tree_depth, tree_top_k, tree_temperature: as in ``DynamicTree``. The defaults are
+        the paper's, 60 nodes with the root.
     """
 
     tree_nodes: int = 59
@@ -68,9 +65,9 @@ class Eagle2(HeadDrafter):
 class Eagle3(HeadDrafter):
     """Drafts from an EAGLE-3 head (Li et al. 2025, 2503.01840) or its version 3.1.
 
-    It drafts the most probable tree as in EAGLE-2; with ``tree`` a tree of fixed shape; with
-    ``num_speculative_tokens`` a chain. A P-EAGLE head drafts the most probable tree or a chain in
-    one pass.
+    By default it drafts the most probable tree, as EAGLE-2 does. With ``tree`` it drafts a tree of
+    fixed shape, with ``num_speculative_tokens`` a chain. A P-EAGLE head drafts the most probable
+    tree or a chain in one pass.
 
     Attributes:
       tree_nodes, tree_depth, tree_top_k, tree_temperature: as in ``Eagle2``.

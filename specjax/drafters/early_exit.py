@@ -1,6 +1,6 @@
-"""The target's first layers and its own output matrix draft a chain (LayerSkip, Elhoushi et al.
+"""A chain from the target's first layers and its own output matrix.
 
-2024, section 4.3).
+The method is the self-speculation of LayerSkip (Elhoushi et al. 2024, section 4.3).
 """
 
 import dataclasses
@@ -14,17 +14,18 @@ from .parts.self_chain import SelfChain
 
 @dataclasses.dataclass(frozen=True)
 class EarlyExit(SelfChain):
-    """Draws tokens one after another from the target's final norm and output matrix after
-    ``exit_layer`` layers.
+    """Draws tokens one after another from the target's first ``exit_layer`` layers.
 
-    The verify pass runs the remaining layers only. The method works with any model, and well with a
-    model that was trained to exit early.
+    The target's final norm and output matrix follow these layers. The verify pass runs the
+    remaining layers only. The method works with any model, and best with a model that was trained
+    to exit early.
 
     Attributes:
-      exit_layer: how many layers draft; by default half of them.
+      exit_layer: the number of layers that draft; by default half of them.
       num_speculative_tokens: the longest chain.
-      draft_confidence: drafting stops after a token whose likeliest alternative was less probable
-        than this. The threshold follows the acceptance rate from there. 0 never stops.
+      draft_confidence: drafting stops after a token if the likeliest token at its place is less
+        probable than this. The value is the first threshold of a row; it then follows the row's
+        acceptance rate. 0 never stops.
     """
 
     exit_layer: int | None = None

@@ -1,7 +1,4 @@
-"""Medusa heads that also read the tokens on the way to each node (Hydra, Ankner et al.
-
-2024, 2402.05109).
-"""
+"""Hydra (Ankner et al. 2024, 2402.05109): Medusa heads that also read the path to each node."""
 
 import dataclasses
 
@@ -15,11 +12,10 @@ _READER = FeatureReader()
 
 @dataclasses.dataclass(frozen=True)
 class Hydra(Medusa):
-    """As ``Medusa``, but every node has children of its own. A round computes one depth after
-    another.
+    """As ``Medusa``, but each node has children of its own.
 
-    With a prefix layer (Hydra++) the hidden states of the newest tokens pass that layer when a
-    round begins.
+    A round computes one depth after another. With a prefix layer (Hydra++), a round begins by
+    passing the hidden states of the newest tokens through that layer.
     """
 
     needs = TrainedHead("hydra")

@@ -11,17 +11,16 @@ from .parts.self_chain import SelfChain
 
 @dataclasses.dataclass(frozen=True)
 class LayerSkip(SelfChain):
-    """Draws tokens one after another from the target without a set of attention and MLP sub-layers.
+    """Draws tokens one after another from the target without some attention and MLP sub-layers.
 
-    It needs no training; ``planning.layers`` searches the sub-layers to skip. The paper called
-    LayerSkip is another method, see ``EarlyExit``.
+    The method needs no training; ``planning.layers`` searches for the sub-layers to skip. The
+    paper named LayerSkip describes another method, see ``EarlyExit``.
 
     Attributes:
-      skip_attention, skip_mlp: the layers without these sub-layers, from 0. Where neither is given,
-        every other layer between the first and the last skips both.
+      skip_attention, skip_mlp: the layers that skip this sub-layer, counted from 0. If neither is
+        given, every other layer between the first and the last skips both.
       num_speculative_tokens: the longest chain.
-      draft_confidence: drafting stops after a token whose likeliest alternative was less probable
-        than this. The threshold follows the acceptance rate from there. 0 never stops.
+      draft_confidence: as in ``EarlyExit``.
     """
 
     skip_attention: tuple[int, ...] | None = None

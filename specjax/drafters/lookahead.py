@@ -1,16 +1,15 @@
-"""Lookahead decoding (Fu et al. 2024): the target guesses n-grams by Jacobi iteration beside the
-text, and verifies them later.
+"""Lookahead decoding (Fu et al. 2024): the target guesses n-grams, and verifies them later.
 
-One forward serves two branches, and both are parts of one token tree:
+The guesses come from Jacobi iteration. One forward runs two branches, parts of one token tree:
 
-  lookahead     the window, N - 1 rows of W columns. Row 0 is a chain that begins with the root. A token of a later row is the
-                target's prediction after the token above it. A column therefore hangs from its
-                token in row 0, and the paper's mask ("row 0 up to its column, then its own column")
-                is the tree's. No node of the window is valid.
-  verification  n-grams of the pool that follow the root, as a trie: the nodes that may be accepted.
+  lookahead     the window, N - 1 rows of W columns. Row 0 is a chain that begins with the root. A
+                token of a later row is the target's prediction after the token above it. A column
+                therefore hangs from its token in row 0. The paper's mask ("row 0 up to its column,
+                then its own column") is then the mask of the tree. No node of the window is valid.
+  verification  the n-grams of the pool that may follow the root, as a trie of valid nodes.
 
-After the forward each column, its new last token included, is an n-gram. It goes to the pool under
-the token that leaves row 0.
+After the forward each column, with its new last token, is an n-gram. The pool stores it under the
+token that leaves row 0.
 """
 
 import dataclasses
@@ -32,11 +31,11 @@ class LookaheadState:
     """The window and the pool of each row.
 
     Attributes:
-      window: int32 [B, N - 1, C], the oldest row first. The root takes column 0 of row 0. Of C = W
-        + N - 2 columns ``C - filled`` are in use: each round that adds a row costs a column.
+      window: int32 [B, N - 1, C], the oldest row first. The root replaces column 0 of row 0. C is
+        W + N - 2. The first ``C - filled`` columns are in use: each added row uses up one column.
       filled: int32 [B], the number of rows below row 0.
-      pool: int32 [B, V, P, N], for each token n-grams of N - 1 tokens that may follow and their
-        counts, the most recent last. A count of 0 is a free place.
+      pool: int32 [B, V, P, N]. For each token P places, the most recent last. A place holds the N -
+        1 tokens that may follow, and their count. A count of 0 marks a free place.
     """
 
     window: jax.Array
@@ -46,22 +45,25 @@ class LookaheadState:
 
 @dataclasses.dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Algorithm 2 of the paper, by default with its sizes for a 7B target. A round scores (W + G)(N
-    - 1) nodes.
+    """Lookahead decoding, Algorithm 2 of the paper. A round scores (W + G) * (N - 1) nodes.
 
-    The window begins with random tokens of the prompt in row 0. It grows by a row in each of the
-    first N - 2 rounds, and yields no n-grams until then. Afterwards it moves on by one position a
-    round, however many tokens were accepted. Its tokens are greedy whatever the sampling options:
-    guesses are chosen, not drawn, and ``sample_and_walk`` is exact. Window and pool depend on the
-    text before the root and on earlier windows, never on the draws of the round that judges them.
+    The default sizes are the paper's for a 7B target. The window begins with random tokens of the
+    prompt in row 0. It grows by a row in each of the first N - 2 rounds, and yields no n-grams
+    until then. After that it moves on by one position in each round, however many tokens are
+    accepted.
+
+    The tokens of the window are greedy under all sampling options: guesses are chosen, not drawn,
+    and ``sample_and_walk`` is exact. Window and pool depend on the text before the root and on
+    earlier windows, never on the draws of the round that tests them.
 
     Attributes:
       window: W, columns of the window.
       ngram_size: N. An n-gram is a token and the N - 1 tokens that follow it.
       guesses: G, n-grams verified in a round.
-      pool_guesses: n-grams kept for each token; by default G. The G most frequent are verified, of
-        equals the most recent. A full pool drops the n-gram that was not seen for longest.
-      pool_from_prompt: whether n-grams of prompt and output go to the pool too.
+      pool_guesses: n-grams kept for each token; by default G. The G most frequent are verified;
+        among equally frequent ones the most recent. A full pool drops the n-gram that was not seen
+        for longest.
+      pool_from_prompt: whether n-grams of prompt and output go into the pool too.
     """
 
     window: int = 15
@@ -75,7 +77,8 @@ class Lookahead(Drafter):
             whole(name, getattr(self, name), least)
         if self.pool_guesses is not None and whole("pool_guesses", self.pool_guesses) < self.guesses:
             raise RequestError(
-                f"pool_guesses {self.pool_guesses} is below guesses {self.guesses}, which come from it; raise it or leave it out"
+                f"pool_guesses {self.pool_guesses} is below guesses {self.guesses}, which come from it; raise it or "
+                "leave it out"
             )
 
     @property
@@ -84,12 +87,12 @@ class Lookahead(Drafter):
 
     @property
     def columns(self) -> int:
-        """C, the columns of row 0 at the beginning, the root's included."""
+        """C, the number of columns of row 0 at the beginning, the root's included."""
         return self.window + self.ngram_size - 2
 
     @property
     def nodes(self) -> int:
-        """Nodes of the window at its largest. While it fills, its rows are fewer and longer."""
+        """The most nodes of the window. While it fills, it has fewer and longer rows."""
         return max((filled + 1) * (self.columns - filled) for filled in range(self.depth))
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
@@ -111,33 +114,28 @@ class Lookahead(Drafter):
     def commit(self, target, draft, state, tree, scored, verdict):
         window, filled, full = state.drafter.window, state.drafter.filled, state.drafter.filled == self.depth - 1
         width = (self.columns - filled)[:, None]
-        last_row = jnp.minimum(
-            filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1
-        )  # void from ``width`` on
+        last_row = jnp.minimum(filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1)
+        # The predictions are void from ``width`` on.
         predicted = jnp.argmax(jnp.take_along_axis(scored.logits, last_row[:, :, None], 1), -1).astype(jnp.int32)
 
         leaving = window[:, :1].at[:, 0, 0].set(state.root)
-        ngrams = jnp.concatenate([leaving, window[:, 1:], predicted[:, None]], 1)[:, :, : self.window].swapaxes(
-            1, 2
-        )  # [B, W, N]
+        columns = jnp.concatenate([leaving, window[:, 1:], predicted[:, None]], 1)
+        ngrams = columns[:, :, : self.window].swapaxes(1, 2)  # [B, W, N]
         seen = jnp.broadcast_to(full[:, None], ngrams.shape[:2])
         if self.pool_from_prompt:
             emitted, new = self._emitted(state, tree, verdict)
             ngrams, seen = jnp.concatenate([ngrams, emitted], 1), jnp.concatenate([seen, new], 1)
-        pool = lax.fori_loop(
-            0, ngrams.shape[1], lambda i, pool: _insert(pool, ngrams[:, i], seen[:, i]), state.drafter.pool
-        )
+        insert = lambda i, pool: _insert(pool, ngrams[:, i], seen[:, i])
+        pool = lax.fori_loop(0, ngrams.shape[1], insert, state.drafter.pool)
 
-        ends = (predicted[:, :, None] == state.request.stop_ids[:, None]).any(
-            -1
-        )  # predictions after the end of the text are no guesses
+        # Predictions after a stop token guess nothing. Tokens of the prompt replace them.
+        ends = (predicted[:, :, None] == state.request.stop_ids[:, None]).any(-1)
         fresh = jnp.where(ends, self._copies(state.tokens, state.prompt_length), predicted)[:, None]
         moved = jnp.concatenate([window[:, 1:], fresh], 1)
         below = (jnp.arange(self.depth) == filled[:, None] + 1)[:, :, None]
         grown = jnp.roll(jnp.where(below, fresh, window), -1, 2)
-        return LookaheadState(
-            jnp.where(full[:, None, None], moved, grown), jnp.minimum(filled + 1, self.depth - 1), pool
-        )
+        window = jnp.where(full[:, None, None], moved, grown)
+        return LookaheadState(window, jnp.minimum(filled + 1, self.depth - 1), pool)
 
     def _propose_row(self, root: jax.Array, state: LookaheadState) -> Tree:
         """The window and the guesses of one row, in this order."""
@@ -161,14 +159,14 @@ class Lookahead(Drafter):
 
         The places depend neither on the call nor on the batch.
         """
-        places = jax.random.uniform(jax.random.key(0, impl=KEYS), (self.columns,)) * lengths[:, None].astype(
-            jnp.float32
-        )
+        uniform = jax.random.uniform(jax.random.key(0, impl=KEYS), (self.columns,))
+        places = uniform * lengths[:, None].astype(jnp.float32)
         return jnp.take_along_axis(tokens, jnp.minimum(places.astype(jnp.int32), lengths[:, None] - 1), 1)
 
     def _emitted(self, state, tree: Tree, verdict) -> tuple[jax.Array, jax.Array]:
-        """The n-grams int32 [B, N, N] that end with each token of this round, and bool [B, N],
-        whether each exists.
+        """The n-grams int32 [B, N, N] that end with each token of this round.
+
+        Also bool [B, N], whether each of them exists.
         """
         N, place = self.ngram_size, jnp.arange(self.ngram_size)
         before = state.cache.length[:, None] - jnp.arange(N - 2, -1, -1)
@@ -180,12 +178,13 @@ class Lookahead(Drafter):
 
 
 def _insert(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Array:
-    """The pool [B, V, P, N] with one more n-gram int32 [B, N] in each row where bool [B] says so."""
+    """The pool [B, V, P, N] with one more n-gram int32 [B, N] in the rows ``wanted`` bool [B]."""
 
     def insert(pool, ngram, wanted):
         known = pool[ngram[0]]
         same = (known[:, :-1] == ngram[1:]).all(-1) & (known[:, -1] > 0)
-        at = jnp.argmax(same)  # it moves to the end; a new one replaces place 0, which is free or the least recent
+        # A known n-gram moves to the end. A new one replaces place 0, which is free or the oldest.
+        at = jnp.argmax(same)
         count = jnp.where(same[at], known[at, -1], 0) + 1
         others = jnp.where(jnp.arange(known.shape[0])[:, None] < at, known, jnp.roll(known, -1, 0))
         known = others.at[-1].set(jnp.append(ngram[1:], count))
@@ -195,16 +194,19 @@ def _insert(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Array:
 
 
 def _trie(guesses: jax.Array, found: jax.Array, first: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Guesses int32 [G, N - 1] as nodes below the root, numbered from ``first`` on; bool [G] says
-    which guesses exist.
+    """Guesses as a trie below the root: tokens, parents and validity of nodes, each [G * (N - 1)].
 
-    Guesses that begin alike share the nodes of the first of them; their own nodes are void.
+    Guesses with the same beginning share the nodes of the first of them. Their own nodes are not
+    valid.
 
-    Returns tokens, parents and validity, each [G (N - 1)].
+    Args:
+      guesses: int32 [G, N - 1].
+      found: bool [G], whether each guess exists.
+      first: the number of the first node.
     """
     G, depth = guesses.shape
     alike = jnp.cumprod(guesses[:, None] == guesses, -1, dtype=jnp.int32) * found[:, None].astype(jnp.int32)
-    owner = jnp.argmax(alike, 1)  # [G, N - 1]: the first guess with the same beginning, up to and including each token
+    owner = jnp.argmax(alike, 1)  # [G, N - 1]: the first guess that is the same up to this token, included
     above = first + owner[:, :-1] * depth + jnp.arange(depth - 1)
     parent = jnp.concatenate([jnp.zeros((G, 1), above.dtype), above], 1)
     valid = found[:, None] & (owner == jnp.arange(G)[:, None])

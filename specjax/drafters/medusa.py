@@ -1,6 +1,6 @@
-"""Heads on the target's last hidden state fill a tree of fixed shape (Medusa, Cai et al.
+"""A tree of fixed shape from heads on the target's last hidden state.
 
-2024, sections 2.1 and 2.3.3).
+The method is Medusa (Cai et al. 2024, sections 2.1 and 2.3.3).
 """
 
 import dataclasses
@@ -15,25 +15,25 @@ from .parts.head_levels import check_shape, fill_tree, fit_default
 PATHS = (
     (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0),
 )  # fmt: skip
-"""Twelve nodes.
+"""The paths of the default tree, twelve nodes.
 
-Published trees have 63, which pay where scoring 63 nodes costs no more than scoring one.
+Published trees have 63 nodes. They pay if scoring 63 nodes costs no more than scoring one.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Medusa(Drafter):
-    """Head k, from 0, chooses the tokens at depth k + 1, all heads at once, from the hidden state
-    before the root.
+    """Fills a tree with the likeliest tokens of the heads: head k, from 0, fills depth k + 1.
 
-    That is the newest hidden state that the target has computed. The target itself predicts the
-    root from it, and the heads predict the tokens after the root. They do not see the tokens
-    between, so that all nodes of a depth have children of the same tokens.
+    All heads read the hidden state of the token before the root, the newest one that the target has
+    computed. The target itself predicts the root from it, and the heads predict the tokens after
+    the root. Heads do not see the tokens between. All nodes of a depth therefore have children with
+    the same tokens.
 
     Attributes:
       tree: the shape; a node of rank r at depth k + 1 is the r-th choice of head k. By default
-        ``PATHS``, as deep as there are heads. Published lists (``medusa_choices``) can be given as
-        they are.
+        ``PATHS``, without the depths that have no head. Published lists (``medusa_choices``) can be
+        given as they are.
       head: the configuration of the heads.
     """
 
@@ -55,8 +55,9 @@ class Medusa(Drafter):
         return self.head.taps
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        """The hidden state float32 [B, E] of the token before the root; zeros for a prompt of one
-        token.
+        """The hidden state float32 [B, E] of the token before the root.
+
+        It is zero for a prompt of one token.
         """
         read = jnp.take_along_axis(taps[0], jnp.maximum(lengths - 2, 0)[:, None, None], 1)
         return jnp.where((lengths > 1)[:, None], draft.fuse(target, (read,))[:, 0], 0)
@@ -65,9 +66,9 @@ class Medusa(Drafter):
         return fill_tree(self.tree, target, draft, state.root, state.drafter), state.drafter
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        """The hidden state of the last node that was kept.
+        """The hidden state float32 [B, E] of the last accepted node.
 
-        The bonus token, the next root, has none yet.
+        The bonus token is the next root, and the target has not read it yet.
         """
         last = jnp.take_along_axis(verdict.path, jnp.maximum(verdict.length - 1, 0)[:, None], 1)
         return draft.fuse(target, (jnp.take_along_axis(scored.taps[0], last[..., None], 1),))[:, 0]

@@ -1,6 +1,6 @@
-"""A token tree merged from the chains of several draft models (SpecInfer, Miao et al.
+"""A token tree merged from the chains of several draft models.
 
-2024, section 3).
+The method is the merge-based tree of SpecInfer (Miao et al. 2024, section 3).
 """
 
 import dataclasses
@@ -17,8 +17,10 @@ from .draft_model import DraftModel
 
 @dataclasses.dataclass(frozen=True)
 class Merged(Drafter):
-    """Draws a chain of ``num_speculative_tokens`` from each draft independently, and proposes their
-    union; see ``merge``.
+    """Draws a chain from each draft independently, and proposes their union, see ``merge``.
+
+    Attributes:
+      num_speculative_tokens: as in ``DraftModel``.
     """
 
     num_speculative_tokens: int = 5
@@ -58,8 +60,8 @@ class Merged(Drafter):
         return jax.vmap(merge)(state.root, tokens, q), tuple(pending)
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        # The accepted path may be another draft's chain. Each draft keeps the root's row at most
-        # and catches up later.
+        # The accepted path may be another draft's chain. Each draft therefore keeps at most the
+        # root's row, and reads the other tokens when the next round begins.
         verdict = verdict.replace(length=jnp.minimum(verdict.length, 2))
         each = zip(draft, state.drafter)
         return tuple(
@@ -70,23 +72,22 @@ class Merged(Drafter):
 def merge(root: jax.Array, tokens: jax.Array, q: jax.Array) -> Tree:
     """The union of M chains of D tokens below one root: a tree of 1 + M D nodes, chain after chain.
 
-    A token hangs below the *first* node with the same tokens before it, whichever chain that node
-    is in: the inner nodes are those of a trie. Where a chain proposes a token that an earlier chain
-    proposed too, its own node stays, as a leaf. Every proposal must be tested against its own
-    draft's q, in the order of the drafts. Such a leaf is never accepted, since the refusal of the
-    first of two equal tokens leaves it no probability. Sizes are static, so that leaving it out
-    would save no row of the forward.
+    A token hangs below the *first* node whose path has the same tokens, in its own chain or an
+    earlier one. The inner nodes therefore form a trie. If a chain proposes a token that an earlier
+    chain has proposed at the same place, its node stays in the tree as a leaf, because each
+    proposal must be tested against its own draft's q, in the order of the drafts. Such a leaf is
+    never accepted: after the first of two equal tokens is rejected, the second has probability 0.
+    Sizes are static, so the tree without the leaf would not make the forward smaller.
 
     Args:
       root: int32 [].
       tokens: int32 [M, D].
       q: float32 [M, D, V], the distribution of each token. The tree stores it at the token's
-        parent; a draft that proposes nothing below a node has zeros there.
+        parent. For drafts that propose nothing below a node, the tree stores zeros there.
     """
     M, D = tokens.shape
-    same = jnp.cumprod(
-        jnp.int32(tokens[:, None] == tokens), -1
-    )  # [M, M, D]: whether two chains agree down to each token
+    # same [M, M, D]: whether two chains agree down to each token.
+    same = jnp.cumprod(jnp.int32(tokens[:, None] == tokens), -1)
     first = jnp.argmax(same, 1)  # [M, D]: the first chain with the same tokens so far
     node = 1 + first * D + jnp.arange(D)
     parent = jnp.concatenate([jnp.zeros((M, 1), node.dtype), node[:, :-1]], 1)

@@ -1,5 +1,6 @@
-"""Multi-token prediction: modules that were trained with the target draft a chain (DeepSeek-V3,
-2412.19437, section 2.2).
+"""Multi-token prediction: a chain from modules that were trained with the target.
+
+The method is that of DeepSeek-V3 (2412.19437, section 2.2).
 """
 
 import dataclasses
@@ -12,8 +13,10 @@ from .parts.grown import HeadDrafter
 
 @dataclasses.dataclass(frozen=True)
 class Mtp(HeadDrafter):
-    """Draws ``num_speculative_tokens`` tokens: one from each module, the further ones from the last
-    module.
+    """Draws one token from each module, and further tokens from the last module.
+
+    Attributes:
+      num_speculative_tokens: as in ``DraftModel``.
     """
 
     num_speculative_tokens: int = 3

@@ -1,6 +1,4 @@
-"""Prompt lookup: the continuation of an earlier occurrence of the newest tokens (Saxena 2023;
-"ngram" in vLLM).
-"""
+"""Prompt lookup (Saxena 2023; "ngram" in vLLM): the continuation of an earlier occurrence."""
 
 import dataclasses
 
@@ -16,18 +14,17 @@ from .parts.statistics import ORDERS, Statistics, load
 
 @dataclasses.dataclass(frozen=True)
 class Ngram(Drafter):
-    """Looks up the last ``prompt_lookup_max`` tokens of a row, down to ``prompt_lookup_min``, in
-    the row itself.
+    """Looks up the newest tokens of a row in the row itself, and proposes the tokens that followed.
 
-    The longest match wins; among equally long ones the most recent. A continuation that reaches the
-    end of the row goes on periodically, as the text would if it kept repeating.
+    The longest match wins; among equally long matches the most recent one wins. A continuation that
+    reaches the end of the row goes on periodically, as the text would if it kept repeating.
 
     Attributes:
       num_speculative_tokens: tokens of a continuation.
       prompt_lookup_max: the longest run that is looked up.
       prompt_lookup_min: the shortest run that is looked up.
-      ngram_statistics: a file that ``specjax ngrams`` wrote. Where the row has no match, the file
-        says which token most often followed the newest tokens in a corpus.
+      ngram_statistics: a file that ``specjax ngrams`` wrote. If the row has no match, the file
+        gives the token that most often followed the newest tokens in a corpus.
     """
 
     num_speculative_tokens: int = 5
@@ -55,14 +52,14 @@ class Ngram(Drafter):
         return jax.vmap(self._propose_row, (0, 0, None))(state.tokens, state.cache.length, draft), ()
 
     def _propose_row(self, tokens: jax.Array, last: jax.Array, statistics: Statistics | None) -> Tree:
-        """The chain of one row: ``tokens`` int32 [T], whose text ends at index ``last``."""
+        """The chain of one row. Its text is ``tokens`` int32 [T] up to index ``last``, included."""
         end = jnp.arange(tokens.size)  # where an earlier occurrence may end
         same = [(tokens == tokens[last]) & (end < last)]
         for back in range(1, self.prompt_lookup_max):
             earlier = jnp.roll(tokens, back) == tokens[jnp.maximum(last - back, 0)]
             same.append(same[-1] & earlier & (end >= back))
         matched = sum(s.astype(jnp.int32) for s in same)
-        best = jnp.argmax(matched * tokens.size + end)  # the longest, then the most recent
+        best = jnp.argmax(matched * tokens.size + end)  # the longest match, and of these the most recent
         found = matched[best] >= self.prompt_lookup_min
         period = jnp.maximum(last - best, 1)
         drafted = tokens[best + 1 + jnp.arange(self.depth) % period]

@@ -1,9 +1,9 @@
-"""Suffix decoding (Oliaro et al. 2024): the most frequent continuation of the newest tokens, by a
-suffix tree's counts.
+"""Suffix decoding (Oliaro et al. 2024): the most frequent continuation of the newest tokens.
 
-The tree itself is never built. Its node for a run of tokens is the set of places where that run
-ends. The child for a token is the subset of places that this token follows. In the row itself a set
-is a mask over the text; in the texts of earlier requests it is a range of their suffix array.
+The method uses the counts of a suffix tree without building the tree. The tree's node for a run of
+tokens corresponds to the set of places where this run ends. Its child for a token corresponds to
+the places that the token follows. In the row itself such a set is a mask over the text. In the
+texts of earlier requests it is a range of their suffix array.
 """
 
 import dataclasses
@@ -17,28 +17,30 @@ from ..drafter import Drafter
 from ..tree import Tree, chain
 from .parts import store as texts
 
-_MOST_PLACES = 32  # places of a range that are counted, evenly spaced where the range has more
+_MOST_PLACES = 32
+"""The most places of a range that are counted. They are evenly spaced in a longer range."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Suffix(Drafter):
-    """Looks up the last 1, 2, ... ``max_match`` tokens of a row, and proposes the continuation of
-    the highest score.
+    """Looks up runs of the newest tokens, and proposes the continuation with the highest score.
 
-    It looks in the row itself and in the store, and follows the most frequent continuation of each
-    match. A token's probability is the product of count(child) / count(node) on the way to it. A
-    continuation ends below ``min_token_prob`` and after as many tokens as its match is long. Its
-    score is the sum of its tokens' probabilities. Of equal scores the row's own wins, then the
-    longer match; of equal counts the more recent token.
+    The runs are the newest 1, 2, ... ``max_match`` tokens. The method looks them up in the row
+    itself and in the store, and follows the most frequent continuation of each run. A token's
+    probability is the product of count(child) / count(node) along the way to it. A continuation
+    ends where this probability falls below ``min_token_prob``, and after as many tokens as its run
+    has. The score of a continuation is the sum of its tokens' probabilities. If scores are equal,
+    the row's own continuation wins, then the longer run. If counts are equal, the more recent token
+    wins.
 
     The store holds prompts and answers of earlier requests to a ``Generator``. The output does not
-    depend on it, since it only proposes.
+    depend on the store, because the store only proposes.
 
     Attributes:
       num_speculative_tokens: the longest continuation.
       max_match: the longest run looked up.
       min_token_prob: the probability below which a continuation ends.
-      store_tokens: size of the store; 0 looks up in the row alone.
+      store_tokens: size of the store in tokens; 0 looks up in the row alone.
     """
 
     num_speculative_tokens: int = 8
@@ -68,7 +70,7 @@ class Suffix(Drafter):
         return jax.vmap(propose)(state.tokens, state.cache.length), ()
 
     def _propose_row(self, tokens: jax.Array, last: jax.Array, vocab_size: int, store: texts.Store | None) -> Tree:
-        """The chain of one row: ``tokens`` int32 [T], whose text ends at index ``last``."""
+        """The chain of one row. Its text is ``tokens`` int32 [T] up to index ``last``, included."""
         drafted, p = self._in_row(tokens, last, vocab_size)
         if store is not None:
             recalled, its_p = self._in_store(tokens, last, store)
@@ -77,13 +79,16 @@ class Suffix(Drafter):
         return chain(jnp.concatenate([tokens[last][None], drafted]), valid=jnp.concatenate([jnp.ones(1, bool), p > 0]))
 
     def _in_row(self, tokens, last, vocab_size: int) -> tuple[jax.Array, jax.Array]:
-        """The best continuation int32 [K] and the probabilities of its tokens, 0 from its end on."""
+        """The best continuation in the row, int32 [K], and its tokens' probabilities float32 [K].
+
+        The probabilities are 0 from the end of the continuation on.
+        """
         place, T = jnp.arange(tokens.size), tokens.size
         at = [(tokens == tokens[last]) & (place <= last)]
         for back in range(1, self.max_match):
             earlier = jnp.roll(tokens, back) == tokens[jnp.maximum(last - back, 0)]
             at.append(at[-1] & earlier & (place >= back) & (last >= back))
-        at = jnp.stack(at)  # bool [L, T], where the newest 1, 2, ... tokens end, the newest place included
+        at = jnp.stack(at)  # bool [L, T]: where the newest 1, 2, ... tokens end, the row's end included
 
         def follow(carry, depth):
             ends, p = carry  # ends [L, T]: where the run and its continuation so far end
@@ -100,11 +105,9 @@ class Suffix(Drafter):
         return self._best(*found)
 
     def _in_store(self, tokens, last, store: texts.Store) -> tuple[jax.Array, jax.Array]:
-        """The same from the store, by at most ``_MOST_PLACES`` of the places of each run."""
+        """The same from the store, which counts at most ``_MOST_PLACES`` places of each run."""
         length, place = 1 + jnp.arange(self.max_match), jnp.arange(self.max_match)
-        runs = tokens[
-            jnp.maximum(last - length[:, None] + 1 + place, 0)
-        ]  # [L, M], those of the newest 1, 2, ... tokens
+        runs = tokens[jnp.maximum(last - length[:, None] + 1 + place, 0)]  # [L, M]: the newest 1, 2, ... tokens
         low, high = texts.find(store, runs, length)
         count = jnp.where(length <= last + 1, high - low, 0)[:, None]
         nth = jnp.arange(_MOST_PLACES)
@@ -129,13 +132,14 @@ class Suffix(Drafter):
         return self._best(*found)
 
     def _share(self, p, child, node, depth) -> jax.Array:
-        """The probability [L] one token on; 0 where the continuation of a match ends."""
+        """The probabilities [L] of the next tokens; 0 for a continuation that ends before."""
         p = p * (child / jnp.maximum(node, 1))
         return jnp.where((p >= self.min_token_prob) & (p > 0) & (depth < 1 + jnp.arange(self.max_match)), p, 0.0)
 
     def _best(self, drafted, p) -> tuple[jax.Array, jax.Array]:
-        """The continuation [K] of the highest score of [K, L]; of equal scores that of the longest
-        match.
+        """The continuation [K] with the highest score among [K, L], and its probabilities [K].
+
+        If scores are equal, the longest run wins.
         """
         best = self.max_match - 1 - jnp.argmax(p.sum(0)[::-1])
         return drafted[:, best], p[:, best]

@@ -1,6 +1,4 @@
-"""Several chain drafters, of which each row uses one at a time: n-grams where the text repeats
-itself, else a draft model.
-"""
+"""Several chain drafters, one at a time in each row, such as n-grams and a draft model."""
 
 import dataclasses
 from functools import partial
@@ -23,12 +21,13 @@ from .parts.gain import RunningAcceptance, gain, tally
 
 @struct.dataclass
 class SwitchState:
-    """The states of the M drafters; between ``propose`` and ``commit`` also their proposals.
+    """The state between rounds. The last four fields are set from ``propose`` to ``commit`` only.
 
     Attributes:
-      members: their own states.
-      acceptance: how often their drafts were accepted, [B, M].
-      drafts: int32 [B, M, D], void beyond ``count`` [B, M].
+      members: the states of the M drafters.
+      acceptance: the running acceptance rates of their drafts, [B, M].
+      drafts: int32 [B, M, D], their proposals; void from ``count`` on.
+      count: int32 [B, M], the number of tokens that each drafter proposes.
       chosen: int32 [B], the drafter that the row uses.
       ran: bool, whether the model drafted.
     """
@@ -43,22 +42,22 @@ class SwitchState:
 
 @dataclasses.dataclass(frozen=True)
 class Switch(Drafter):
-    """Each row uses in each round the drafter with the highest ``gain`` of those that propose any
-    token.
+    """Chooses the drafter with the highest ``gain`` for each row in each round.
 
-    A drafter's gain is that of the tokens it proposes now, at the row's running acceptance rate of
-    this drafter's drafts. A model's tokens cost ``draft_cost`` each, others nothing. Of equal gains
-    the first drafter wins. Emitted tokens test every proposal, used or not, so that n-grams are
-    used again as soon as they would have been right. The model runs only when some unfinished row
-    uses it.
+    Only drafters that propose a token are candidates. The gain follows from the number of tokens
+    that a drafter proposes now, and from the row's running acceptance rate of its drafts. Tokens of
+    a model cost ``draft_cost`` each, other tokens cost nothing. If gains are equal, the first
+    drafter wins. The emitted tokens test every proposal, used or not. A row therefore returns to
+    n-grams as soon as their proposals become right. The model runs only if some unfinished row uses
+    it.
 
     The output is exact. The choice depends on the text so far and on earlier rounds, never on the
-    model's draws of this round. A chain that was chosen by other means equals a chain drawn from a
-    one-hot q, and carries that q. A rule that divides by q then accepts it with probability p,
-    which is exact; block verification accepts as many as the walk would.
+    model's draws in this round. A chain that was looked up equals a chain drawn from a one-hot q,
+    and gets this q. A rule that divides by q then accepts a token x with probability p(x), which is
+    exact. Block verification accepts as many of these tokens as ``sample_and_walk`` would.
 
     Attributes:
-      drafters: at least one; at most one with a draft model.
+      drafters: one or more drafters of chains, at most one of them with a draft model.
       draft_cost: time to draft a token with the model, in plain target calls.
     """
 
@@ -139,8 +138,9 @@ class Switch(Drafter):
         own, indices = state.drafter, range(len(self.drafters))
 
         def commit_member(i):
-            """Commits as if none of the drafter's tokens had been accepted where the row uses
-            another's.
+            """The member's state for the next round.
+
+            For a row that uses another drafter, none of the member's tokens counts as accepted.
             """
             length = jnp.where(own.chosen == i, verdict.length, jnp.minimum(verdict.length, 1))
             path = jnp.minimum(verdict.path, jnp.maximum(length - 1, 0)[:, None])
@@ -154,22 +154,22 @@ class Switch(Drafter):
             idle = lambda: _carry_over(own.members[i], jax.eval_shape(partial(commit_member, i)))
             return lax.cond(own.ran, partial(commit_member, i), idle)
 
-        judged = [tally(own.drafts[:, i], own.count[:, i], tree, verdict) for i in indices]
-        accepted, tested = (jnp.stack(x, 1) for x in zip(*judged))
-        if self._model is not None:  # a model that the row did not use drew nothing, or drew for other rows
+        tallies = [tally(own.drafts[:, i], own.count[:, i], tree, verdict) for i in indices]
+        accepted, tested = (jnp.stack(x, 1) for x in zip(*tallies))
+        if self._model is not None:  # the model has no proposal for a row that did not use it
             unused = (jnp.arange(len(self.drafters)) == self._model) & (own.chosen != self._model)[:, None]
             tested = jnp.where(unused, 0, tested)
         return SwitchState(tuple(map(commit_if_ran, indices)), own.acceptance.update(accepted, tested))
 
     def _count(self, found: dict, i: int, state) -> jax.Array:
-        """Int32 [B], the tokens that drafter i proposes; the model always proposes its full chain."""
+        """Int32 [B], the number of tokens that drafter i proposes; the model's chain is full."""
         if i not in found:
             return jnp.full_like(state.root, self.drafters[i].depth).astype(jnp.int32)
         return jnp.cumprod(found[i][0].valid[:, 1:], 1).sum(1).astype(jnp.int32)
 
     @property
     def _model(self) -> int | None:
-        """The index of the drafter with a model."""
+        """The index of the drafter with a model, or None."""
         return next((i for i, drafter in enumerate(self.drafters) if _has_model(drafter)), None)
 
 
@@ -178,15 +178,14 @@ def _has_model(drafter: Drafter) -> bool:
 
 
 def _pad(leaf: jax.Array, size: int) -> jax.Array:
-    """[B, N, ...] with zeros up to N = ``size``."""
+    """An array [B, N, ...], padded with zeros to [B, ``size``, ...]."""
     return jnp.pad(leaf, ((0, 0), (0, size - leaf.shape[1]), *((0, 0),) * (leaf.ndim - 2)))
 
 
 def _carry_over(before, after):
-    """A drafter's state after a round that it sat out: the structure of ``after``, abstract, with
-    the leaves of ``before``.
+    """A drafter's state after a round that it skipped: ``before`` in the structure of ``after``.
 
-    Leaves that ``before`` lacks are zeros.
+    ``after`` is abstract. Leaves that ``before`` lacks are zeros.
     """
     held = dict(jax.tree_util.tree_leaves_with_path(before))
     fill = lambda path, leaf: held.get(path, jnp.zeros(leaf.shape, leaf.dtype))

@@ -1,7 +1,4 @@
-"""Token Recycling (Luo et al.
-
-2024): a token's likeliest successors are proposed when the token comes again.
-"""
+"""Token Recycling (Luo et al. 2024): a token's likeliest successors are proposed again."""
 
 import dataclasses
 
@@ -16,22 +13,21 @@ from ..sampling import likeliest
 from ..tree import Topology, Tree, as_topology, from_paths
 
 PATHS = [
-    (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 0, 0),
-    (0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0),
+    (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1),
+    (0, 0, 0, 0, 0), (0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0),
 ]  # fmt: skip
-"""Fifteen nodes, sixteen with the root.
+"""The paths of the default tree, fifteen nodes, sixteen with the root.
 
-The paper has eighty, which pay where scoring eighty costs no more than one.
+The paper's tree has eighty nodes. It pays if scoring eighty nodes costs no more than scoring one.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Keeps for every token of the vocabulary its ``candidates`` likeliest successors, and reads a
-    tree from them.
+    """Keeps a table of the likeliest successors of every token, and reads a tree from it.
 
-    The newest logits of the target after the token decide. The table begins with the successors in
-    the prompt, the most recent first.
+    The successors of a token come from the newest logits of the target after that token. The table
+    begins with the successors in the prompt, the most recent first.
 
     Attributes:
       tree: the shape; a node of rank r is its parent's r-th successor.
@@ -63,16 +59,16 @@ class TokenRecycling(Drafter):
         return jax.vmap(_overwrite)(state.drafter, tree.tokens, tree.valid, best)
 
     def _from_prompt(self, tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Array:
-        """Int32 [V, k], successors of each token in a text [T] by recency; -1 where there are no
-        more.
+        """Int32 [V, k], the successors of each token in a text [T], the most recent first.
+
+        -1 marks free places.
         """
 
         def see(i, table):
             token, successor = tokens[i], tokens[i + 1]
+            # The successor moves to the front, the others keep their order.
             row = jnp.concatenate([successor[None], jnp.where(table[token] == successor, -2, table[token])])
-            row = row[jnp.argsort(row == -2, stable=True)][
-                : self.candidates
-            ]  # the successor moves to the front, the others keep their order
+            row = row[jnp.argsort(row == -2, stable=True)][: self.candidates]
             return table.at[jnp.where(i + 1 < length, token, vocab_size)].set(row, mode="drop")
 
         return lax.fori_loop(0, tokens.size - 1, see, jnp.full((vocab_size, self.candidates), -1, jnp.int32))
@@ -88,8 +84,9 @@ class TokenRecycling(Drafter):
 
 
 def _overwrite(table: jax.Array, tokens: jax.Array, valid: jax.Array, best: jax.Array) -> jax.Array:
-    """The table [V, k] with the target's best successors [N, k] of each node; of equal tokens the
-    last node counts.
+    """The table [V, k] with the target's likeliest successors ``best`` [N, k] of each node.
+
+    If several nodes have the same token, the last one counts.
     """
     node = jnp.arange(tokens.size)
     later = ((tokens[:, None] == tokens) & valid & (node[:, None] < node)).any(-1)

@@ -1,6 +1,6 @@
-"""A token tree of fixed shape from a draft model (SpecInfer, Miao et al.
+"""A token tree of fixed shape from a draft model.
 
-2024, section 3; Sequoia, Chen et al. 2024).
+The method is that of SpecInfer (Miao et al. 2024, section 3) and Sequoia (Chen et al. 2024).
 """
 
 import dataclasses
@@ -13,17 +13,19 @@ from .parts.grown import GrownDrafter
 from .parts.token_reader import TokenReader
 
 DEFAULT = (1, 1, 3, 1, 1, 1, 1, 1)
+"""The widths of the default tree, SpecInfer's."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DraftTree(GrownDrafter):
     """Draws the children of every node from the draft, level by level.
 
+    The default shape is SpecInfer's <1,1,3,1,1,1,1,1>.
+
     Attributes:
-      tree: the shape: children at each level such as "2,2,1", a TOML file, or a list of paths. By
-        default SpecInfer's <1,1,3,1,1,1,1,1>.
-      siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k"
-        (the likeliest tokens).
+      tree: the shape: children at each level such as "2,2,1", a TOML file, or a list of paths.
+      siblings: how children are drawn: "without_replacement" (accepts most), "independent"
+        (SpecInfer's own) or "top_k" (the likeliest tokens).
     """
 
     tree: Topology = expansion(DEFAULT)

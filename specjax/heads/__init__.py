@@ -1,7 +1,7 @@
 """Trained heads: small modules that draft from hidden states of the target.
 
-Each kind has a file with its configuration, its module and ``KIND``. A new kind is a file in this
-folder and its name in the list below.
+Each kind has a file with its configuration, its module and ``KIND``. To add a kind, write a file in
+this folder and add its name to the list below.
 """
 
 from . import block, eagle, eagle3, hydra, medusa, mtp
@@ -17,6 +17,7 @@ KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, 
 """All kinds of heads by their names."""
 
 __all__ = [
-    "KINDS", "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig", "EagleHead", "Head", "HeadConfig",
-    "HeadModule", "HydraConfig", "HydraHeads", "Kind", "MedusaConfig", "MedusaHeads", "MtpConfig", "MtpHead",
+    "KINDS", "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig", "EagleHead", "Head",
+    "HeadConfig", "HeadModule", "HydraConfig", "HydraHeads", "Kind", "MedusaConfig", "MedusaHeads", "MtpConfig",
+    "MtpHead",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """The parts that all trained heads share: configuration, module, kind, and a loaded head.
 
-Alignment, where implementations go wrong: row i of a head that reads features holds the target's
-feature of token i and the *next* token, i + 1. The row is at position i and predicts token i + 2.
-Tokens are shifted by one, features are not. Each further module of a head shifts the tokens by one
-more.
+Implementations often get the alignment wrong. Row i of a head that reads features holds the
+target's feature of token i and the *next* token, i + 1. The row is at position i and predicts token
+i + 2. Tokens are shifted by one, features are not. Each further module of a head shifts the tokens
+by one more.
 """
 
 import dataclasses
@@ -26,18 +26,17 @@ class HeadConfig:
 
     Attributes:
       kind: the name of the kind of head.
-      vocab_size, target_size, target_layers: vocabulary, width and depth of the target that the
-        head was made for.
-      taps: the layers of the target whose inputs the head reads, see ``Decoder``; ``target_layers``
-        itself stands for the output of the last layer.
-      layers: the decoder layers of the head, or of each of its modules; None for a head without
-        decoder layers.
+      vocab_size, target_size, target_layers: vocabulary, width and depth of the head's target.
+      taps: the layers of the target whose inputs the head reads, see ``Decoder``. The number
+        ``target_layers`` stands for the output of the last layer.
+      layers: the configuration of the decoder layers of the head, or of each of its modules; None
+        for a head without decoder layers.
       modules: the number of modules, see ``HeadModule.modules``.
-      mask_token: the token that stands at places that are not known yet; None for a head that reads
-        no such places.
-      num_heads: the number of heads that read one hidden state, each for a token further on
+      mask_token: the token that the head reads at places that are not known yet; None for a head
+        that reads no such places.
+      num_heads: the number of heads that read the same hidden state and predict successive tokens
         (Medusa); 0 for a head that continues its own hidden states or predicts a block.
-      reads_tokens: whether such heads also read the tokens since that hidden state (Hydra).
+      reads_tokens: whether these heads also read the tokens after that hidden state (Hydra).
     """
 
     kind: ClassVar[str]
@@ -52,12 +51,12 @@ class HeadConfig:
     reads_tokens: ClassVar[bool] = False
 
     def with_dtype(self, dtype: str) -> "HeadConfig":
-        """The same configuration for weights of type ``dtype``."""
+        """The same configuration, with weights of type ``dtype``."""
         return dataclasses.replace(self, layers=self.layers.replace(dtype=dtype))
 
 
 class LastLayerConfig(HeadConfig):
-    """The configuration of a head as wide as the target that reads the output of its last layer."""
+    """The configuration of a head of the target's width, which reads the last layer's output."""
 
     layers: ModelConfig
 
@@ -77,47 +76,46 @@ class LastLayerConfig(HeadConfig):
 class HeadModule(nnx.Module):
     """The parameters and the forward of a head.
 
-    A head that predicts token by token from features has a cache of its own. Its call
+    A head that predicts token by token from features has a cache of its own. Its call reads N rows:
 
         module(target, tokens, features, positions, mask, cache=None, *, rows=None,
         row_positions=None)
 
-    continues N rows:
-
-    - ``tokens`` int32 [B, N]: in row i the token after that of the feature; in module k the token k
-      further on.
-    - ``features`` float32 [B, N, E]: the target's, from ``fuse``, or ``hidden`` of an earlier call.
+    - ``tokens`` int32 [B, N]: for each row the token after the feature's own token. Each module
+      reads tokens one place further on than the module before.
+    - ``features`` float32 [B, N, E]: the target's features from ``fuse``, or ``hidden`` of an
+      earlier call.
     - ``positions`` int32 [B, N]: the positions of the features.
     - ``mask``, ``rows``, ``row_positions``: as in ``Decoder``.
     - ``cache``: as in ``Decoder``, with the layers of all modules one after another.
 
-    It returns an Output: ``hidden`` float32 [B, N, E] serves as the features of the next tokens,
-    ``rows`` are the module's. ``logits(target, hidden)`` maps hidden states to float32 [..., V]
-    over the target's vocabulary; ``LACKING`` marks tokens that the head does not know.
-    ``MedusaHeads`` and ``BlockHead`` take other arguments.
+    The call returns an ``Output``. Its ``hidden`` float32 [B, N, E] are the features of the next
+    tokens, and its ``rows`` are those of the module's layers. ``logits(target, hidden)`` maps
+    hidden states to float32 [..., V] over the target's vocabulary, with ``LACKING`` at tokens that
+    the head does not know. ``BlockHead`` takes other arguments, and so does ``logits`` of
+    ``MedusaHeads`` and ``HydraHeads``.
     """
 
     config: HeadConfig
 
     @property
     def modules(self) -> Sequence[nnx.Module]:
-        """The modules that follow one another: here the head itself.
+        """The modules, each of which continues the one before; by default the head itself.
 
-        Module k, counted from 0, reads the hidden states of module k - 1, and in each row the token
-        one further on; module 0 reads the features. The last module continues its own hidden
-        states.
+        Module 0 reads the features. Module k reads the hidden states of module k - 1, and tokens
+        one place further on. The last module continues its own hidden states.
         """
         return (self,)
 
     def fuse(self, target: Decoder, taps: tuple) -> jax.Array:
-        """The features float32 [B, N, E] of tokens with these taps.
+        """The features float32 [B, N, E] of the tokens that have these taps.
 
-        Here: the target's last hidden states after its final norm.
+        By default they are the target's last hidden states after its final norm.
         """
         return rms_norm(taps[0], target.norm[...], target.config.norm_eps)
 
     def mask(self, target: Decoder) -> tuple[int, jax.Array] | None:
-        """The token and the feature float32 [1, 1, E] at places that are not known yet.
+        """The token and the feature float32 [1, 1, E] that stand at places not known yet.
 
         None for a head that reads no such places.
         """
@@ -147,7 +145,7 @@ class Head:
     Attributes:
       module: its parameters, with the forward.
       config: its shapes and variants; hashable.
-      name: the name that it was loaded by.
+      name: the name under which it was loaded.
       layout: the layout of its checkpoint; empty for a head that was not loaded.
     """
 
@@ -158,15 +156,15 @@ class Head:
 
 
 def embeddings(own: nnx.Param | None, target: Decoder, tokens: jax.Array) -> jax.Array:
-    """Float32 [B, N, E] of tokens int32 [B, N]: from the head's own table, or else the target's."""
+    """Embeddings float32 [B, N, E] of tokens int32 [B, N], from the own table or the target's."""
     return lookup((target.embed if own is None else own)[...], tokens).astype(jnp.float32)
 
 
 def run_own_layers(layers, config: ModelConfig, x, positions, mask, cache: KVCache | None, dtype, **rows) -> tuple:
-    """The residual stream after the head's layers and their key/value rows.
+    """The residual stream after the head's layers, and the key/value rows of these layers.
 
-    Rows are stored in the dtype of the cache, or in ``dtype`` where there is no cache. The other
-    arguments are as in ``run_layers``.
+    Rows have the dtype of the cache, or ``dtype`` without a cache. The other arguments are as in
+    ``run_layers``.
     """
     dtype = dtype if cache is None else cache.layers[0][0].dtype
     x, new_rows, _ = run_layers(layers, config, x, positions, mask, cache, dtype, **rows)
@@ -179,8 +177,8 @@ def over_target_vocabulary(
     """Scores [..., Vd] of the draft vocabulary as float32 [..., V], ``lacking`` at other tokens.
 
     Args:
-      draft_to_target: int32 [Vd], for each token of the draft vocabulary the target's token minus
-        its own number.
+      draft_to_target: int32 [Vd]. Token i of the draft vocabulary is the target's token
+        ``i + draft_to_target[i]``.
     """
     known = jnp.arange(scores.shape[-1]) + draft_to_target
     return jnp.full((*scores.shape[:-1], vocab_size), lacking, jnp.float32).at[..., known].set(scores)

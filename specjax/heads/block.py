@@ -1,11 +1,11 @@
-"""Block heads predict a whole block in one forward.
+"""Block heads, which predict a whole block of tokens in one forward.
 
-DFlash (2602.06036); its causal variant JetSpec (2606.18394); Markov and confidence heads of DSpark
-(2607.05147).
+They are DFlash (2602.06036), its causal variant JetSpec (2606.18394), and DSpark (2607.05147) with
+Markov and confidence heads.
 
-The head attends to a context: for each committed token one row of keys and values per layer, made
-from the target's fused features. Beside the context stands the block: the root and masks. One
-forward scores all places of the block.
+The head attends to a context. For each committed token and each layer, the context holds one row of
+keys and values, made from the target's fused features. The block follows the context: the root, and
+a mask at each further place. One forward scores all places of the block.
 """
 
 import dataclasses
@@ -30,27 +30,28 @@ MARKOV = ("vanilla", "gated", "rnn")
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig(HeadConfig):
-    """A block head.
+    """The configuration of a block head.
 
     Attributes:
       layers: its decoder layers; ``vocab_size`` is the target's.
       target_size, target_layers: the target's width and depth.
-      taps: the layers of the target whose inputs are read.
+      taps: the layers of the target whose inputs the head reads.
       mask_token: the token at the places that are not known yet.
-      block_size: places of a block, the root's included.
+      block_size: the number of places in a block, the root's included.
       causal: whether a place sees only itself and the places before it (JetSpec).
-      from_root: whether a place predicts the token *after* it, so that the root's place is used too
-        (DSpark); else each place predicts its own token.
-      markov_rank: of the correction by the token before (DSpark); 0 for none.
+      from_root: whether a place predicts the token *after* it, so that the root's place predicts
+        too (DSpark). Otherwise each place predicts its own token.
+      markov_rank: the rank of the correction by the token before (DSpark); 0 for no correction.
       markov: the kind of correction, one of ``MARKOV``.
-      confidence: whether there is a confidence head.
+      confidence: whether the head has a confidence head.
       confidence_markov: whether the confidence head also reads the Markov embedding of the token
         before.
-      own_embedding, own_head: whether the checkpoint brings them; else the target's serve.
-      draft_vocab_size: the number of tokens that the head knows; None for all. Fewer tokens need a
-        head of their own.
-      causal_windows: whether layers with an attention window are causal where the other layers are
-        not (speculators).
+      own_embedding, own_head: whether the head has an embedding and an output matrix of its own;
+        otherwise it uses the target's.
+      draft_vocab_size: the number of tokens that the head knows; None for all. A smaller number
+        needs an output matrix of its own.
+      causal_windows: whether layers with an attention window are causal even if the other layers
+        are not (speculators).
     """
 
     layers: ModelConfig
@@ -106,14 +107,14 @@ class BlockConfig(HeadConfig):
 class Markov(nnx.Module):
     """A low-rank correction of a place's logits by the token before the place.
 
-    The correction is ``second`` [Vd, r] times a code of that token:
+    The correction is ``second`` [Vd, r] times a code of that token. ``kind`` defines the code:
 
     - "vanilla": the code is the token's row of ``first`` [V, r].
-    - "gated": the code is multiplied by the sigmoid of ``gate`` [r, E + r] of the place's hidden
-      state and the code.
-    - "rnn": there is also a state, zeros at the first place of a block. ``gate`` [3r, 2r + E] of
-      state, code and hidden state gives how much of the state stays, the new part of the state, and
-      the code that is used.
+    - "gated": the same row, multiplied by a gate. The gate is the sigmoid of ``gate`` [r, E + r]
+      times the place's hidden state and the row.
+    - "rnn": a state runs along the block, zero at its first place. ``gate`` [3r, 2r + E] times
+      state, row and hidden state gives three vectors: how much of the state stays, the new part of
+      the state, and the code.
     """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype):
@@ -127,7 +128,7 @@ class Markov(nnx.Module):
         self.gate_bias = param(jnp.zeros(shape[0], dtype), (None,)) if shape else None
 
     def embedding(self, before: jax.Array) -> jax.Array:
-        """Float32 [..., r] of tokens int32 [...]."""
+        """Rows float32 [..., r] of tokens int32 [...]."""
         return lookup(self.first[...], before).astype(jnp.float32)
 
     def step(self, state: jax.Array, hidden: jax.Array, before: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -149,7 +150,7 @@ class Markov(nnx.Module):
         return stays * state + (1 - stays) * jnp.tanh(becomes), jnp.tanh(code)
 
     def codes(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Codes float32 [..., D, r] of the D places of blocks, in order.
+        """Codes float32 [..., D, r] of D places of a block, in order.
 
         Args:
           hidden: float32 [..., D, E], the hidden states of the places.
@@ -160,16 +161,16 @@ class Markov(nnx.Module):
         return jnp.moveaxis(lax.scan(lambda state, place: self.step(state, *place), state, places)[1], 0, -2)
 
     def __call__(self, code: jax.Array) -> jax.Array:
-        """Float32 [..., Vd] over the draft vocabulary, of codes [..., r]."""
+        """The correction float32 [..., Vd] over the draft vocabulary, of codes [..., r]."""
         return linear(code, self.second[...])
 
 
 class BlockHead(HeadModule):
     """A block head.
 
-    ``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context, the layers attend to
-    it, and ``norm`` stands before the output. ``draft_to_target`` int32 [Vd] is as in
-    ``Eagle3Head``; None for a head that knows the whole vocabulary.
+    ``fc`` [E, len(taps) * target's E] and ``hidden_norm`` make the context from the taps. The
+    layers attend to the context, and ``norm`` precedes the output matrix. ``draft_to_target`` int32
+    [Vd] is as in ``Eagle3Head``, or None for a head that knows the whole vocabulary.
     """
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
@@ -192,18 +193,17 @@ class BlockHead(HeadModule):
     def fuse(self, target: Decoder | None, taps: tuple) -> jax.Array:
         """The features float32 [B, N, E] of tokens with these taps [B, N, target's E].
 
-        They make the context.
+        The context is made from them.
         """
-        return rms_norm(
-            linear(jnp.concatenate(taps, -1), self.fc[...]), self.hidden_norm[...], self.config.layers.norm_eps
-        )
+        fused = linear(jnp.concatenate(taps, -1), self.fc[...])
+        return rms_norm(fused, self.hidden_norm[...], self.config.layers.norm_eps)
 
     def context(self, taps: tuple, positions: jax.Array, dtype) -> tuple:
         """For each layer the keys and values [B, K, N, D] of N committed tokens.
 
         Args:
-          taps: [B, N, target's E] each, of the tokens.
-          positions: int32 [B, N].
+          taps: the tokens' taps, each [B, N, target's E].
+          positions: int32 [B, N], the tokens' positions.
         """
         features, angles = self.fuse(None, taps), rotary(positions, self.config.layers)
         return tuple(layer.keys_values(features, self.config.layers, angles, dtype) for layer in self.layers)
@@ -214,11 +214,11 @@ class BlockHead(HeadModule):
         """One forward of a block.
 
         Args:
-          tokens, positions: int32 [B, N], the root and masks, and their positions.
-          cache: the context, all of which every place sees.
-          mask, rows: in training, where there is no cache: rows of a context, and which of them and
-            of the block each place sees, bool [B, N, M]. By default there are no rows, and the
-            configuration says what each place sees.
+          tokens, positions: int32 [B, N], the root and the masks, and their positions.
+          cache: the context. Every place sees all of it. None in training.
+          rows: in training, the rows of a context, which come before those of the block.
+          mask: in training, bool [B, N, M], the rows that each place sees. By default each place
+            sees the places that the configuration allows.
 
         Returns an Output with ``hidden`` float32 [B, N, E] after the final norm.
         """
@@ -235,17 +235,17 @@ class BlockHead(HeadModule):
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 
     def _masks(self, places: int) -> list[jax.Array]:
-        """Bool [N, N] for each layer: which places of a block each place sees."""
+        """For each layer bool [N, N], the places of a block that each place sees."""
         whole = jnp.ones((places, places), bool)
         windows = self.config.layers.windows or (None,) * self.config.layers.num_layers
         causal = [self.config.causal or self.config.causal_windows and window is not None for window in windows]
         return [jnp.tril(whole) if c else whole for c in causal]
 
     def logits(self, target: Decoder, hidden: jax.Array, code: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E]; ``LACKING`` marks tokens that the head does
-        not know.
+        """Logits float32 [..., V] of hidden states [..., E].
 
-        ``code``: float32 [..., r], the codes of a Markov head; None for no correction.
+        Tokens that the head does not know have the logit ``LACKING``. ``code``: float32 [..., r],
+        the Markov codes of the places; None for no correction.
         """
         scores = target.logits(hidden) if self.head is None else linear(hidden, self.head[...])
         if self.draft_to_target is not None:
@@ -253,18 +253,18 @@ class BlockHead(HeadModule):
         return scores if code is None else scores + self.correction(code)
 
     def correction(self, code: jax.Array) -> jax.Array:
-        """Float32 [..., V], added to the logits of places whose Markov codes are these [..., r]."""
+        """The correction float32 [..., V] of logits, from the Markov codes [..., r] of places."""
         scores = self.markov(code)
         if self.draft_to_target is None:
             return scores
         return over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size, 0.0)
 
     def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Float32 [...], DSpark's confidence: the probability that a place's token is accepted if
-        those before are.
+        """DSpark's confidence float32 [...] in the tokens of places.
 
-        It depends on the place's hidden state [..., E] and on the token before, int32 [...], never
-        on the token itself.
+        It estimates the probability that a place's token is accepted if all tokens before it are.
+        It depends on the place's hidden state [..., E] and on the token before it, int32 [...],
+        never on the token itself.
         """
         read = jnp.concatenate([hidden, self.markov.embedding(before)], -1) if self.config.confidence_markov else hidden
         return jax.nn.sigmoid(linear(read, self.confidence[...], value_of(self.confidence_bias))[..., 0])

@@ -1,8 +1,8 @@
 """The EAGLE head (Li et al. 2024, 2401.15077): a decoder layer continues the target's features.
 
-The methods EAGLE-1 and EAGLE-2 use the same weights. The feature is the target's last hidden state
-after the final norm. The head predicts the next feature, and the target's own output matrix maps it
-to tokens.
+The feature of a token is the target's last hidden state after the final norm. The head predicts the
+next feature, and the target's own output matrix maps it to tokens. EAGLE-1 and EAGLE-2 use the same
+heads.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ from .base import HeadModule, Kind, LastLayerConfig, embeddings, run_own_layers
 
 @dataclasses.dataclass(frozen=True)
 class EagleConfig(LastLayerConfig):
-    """An EAGLE head.
+    """The configuration of an EAGLE head.
 
     Attributes:
       layers: the head's decoder layers, as wide as the target.
       target_layers: the target's number of layers.
       bias: whether ``fc`` has a bias.
-      own_embedding: whether the checkpoint brings token embeddings; else the target's serve.
-      first_norm: whether the first layer norms its input. The first layer of published heads does
-        not.
+      own_embedding: whether the head has token embeddings of its own; otherwise it uses the
+        target's.
+      first_norm: whether the first layer norms its input. In published heads it does not.
     """
 
     layers: ModelConfig
@@ -41,7 +41,7 @@ class EagleConfig(LastLayerConfig):
 
 
 class EagleHead(HeadModule):
-    """``fc`` [E, 2E] joins the next token's embedding and the feature, in this order."""
+    """An EAGLE head. ``fc`` [E, 2E] joins the next token's embedding and the feature."""
 
     def __init__(self, config: EagleConfig, key: jax.Array, dtype=None):
         layers, E = config.layers, config.layers.hidden_size
@@ -58,18 +58,9 @@ class EagleHead(HeadModule):
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
         joined = jnp.concatenate([embeddings(self.embed, target, tokens), features], -1)
-        x = linear(joined, self.fc[...], value_of(self.fc_bias))
-        x, new_rows = run_own_layers(
-            self.layers,
-            self.config.layers,
-            x,
-            positions,
-            mask,
-            cache,
-            self.fc[...].dtype,
-            rows=rows,
-            row_positions=row_positions,
-        )
+        x, dtype = linear(joined, self.fc[...], value_of(self.fc_bias)), self.fc[...].dtype
+        earlier = dict(rows=rows, row_positions=row_positions)
+        x, new_rows = run_own_layers(self.layers, self.config.layers, x, positions, mask, cache, dtype, **earlier)
         return Output(x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
 """The EAGLE-3 head (Li et al. 2025, 2503.01840), its version 3.1, and P-EAGLE (2602.01469).
 
-An EAGLE-3 head reads three layers of the target, feeds back its own hidden states, which need not
-resemble features, and has an output matrix over a draft vocabulary. A P-EAGLE head reads masks in
-place of the drafted tokens and their features, so that one pass predicts all places.
+An EAGLE-3 head reads three layers of the target. It feeds back its own hidden states, which need
+not resemble features. Its output matrix covers a draft vocabulary. A P-EAGLE head reads masks in
+place of the drafted tokens and their features, so one pass predicts all places.
 """
 
 import dataclasses
@@ -22,19 +22,21 @@ from .base import HeadConfig, HeadModule, Kind, embeddings, over_target_vocabula
 
 @dataclasses.dataclass(frozen=True)
 class Eagle3Config(HeadConfig):
-    """An EAGLE-3 head.
+    """The configuration of an EAGLE-3 head.
 
     Attributes:
       layers: the head's decoder layers; ``vocab_size`` is the target's.
       target_size, target_layers: the target's width and depth.
-      taps: the layers of the target whose inputs are read; those of the paper are 2,
-        L // 2 and L - 3.
+      taps: the layers of the target whose inputs the head reads; in the paper 2, L // 2 and L - 3.
       draft_vocab_size: the number of tokens that the head knows.
-      own_embedding: whether the checkpoint brings token embeddings; else the target's serve.
-      norm_before_residual: whether the first layer's residual is the normed feature.
+      own_embedding: whether the head has token embeddings of its own; otherwise it uses the
+        target's.
+      norm_before_residual: whether the first layer adds to the normed feature, rather than to the
+        raw one.
       fc_norm: whether each tap is normed before ``fc`` (3.1).
-      norm_before_fc: whether all taps together are normed before ``fc``.
-      norm_output: whether the normed hidden state is fed back (3.1), rather than the raw one.
+      norm_before_fc: whether all taps are normed together before ``fc``.
+      norm_output: whether the head feeds back its normed hidden state (3.1), rather than the raw
+        one.
       mask_token: P-EAGLE's mask; None for a head that drafts one token after another.
     """
 
@@ -71,7 +73,8 @@ class Eagle3Config(HeadConfig):
 class FirstLayer(Layer):
     """The first layer of EAGLE-3.
 
-    It reads embedding and feature side by side, each normed, and adds to the feature.
+    Attention reads the normed embedding and the normed feature side by side. Its output is added to
+    the feature.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, norm_before_residual: bool):
@@ -79,11 +82,8 @@ class FirstLayer(Layer):
         self.hidden_norm = param(jnp.ones(config.hidden_size, dtype), ("embed",))
         self.norm_before_residual = norm_before_residual
 
-    def __call__(
-        self, x, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype,
-        attention=True, mlp=True,
-    ):  # fmt: skip
-        """x float32 [B, N, 2E] to [B, N, E]; the rest is as in ``Layer``."""
+    def __call__(self, x, config, angles, positions, mask, past, length, rows, window, dtype, attention=True, mlp=True):
+        """As ``Layer``, but from x float32 [B, N, 2E] to [B, N, E]. No sub-layer is skipped."""
         embedded, feature = jnp.split(x, 2, -1)
         normed = rms_norm(feature, self.hidden_norm[...], config.norm_eps)
         read = jnp.concatenate([rms_norm(embedded, self.attention_norm[...], config.norm_eps), normed], -1)
@@ -92,11 +92,12 @@ class FirstLayer(Layer):
 
 
 class Eagle3Head(HeadModule):
-    """``fc`` [E, 3 * target's E] fuses the taps; ``head`` [Vd, E] scores the draft vocabulary.
+    """An EAGLE-3 head.
 
-    ``draft_to_target`` int32 [Vd] holds, for each token of the draft vocabulary, the target's token
-    minus its own number, as published. P-EAGLE's ``mask_hidden`` [1, 1, 3 * target's E] stands in
-    place of the drafted tokens' taps.
+    ``fc`` [E, len(taps) * target's E] fuses the taps, and ``head`` [Vd, E] scores the draft
+    vocabulary. ``draft_to_target`` int32 [Vd] holds offsets, as published: token i of the draft
+    vocabulary is the target's token ``i + draft_to_target[i]``. P-EAGLE's ``mask_hidden``
+    [1, 1, len(taps) * target's E] replaces the taps of drafted tokens.
     """
 
     def __init__(self, config: Eagle3Config, key: jax.Array, dtype=None):
@@ -137,17 +138,8 @@ class Eagle3Head(HeadModule):
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
         x = jnp.concatenate([embeddings(self.embed, target, tokens), features], -1)
-        x, new_rows = run_own_layers(
-            self.layers,
-            self.config.layers,
-            x,
-            positions,
-            mask,
-            cache,
-            self.fc[...].dtype,
-            rows=rows,
-            row_positions=row_positions,
-        )
+        dtype, earlier = self.fc[...].dtype, dict(rows=rows, row_positions=row_positions)
+        x, new_rows = run_own_layers(self.layers, self.config.layers, x, positions, mask, cache, dtype, **earlier)
         return Output(self._apply_norm(x) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:
@@ -157,7 +149,7 @@ class Eagle3Head(HeadModule):
         return over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size)
 
     def draft_logits(self, hidden: jax.Array) -> jax.Array:
-        """Float32 [..., Vd] over the draft vocabulary."""
+        """Logits float32 [..., Vd] over the draft vocabulary, of hidden states [..., E]."""
         return linear(hidden if self.config.norm_output else self._apply_norm(hidden), self.head[...])
 
     def _apply_norm(self, x):

@@ -1,7 +1,8 @@
 """Hydra heads (Ankner et al. 2024, 2402.05109): Medusa heads that also read the tokens between.
 
-Head k, counted from 0, reads the hidden state and the embeddings of the k + 1 tokens since then. In
-Hydra++ the hidden states first pass the prefix layer, a decoder layer with a cache of its own.
+Head k, counted from 0, reads the hidden state and the embeddings of the k + 1 tokens after it. In
+Hydra++ the hidden states first pass through the prefix layer, a decoder layer with a cache of its
+own.
 """
 
 import dataclasses
@@ -21,12 +22,13 @@ from .medusa import MedusaConfig, MedusaHead
 
 @dataclasses.dataclass(frozen=True)
 class HydraConfig(MedusaConfig):
-    """Hydra heads.
+    """The configuration of Hydra heads.
 
     Attributes:
-      head_bias: whether the output matrices have a bias; those of published heads have one.
-      own_embedding: whether the checkpoint brings token embeddings; else the target's serve.
-      layers: the prefix layers, as wide as the target; None for none.
+      head_bias: whether the output matrices have a bias, as in published heads.
+      own_embedding: whether the heads have token embeddings of their own; otherwise they use the
+        target's.
+      layers: the prefix layers, as wide as the target; None for heads without them.
 
     The other attributes are as in ``MedusaConfig``.
     """
@@ -42,7 +44,7 @@ class HydraConfig(MedusaConfig):
 
 
 class HydraHeads(HeadModule):
-    """All heads of a target. ``norm`` follows the prefix layers."""
+    """The Hydra heads of a target. ``norm`` follows the prefix layers."""
 
     def __init__(self, config: HydraConfig, key: jax.Array, dtype=None):
         dtype, shape = jnp.dtype(dtype or config.dtype), (config.vocab_size, config.target_size)
@@ -57,32 +59,25 @@ class HydraHeads(HeadModule):
     def __call__(
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
-        """The hidden states that the heads read: the features after the prefix layers, which read
-        no tokens."""
+        """The hidden states that the heads read: the features after the prefix layers.
+
+        Prefix layers ignore ``tokens``.
+        """
         config = self.config.layers
         if config is None:
             return Output(features, ())
-        x, new_rows = run_own_layers(
-            self.layers,
-            config,
-            features,
-            positions,
-            mask,
-            cache,
-            self.norm[...].dtype,
-            rows=rows,
-            row_positions=row_positions,
-        )
+        dtype, earlier = self.norm[...].dtype, dict(rows=rows, row_positions=row_positions)
+        x, new_rows = run_own_layers(self.layers, config, features, positions, mask, cache, dtype, **earlier)
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 
     def logits(self, target: Decoder, k: int, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
-        """Float32 [..., V], the prediction of head k.
+        """Logits float32 [..., V], the prediction of head k.
 
         Args:
-          hidden: float32 [..., E], the hidden state of the token before the root: the newest token
+          hidden: float32 [..., E], the hidden state of the token before the root, the newest token
             that the target has read.
-          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Their leading axes
-            may be longer than those of ``hidden``.
+          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. ``hidden`` is
+            broadcast to their leading axes.
         """
         embedded = embeddings(self.embed, target, tokens).reshape(*tokens.shape[:-1], -1)
         hidden = jnp.broadcast_to(hidden, (*tokens.shape[:-1], hidden.shape[-1]))

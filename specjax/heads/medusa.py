@@ -1,7 +1,7 @@
 """Medusa heads (Cai et al. 2024, 2401.10774) predict tokens from one hidden state of the target.
 
-The target itself predicts the next token. Head k, counted from 0, predicts the token k + 1 places
-after that one, without knowing the tokens between.
+The target itself predicts the next token from it. Head k, counted from 0, predicts the token k + 1
+places after that one, without knowing the tokens between.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ from .base import HeadConfig, HeadModule, Kind
 
 @dataclasses.dataclass(frozen=True)
 class MedusaConfig(HeadConfig):
-    """Medusa heads.
+    """The configuration of Medusa heads.
 
     Attributes:
-      target_size, target_layers, vocab_size: the target's.
+      target_size, target_layers, vocab_size: the target's width, depth and vocabulary.
       num_heads: the number of heads, which is the number of drafted tokens.
-      num_layers: blocks of each head. In published checkpoints all blocks after the first may hold
-        the same weights.
-      dtype: of the weights.
+      num_layers: the number of blocks in each head. In some published checkpoints all blocks after
+        the first have the same weights.
+      dtype: the type of the weights.
     """
 
     target_size: int
@@ -47,7 +47,7 @@ class MedusaConfig(HeadConfig):
 
 
 class ResBlock(nnx.Module):
-    """``x + silu(linear(x))``, [..., inputs * E] to [..., E].
+    """A residual block, ``x + silu(linear(x))``, from [..., inputs * E] to [..., E].
 
     With several inputs the residual path is a linear map too.
     """
@@ -66,7 +66,7 @@ class ResBlock(nnx.Module):
 
 
 class MedusaHead(nnx.Module):
-    """Blocks and an output matrix.
+    """One head: residual blocks and an output matrix.
 
     The first block reads ``inputs`` vectors of width E side by side.
     """
@@ -79,14 +79,14 @@ class MedusaHead(nnx.Module):
         self.head_bias = param(jnp.zeros(V, dtype), ("vocab",)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Float32 [..., V] of x float32 [..., inputs * E]."""
+        """Logits float32 [..., V] of x float32 [..., inputs * E]."""
         for block in self.blocks:
             x = block(x)
         return linear(x, self.head[...], value_of(self.head_bias))
 
 
 class MedusaHeads(HeadModule):
-    """All heads of a target."""
+    """The Medusa heads of a target."""
 
     def __init__(self, config: MedusaConfig, key: jax.Array, dtype=None):
         dtype = jnp.dtype(dtype or config.dtype)
@@ -97,17 +97,17 @@ class MedusaHeads(HeadModule):
     def __call__(
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
-        """The hidden states that the heads read: the features as they are."""
+        """The hidden states that the heads read: the features, unchanged."""
         return Output(features, ())
 
     def logits(self, target: Decoder, k: int, hidden: jax.Array, tokens: jax.Array | None = None) -> jax.Array:
-        """Float32 [..., V], the prediction of head k.
+        """Logits float32 [..., V], the prediction of head k.
 
         Args:
-          hidden: float32 [..., E], the hidden state of the token before the root: the newest token
+          hidden: float32 [..., E], the hidden state of the token before the root, the newest token
             that the target has read.
-          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Medusa heads do
-            not read them.
+          tokens: int32 [..., k + 1], the root and the k tokens drafted after it. Medusa heads
+            ignore them.
         """
         return self.heads[k](hidden)
 

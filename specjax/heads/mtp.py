@@ -1,15 +1,15 @@
 """Multi-token prediction: modules trained with the target (DeepSeek-V3, 2412.19437, section 2.2).
 
-There are D modules, and h^0 is the target's feature. In row i module k predicts token
+The paper counts D modules from 1, and h^0 is the target's feature. In row i module k predicts token
 t_(i + k + 1):
 
     h'^k_i = M_k [RMSNorm(h^(k - 1)_i); RMSNorm(E(t_(i + k)))]
     h^k = TRM_k(h'^k)
     p^k_i = OutHead(h^k_i)
 
-Each module has keys and values of its own, in which row i is at position i. The last module is used
-again for tokens further on and then reads its own hidden states. Most checkpoints have one module.
-The code counts modules from 0.
+Each module has keys and values of its own, in which row i is at position i. Tokens further on come
+from the last module, which then reads its own hidden states. Most checkpoints have one module. The
+code counts modules from 0.
 """
 
 import dataclasses
@@ -28,19 +28,19 @@ from .base import HeadModule, Kind, LastLayerConfig, embeddings, run_own_layers
 
 @dataclasses.dataclass(frozen=True)
 class MtpConfig(LastLayerConfig):
-    """Modules that predict further tokens.
+    """The configuration of modules for multi-token prediction.
 
     Attributes:
       layers: the decoder layers of each module, as wide as the target.
       target_layers: the target's number of layers.
       normed_features: whether module 0 reads the target's hidden state after the final norm, rather
         than before it.
-      norm_output: whether a module hands on its hidden state after its norm (GLM), rather than
+      norm_output: whether a module passes on its hidden state after its norm (GLM), rather than
         before it (DeepSeek).
       hidden_first: whether the hidden state comes first in the joined input (the paper's formula,
         MiMo), rather than the embedding.
-      own_embedding, own_head: whether the checkpoint brings them for each module; else the target's
-        serve.
+      own_embedding, own_head: whether each module has an embedding and an output matrix of its own;
+        otherwise it uses the target's.
       modules: the number of modules.
     """
 
@@ -70,9 +70,10 @@ class MtpHead(HeadModule):
 
 
 class MtpModule(nnx.Module):
-    """Module ``place``:
+    """Module number ``place``, counted from 0.
 
-    ``join`` [E, 2E] of normed embedding and hidden state, decoder layers, a norm at the end.
+    ``join`` [E, 2E] joins the normed embedding and the normed hidden state. Decoder layers and a
+    norm follow.
     """
 
     def __init__(self, config: MtpConfig, place: int, key: jax.Array, dtype=None):
@@ -98,9 +99,8 @@ class MtpModule(nnx.Module):
         if cache is not None:
             first = self.place * config.num_layers
             cache = cache.replace(layers=cache.layers[first : first + config.num_layers])
-        x, new_rows = run_own_layers(
-            self.layers, config, x, positions, mask, cache, self.join[...].dtype, rows=rows, row_positions=row_positions
-        )
+        dtype, earlier = self.join[...].dtype, dict(rows=rows, row_positions=row_positions)
+        x, new_rows = run_own_layers(self.layers, config, x, positions, mask, cache, dtype, **earlier)
         return Output(rms_norm(x, self.norm[...], eps) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

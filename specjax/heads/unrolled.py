@@ -1,6 +1,6 @@
-"""A head reads a whole text at once.
+"""Heads over whole texts, for training and planning.
 
-Training and planning use this; drafting continues one row at a time.
+All rows of a text are read in one call for each step. Drafting, in contrast, continues row by row.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,7 @@ from .base import HeadModule
 
 
 def read_target(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) -> Output:
-    """The target's output for tokens int32 [B, S], without key/value rows.
-
-    No gradient flows into the target.
-    """
+    """The target's output for tokens int32 [B, S], without key/value rows or gradients."""
     S = tokens.shape[1]
     positions = jnp.broadcast_to(jnp.arange(S), tokens.shape)
     return jax.lax.stop_gradient(target(tokens, positions, Seen.causal(S), taps=taps).replace(rows=()))
@@ -26,16 +23,16 @@ def read_target(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) 
 def unroll(
     head: HeadModule, target: Decoder, features: jax.Array, tokens: jax.Array, steps: int
 ) -> Iterator[tuple[HeadModule, jax.Array]]:
-    """Yields for each step a module of the head and its hidden states float32 [B, N, E].
+    """Yields for each step the module of the head that runs, and its hidden states [B, N, E].
 
-    The head begins with the target's ``features`` [B, N, E] and continues its own hidden states. In
-    step s, row i reads token s + i of ``tokens`` int32 [B, at least N + steps - 1].
+    The first step reads the target's ``features`` float32 [B, N, E], each further step the hidden
+    states of the step before. In step s, row i reads token s + i of ``tokens``, int32 [B, at least
+    N + steps - 1]. A P-EAGLE head reads its mask in all steps but the first.
 
-    Each module sees its own rows up to i, at positions 0 to i, because its cache holds these rows
-    when it drafts. When the last module is used again, for the c-th time, row i is at position i +
-    c. Of these repeated steps it sees row i alone, its own chain. Positions of a chain are compared
-    with the positions it grew from, so that no matrix of rows by rows is needed. A P-EAGLE head
-    reads its mask in all steps but the first.
+    In its first step a module sees its own rows 0 to i from row i, as it does when it drafts with a
+    cache. The last module repeats for all further steps. In its c-th repetition row i is at
+    position i + c. It sees rows 0 to i of the module's first step, and row i alone of each
+    repetition. ``Seen`` describes this without a matrix of rows by rows.
     """
     B, N = features.shape[:2]
     rows, mask = None, head.mask(target)

@@ -1,9 +1,8 @@
-"""Attention in two parts, merged by their log-sum-exp: the committed past, and the nodes that are
-not committed yet.
+"""Attention over the committed past and over uncommitted nodes, merged by log-sum-exp.
 
-The past needs only a length per row, so that its cost follows the tokens in the cache, not the
-capacity. The nodes are few, and a dense mask gives them any tree. Only this file and ``cache.py``
-know the cache's layout: keys and values [B, K, T, D].
+The mask of the past is a length for each row, so its cost follows the tokens in the cache and not
+the capacity. The nodes are few, and a dense mask lets them form any tree. Only this file and
+``cache.py`` know the cache's layout: keys and values [B, K, T, D].
 """
 
 import jax
@@ -14,23 +13,24 @@ from jax import lax
 PAST_CHUNK = 128
 """Positions of the past that one iteration reads, on platforms that read the past in a loop."""
 
-_NEVER = -1e30  # finite, because an empty past must not give NaN
+_NEVER = -1e30
+"""The score of a masked position. It is finite, because an empty past must not give NaN."""
 
 
 @struct.dataclass
 class Seen:
-    """A mask without a matrix of nodes by rows, for training, where there is no cache.
+    """A mask for training, stored as intervals instead of a matrix of nodes by rows.
 
-    Attention goes by chunks of nodes, so that the memory of a step grows linearly with the length
-    of a text.
+    Training has no cache. With this mask attention goes through the nodes in chunks, so the memory
+    of a step grows linearly with the length of a text.
 
-    The first rows stand at positions 0, 1, ... A node sees the rows from ``first`` on and before
-    ``limit``. Further rows come in calls of N, one for each node. A node sees the rows of its own
-    group of g consecutive nodes that ``inner`` allows.
+    The first rows are at positions 0, 1, ... A node sees those of them from ``first`` on and before
+    ``limit``. Further rows come from c calls with N nodes each. The nodes form groups of g
+    consecutive nodes. A node sees further rows of its own group only, those that ``inner`` allows.
 
     Attributes:
-      limit, first: int32, broadcastable to [B, N]. ``first`` None means the beginning.
-      inner: bool [g, c * g] for c calls and groups of g nodes; None without further rows.
+      limit, first: int32, broadcastable to [B, N]. ``first`` None stands for the beginning.
+      inner: bool [g, c * g]; None without further rows.
     """
 
     limit: jax.Array
@@ -39,12 +39,12 @@ class Seen:
 
     @staticmethod
     def causal(nodes: int) -> "Seen":
-        """Each node sees the rows up to its own, as with a lower triangle."""
+        """The mask with which each node sees its own row and the rows before, a lower triangle."""
         return Seen(jnp.arange(1, nodes + 1)[None])
 
 
 def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
-    """The mask, dense or ``Seen``, without the rows that are ``window`` or more positions back."""
+    """The mask, dense or ``Seen``, without rows that are ``window`` or more positions back."""
     if isinstance(mask, Seen):
         return mask.replace(first=positions - window + 1)
     return mask & (row_positions[:, None, :] > positions[:, :, None] - window)
@@ -52,8 +52,12 @@ def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
 
 @struct.dataclass
 class Partial:
-    """An unnormalised softmax-weighted sum: values float32 [B, K, M, D], largest score and sum of
-    weights [B, K, M].
+    """The softmax-weighted sum over a part of the rows, not yet normalised.
+
+    Attributes:
+      values: float32 [B, K, M, D], the weighted sum.
+      top: float32 [B, K, M], the largest score.
+      weight: float32 [B, K, M], the sum of the weights.
     """
 
     values: jax.Array
@@ -73,14 +77,14 @@ def attend(
     """Attention of N nodes over the cache and over uncommitted rows.
 
     Args:
-      q: [B, N, K, G, D], G query heads to a key head.
-      past: keys and values [B, K, T, D] of the cache, or None without a cache (training, scoring).
+      q: [B, N, K, G, D], G query heads for each key head.
+      past: keys and values [B, K, T, D] of the cache; None without a cache (training, scoring).
       length: int32 [B], valid positions of the past.
-      rows: uncommitted keys and values [B, K, M, D], the nodes' own last.
-      mask: bool [B, N, M] or [N, M], the rows that each node sees; or the same as ``Seen``.
-      positions: int32 [B, N] of the nodes.
-      window: how many positions back a node sees, its own included; None for all. It restricts the
-        past only: the caller restricts the mask.
+      rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones.
+      mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``.
+      positions: int32 [B, N], the positions of the nodes.
+      window: the number of positions that a node sees, from its own back; None for all. It
+        restricts the past only; the caller restricts the mask, see ``within``.
 
     Returns float32 [B, N, K * G * D].
     """
@@ -98,9 +102,7 @@ def attend(
 
 
 def _attend_seen(q, k, v, seen: Seen) -> Partial:
-    """Attention over the first rows and over the rows of each node's own group; q is [B, K, N, G,
-    D].
-    """
+    """Attention of q [B, K, N, G, D] over the first rows and the rows of each node's own group."""
     B, K, N, G, D = q.shape
     calls = 0 if seen.inner is None else seen.inner.shape[1] // seen.inner.shape[0]
     split = k.shape[2] - calls * N
@@ -108,9 +110,8 @@ def _attend_seen(q, k, v, seen: Seen) -> Partial:
     if not calls:
         return out
     g = seen.inner.shape[0]
-    grouped = lambda x: (
-        x[:, :, split:].reshape(B, K, calls, N // g, g, D).swapaxes(2, 3).reshape(B, K * N // g, calls * g, D)
-    )
+    by_call = lambda x: x[:, :, split:].reshape(B, K, calls, N // g, g, D)
+    grouped = lambda x: by_call(x).swapaxes(2, 3).reshape(B, K * N // g, calls * g, D)
     own = _partial(q.reshape(B, K * N // g, g * G, D), grouped(k), grouped(v), jnp.repeat(seen.inner, G, 0))
     return _merge(out, jax.tree.map(lambda mine, like: mine.reshape(like.shape), own, out))
 
@@ -118,13 +119,13 @@ def _attend_seen(q, k, v, seen: Seen) -> Partial:
 def _first_rows(q, k, v, seen: Seen) -> Partial:
     """Attention over the first rows, in chunks of nodes.
 
-    The gradient computes the scores of a chunk again.
+    The backward pass computes the scores of each chunk again.
     """
     B, K, N, G, D = q.shape
     size = min(N, PAST_CHUNK)
     count = -(-N // size)
 
-    def chunks(x, axis):  # to [count, ..., size, ...]; padded nodes see nothing and are cut off again
+    def chunks(x, axis):  # to [count, ..., size, ...]; padding sees nothing and is cut off at the end
         x = jnp.pad(x, [(0, count * size - N if i == axis else 0) for i in range(x.ndim)])
         return jnp.moveaxis(x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]), axis, 0)
 
@@ -139,23 +140,20 @@ def _first_rows(q, k, v, seen: Seen) -> Partial:
     if count == 1:
         return chunk(jax.tree.map(lambda x: x[0], parts))
     out = jax.lax.map(jax.checkpoint(chunk), parts)  # leaves [count, B, K, size * G, ...]
-    return jax.tree.map(
-        lambda x: jnp.moveaxis(x, 0, 2).reshape(B, K, count * size * G, *x.shape[4:])[:, :, : N * G], out
-    )
+    join = lambda x: jnp.moveaxis(x, 0, 2).reshape(B, K, count * size * G, *x.shape[4:])
+    return jax.tree.map(lambda x: join(x)[:, :, : N * G], out)
 
 
 def _attend_past(q, k, v, length, positions, window) -> Partial:
     """Attention over the valid part of the cache.
 
-    On CPU it reads chunks up to the longest row, so that capacity costs nothing. Elsewhere it is
-    one masked product, because a loop would wait for the host; callers keep the capacity near the
-    content by buckets.
+    On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
+    platforms it is one masked product, because a loop would wait for the host. Callers there keep
+    the capacity close to the content.
     """
-    return lax.platform_dependent(
-        q, k, v, length, positions,
-        cpu=lambda *args: _past_in_chunks(*args, window),
-        default=lambda *args: _past_at_once(*args, window),
-    )  # fmt: skip
+    in_chunks = lambda *args: _past_in_chunks(*args, window)
+    at_once = lambda *args: _past_at_once(*args, window)
+    return lax.platform_dependent(q, k, v, length, positions, cpu=in_chunks, default=at_once)
 
 
 def _past_at_once(q, k, v, length, positions, window) -> Partial:
@@ -166,9 +164,8 @@ def _past_in_chunks(q, k, v, length, positions, window) -> Partial:
     size = min(PAST_CHUNK, k.shape[2])
 
     def read(i, out):
-        start = jnp.minimum(
-            i * size, k.shape[2] - size
-        )  # the last chunk may overlap the one before; ``fresh`` masks the overlap
+        # The last chunk may overlap the one before. ``fresh`` masks the overlap.
+        start = jnp.minimum(i * size, k.shape[2] - size)
         at = start + jnp.arange(size)
         fresh = (at >= i * size) & _visible(at, length, positions, window)
         part = lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2)
@@ -181,7 +178,7 @@ def _past_in_chunks(q, k, v, length, positions, window) -> Partial:
 
 
 def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int | None) -> jax.Array:
-    """Bool [B, 1, M or 1, T], which positions ``at`` [T] of the past a query sees."""
+    """Bool [B, 1, M or 1, T], the positions ``at`` [T] of the past that each query sees."""
     seen = (at < length[:, None])[:, None, None]
     if window is not None:
         seen = seen & (at > positions[:, :, None] - window)[:, None]
@@ -191,7 +188,7 @@ def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int
 def _partial(q, k, v, mask) -> Partial:
     scores = jnp.einsum("bkmd,bktd->bkmt", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
     scores = jnp.where(mask, scores, _NEVER)
-    top = lax.stop_gradient(scores.max(-1))  # any number gives the same result
+    top = lax.stop_gradient(scores.max(-1))  # the result does not depend on this number
     weights = jnp.exp(scores - top[..., None])
     values = jnp.einsum("bkmt,bktd->bkmd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
     return Partial(values, top, weights.sum(-1))

@@ -1,6 +1,4 @@
-"""What a language model must offer to be decoded: the protocol that ``Decoder`` and a stranger's
-model both follow.
-"""
+"""The protocol of language models, which ``Decoder`` follows and a user's own model can follow."""
 
 from typing import Protocol
 
@@ -12,14 +10,14 @@ from ..cache import KVCache
 
 @struct.dataclass
 class Output:
-    """A forward's result for N nodes.
+    """The result of a forward for N nodes.
 
     Attributes:
       hidden: float32 [B, N, E], hidden states that ``Model.logits`` maps to the vocabulary.
-      rows: for each layer keys and values [B, K, M, D]: the uncommitted rows passed in, then the
-        rows of the nodes. None for a layer whose attention was skipped.
-      taps: float32 [B, N, E] for each layer asked for: the residual stream that enters the layer.
-      logits: float32 [B, N, V] after each node, where ``decode.score`` computed them.
+      rows: for each layer keys and values [B, K, M, D]: first the uncommitted rows that the caller
+        passed, then the rows of the nodes. None for a layer whose attention was skipped.
+      taps: for each requested layer the residual stream float32 [B, N, E] that enters the layer.
+      logits: float32 [B, N, V] after each node; None unless ``decode.score`` computed them.
     """
 
     hidden: jax.Array
@@ -32,13 +30,13 @@ class Model(Protocol):
     """A language model: a pytree of parameters with a configuration and two functions.
 
     It must be a pytree, because ``jit`` takes it as an argument: a Flax NNX module, or a dataclass
-    that is registered with ``jax.tree_util.register_dataclass``. ``examples/own_model.py``
-    implements it in plain JAX.
+    registered with ``jax.tree_util.register_dataclass``. ``examples/own_model.py`` implements the
+    protocol in plain JAX.
 
     Attributes:
-      config: static, with the fields ``vocab_size``, ``hidden_size``, ``num_layers``,
-        ``num_kv_heads``, ``head_dim`` (the cache is made by the last three) and ``context``, the
-        longest sequence in tokens.
+      config: a static object with the fields ``vocab_size``, ``hidden_size``, ``num_layers``,
+        ``num_kv_heads``, ``head_dim`` and ``context``, the longest sequence in tokens. The shape of
+        the cache follows from layers, key/value heads and head size.
     """
 
     config: object
@@ -60,22 +58,22 @@ class Model(Protocol):
 
         Args:
           tokens, positions: int32 [B, N]. Nodes of a tree at one depth share a position.
-          mask: bool [B, N, M] or [N, M], which uncommitted rows each node sees, its own included: a
-            chain passes a lower triangle, a tree its ancestors. Every node sees all committed
-            tokens.
+          mask: bool [B, N, M] or [N, M], the uncommitted rows that each node sees, its own
+            included: a lower triangle for a chain, the ancestors for a tree. Every node also sees
+            all committed tokens.
           cache: keys and values of ``cache.length`` tokens in each row; positions beyond are void.
-          rows: uncommitted rows of earlier calls, which come before the nodes' own in ``mask``.
+          rows: uncommitted rows of earlier calls. In ``mask`` they come before the nodes' own rows.
             Only drafts get them.
           row_positions: int32 [B, M], the positions of all rows. A model without attention windows
-            ignores it.
-          taps: layers whose input is returned, for heads that read the target's features.
+            may ignore it.
+          taps: the layers whose input to return, for heads that read the target's features.
           rope_lengths: int32 [B, 1], the prompt's length. A model without "dynamic" rotary scaling
-            ignores it.
-          computed: the residual stream and the rows of the first layers, where a drafter has run
-            them already. Only a target of ``EarlyExit`` or ``LayerSkip`` gets it.
+            may ignore it.
+          computed: the residual stream after the first layers and the rows of these layers, if a
+            drafter has run them already. Only a target of ``EarlyExit`` or ``LayerSkip`` gets it.
 
         Returns an Output without logits.
         """
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E]."""
+        """Logits float32 [..., V] of hidden states [..., E]."""

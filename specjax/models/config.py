@@ -1,26 +1,26 @@
-"""The static configuration of a decoder: the facts that the maths needs."""
+"""The static configuration of a decoder: the values that its computation depends on."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding (Su et al. 2021), stretched beyond the trained context.
+    """Rotary position embedding (Su et al. 2021), optionally stretched beyond the trained context.
 
     Attributes:
       theta: the base of the frequencies.
       rope_type: "default", "linear", "dynamic", "llama3" or "yarn".
       factor: the stretched context divided by the trained one.
       original_max_position_embeddings: the trained context in tokens.
-      low_freq_factor, high_freq_factor: turns within the trained context, between which "llama3"
-        blends frequencies.
-      beta_fast, beta_slow: turns within the trained context, between which "yarn" blends
-        frequencies.
-      attention_factor: the factor on cosines and sines of "yarn"; None to derive it from the next
-        two.
-      mscale, mscale_all_dim: the weights of the derived factor in the numerator and the
-        denominator.
-      truncate: whether "yarn" rounds the ends of its blend to whole dimensions.
+      low_freq_factor, high_freq_factor: the ends of the range in which "llama3" blends frequencies,
+        in turns within the trained context.
+      beta_fast, beta_slow: the ends of the range in which "yarn" blends frequencies, in turns
+        within the trained context.
+      attention_factor: the factor on cosines and sines of "yarn"; None derives it from ``mscale``
+        and ``mscale_all_dim``.
+      mscale, mscale_all_dim: the weights in the numerator and the denominator of the derived
+        factor.
+      truncate: whether "yarn" rounds the ends of its range to whole dimensions.
     """
 
     theta: float = 10000.0
@@ -44,16 +44,16 @@ class ModelConfig:
     The configuration is hashable, and static under ``jit``.
 
     Attributes:
-      family: the ``model_type`` by which the configuration is written.
+      family: the ``model_type`` under which the configuration is saved.
       vocab_size, hidden_size, intermediate_size, num_layers: V, E, F and L.
       num_heads, num_kv_heads, head_dim: H, K and D; K divides H, D is even.
       max_position_embeddings: the context in tokens, before it is stretched.
       norm_eps: the constant under the root of the norms.
       rope: rotary positions.
-      windows: for each layer the tokens its attention sees, None for all of them; empty for a model
-        without windows.
+      windows: for each layer the number of tokens that its attention sees, or None for all tokens;
+        empty for a model without windows.
       tie_embeddings: whether the output matrix is the embedding.
-      qkv_bias, out_bias, mlp_bias: which linear maps have biases.
+      qkv_bias, out_bias, mlp_bias: whether these linear maps have biases.
       qk_norm: whether each head norms its queries and keys.
       bos_token_id, eos_token_ids: the tokens that begin and end a text.
       dtype: the type of the weights.
@@ -87,5 +87,5 @@ class ModelConfig:
         return max(self.max_position_embeddings, int(trained.get(self.rope.rope_type, 0) * self.rope.factor))
 
     def replace(self, **changes) -> "ModelConfig":
-        """A copy with other values of some fields."""
+        """A copy in which the fields in ``changes`` have new values."""
         return dataclasses.replace(self, **changes)

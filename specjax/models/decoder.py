@@ -19,38 +19,29 @@ from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, val
 
 @dataclasses.dataclass(frozen=True)
 class Skip:
-    """Sub-layers that a forward skips, by the numbers of their layers. Static."""
+    """The sub-layers that a forward skips, given by the numbers of their layers. Static."""
 
     attention: tuple[int, ...] = ()
     mlp: tuple[int, ...] = ()
 
 
 class Layer(nnx.Module):
-    """Attention and gated MLP.
+    """A decoder layer: attention and a gated MLP.
 
-    ``qkv`` [K * (G + 2) * D, E] stacks for each key head its query heads, the key and the value, so
+    ``qkv`` [K * (G + 2) * D, E] stacks the query heads, the key and the value of each key head, so
     that they stay together when the matrix is split over devices. ``gate_up`` [2 * F, E] stacks the
     gate on the up projection.
 
-    Trained heads vary it: attention reads ``inputs`` vectors of width E side by side, and
-    ``normed`` is whether it norms them.
+    Trained heads use two variations. Attention may read ``inputs`` vectors of width E side by side.
+    ``normed`` says whether the layer norms the input of attention.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, *, inputs: int = 1, normed: bool = True):
-        E, F, H, K, D = (
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-        )
+        E, F = config.hidden_size, config.intermediate_size
+        H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
         shapes = {"qkv": ((H + 2 * K) * D, inputs * E), "out": (E, H * D), "gate_up": (2 * F, E), "down": (E, F)}
-        axes = {
-            "qkv": ("heads", "embed"),
-            "out": ("embed", "heads"),
-            "gate_up": ("mlp", "embed"),
-            "down": ("embed", "mlp"),
-        }
+        axes = {"qkv": ("heads", "embed"), "out": ("embed", "heads")}
+        axes |= {"gate_up": ("mlp", "embed"), "down": ("embed", "mlp")}
         biased = {"qkv": config.qkv_bias, "out": config.out_bias, "gate_up": config.mlp_bias, "down": config.mlp_bias}
         for (name, shape), k in zip(shapes.items(), jax.random.split(key, 4)):
             scale = 0.02 if name in ("qkv", "gate_up") else 0.02 / (2 * config.num_layers) ** 0.5
@@ -61,26 +52,11 @@ class Layer(nnx.Module):
         self.q_norm = param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
         self.k_norm = param(jnp.ones(D, dtype), (None,)) if config.qk_norm else None
 
-    def __call__(
-        self,
-        x,
-        config: ModelConfig,
-        angles,
-        positions,
-        mask,
-        past,
-        length,
-        rows,
-        window,
-        dtype,
-        attention=True,
-        mlp=True,
-    ):
-        """The residual stream float32 [B, N, E] after the layer, and the layer's rows of
-        ``Output``.
+    def __call__(self, x, config, angles, positions, mask, past, length, rows, window, dtype, attention=True, mlp=True):
+        """The residual stream float32 [B, N, E] after the layer, and the layer's ``Output.rows``.
 
-        ``past`` and ``rows`` are this layer's, or None. ``attention`` and ``mlp`` are false where a
-        sub-layer is skipped.
+        ``past`` and ``rows`` are those of this layer, or None. ``attention`` and ``mlp`` say
+        whether the layer runs these sub-layers.
         """
         new_rows = None
         if attention:
@@ -93,19 +69,18 @@ class Layer(nnx.Module):
 
     @jax.named_scope("attention")
     def attention(self, normed, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
-        """The output of attention float32 [B, N, E], and the rows.
+        """The output of attention float32 [B, N, E], and the layer's rows.
 
-        ``normed`` is [B, N, inputs * E].
+        ``normed``: float32 [B, N, inputs * E].
         """
         q, k, v = self._project(normed, config, angles, dtype)
         if rows is not None:
             k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
-        return linear(
-            attend(q, past, length, (k, v), mask, positions, window), self.out[...], value_of(self.out_bias)
-        ), (k, v)
+        attended = attend(q, past, length, (k, v), mask, positions, window)
+        return linear(attended, self.out[...], value_of(self.out_bias)), (k, v)
 
     def keys_values(self, normed, config: ModelConfig, angles, dtype) -> tuple:
-        """The rows of N positions, without attention: keys and values [B, K, N, D]."""
+        """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""
         return self._project(normed, config, angles, dtype)[1:]
 
     def _project(self, normed, config: ModelConfig, angles, dtype):
@@ -127,8 +102,9 @@ class Layer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A language model: ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the
-    embedding is tied.
+    """A decoder-only language model.
+
+    It has ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the embedding is tied.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype=None):
@@ -160,28 +136,28 @@ class Decoder(nnx.Module):
         Args:
           tokens, positions: int32 [B, N].
           mask: bool [B, N, M] or [N, M], the uncommitted rows that each node sees, its own
-            included. A chain passes a lower triangle, a tree its ancestors. Training passes
+            included: a lower triangle for a chain, the ancestors for a tree. Training passes
             ``attention.Seen``, which takes less memory.
-          cache: the committed past, which every node sees.
-          rows: uncommitted rows of an earlier call, before the nodes' own in ``mask``.
-          taps: layers whose input is returned.
+          cache: the committed past, which every node sees; None in training.
+          rows: uncommitted rows of an earlier call. In ``mask`` they come before the nodes' own.
+          taps: the layers whose input to return.
           rope_lengths: see ``layers.rotary``.
           row_positions: int32 [B, M], positions of all rows, for a model with attention windows.
-          skip: sub-layers that are skipped.
-          computed: the first layers of the same nodes, from an earlier call: the residual stream
-            float32 [B, N, E] that enters the next layer, and the nodes' rows of each layer. These
-            layers are not run, and have no taps.
+          skip: the sub-layers to skip.
+          computed: results of the first layers for the same nodes, from an earlier call: the
+            residual stream float32 [B, N, E] that enters the next layer, and the nodes' rows of
+            each of these layers. These layers do not run, and have no taps.
         """
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
         x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if computed is None else computed
+        options = dict(rows=rows, taps=taps, rope_lengths=rope_lengths, row_positions=row_positions, skip=skip)
         x, new_rows, tapped = run_layers(
-            self.layers, self.config, x, positions, mask, cache, dtype,
-            rows=rows, taps=taps, rope_lengths=rope_lengths, row_positions=row_positions, skip=skip, done=done,
-        )  # fmt: skip
+            self.layers, self.config, x, positions, mask, cache, dtype, done=done, **options
+        )
         return Output(rms_norm(x, self.norm[...], self.config.norm_eps), new_rows, tapped)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E]."""
+        """Logits float32 [..., V] of hidden states [..., E]."""
         return linear(hidden, (self.embed if self.head is None else self.head)[...])
 
 
@@ -192,9 +168,9 @@ def run_layers(
     """The residual stream float32 [B, N, E] after the layers, the rows of all layers, and the taps.
 
     Args:
-      x: float32 [B, N, E], the input of the first layer that is run.
-      dtype: of the rows.
-      done: the nodes' rows of the first layers, which are not run.
+      x: float32 [B, N, E], the input of the first layer that runs.
+      dtype: the type of the rows.
+      done: the nodes' rows of the first layers, which do not run.
 
     The other arguments are those of ``Decoder``.
     """
@@ -209,20 +185,8 @@ def run_layers(
         seen = mask if window is None else within(mask, positions, row_positions, window)
         past = None if cache is None else cache.layers[i]
         earlier = None if rows is None else rows[i]
-        x, layer_rows = layers[i](
-            x,
-            config,
-            angles,
-            positions,
-            seen,
-            past,
-            length,
-            earlier,
-            window,
-            dtype,
-            i not in skip.attention,
-            i not in skip.mlp,
-        )
+        runs = i not in skip.attention, i not in skip.mlp
+        x, layer_rows = layers[i](x, config, angles, positions, seen, past, length, earlier, window, dtype, *runs)
         new_rows.append(layer_rows)
     if config.num_layers in taps:
         tapped[config.num_layers] = x

@@ -1,6 +1,4 @@
-"""Linear maps, norms, embeddings and rotary positions: the parts of a decoder layer without a
-cache.
-"""
+"""The parts of a decoder that need no cache: linear maps, norms, embeddings, rotary positions."""
 
 import functools
 import math
@@ -15,12 +13,12 @@ from .config import ModelConfig, Rope
 
 
 def param(value: jax.Array, axes: tuple) -> nnx.Param:
-    """A parameter and the logical names of its axes, see ``parallel.RULES``."""
+    """A parameter with the logical names of its axes, see ``parallel.RULES``."""
     return nnx.Param(value, axes=axes)
 
 
 def value_of(param: nnx.Param | None) -> jax.Array | None:
-    """The array of a parameter; None where the model lacks it."""
+    """The array of a parameter; None for a parameter that the model lacks."""
     return None if param is None else param[...]
 
 
@@ -30,20 +28,19 @@ def matrix(key: jax.Array, shape: tuple, axes: tuple, dtype, scale: float = 0.02
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """x [..., in] times weight [out, in], in the weight's dtype with float32 sums. Returns float32
-    [..., out].
+    """The product of x [..., in] and weight [out, in], plus the bias; float32 [..., out].
 
-    Weights stay as Hugging Face stores them. XLA for TPU copies [in, out] weights at entry, and on
-    CPU this einsum is the fast product of halves. XLA:CPU has no such product for a single row, and
-    would convert every weight to float32. There a copy of the row is added.
+    The product has the weight's dtype and float32 sums. Weights have the layout of Hugging Face:
+    XLA for TPU would copy [in, out] weights at entry, and XLA:CPU has a fast 16-bit product for
+    this layout. XLA:CPU has none for a single row, and would convert all weights to float32.
+    Therefore a single row is doubled on CPU.
     """
     rows = x.astype(weight.dtype)
     if not nodes_are_split():  # split nodes keep their axis; XLA:CPU has the fast product for matrices only
         rows = rows.reshape(-1, x.shape[-1])
     if rows.shape[:-1] == (1,) and weight.dtype == jnp.bfloat16:
-        y = lax.platform_dependent(
-            rows, weight, cpu=lambda r, w: _product(jnp.concatenate([r, r]), w)[:1], default=_product
-        )
+        doubled = lambda rows, weight: _product(jnp.concatenate([rows, rows]), weight)[:1]
+        y = lax.platform_dependent(rows, weight, cpu=doubled, default=_product)
     else:
         y = _product(rows, weight)
     y = y.reshape(*x.shape[:-1], weight.shape[0])
@@ -62,8 +59,8 @@ def _product_forward(rows, weight):
 def _product_backward(residuals, cotangent):
     """Both gradients, as products in the weight's dtype.
 
-    XLA:CPU has a fast product of halves for few forms, and converts the operands of other forms to
-    float32. With the outputs split in two, the weight's gradient takes a fast form.
+    XLA:CPU has fast 16-bit products for few forms, and converts the operands of other forms to
+    float32. If the outputs are split in two, the weight's gradient has a fast form.
     """
     rows, weight = residuals
     cotangent = cotangent.astype(weight.dtype)
@@ -89,8 +86,8 @@ def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None 
 
     Args:
       lengths: int32, broadcastable to [B, N], the sequence length for "dynamic" scaling; by default
-        up to the token itself. All tokens of a prompt are rotated for the prompt's length, so that
-        the result does not depend on chunks.
+        each token's position + 1. For a prompt it is the prompt's length, so that the result does
+        not depend on how the prompt is read in chunks.
     """
     rope, dim = config.rope, config.head_dim
     if rope.rope_type == "dynamic":
@@ -107,8 +104,8 @@ def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None 
 def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows [..., E] of an embedding [V, E].
 
-    XLA:CPU has no lookup in halves, and would convert the whole table to float32. Halves are
-    therefore looked up as bits. Bits have no derivative, hence the rule below.
+    XLA:CPU has no lookup of 16-bit floats, and would convert the whole table to float32. Such
+    tables are therefore read as integers. Integers have no derivative, so the rule below gives it.
     """
     if table.dtype.itemsize != 2:
         return table[tokens]
@@ -128,9 +125,9 @@ lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """x [B, N, ..., D] rotated by the angles of its positions.
+    """x [B, N, ..., D], rotated by the angles of its positions.
 
-    The two halves of D are paired, as in Hugging Face.
+    Dimension i is paired with dimension i + D / 2, as in Hugging Face.
     """
     between = (1,) * (x.ndim - cos.ndim)
     cos, sin = (a.reshape(*a.shape[:2], *between, a.shape[-1]) for a in (cos, sin))
@@ -151,16 +148,19 @@ def _frequencies(rope: Rope, dim: int) -> tuple[jax.Array, float]:
 
 
 def _dynamic_base(rope: Rope, dim: int, trained: int, length: jax.Array) -> jax.Array:
-    """The NTK-aware base.
+    """The NTK-aware base, which grows with a sequence beyond the trained context.
 
-    It grows with the sequence beyond the trained context (as in transformers).
+    It is the formula of transformers.
     """
     length = jnp.maximum(length, trained).astype(jnp.float32)
     return rope.theta * ((rope.factor * length / trained) - (rope.factor - 1)) ** (dim / (dim - 2))
 
 
 def _llama3(base: jax.Array, rope: Rope) -> jax.Array:
-    """Llama 3.1: long waves are divided by the factor, short waves stay, waves between are blended."""
+    """Llama 3.1's frequencies: low ones are divided by the factor, high ones stay.
+
+    Frequencies between are blended.
+    """
     wavelength = 2 * math.pi / base
     turns = rope.original_max_position_embeddings / wavelength
     blend = jnp.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
@@ -168,15 +168,14 @@ def _llama3(base: jax.Array, rope: Rope) -> jax.Array:
 
 
 def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
-    """YaRN (Peng et al.
+    """YaRN's frequencies (Peng et al. 2023, section 3.2).
 
-    2023, section 3.2): a ramp over dimensions between interpolated and original frequencies.
+    A ramp over the dimensions leads from original to interpolated frequencies.
     """
 
     def dimension(turns: float) -> float:
-        return (
-            dim * math.log(rope.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
-        )
+        ratio = rope.original_max_position_embeddings / (turns * 2 * math.pi)
+        return dim * math.log(ratio) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
@@ -187,7 +186,7 @@ def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
 
 
 def _yarn_scale(rope: Rope) -> float:
-    """The factor on cosines and sines that stands for YaRN's attention temperature (section 3.4)."""
+    """The factor on cosines and sines that applies YaRN's attention temperature (section 3.4)."""
 
     def temperature(scale: float | None) -> float:
         return 1.0 if rope.factor <= 1 else 0.1 * (1.0 if scale is None else scale) * math.log(rope.factor) + 1

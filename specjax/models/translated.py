@@ -1,6 +1,6 @@
-"""A draft model of another vocabulary behind the target's: token-level intersection (Timor et al.
+"""Draft models with another vocabulary than the target: token-level intersection.
 
-2025, section 4).
+The method is that of Timor et al. 2025, section 4.
 """
 
 import jax
@@ -10,24 +10,26 @@ from flax import nnx
 from .decoder import Decoder, Output
 
 LACKING = -1e30
-"""The logit of a token that the draft lacks. Beside any other token it has no probability. It is
-finite, so that q is uniform over the tokens that are left where the options rule out all others;
+"""The logit of a token that the draft lacks.
+
+Next to any other token, such a token has probability 0. The logit is finite, because the options
+may rule out all tokens that the draft has. q is then uniform over the allowed tokens, and
 acceptance tests such a q like any other.
 """
 
 
 class Translated(nnx.Module):
-    """A ``Model`` of the target's tokens, made of a draft of another vocabulary.
+    """A ``Model`` over the target's tokens, made from a draft with another vocabulary.
 
     Its distribution is the draft's, restricted to the tokens that both vocabularies have, and
-    renormalised. Tokens are drawn from it and tested by it, so that the output is exact whatever
-    the mapping. A poor mapping costs acceptance only.
+    renormalised. Tokens are drawn from this distribution and tested against it, so the output is
+    exact for any mapping. A poor mapping only lowers the acceptance.
 
     Attributes:
       model: the draft.
-      config: the draft's, with the size of the target's vocabulary.
+      config: the draft's configuration, with the size of the target's vocabulary.
       own: int32 [V], for each of the target's tokens the draft's token that is read in its place.
-      shared: bool [V], whether both stand for the same text, so that the token may be drafted.
+      shared: bool [V], whether both tokens stand for the same text. Only these may be drafted.
     """
 
     def __init__(self, model: Decoder, own: jax.Array, shared: jax.Array):
@@ -37,9 +39,9 @@ class Translated(nnx.Module):
         self.shared = nnx.Variable(jnp.asarray(shared))
 
     def __call__(self, tokens: jax.Array, *args, **kwargs) -> Output:
-        """As ``Decoder``, for the target's tokens."""
+        """As ``Decoder``, but ``tokens`` are the target's."""
         return self.model(self.own[...][tokens], *args, **kwargs)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Float32 [..., V] over the target's vocabulary of hidden states [..., E]."""
+        """Logits float32 [..., V] over the target's vocabulary, of hidden states [..., E]."""
         return jnp.where(self.shared[...], self.model.logits(hidden)[..., self.own[...]], LACKING)

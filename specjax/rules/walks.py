@@ -44,6 +44,6 @@ def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, 
 
 
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
-    """The verdict on the deepest path whose tokens equal ``wanted``, int32 [N], of their parents."""
+    """The verdict on the deepest path of tokens that equal their parent's ``wanted``, int32 [N]."""
     last, lineage = deepest(tree.tokens == wanted[tree.parent], tree)
     return verdict_at(last, wanted[last], tree, lineage)

@@ -1,4 +1,4 @@
-"""The most probable tree where one pass predicts all places independently (DDTree, 2604.12989)."""
+"""The most probable tree if one pass predicts all places independently (DDTree, 2604.12989)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from ...tree import Tree
 
 
 def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> None:
-    """Raises RequestError where ``best_first`` has no tree of these sizes."""
+    """Raises RequestError if ``best_first`` has no tree of these sizes."""
     if width > vocab_size:
         raise RequestError(f"tree_top_k is {width} and the vocabulary has {vocab_size} tokens; lower it")
     most = sum(width**d for d in range(1, depth + 1))
@@ -20,22 +20,22 @@ def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> Non
 
 
 def best_first(root: jax.Array, logs: jax.Array, *, nodes: int, width: int) -> Tree:
-    """The ``nodes`` likeliest sequences of up to D tokens. They are a tree, since a prefix is
-    likelier than the whole.
+    """The ``nodes`` likeliest sequences of up to D tokens.
 
-    The paper takes sequences from a heap, one after another. Here every level keeps its best
-    sequences, and then the best of all levels are kept: the same set.
+    They form a tree, because a prefix is at least as likely as the whole sequence. The paper takes
+    sequences from a heap, one after another. Here every level keeps its best sequences, and then
+    the best sequences of all levels are kept. Both give the same set.
 
     Args:
       root: int32 [].
-      logs: float32 [D, V], log-probabilities of each place's token. Only the ``width`` likeliest
-        tokens of a place are considered. D is less than ``nodes``.
+      logs: float32 [D, V], log-probabilities of each place's token. D is less than ``nodes``.
+      width: the number of likeliest tokens that are considered at each place.
     """
     values, choices = likeliest(logs, width)
     reached, above, levels, size = jnp.zeros(1), jnp.full(1, -1), [], 0
     for value, choice in zip(values, choices):
-        # Of equal values top_k prefers the first, which is the shallower: no node comes without its
-        # parent.
+        # If values are equal, top_k prefers the first, which is the shallower: no node comes
+        # without its parent.
         flat = (reached[:, None] + value).reshape(-1)
         reached, kept = lax.top_k(flat, min(nodes, flat.size))
         levels.append((reached, choice[kept % width], above[kept // width]))

@@ -1,7 +1,6 @@
-"""A chain that is drawn token by token: shared by all methods that draw from a draft, a head, or a
-part of the target.
+"""Chains that are drawn token by token, from a draft, a head or a part of the target.
 
-``key`` is that of ``Drafter.propose``, folded with the place in the chain.
+``key`` is the key of ``Drafter.propose``. It is folded with the place in the chain.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ class Chain:
     Attributes:
       tokens, valid: int32 and bool [B, P], as in ``Tree``.
       q: float32 [B, P, V], as in ``Tree``.
-      states: int32 [B], the state of the constraint after the newest node.
+      states: int32 [B], the state of the row's constraint after the newest node.
       going: bool [B], whether the row draws another token.
     """
 
@@ -41,7 +40,7 @@ class Chain:
 
 
 def begin(state, depth: int, vocab_size: int) -> Chain:
-    """The root, with room for ``depth`` tokens. Finished rows draw none."""
+    """A chain with the root and room for ``depth`` tokens. Finished rows draw none."""
     B, root = state.done.size, jnp.arange(depth + 1) == 0
     tokens = jnp.where(root, state.root[:, None], 0)
     valid, q = jnp.broadcast_to(root, tokens.shape), jnp.zeros((B, depth + 1, vocab_size))
@@ -49,10 +48,10 @@ def begin(state, depth: int, vocab_size: int) -> Chain:
 
 
 def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None = None) -> Chain:
-    """The chain with node i + 1, drawn from the logits [B, 1, V] after node i.
+    """The chain with node i + 1 added, drawn from the logits [B, 1, V] after node i.
 
-    ``least``: float32 [B]. Node i + 1 is the row's last where the likeliest token had a lower
-    probability, before temperature and truncation.
+    ``least``: float32 [B]. Node i + 1 is the row's last node if the likeliest token after node i
+    has a lower probability, before temperature and truncation.
     """
     B, P = chain.tokens.shape
     options, place = state.request.sampling, jnp.arange(P)
@@ -75,11 +74,15 @@ def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None
 def grow(
     chain: Chain, start: int, read: Callable, rows: Any, state, key, least: jax.Array | None = None
 ) -> tuple[Chain, Any, jax.Array]:
-    """Reads and draws from node ``start`` on until the chain is full; with ``least`` until no row
-    goes on.
+    """Reads nodes and draws their successors, from node ``start`` on until the chain is full.
 
-    ``read(i, token [B, 1], rows) -> logits [B, 1, V], rows`` reads node i beside the rows of the
-    nodes before it. Returns the chain, the rows, and int32, the first node that was not read.
+    Args:
+      read: ``(i, token [B, 1], rows) -> logits [B, 1, V], rows`` reads node i. ``rows`` are those
+        of the nodes before it.
+      rows: the rows before node ``start``.
+      least: see ``draw``. With it, the loop also ends when no row draws another token.
+
+    Returns the chain, the rows, and int32, the first node that was not read.
     """
     P = chain.tokens.shape[1]
 

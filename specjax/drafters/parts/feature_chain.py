@@ -1,6 +1,4 @@
-"""A chain that a feature head draws, with one module or several (DeepSeek-V3, 2412.19437, section
-2.2).
-"""
+"""Chains from a feature head with one module or several (DeepSeek-V3, 2412.19437, section 2.2)."""
 
 import dataclasses
 
@@ -15,10 +13,13 @@ from .feature_reader import FeatureReader
 
 @dataclasses.dataclass(frozen=True)
 class FeatureChain(Drafter):
-    """Draws ``num_speculative_tokens`` tokens: one from each module of the head, the further ones
-    from the last module.
+    """Draws one token from each module of the head, and further tokens from the last module.
 
-    The last module continues its own hidden states.
+    The last module then continues its own hidden states.
+
+    Attributes:
+      num_speculative_tokens: the length of the chain.
+      reader: the reader of the nodes.
     """
 
     num_speculative_tokens: int
@@ -49,7 +50,7 @@ class FeatureChain(Drafter):
             chain = chains.draw(chain, reader.logits(target, module, first.hidden), k, state, key)
 
         (B, R), D, module = first.seen.shape, len(modules), modules[-1]
-        node = jnp.arange(D, self.depth)  # drafts that the last module reads; it does not read the newest
+        node = jnp.arange(D, self.depth)  # the drafts that the last module reads; the newest is not read
         at = jnp.concatenate([first.positions, first.root[:, None] + node], 1)
 
         def read(i, token, carry):

@@ -1,4 +1,4 @@
-"""A trained head reads the nodes of a draft: it continues the target's features."""
+"""The reader for trained heads, which continue the target's features."""
 
 import dataclasses
 from typing import Any
@@ -15,20 +15,22 @@ from .readers import FirstRows, ReaderState
 
 @dataclasses.dataclass(frozen=True)
 class FeatureReader:
-    """A feature head, see ``Reader`` and ``heads.base``.
+    """Reads nodes with a feature head, see ``Reader`` and ``heads.base``.
 
-    Its cache holds pairs of a token's feature and the next token, at the position of the feature.
-    Pair i is (f_i, t_{i+1}). Of n committed tokens the last pair, n - 1, has the root.
+    The head's cache holds pairs (f_i, t_{i+1}) of a token's feature and the next token, at the
+    position i of the feature. With n committed tokens, the last pair is pair n - 1, and its token
+    is the root.
 
-    A round begins with the pairs that the last round committed. Their features are the target's
-    own. The head's hidden states of drafted nodes are dropped after the round (EAGLE, Li et al.
-    2024, section 3.1). After a prompt of one token there is no feature: the root is read beside a
-    feature of zeros, and its row is dropped too.
+    A round begins by reading the pairs that the last round committed. Their features are the
+    target's own. The head's hidden states of drafted nodes are dropped after the round (EAGLE, Li
+    et al. 2024, section 3.1). After a prompt of one token there is no feature: the root is read
+    with a feature of zeros, and this row is dropped too.
 
-    A head may have D modules, each with keys and values of its own. Module k, from 0, reads in row
-    i the hidden state of module k - 1 and token t_{i+1+k}. Its last row predicts the draft at depth
-    k + 1. The last k rows of module k therefore hold drafts. No module's cache keeps the last D - 1
-    rows: a round reads them again, with the tokens that were emitted.
+    A head may have D modules, each with keys and values of its own. In row i, module k (from 0)
+    reads the hidden state of module k - 1 and the token t_{i+1+k}. Its last row predicts the draft
+    at depth k + 1. The last k rows of module k therefore contain drafts. For this reason no
+    module's cache keeps the last D - 1 rows: the next round reads them again, with the tokens that
+    were emitted.
     """
 
     def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
@@ -47,7 +49,10 @@ class FeatureReader:
         return tuple(draft.modules)[:depth]
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
-        """Reads the pairs that are not in the cache, at most R = depth + D; the last has the root."""
+        """Reads the pairs that are not in the cache. The last one has the root.
+
+        There are at most R = depth + D such pairs; further rows are void.
+        """
         return self._read_rows(target, draft.modules[0], self.pairs(state))
 
     def pairs(self, state) -> FirstRows:
@@ -63,7 +68,7 @@ class FeatureReader:
     def follow(self, target: Model, module, first: FirstRows, newest: jax.Array) -> FirstRows:
         """Reads the same rows with the next module.
 
-        Each row moves on by one token; the last reads ``newest`` int32 [B].
+        Each row reads the token one place further on; the last row reads ``newest`` int32 [B].
         """
         last = jnp.arange(first.seen.shape[1]) == first.seen.sum(-1, keepdims=True) - 1
         tokens = jnp.where(last, newest[:, None], jnp.roll(first.tokens, -1, 1))
@@ -83,8 +88,9 @@ class FeatureReader:
         return module.logits(target, hidden)
 
     def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
-        """Keeps the first rows of the round but the last D - 1, and the target's features of the
-        path.
+        """Keeps the first rows of the round without the last D - 1, and the path's features.
+
+        The features come from the target.
         """
         n, pending, P = state.cache.length, state.drafter, verdict.path.shape[1]
         R = pending.features.shape[1]
@@ -102,8 +108,11 @@ class FeatureReader:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The modules of a head as a ``Model`` of a text int32 [B, T] with taps float32 [B, T, E], for
-    ``fill``.
+    """The modules of a head as a ``Model`` for ``fill``, which reads a known text.
+
+    Attributes:
+      tokens: int32 [B, T], the text.
+      taps: float32 [B, T, E] each, its taps.
     """
 
     target: Model
@@ -118,7 +127,7 @@ class _Pairs:
         return layers.replace(num_layers=len(self.modules) * layers.num_layers)
 
     def __call__(self, tokens, positions, mask, cache, **_) -> Output:
-        at = positions[0, 0]  # ``fill`` reads the same places of all rows
+        at = positions[0, 0]  # ``fill`` reads the same places in all rows
         piece = lambda whole: lax.dynamic_slice_in_dim(whole, at, positions.shape[1], 1)
         hidden, rows = self.head.fuse(self.target, tuple(map(piece, self.taps))), ()
         for k, module in enumerate(self.modules):

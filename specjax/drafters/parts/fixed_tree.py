@@ -1,6 +1,6 @@
-"""A token tree of a shape that is known beforehand (SpecInfer, Miao et al.
+"""Token trees of a shape that is known beforehand, for any reader.
 
-2024, section 3; Sequoia), for any reader.
+They are the trees of SpecInfer (Miao et al. 2024, section 3) and Sequoia.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from . import levels
 from .readers import Reader, commit_tree
 
 SIBLINGS = ("without_replacement", "independent", "top_k")
+"""The ways to choose the children of a node, see ``sampling.siblings``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +27,9 @@ class FixedTree(Drafter):
     """Draws the children of every node, level by level.
 
     Attributes:
-      reader: who reads the nodes.
+      reader: the reader of the nodes.
       tree: the shape.
-      siblings: "without_replacement" (accepts most), "independent" (SpecInfer's own) or "top_k"
-        (the likeliest tokens).
+      siblings: one of ``SIBLINGS``.
     """
 
     reader: Reader
@@ -41,7 +41,8 @@ class FixedTree(Drafter):
             raise RequestError(f"siblings {self.siblings!r} is unknown; use one of {', '.join(SIBLINGS)}")
         if self.siblings != "top_k" and not level_order(self.tree).dense:
             raise RequestError(
-                "the tree leaves out a rank, which drawn siblings cannot; number children from 0 or use siblings='top_k'"
+                "the tree leaves out a rank, which drawn siblings cannot; number children from 0 or use "
+                "siblings='top_k'"
             )
 
     @property
@@ -60,7 +61,8 @@ class FixedTree(Drafter):
         B, F = state.tokens.shape[0], order.slots.shape[1]
 
         def choose(d, level, carry):
-            return *(jnp.broadcast_to(jnp.asarray(table)[d], (B, F)) for table in (order.slots, order.ranks)), carry
+            slot, rank = (jnp.broadcast_to(jnp.asarray(table)[d], (B, F)) for table in (order.slots, order.ranks))
+            return slot, rank, carry
 
         size = dict(depth=self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings)
         found, _, pending = levels.grow(self.reader, target, draft, state, key, choose, (), **size)
@@ -79,15 +81,17 @@ class FixedTree(Drafter):
 
 
 class LevelOrder(NamedTuple):
-    """A topology read level by level; arrays over its N nodes, int32 [N], but for the first two.
+    """The order in which the N nodes of a topology are read, level by level.
+
+    The *frontier* of a level are its nodes that have children.
 
     Attributes:
-      slots, ranks: int32 [depth, F], for each level the frontier: which child of which node of the
-        frontier above.
-      parent, rank, depth: as in ``Topology``.
-      inner: bool [N], nodes that have children.
-      slot_of: the place of an inner node in the frontier of its level.
-      row_of: see ``ReaderState``.
+      slots, ranks: int32 [depth, F], for each frontier the slot of each node's parent in the
+        frontier above, and the node's rank.
+      parent, rank, depth: int32 [N], as in ``Topology``.
+      inner: bool [N], the nodes that have children.
+      slot_of: int32 [N], the slot of an inner node in the frontier of its level.
+      row_of: int32 [N], see ``ReaderState``.
       dense: bool, whether the children of every node have the ranks 0, 1, ...
     """
 

@@ -1,6 +1,4 @@
-"""How often a row's drafts are accepted, and the gain of drafting: shared by all methods that
-choose between drafts.
-"""
+"""The running acceptance rate of a row, and the gain of drafting, for methods that choose."""
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +8,16 @@ from ...tree import Tree
 from ...verify import Verdict
 
 _MEMORY = 0.9
-"""The weight of a round in the next one: the newest ten rounds or so decide."""
+"""The factor by which each round reduces the weight of those before: about ten rounds count."""
 
 
 @struct.dataclass
 class RunningAcceptance:
-    """Drafts tested and drafts accepted, older rounds counting less: a moving estimate of alpha,
-    the acceptance rate.
+    """A moving estimate of the acceptance rate alpha.
 
     Attributes:
-      accepted, tested: float32 [...], of one shape.
+      accepted, tested: float32 [...] of one shape, the numbers of accepted and of tested drafts.
+        Older rounds count less.
     """
 
     accepted: jax.Array
@@ -27,39 +25,42 @@ class RunningAcceptance:
 
     @staticmethod
     def start(*shape: int) -> "RunningAcceptance":
-        """Before the first round, as if one of two drafts had been accepted."""
+        """The estimate before the first round, 1/2, as if one of two drafts had been accepted."""
         return RunningAcceptance(jnp.full(shape, 1, jnp.float32), jnp.full(shape, 2, jnp.float32))
 
     @property
     def alpha(self) -> jax.Array:
-        """The acceptance rate per token."""
+        """The acceptance rate for each token."""
         return self.accepted / self.tested
 
     def update(self, accepted: jax.Array, tested: jax.Array) -> "RunningAcceptance":
-        """One more round. Where no draft was tested nothing changes."""
+        """The estimate after one more round. It stays if no draft was tested."""
         add = lambda old, new: jnp.where(tested > 0, _MEMORY * old + new.astype(jnp.float32), old)
         return RunningAcceptance(add(self.accepted, accepted), add(self.tested, tested))
 
 
 def gain(alpha: jax.Array, count: jax.Array, time: jax.Array, most: int) -> jax.Array:
-    """Tokens in the time of one plain target call: (1 - alpha^(k + 1)) / (1 - alpha) / time
-    (Leviathan et al. 2023, Theorem 3.8).
+    """Expected tokens in the time of one plain target call (Leviathan et al. 2023, Theorem 3.8).
+
+    The formula is (1 - alpha^(k + 1)) / (1 - alpha) / time. All shapes broadcast.
 
     Args:
-      alpha: float32 [...].
-      count: int32, k, the drafted tokens, at most ``most``.
-      time: float32, of proposing and scoring them, in plain target calls. All shapes broadcast.
+      alpha: float32, the acceptance rate.
+      count: int32, k, the number of drafted tokens, at most ``most``.
+      time: float32, the time to propose and score them, in plain target calls.
     """
-    expected = sum(jnp.where(i <= count, alpha**i, 0.0) for i in range(most + 1))  # also defined at alpha = 1
+    # The sum of alpha^i is also defined at alpha = 1.
+    expected = sum(jnp.where(i <= count, alpha**i, 0.0) for i in range(most + 1))
     return expected / time
 
 
 def tally(drafts: jax.Array, count: jax.Array, tree: Tree, verdict: Verdict) -> tuple[jax.Array, jax.Array]:
-    """How many of the first ``count`` [B] of ``drafts`` [B, D] the emitted tokens confirm, and how
-    many they test.
+    """How many drafts the emitted tokens confirm, and how many they test, both int32 [B].
 
-    Both int32 [B]. The drafts need not be those of the ``tree``, a chain of D drafts: emitted
-    tokens test any drafts.
+    Args:
+      drafts: int32 [B, D], of which the first ``count`` [B] exist. They need not be those of the
+        tree, because emitted tokens test any drafts.
+      tree: the batched chain of D drafts that the target scored.
     """
     place = jnp.arange(drafts.shape[1])
     emitted = jnp.where(place == verdict.length[:, None] - 1, verdict.bonus[:, None], tree.tokens[:, 1:])

@@ -1,6 +1,4 @@
-"""Methods whose chain or tree grows from a reader: the method's options become a ``Grower``, which
-does the work.
-"""
+"""Methods that turn their options into a *grower*, which grows the chain or the tree."""
 
 import dataclasses
 from functools import cached_property
@@ -12,16 +10,16 @@ from ...verify import Drawn
 
 @dataclasses.dataclass(frozen=True)
 class GrownDrafter(Drafter):
-    """A method that hands every function to its grower."""
+    """A method whose functions are those of its grower."""
 
     def __post_init__(self):
         _ = self.grower  # raises RequestError where the options do not fit
 
     @cached_property
     def grower(self) -> Drafter:
-        """The chain or tree that grows, with its reader.
+        """The drafter that grows the chain or the tree, with its reader.
 
-        Raises RequestError where the options do not fit.
+        Raises RequestError if the options do not fit.
         """
         raise TypeError(f"{type(self).__name__} must define grower")
 
@@ -45,7 +43,7 @@ class GrownDrafter(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class HeadDrafter(GrownDrafter):
-    """A method whose chain or tree is read by a feature head.
+    """A method whose chain or tree comes from a feature head.
 
     Attributes:
       head: the head's configuration.

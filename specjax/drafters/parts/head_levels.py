@@ -1,4 +1,4 @@
-"""A tree of fixed shape whose depths are filled by one head each: shared by Medusa and Hydra."""
+"""Trees of fixed shape in which one head fills each depth: shared by Medusa and Hydra."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -13,18 +13,16 @@ from ...tree import Topology, Tree, from_paths
 
 
 def fit_default(paths: Iterable[tuple[int, ...]], num_heads: int) -> Topology:
-    """The tree of those paths that are no deeper than there are heads."""
+    """The tree of the paths that are no longer than the number of heads."""
     return from_paths(path for path in paths if len(path) <= num_heads)
 
 
 def check_shape(shape: Topology, head) -> None:
-    """Raises RequestError where the tree is deeper than there are heads, or has ranks outside the
-    vocabulary.
-    """
+    """Raises RequestError if the tree is too deep for the heads or a rank exceeds the vocabulary."""
     depth, rank = max(shape.depths), max(shape.rank)
     if depth > head.num_heads:
         raise RequestError(
-            f"the tree is {depth} deep and there are {head.num_heads} heads; leave out what lies deeper, or leave out tree"
+            f"the tree is {depth} deep and there are {head.num_heads} heads; leave out deeper nodes, or leave out tree"
         )
     if rank >= head.vocab_size:
         raise RequestError(
@@ -33,8 +31,9 @@ def check_shape(shape: Topology, head) -> None:
 
 
 def fill_tree(shape: Topology, target, draft, root, hidden) -> Tree:
-    """The tree below ``root`` int32 [B], from the hidden state float32 [B, E] of the token before
-    it.
+    """The batched tree below ``root`` int32 [B].
+
+    ``hidden``: float32 [B, E], the hidden state of the token before the root.
     """
     B, tokens = root.size, root[:, None]
     for k, nodes in enumerate(nodes_by_depth(shape)):
@@ -50,8 +49,8 @@ class DepthNodes(NamedTuple):
     """The C nodes at one depth, below A parents.
 
     Attributes:
-      above: int32 [A, depth], for each parent the nodes from the root down to itself.
-      slot, rank: int32 [C], which of the parents each node has, and which of its choices it is.
+      above: int32 [A, depth], for each parent the nodes from the root down to it.
+      slot, rank: int32 [C], the place of each node's parent in ``above``, and the node's rank.
     """
 
     above: np.ndarray
@@ -61,7 +60,7 @@ class DepthNodes(NamedTuple):
 
 @lru_cache(64)
 def nodes_by_depth(shape: Topology) -> tuple[DepthNodes, ...]:
-    """The nodes below the root, from the top; the nodes of a topology lie level by level."""
+    """The nodes below the root, depth by depth from the top."""
     number, levels = {path: node for node, path in enumerate(shape.paths)}, []
     for depth in range(1, max(shape.depths) + 1):
         nodes = [path for path in shape.paths if len(path) == depth]

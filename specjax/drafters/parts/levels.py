@@ -1,8 +1,8 @@
-"""A token tree grows level by level: shared by all trees that a draft model or a head grows.
+"""Growth of a token tree level by level, for all trees from a draft model or a head.
 
-A level is one forward of the ``width`` nodes that will have children, the *frontier*. Their rows
-stay outside the cache, and each node sees its own ancestors. All levels have one shape, so that
-they are one ``lax.scan`` whatever the tree.
+Each level is one forward over its *frontier*: the ``width`` nodes that will have children. Their
+rows stay outside the cache, and each node sees its own ancestors. All levels have the same shape,
+so one ``lax.scan`` runs them for any tree.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from .readers import Reader, ReaderState
 
 @struct.dataclass
 class Level:
-    """The candidates below one frontier of F nodes in each row.
+    """The candidates below a frontier of F nodes in each row.
 
     Attributes:
-      q: float32 [B, F, V].
+      q: float32 [B, F, V], the distributions from which the children were drawn.
       tokens, exists: int32 and bool [B, F, k], children in the order of choice, and whether each
         exists.
-      scores: float32 [B, F, k], their log-probabilities before truncation.
+      scores: float32 [B, F, k], the children's log-probabilities before truncation.
     """
 
     q: jax.Array
@@ -35,33 +35,26 @@ class Level:
 
 
 def grow(
-    reader: Reader,
-    target,
-    draft,
-    state,
-    key,
-    choose: Callable,
-    carry,
-    *,
-    depth: int,
-    width: int,
-    k: int,
-    how: str,
-    temperature: float = 1.0,
-) -> tuple[Level, tuple, ReaderState]:
-    """Reads ``depth`` levels below the root.
+    reader: Reader, target, draft, state, key, choose: Callable, carry,
+    *, depth: int, width: int, k: int, how: str, temperature: float = 1.0,
+) -> tuple[Level, tuple, ReaderState]:  # fmt: skip
+    """Grows ``depth`` levels of candidates below the root.
 
     Args:
-      key: [B].
-      choose: ``(d, level, carry) -> slot, rank, carry`` chooses the frontier at depth d, int32 [B,
-        F] each: which child of which node of the last frontier.
+      key: typed keys [B].
+      choose: ``(d, level, carry) -> slot, rank, carry`` chooses the frontier at depth d from the
+        candidates of the level above. ``slot`` and ``rank`` are int32 [B, F]: each node is child
+        number ``rank`` of node ``slot`` in the frontier above.
       carry: the first ``carry`` of ``choose``.
-      how: see ``sampling.siblings``.
-      temperature: of the scores.
+      depth: the number of levels.
+      width: F, the number of nodes in a frontier.
+      k: the number of children of each frontier node.
+      how: the way to choose children, see ``sampling.siblings``.
+      temperature: the temperature of the scores.
 
-    Returns the levels, stacked [depth, B, ...], the first of which has the root in every slot;
-    ``slot`` and ``rank`` [depth - 1, B, F] of all frontiers but the last; and the reader's state,
-    whose ``row_of`` the caller sets.
+    Returns three things. The levels are stacked [depth, B, ...]; the first one has the root in
+    every slot. ``slot`` and ``rank`` [depth - 1, B, F] describe all frontiers below the root. The
+    reader's state has all fields but ``row_of``, which the caller sets.
     """
     first, F = reader.begin(target, draft, state, depth), width
     (B, R), slots = first.seen.shape, 1 + (depth - 1) * F  # the root, then the frontiers
@@ -81,9 +74,7 @@ def grow(
     of = lambda leaf, slot: jnp.take_along_axis(leaf, slot[:, :, None], 1)
 
     def follow(level: Level, nodes, path, states, slot, rank, d):
-        """The frontier at depth d: its tokens, all nodes so far, its ancestors, its constraint
-        states.
-        """
+        """The frontier at depth d: tokens, all nodes so far, ancestors and constraint states."""
         tokens = jnp.take_along_axis(of(level.tokens, slot), rank[:, :, None], 2)[..., 0]
         states = jnp.take_along_axis(states, slot, 1)
         if options.constraint is not None:

@@ -1,5 +1,6 @@
-"""A feature head that predicts all places in one pass: it reads masks instead of drafted tokens
-(P-EAGLE, 2602.01469).
+"""Drafts from a feature head that predicts all places in one pass (P-EAGLE, 2602.01469).
+
+The head reads masks in place of drafted tokens.
 """
 
 import dataclasses
@@ -16,16 +17,16 @@ from .feature_reader import FeatureReader
 
 @dataclasses.dataclass(frozen=True)
 class OnePass(Drafter):
-    """A chain of the likeliest token of each place, or with ``nodes`` a tree of the likeliest
-    sequences.
+    """Proposes the likeliest token of each place, or with ``nodes`` the likeliest sequences.
 
-    The first rows of the round, pairs of features and tokens, are followed by a mask for each place
-    but the first. A mask sees the pairs and the masks before it.
+    The pass reads the first rows of the round, which are pairs of features and tokens, and then a
+    mask for each place but the first. A mask sees the pairs and the masks before it.
 
     Attributes:
-      places: how many tokens one pass predicts.
+      places: the number of tokens that one pass predicts.
       nodes, width: see ``best_first``; 0 nodes make a chain.
-      temperature: of the scores by which nodes are chosen.
+      temperature: the temperature of the scores by which nodes are chosen.
+      reader: the reader of the first rows.
     """
 
     places: int

@@ -1,6 +1,6 @@
-"""The most probable token tree: expand the likeliest nodes, then keep the best (EAGLE-2, Li et al.
+"""The most probable token tree: expand the likeliest nodes, then keep the best.
 
-2024, section 4).
+The method is that of EAGLE-2 (Li et al. 2024, section 4).
 """
 
 import dataclasses
@@ -18,20 +18,20 @@ from .readers import Reader, commit_tree
 
 @dataclasses.dataclass(frozen=True)
 class ProbableTree(Drafter):
-    """Expands the ``top_k`` likeliest nodes of each level, and keeps the ``nodes`` most probable of
-    all their children.
+    """Expands the likeliest nodes of each level, and keeps the most probable of all their children.
 
-    A node's probability is the product of the draft's probabilities along its path, so that the
-    parents of kept nodes are kept as well. Tokens are chosen, not drawn: acceptance samples the
-    target and follows the nodes that match.
+    A node's probability is the product of the draft's probabilities along its path. A parent is
+    therefore at least as probable as its children, and the parents of kept nodes are kept as well.
+    Tokens are chosen, not drawn: acceptance samples the target and follows the nodes that match.
 
     Attributes:
-      reader: who reads the nodes.
+      reader: the reader of the nodes.
       nodes: drafted nodes, without the root.
       tree_depth: levels below the root, at least 2.
       top_k: nodes expanded in a level, and children considered of each.
-      temperature: at which probabilities are compared; 1 is the papers'. A lower one makes narrower
-        and deeper trees, which suit a target that is surer of its next token than the draft is.
+      temperature: the temperature at which probabilities are compared; 1 in the papers. Lower
+        values make narrower and deeper trees, which suit a target that is surer of its next token
+        than the draft.
     """
 
     reader: Reader
@@ -85,20 +85,19 @@ class ProbableTree(Drafter):
           slot, rank: int32 [D - 1, k], the candidates that became the next frontier.
         """
         D, k = self.tree_depth, self.top_k
-        above = jnp.arange(D - 1)[:, None] * k * k + slot * k + rank  # [D - 1, k]: each frontier node as a candidate
+        # above [D - 1, k]: each frontier node's number as a candidate.
+        above = jnp.arange(D - 1)[:, None] * k * k + slot * k + rank
 
         def descend(reached, level):
-            """From the log-probability of a frontier to that of its children, and of the next
-            frontier.
-            """
+            """The log-probabilities of the next frontier and of all children of this one."""
             scores, slot, rank = level
             children = reached[:, None] + scores
             return children[slot, rank], children
 
         onward = (jnp.pad(leaf, ((0, 1), (0, 0))) for leaf in (slot, rank))  # the last level has no next frontier
         _, reached = jax.lax.scan(descend, _only_first(k), (scores, *onward))
-        # Of equal values top_k prefers the first, which is the shallower: parents come with their
-        # children.
+        # If values are equal, top_k prefers the first, which is the shallower: parents come with
+        # their children.
         value, kept = jax.lax.top_k(reached.reshape(-1), self.nodes)
         kept = jnp.sort(jnp.where(value > -jnp.inf, kept, D * k * k))
         valid = kept < D * k * k
@@ -114,5 +113,8 @@ class ProbableTree(Drafter):
 
 
 def _only_first(k: int) -> jax.Array:
-    """Float32 [k]: the root stands in every slot of the first frontier, and counts once."""
+    """Float32 [k], 0 and then minus infinity.
+
+    The root stands in every slot of the first frontier, and must count in one slot only.
+    """
     return jnp.where(jnp.arange(k) == 0, 0.0, -jnp.inf)

@@ -1,9 +1,8 @@
-"""The readers of a draft's nodes: a language model, or a trained head that continues the target's
-features.
+"""The protocol of readers: a language model or a trained head reads the nodes of a draft.
 
 Chains and trees grow in the same way with both. A round begins with R rows whose tokens are known;
-the last of them is the root's row. The drafted nodes follow. All rows stay beside the cache until
-the verdict says which are kept.
+the last of them is the root's row. The drafted nodes follow. All rows stay outside the cache until
+the verdict decides which are kept.
 """
 
 from typing import Any, Protocol
@@ -21,11 +20,11 @@ class ReaderState:
 
     Attributes:
       cache: the reader's own keys and values. The first rows of the next round are not in it.
-      features: float32 [B, R, E], for a head: the target's features of the newest committed tokens,
-        in order; void beyond.
+      features: float32 [B, R, E], the target's features of the newest committed tokens, in order;
+        void beyond. None for a language model.
       rows: keys and values of this round: its first R rows, then the drafted nodes that were read.
-      row_of: int32 [B, N], for each node of a tree the place of its row, counted from the root's; 0
-        where it was not read.
+      row_of: int32 [B, N], for each node of a tree the place of its row, counted from the root's
+        row; 0 if the node was not read.
     """
 
     cache: KVCache
@@ -39,16 +38,16 @@ class FirstRows:
     """The first R rows of a round.
 
     Attributes:
-      cache: the cache that they were read with.
+      cache: the cache with which they were read.
       rows: their keys and values.
       hidden: float32 [B, 1, E], the hidden state after the newest token; None before the rows are
         read.
       seen: bool [B, R], the rows that drafted nodes see.
-      positions: int32 [B, R].
+      positions: int32 [B, R], the positions of the rows.
       root: int32 [B], the position of the root's row. The position of a drafted node is higher by
         its depth.
-      tokens: int32 [B, R], for a head's next module.
-      states: float32 [B, R, E], their hidden states, for a head's next module.
+      tokens: int32 [B, R], the tokens of the rows, for a head's next module.
+      states: float32 [B, R, E], the hidden states of the rows, for a head's next module.
     """
 
     cache: KVCache
@@ -65,8 +64,9 @@ class Reader(Protocol):
     """The functions of ``TokenReader`` and ``FeatureReader``."""
 
     def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
-        """The state after the prompt, for rounds of ``depth`` levels; the other arguments are those
-        of ``Drafter.init``.
+        """The state after the prompt, for rounds of ``depth`` levels.
+
+        The other arguments are those of ``Drafter.init``.
         """
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
@@ -76,19 +76,20 @@ class Reader(Protocol):
         """Reads drafted nodes.
 
         Args:
-          tokens: int32 [B, F].
+          module: the draft, or one module of a head.
+          tokens: int32 [B, F], the tokens of the nodes.
           features: float32 [B, F, E], the hidden state of each node's parent. A language model
             ignores it.
           positions, mask, cache, rows: as in ``Model``.
         """
 
     def logits(self, target: Model, module, hidden: jax.Array) -> jax.Array:
-        """Float32 [..., V] of hidden states [..., E]."""
+        """Logits float32 [..., V] of hidden states [..., E]."""
 
     def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
         """The state after a verdict.
 
-        ``on_path``: int32 [B, P], the rows of the path's nodes, counted from the root's.
+        ``on_path``: int32 [B, P], the rows of the path's nodes, counted from the root's row.
         """
 
 

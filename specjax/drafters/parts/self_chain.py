@@ -1,16 +1,18 @@
-"""A chain drawn from a part of the target: shared by early exits and skipped layers.
+"""Chains drawn from a part of the target: shared by early exits and skipped layers.
 
-The part reads the target's own cache, which the whole target computed, and keeps the rows of its
-drafts beside the cache. The verify pass computes the true rows, so that nothing of the part
-outlives the round.
+The part reads the target's own cache, which the whole target computed. It keeps the rows of its
+drafts outside the cache. The verify pass computes the true rows, so no row of the part outlives the
+round.
 
-Below the first layer that lacks a sub-layer the part *is* the target. The verify pass reuses those
-layers and begins at the first skipped one (LayerSkip, Elhoushi et al. 2024, section 4.3).
+Below the first layer that skips a sub-layer, the part computes the same as the target. The verify
+pass reuses these layers, and begins at the first layer with a skipped sub-layer (LayerSkip,
+Elhoushi et al. 2024, section 4.3).
 
-Drafting may stop where the part is unsure (Draft & Verify, Zhang et al. 2024, adaptive
-draft-exiting). The output stays exact. Whether another token is drawn depends on the tokens drafted
-before and on their distributions, never on that token itself. Given its past, every token is thus
-either drawn from its q or not drawn, and the proofs of the rules hold for a chain of any length.
+Drafting may stop when the part is unsure (Draft & Verify, Zhang et al. 2024, adaptive
+draft-exiting). The output stays exact. The decision to draw another token depends on the tokens
+drafted before and on their distributions, never on that token itself. Given the tokens before it,
+each token is thus either drawn from its q or not drawn at all. The proofs of the rules hold for
+chains of any length.
 """
 
 import dataclasses
@@ -31,12 +33,12 @@ from . import chains
 
 @struct.dataclass
 class Confidence:
-    """When to stop drafting.
+    """The confidence at which rows stop drafting.
 
     Attributes:
-      threshold: float32 [B]. A row stops after a token whose likeliest alternative was less
+      threshold: float32 [B]. A row stops after a token if the likeliest token at its place is less
         probable than this.
-      matched: float32 [B], moving average of accepted / drafted.
+      matched: float32 [B], the moving average of accepted / drafted.
     """
 
     threshold: jax.Array
@@ -48,9 +50,9 @@ class SelfChainState:
     """The state between rounds.
 
     Attributes:
-      confidence: None for chains of full length.
-      computed: between ``propose`` and ``commit`` the layers that the verify pass need not run; see
-        ``Model``.
+      confidence: the rows' thresholds; None for chains of full length.
+      computed: from ``propose`` to ``commit``, results of the layers that the verify pass need not
+        run; see ``Model``.
     """
 
     confidence: Confidence | None = None
@@ -59,11 +61,10 @@ class SelfChainState:
 
 @dataclasses.dataclass(frozen=True)
 class SelfChain(Drafter):
-    """A method that draws a chain from the target without some of its sub-layers, under the
-    target's sampling options.
+    """A method that draws a chain from the target without some of its sub-layers.
 
-    A subclass has the fields ``num_speculative_tokens`` and ``draft_confidence`` and says in
-    ``skip`` which sub-layers.
+    The target's sampling options apply. A subclass has the fields ``num_speculative_tokens`` and
+    ``draft_confidence``, and defines in ``skip`` the sub-layers to skip.
     """
 
     @property
@@ -133,9 +134,7 @@ class SelfChain(Drafter):
         return chain.tree, SelfChainState(confidence, (entering, rows.layers[:first]))
 
     def commit(self, target, draft, state, tree, scored, verdict) -> SelfChainState:
-        """Moves the threshold by the share of accepted drafts, with the constants of Draft &
-        Verify.
-        """
+        """Adapts the threshold to the share of accepted drafts, with Draft & Verify's constants."""
         confidence = state.drafter.confidence
         if confidence is None:
             return SelfChainState()

@@ -1,8 +1,9 @@
-"""N-gram statistics of a corpus: the most frequent next tokens, in a file, and looked up on the
-device.
+"""N-gram statistics of a corpus: the most frequent next token after each context.
 
-specjax ngrams --data *.txt --output text.npz
-specjax generate --method ngram --ngram-statistics text.npz --prompt ...
+A file holds them, and the device looks them up:
+
+    specjax ngrams --data *.txt --output text.npz
+    specjax generate --method ngram --ngram-statistics text.npz --prompt ...
 """
 
 import math
@@ -18,29 +19,29 @@ from jax import lax
 from ...errors import RequestError
 
 ORDERS = (1, 2)
-"""Tokens of a context. With the next token these are bigrams and trigrams."""
+"""The numbers of tokens in a context. With the next token these are bigrams and trigrams."""
 
 
 @struct.dataclass
 class Statistics:
-    """For each length of context a table of R contexts and their most frequent next tokens.
+    """For each context length a table of R contexts and their most frequent next tokens.
 
     Attributes:
-      contexts: for each of ``ORDERS``, here m, int32 [R, m] in lexicographic order.
-      successors: for each int32 [R].
+      contexts: for each context length m in ``ORDERS`` int32 [R, m], in lexicographic order.
+      successors: for each context length int32 [R].
     """
 
     contexts: tuple
     successors: tuple
 
     def after(self, newest: jax.Array) -> jax.Array:
-        """Int32, the most frequent token after the longest known context that ends ``newest``,
-        int32 [max(ORDERS)]; else -1.
+        """Int32, the most frequent token after the longest known context; -1 if none is known.
+
+        The contexts are the last tokens of ``newest``, int32 [max(ORDERS)].
         """
         found = jnp.int32(-1)
-        for m, contexts, successors in zip(
-            ORDERS, self.contexts, self.successors
-        ):  # a longer known context replaces a shorter one
+        # The lengths rise, so a longer known context replaces a shorter one.
+        for m, contexts, successors in zip(ORDERS, self.contexts, self.successors):
             row = _find(contexts, newest[-m:])
             found = jnp.where(row < 0, found, successors[row])
         return found
@@ -56,10 +57,10 @@ class Statistics:
 
 
 def count_ngrams(texts: Iterable[Sequence[int]], vocab_size: int, most: int) -> Statistics:
-    """Tables of the ``most`` contexts of each length whose next token is most frequent; of equals
-    the lowest tokens.
+    """Tables of the ``most`` contexts of each length whose next token is most frequent.
 
-    Raises RequestError where no text has two tokens.
+    If contexts are equally frequent, the lowest token ids win. Raises RequestError if no text has
+    two tokens.
     """
     texts = [np.asarray(text, np.int64) for text in texts]
     tables = [_table(texts, m, vocab_size, most) for m in ORDERS]
@@ -69,7 +70,7 @@ def count_ngrams(texts: Iterable[Sequence[int]], vocab_size: int, most: int) -> 
 
 
 def save(statistics: Statistics, vocab_size: int, path: str | Path) -> None:
-    """Writes a file for ``load``. Raises RequestError where it cannot be written."""
+    """Writes a file for ``load``. Raises RequestError if it cannot be written."""
     tables = zip(ORDERS, statistics.contexts, statistics.successors)
     arrays = {f"{name}{m}": leaf for m, *leaves in tables for name, leaf in zip(("contexts", "successors"), leaves)}
     try:
@@ -82,7 +83,8 @@ def save(statistics: Statistics, vocab_size: int, path: str | Path) -> None:
 def load(path: str | Path, vocab_size: int) -> Statistics:
     """The statistics in a file.
 
-    Raises RequestError for a file that is unreadable, foreign, or of another vocabulary.
+    Raises RequestError if the file cannot be read, is not of this kind, or was made for another
+    vocabulary.
     """
     try:
         with np.load(path) as file:
@@ -92,22 +94,24 @@ def load(path: str | Path, vocab_size: int) -> Statistics:
         raise RequestError(
             f"n-gram statistics {path}: cannot be read ({error.strerror or 'damaged'}); write them with specjax ngrams"
         ) from None
-    except Exception:  # numpy raises many kinds for files that are not its own
+    except Exception:  # numpy raises many kinds of errors for files of other programs
         raise RequestError(f"{path} holds no n-gram statistics; write them with specjax ngrams") from None
     if size != vocab_size:
         raise RequestError(
-            f"n-gram statistics {path} are of {size} tokens and the target has {vocab_size}; count with the target's tokenizer"
+            f"n-gram statistics {path} are of {size} tokens and the target has {vocab_size}; "
+            "count with the target's tokenizer"
         )
     return jax.tree.map(jnp.asarray, Statistics(*tables))
 
 
 def _table(texts: list[np.ndarray], m: int, vocab_size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Contexts int32 [R, m] and successors int32 [R]."""
-    base = vocab_size ** np.arange(m, -1, -1, dtype=np.int64)  # an n-gram as one number, which orders as the tokens do
+    # An n-gram becomes one number. The numbers have the order of the tokens.
+    base = vocab_size ** np.arange(m, -1, -1, dtype=np.int64)
     windows = [np.lib.stride_tricks.sliding_window_view(text, m + 1) @ base for text in texts if text.size > m]
     grams, counts = np.unique(np.concatenate([np.zeros(0, np.int64), *windows]), return_counts=True)
     context = grams // vocab_size
-    best = np.lexsort((grams, -counts, context))  # by context, and of each the most frequent first
+    best = np.lexsort((grams, -counts, context))  # sorted by context, the most frequent n-gram first
     best = best[np.unique(context[best], return_index=True)[1]]
     best = np.sort(best[np.argsort(-counts[best], kind="stable")[:most]])
     digits = grams[best, None] // base % vocab_size
@@ -115,7 +119,7 @@ def _table(texts: list[np.ndarray], m: int, vocab_size: int, most: int) -> tuple
 
 
 def _find(contexts: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Int32, the row of ``contexts`` [R, m] that equals ``wanted`` [m], or -1: binary search."""
+    """Int32, the row of ``contexts`` [R, m] that equals ``wanted`` [m], or -1, by binary search."""
     R, m = contexts.shape
     if R == 0:
         return jnp.int32(-1)
@@ -126,7 +130,7 @@ def _find(contexts: jax.Array, wanted: jax.Array) -> jax.Array:
             less = (row[i] < wanted[i]) | ((row[i] == wanted[i]) & less)
         return less
 
-    def halve(_, bounds):  # the first row that is not before ``wanted`` lies in low .. high
+    def halve(_, bounds):  # the first row that is not before ``wanted`` lies from low to high
         low, high = bounds
         middle = (low + high) // 2
         further = before(contexts[jnp.minimum(middle, R - 1)]) & (middle < high)

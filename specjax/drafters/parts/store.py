@@ -1,6 +1,6 @@
 """Texts of earlier requests in a buffer of fixed size.
 
-Its suffix array finds any run of tokens by binary search.
+Binary search in the buffer's suffix array finds any run of tokens.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,17 +11,20 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-_APART = -1  # stands between texts and is no token: no run crosses from one text into another
-_SORTED_BY = 64  # tokens by which suffixes are sorted; longer equal runs are in no order
+_APART = -1
+"""Stands between texts. It is no token, so no run crosses from one text into another."""
+
+_SORTED_BY = 64
+"""The number of tokens by which suffixes are sorted. Suffixes that begin alike are in any order."""
 
 
 @struct.dataclass
 class Store:
-    """Texts, the newest last, and the order of their suffixes.
+    """Texts, the newest last, and their suffix array.
 
     Attributes:
       tokens: int32 [S]. Free places and the last place hold ``_APART``.
-      order: int32 [S], places of ``tokens``, sorted by the suffix that begins there.
+      order: int32 [S], the places of ``tokens``, sorted by the suffix that begins at each place.
     """
 
     tokens: jax.Array
@@ -29,19 +32,19 @@ class Store:
 
 
 def empty(size: int) -> Store:
-    """A store of ``size`` tokens without texts."""
+    """A store with room for ``size`` tokens, without texts."""
     return Store(np.full(size, _APART, np.int32), np.arange(size, dtype=np.int32))
 
 
 def append(store: Store, texts: Iterable[Sequence[int]]) -> Store:
-    """The store with more texts.
+    """The store with more texts. Runs on the host, between calls.
 
-    The oldest tokens are dropped, so that the size stays. On the host, between calls.
+    The size stays the same: the oldest tokens are dropped.
     """
     added = [np.append(np.asarray(text, np.int32), np.int32(_APART)) for text in texts]
     tokens = np.concatenate([store.tokens, *added])[-store.tokens.size :]
     rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)
-    known = 1  # suffixes are ranked by so many tokens
+    known = 1  # the number of tokens by which suffixes are ranked so far
     while known < _SORTED_BY:
         later = np.append(rank[known:], np.zeros(min(known, rank.size), np.int64))
         rank = np.unique(rank * tokens.size + later, return_inverse=True)[1]
@@ -50,22 +53,23 @@ def append(store: Store, texts: Iterable[Sequence[int]]) -> Store:
 
 
 def find(store: Store, runs: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The range of ``order`` whose suffixes begin with each run: int32 [L] each, from and to.
+    """For each run the range of ``order`` whose suffixes begin with it: from and to, int32 [L].
 
     Args:
-      runs: int32 [L, M], of which the first ``lengths`` [L] count.
+      runs: int32 [L, M], padded runs of tokens.
+      lengths: int32 [L], the number of tokens in each run.
     """
     size, place = store.tokens.size, jnp.arange(runs.shape[1])
     counted = place < lengths[:, None]
 
-    def compare(at):  # -1, 0 or 1 [L]: whether the suffixes at [L] come before the runs, agree, or come after
+    def compare(at):  # [L]: -1, 0 or 1 if the suffix at each place comes before the run, begins with it, or comes after
         found = store.tokens[jnp.minimum(at[:, None] + place, size - 1)]
         sign = jnp.where(counted, jnp.sign(found - runs), 0)
         first = jnp.argmax(sign != 0, 1)
         return jnp.take_along_axis(sign, first[:, None], 1)[:, 0]
 
     def halve(_, bounds):
-        low, high = bounds  # [2, L]: bounds of the first suffix not below the run, and of the first above it
+        low, high = bounds  # [2, L]: bounds of the first suffix not before the run, and of the first after it
         middle = (low + high) // 2
         below = jnp.stack([compare(store.order[middle[0]]) < 0, compare(store.order[middle[1]]) <= 0])
         below &= low < high

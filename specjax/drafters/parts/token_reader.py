@@ -1,4 +1,4 @@
-"""A language model reads the nodes of a draft."""
+"""The reader for language models."""
 
 import dataclasses
 
@@ -13,11 +13,11 @@ from .readers import FirstRows, ReaderState
 
 @dataclasses.dataclass(frozen=True)
 class TokenReader:
-    """A draft model, see ``Reader``.
+    """Reads nodes with a draft model, see ``Reader``.
 
-    Its cache holds all tokens but the newest two, and a round begins with those two. After a round
-    whose drafts were all accepted the model has not read the last draft. A second row costs nothing
-    where a step reads all weights anyway.
+    The model's cache holds all tokens but the newest two, and a round begins by reading these two.
+    The reason: after a round that accepts all drafts, the model has not read the last of them. The
+    second row costs next to nothing, because a step reads all weights anyway.
     """
 
     def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
@@ -25,9 +25,7 @@ class TokenReader:
         return ReaderState(cache.replace(length=jnp.maximum(lengths - 2, 0)))
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
-        """Reads the token before the root, where there is one, and the root, which is at position
-        n.
-        """
+        """Reads the root, which is at position n, and the token before it, if there is one."""
         n, cache = state.cache.length, state.drafter.cache
         before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
         seen = jnp.stack([n > 0, jnp.ones_like(n > 0)], 1)
@@ -43,9 +41,7 @@ class TokenReader:
         return module.logits(hidden)
 
     def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
-        """Keeps the rows of the token before the root, of the root, and of the path but its last
-        node.
-        """
+        """Keeps the rows of the token before the root, and of the path's nodes but the last."""
         n, pending = state.cache.length, state.drafter
         after_before = jnp.concatenate([jnp.zeros_like(on_path[:, :1]), on_path[:, :-1] + 1], 1)
         kept = jnp.where((n > 0)[:, None], after_before, on_path + 1)  # a row of one token has none before the root
