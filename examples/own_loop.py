@@ -1,6 +1,6 @@
 """The loop in your own JAX project: ``prefill`` and ``step`` under your own ``jit``.
 
-    python examples/own_loop.py
+Run it with ``python examples/own_loop.py``.
 """
 
 from functools import partial

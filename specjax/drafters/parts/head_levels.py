@@ -18,7 +18,7 @@ def fit_default(paths: Iterable[tuple[int, ...]], num_heads: int) -> Topology:
 
 
 def check_shape(shape: Topology, head) -> None:
-    """Raises RequestError if the tree is too deep for the heads or a rank exceeds the vocabulary."""
+    """Raises RequestError for a tree too deep for the heads, or a rank beyond the vocabulary."""
     depth, rank = max(shape.depths), max(shape.rank)
     if depth > head.num_heads:
         raise RequestError(
