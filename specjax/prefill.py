@@ -109,7 +109,7 @@ def prefill(
     options, tokens, lengths = requests.options, requests.tokens, requests.lengths
     if jax.random.key_impl(options.keys) != KEYS:
         raise RequestError(
-            f"keys of the implementation {jax.random.key_impl(options.keys)} draw alike in all rows of a batch; "
+            f"keys of the implementation {jax.random.key_impl(options.keys)} give all rows of a batch the same draws; "
             f"make them with jax.random.key(seed, impl={KEYS!r})"
         )
     B, T = tokens.shape

@@ -111,7 +111,7 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
         raise RequestError(f"the tree is above the limit of {MOST_TREE_NODES:,} nodes (MOST_TREE_NODES); use fewer")
     if not paths or not all(paths):
         raise RequestError(
-            "the tree has no node besides its root; list the ranks on the way to each, such as (0,), (0, 0), (1,)"
+            "the tree has no node below its root; list the ranks on the way to each node, such as (0,), (0, 0), (1,)"
         )
     if not all(isinstance(rank, int) and rank >= 0 for path in paths for rank in path):
         raise RequestError("the tree has a rank that is no whole number from 0; ranks count the choices after a node")
@@ -121,7 +121,7 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
         if path in number:
             raise RequestError(f"the tree names node {path} twice; leave one out")
         if path[:-1] not in number:
-            raise RequestError(f"the tree has a gap: node {path} is there and its parent {path[:-1]} is not")
+            raise RequestError(f"the tree has node {path} without its parent {path[:-1]}; list the parent too")
         number[path] = len(number)
     return Topology((0, *(number[path[:-1]] for path in paths)), (0, *(path[-1] for path in paths)))
 
@@ -180,11 +180,11 @@ def topology(text: str) -> Topology:
     except RequestError:
         raise
     except ValueError as error:
-        raise RequestError(f"{text}: not TOML ({error})") from None
+        raise RequestError(f"{text}: not TOML ({error}); mend the file") from None
     except RecursionError:
         raise RequestError(f"{text} nests too deeply to be read; use fewer levels") from None
     if not isinstance(paths, list) or not all(isinstance(path, list) for path in paths):
-        raise RequestError(f"{text}: no tree; give paths = [[0], [0, 0], [1]], the ranks on the way to each node")
+        raise RequestError(f"{text}: no tree; write paths = [[0], [0, 0], [1]], the ranks on the way to each node")
     return from_paths(paths)
 
 

@@ -96,7 +96,7 @@ def split_methods(method: str | Sequence[str]) -> list[str]:
         if name not in METHODS:
             raise RequestError(f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
     if len(names) > 1 and any(isinstance(METHODS[name].needs, TrainedHead) for name in names):
-        raise RequestError("a list of methods takes those that draft chains: draft_model, ngram, suffix")
+        raise RequestError("a list of methods may name only methods that draft chains: draft_model, ngram, suffix")
     return names
 
 

@@ -136,7 +136,7 @@ class BlockDrafter(Drafter):
         if D > drafts:
             raise RequestError(f"num_speculative_tokens is {D} and the head drafts {drafts} at once; lower it")
         if self.draft_confidence and not self.head.confidence:
-            raise RequestError("draft_confidence needs a head that was trained with a confidence; leave it out")
+            raise RequestError("draft_confidence needs a head with a confidence output; leave it out")
         if not self.tree_nodes:
             return
         if self.head.markov_rank or self.draft_confidence:

@@ -34,8 +34,8 @@ class LookaheadState:
       window: int32 [B, N - 1, C], the oldest row first. The root replaces column 0 of row 0. C is
         W + N - 2. The first ``C - filled`` columns are in use: each added row uses up one column.
       filled: int32 [B], the number of rows below row 0.
-      pool: int32 [B, V, P, N]. For each token P places, the most recent last. A place holds the N -
-        1 tokens that may follow, and their count. A count of 0 marks a free place.
+      pool: int32 [B, V, P, N]. Each token has P places, the most recent last. A place holds N - 1
+        tokens that may follow, and their count. A count of 0 marks a free place.
     """
 
     window: jax.Array

@@ -38,7 +38,8 @@ class Ngram(Drafter):
             whole(name, getattr(self, name))
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise RequestError(
-                f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}"
+                f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}; "
+                "lower it"
             )
 
     @property

@@ -68,9 +68,9 @@ class Switch(Drafter):
         if not self.drafters:
             raise RequestError("the list of drafters is empty; name at least one, such as ngram, draft_model")
         if not all(drafter.can_rest for drafter in self.drafters):
-            raise RequestError("a list of methods takes those that draft chains: draft_model, ngram, suffix")
+            raise RequestError("a list of methods may name only methods that draft chains: draft_model, ngram, suffix")
         if sum(map(_has_model, self.drafters)) > 1:
-            raise RequestError("a list of methods takes one with a draft model; leave out the others")
+            raise RequestError("a list of methods may name only one with a draft model; leave out the others")
         per_row("draft_cost", self.draft_cost, 1, float)
 
     @property

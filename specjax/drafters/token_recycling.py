@@ -41,7 +41,7 @@ class TokenRecycling(Drafter):
         object.__setattr__(self, "tree", as_topology(self.tree))
         if max(self.tree.rank) >= whole("candidates", self.candidates):
             raise RequestError(
-                f"the tree asks for rank {max(self.tree.rank)} and candidates is {self.candidates}; raise it"
+                f"the tree asks for rank {max(self.tree.rank)} and candidates is {self.candidates}; raise candidates"
             )
 
     @property

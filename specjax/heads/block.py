@@ -79,12 +79,12 @@ class BlockConfig(HeadConfig):
         if width != self.target_size and not own:
             raise ConfigError(
                 f"the block head is {width} wide and its target {self.target_size}: "
-                f"it needs an embedding and a head of its own"
+                "it needs an embedding and an output matrix of its own"
             )
         if self.markov not in MARKOV:
             raise ConfigError(f"the Markov correction {self.markov!r} is not supported; use one of {', '.join(MARKOV)}")
         if self.confidence_markov and not self.markov_rank:
-            raise ConfigError("the block head's confidence reads a Markov embedding, and markov_rank is 0")
+            raise ConfigError("the block head's confidence reads a Markov embedding, and markov_rank is 0; raise it")
         if not 0 < Vd <= self.vocab_size:
             raise ConfigError(f"draft_vocab_size is {Vd}; it must be from 1 to {self.vocab_size}")
         if Vd < self.vocab_size and not self.own_head:

@@ -24,9 +24,10 @@ class Seen:
     Training has no cache. With this mask attention goes through the nodes in chunks, so the memory
     of a step grows linearly with the length of a text.
 
-    The first rows are at positions 0, 1, ... A node sees those of them from ``first`` on and before
-    ``limit``. Further rows come from c calls with N nodes each. The nodes form groups of g
-    consecutive nodes. A node sees further rows of its own group only, those that ``inner`` allows.
+    The first rows are at positions 0, 1, ... A node sees the first rows from position ``first`` up
+    to ``limit``, excluded. Further rows come from c calls with N nodes each. The nodes form groups
+    of g consecutive nodes. Among further rows a node sees only rows of its own group, as ``inner``
+    allows.
 
     Attributes:
       limit, first: int32, broadcastable to [B, N]. ``first`` None stands for the beginning.

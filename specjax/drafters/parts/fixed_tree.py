@@ -41,7 +41,7 @@ class FixedTree(Drafter):
             raise RequestError(f"siblings {self.siblings!r} is unknown; use one of {', '.join(SIBLINGS)}")
         if self.siblings != "top_k" and not level_order(self.tree).dense:
             raise RequestError(
-                "the tree leaves out a rank, which drawn siblings cannot; number children from 0 or use "
+                "the tree leaves out a rank, and drawn siblings have all ranks from 0; number children from 0 or use "
                 "siblings='top_k'"
             )
 

@@ -8,7 +8,7 @@ from ...tree import Tree
 from ...verify import Verdict
 
 _MEMORY = 0.9
-"""The factor by which each round reduces the weight of those before: about ten rounds count."""
+"""The factor by which each round reduces the weight of all earlier rounds."""
 
 
 @struct.dataclass

@@ -10,10 +10,10 @@ from ...verify import Drawn
 
 @dataclasses.dataclass(frozen=True)
 class GrownDrafter(Drafter):
-    """A method whose functions are those of its grower."""
+    """A method that passes every call on to its grower."""
 
     def __post_init__(self):
-        _ = self.grower  # raises RequestError where the options do not fit
+        _ = self.grower  # raises RequestError if the options do not fit
 
     @cached_property
     def grower(self) -> Drafter:

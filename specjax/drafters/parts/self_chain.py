@@ -76,7 +76,7 @@ class SelfChain(Drafter):
         return Drawn.CHAIN
 
     def skip(self, config: ModelConfig) -> Skip:
-        """The sub-layers that the part lacks. Raises RequestError where these are none or all."""
+        """The sub-layers to skip. Raises RequestError if the part would skip none or all."""
         raise TypeError(f"{type(self).__name__} must define skip")
 
     def check_chain(self) -> None:
