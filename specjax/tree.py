@@ -121,7 +121,7 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
         if path in number:
             raise RequestError(f"the tree names node {path} twice; leave one out")
         if path[:-1] not in number:
-            raise RequestError(f"the tree has node {path} without its parent {path[:-1]}; list the parent too")
+            raise RequestError(f"the tree has a gap: node {path} is listed, its parent {path[:-1]} is not; list it too")
         number[path] = len(number)
     return Topology((0, *(number[path[:-1]] for path in paths)), (0, *(path[-1] for path in paths)))
 
