@@ -1,4 +1,4 @@
-"""``python -m specjax``."""
+"""The command line as ``python -m specjax``."""
 
 import sys
 

@@ -142,11 +142,11 @@ class Generator:
     def stream_results(
         self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options
     ) -> Iterator[Result]:
-        """Yields the Result so far of one prompt after every ``rounds`` rounds, the complete one last.
+        """Yields the growing Result of one prompt after every ``rounds`` rounds.
 
-        Each text begins with the text of the Result before. An incomplete character is held back
-        until its last byte, and the possible beginning of a stop string until the string is
-        complete or ruled out.
+        The last Result is complete. Each text begins with the text of the Result before. An
+        incomplete character is held back until its last byte, and the possible beginning of a stop
+        string until the string is complete or ruled out.
         """
         single = is_single(prompt) if messages is None else is_conversation(messages)
         if not single or Options.of(options).n != 1:

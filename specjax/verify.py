@@ -81,9 +81,10 @@ _AUTO = {
 
 
 def resolve(name: str, drawn: Drawn) -> Callable:
-    """The rule called ``name``; "auto" is the lossless rule that accepts most such tokens.
+    """The rule called ``name``; "auto" is the lossless rule that accepts most tokens.
 
-    Raises RequestError for an unknown name, or a rule that is not exact for tokens drawn this way.
+    Raises RequestError for an unknown name, or for a rule that is not exact for tokens that are
+    ``drawn`` in this way.
     """
     if name == "auto":
         name = _AUTO[drawn]
