@@ -1,4 +1,4 @@
-"""Arrays of another library to a Decoder, by a table of names, without a checkpoint in between."""
+"""Makes a Decoder of another library's arrays, by a table of names and without a checkpoint."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from .families import blocks, source_names
 from .tensors import abstract_decoder, check_tensors, dotted
 
 ToRows = Callable[[jax.Array, int | None], jax.Array]
-"""From a source array and the number of the layer, None outside layers, to rows [out, in]."""
+"""Turns a source array into rows [out, in], given the number of the layer, None outside layers."""
 
 
 def decoder_from_arrays(
@@ -36,18 +36,18 @@ def decoder_from_arrays(
       config: the shapes of the model.
       arrays: the arrays by name. ``flax.traverse_util.flatten_dict(params, sep=".")`` makes names
         of nested dictionaries.
-      names: for each parameter the names of its arrays, with N for the number of the layer, as
-        ``families.NAMES`` has them. "layers.N.qkv" takes queries, keys and values [out, in],
-        "layers.N.gate_up" gate and up projection. Heads follow one another in the rows, and rotary
-        positions pair the two halves of a head, as in Hugging Face checkpoints.
-      to_rows: for some of the names in ``names`` a function that makes rows [out, in] of the array.
-        It transposes a kernel [in, out], merges split heads, or picks a layer of an array that
-        stacks all layers.
+      names: the names of each parameter's arrays, in the form of ``families.NAMES``: N stands for
+        the number of the layer. "layers.N.qkv" takes queries, keys and values [out, in];
+        "layers.N.gate_up" takes the gate and up projections. As in Hugging Face checkpoints, heads
+        follow one another in the rows, and rotary positions pair the two halves of a head.
+      to_rows: functions for some of the names in ``names``. A function makes rows [out, in] of its
+        array: it transposes a kernel [in, out], merges split heads, or picks one layer of an array
+        that stacks all layers.
       dtype: one of ``config.DTYPES``; by default the configuration's.
       mesh: devices to split the parameters over.
 
-    Raises RequestError for a parameter without names, CheckpointError that lists every array that
-    is missing, unused or of a wrong shape or type.
+    Raises RequestError for a parameter without names, and CheckpointError, which lists every array
+    that is missing, is unused, or has a wrong shape or type.
     """
     to_rows = to_rows or {}
     graph, abstract = nnx.split(abstract_decoder(config, None if dtype is None else check_dtype(dtype)))
@@ -61,7 +61,7 @@ def decoder_from_arrays(
             raise RequestError(f"names has no entry for {pattern!r}, a parameter of the model; name its arrays")
         table[path] = []
         for listed, name in zip(names[pattern], source_names(path, names)):
-            # A name without N inside a layer is that of an array that stacks all layers.
+            # In a layer, a name without N belongs to an array that stacks all layers.
             part = name if listed != name or layer is None else f"{name}[{layer}]"
             table[path].append(part)
             unused.discard(name)

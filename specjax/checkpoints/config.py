@@ -51,11 +51,11 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     """The ModelConfig of a parsed ``config.json``.
 
     Args:
-      raw: the object. Rotary positions are given by ``rope_theta`` and ``rope_scaling``, or by
-        ``rope_parameters``.
+      raw: the object in the file. Its rotary positions stand in ``rope_theta`` and
+        ``rope_scaling``, or in ``rope_parameters``.
       where: the file, for messages.
 
-    Raises ConfigError that names the option, its value and the allowed values.
+    Raises ConfigError, which names the option, its value and the allowed values.
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: the configuration is {show(raw)}; it must be an object")
@@ -102,10 +102,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
 
 
 def check_options(raw: dict, known, where: str) -> None:
-    """Checks that every option of ``raw`` that is set is among the ``known`` ones or harmless.
-
-    Raises ConfigError.
-    """
+    """Raises ConfigError for an option in ``raw`` that is set, and neither known nor harmless."""
     for key, value in raw.items():
         if key not in known and key not in HARMLESS and value not in (None, False, [], {}):
             raise ConfigError(
@@ -114,9 +111,9 @@ def check_options(raw: dict, known, where: str) -> None:
 
 
 def check_dtype(dtype: Any) -> str:
-    """The name of a type of weights.
+    """The name of a dtype of weights.
 
-    Raises RequestError for a type that is not among ``DTYPES``.
+    Raises RequestError for a dtype that is not among ``DTYPES``.
     """
     try:
         name = str(jnp.dtype(dtype))
@@ -128,7 +125,7 @@ def check_dtype(dtype: Any) -> str:
 
 
 def to_hf(config: ModelConfig) -> dict:
-    """The ``config.json`` from which ``from_hf`` and transformers read ``config`` again."""
+    """The ``config.json`` of a model, which ``from_hf`` and transformers read."""
     options = {name: getattr(config.rope, name) for name in ROPE_OPTIONS[config.rope.rope_type]}
     options = {name: value for name, value in options.items() if value is not None}
     raw = {
@@ -176,7 +173,7 @@ def _head_dim(options: dict, where: str) -> int:
 
 
 def _check_ids(name: str, ids: int | list[int] | None, vocab_size: int, where: str) -> tuple[int, ...]:
-    """The token ids, none for null. Raises ConfigError for an id outside the vocabulary."""
+    """The ids as a tuple, empty for null. Raises ConfigError for an id outside the vocabulary."""
     ids = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
     for token in ids:
         if token >= vocab_size:
@@ -185,7 +182,7 @@ def _check_ids(name: str, ids: int | list[int] | None, vocab_size: int, where: s
 
 
 def _rope(options: dict, where: str) -> Rope:
-    """Rotary positions. Where both objects are given, transformers reads ``rope_scaling``."""
+    """Rotary positions. As in transformers, ``rope_scaling`` goes before ``rope_parameters``."""
     within = "rope_scaling" if options["rope_scaling"] else "rope_parameters"
     raw = options[within] or {}
     check_options(raw, ROPE, f"{where}: {within}")

@@ -1,8 +1,8 @@
-"""Names of tensors: for each family the source tensors of each parameter of a Decoder.
+"""The tensors of each parameter of a Decoder, for each family.
 
-A parameter is a stack of blocks of rows of source tensors. One table serves reading, writing and
-checking, and a reader that is split over devices takes just the rows it needs. The model itself
-knows its parameters and their shapes.
+A parameter is a stack of blocks, and a block is some rows of a tensor. One table of names serves
+reading, writing and checking. Each device reads only the rows that it holds. The table has no
+shapes: the model knows them.
 """
 
 import re
@@ -25,15 +25,15 @@ _LAYER = {
     "down": ["mlp.down_proj.weight"],
     "down_bias": ["mlp.down_proj.bias"],
 }
-"""Parameters of a decoder layer. Three tensors are always queries, keys and values."""
+"""The tensors of each parameter of a decoder layer. Three tensors are queries, keys and values."""
 
 _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def layer_names(prefix: str) -> dict[str, list[str]]:
-    """The parameters of decoder layers and their tensors; all names begin with ``prefix``.
+    """The tensors of each parameter of decoder layers, whose names begin with ``prefix``.
 
-    N is the number of the layer.
+    N stands for the number of the layer.
     """
     return {f"layers.N.{path}": [f"{prefix}.{name}" for name in names] for path, names in _LAYER.items()}
 
@@ -41,12 +41,12 @@ def layer_names(prefix: str) -> dict[str, list[str]]:
 _LLAMA = {"embed": [_EMBED], "norm": ["model.norm.weight"], "head": [_HEAD]} | layer_names("model.layers.N")
 
 NAMES: dict[str, dict[str, list[str]]] = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA)
-"""For each family the paths of the parameters and their tensors; N is the number of the layer."""
+"""The tensors of each parameter, by family and path. N stands for the number of the layer."""
 
 _NUMBER = {letter: re.compile(rf"(?<![A-Za-z]){letter}(?![A-Za-z])") for letter in "NM"}
 _DERIVED = re.compile(r"rotary_emb\.inv_freq$")
 _PREDICTION_HEAD = re.compile(r"(mtp\.|medusa_head\.|model\.mtp_layers\.|model\.layers\.\d+\.(?=eh_proj\.))")
-"""Prefixes of drafting heads inside a language model's checkpoint; ``layouts`` reads them."""
+"""Prefixes of drafting heads inside a language model's checkpoint. ``layouts`` reads the heads."""
 
 
 class Block(NamedTuple):
@@ -61,8 +61,9 @@ def source_names(path: str, names: Mapping[str, Sequence[str]]) -> list[str]:
     """The tensors of the parameter at ``path``.
 
     Args:
-      names: the tensors of each path. The table gives a path as it is, or with N for each of its
-        numbers. In the names of the tensors N stands for the first number and M for the second.
+      path: the path of a parameter, such as "layers.3.qkv".
+      names: the tensors of each path. A path stands there as it is, or with N for each of its
+        numbers. In the names of tensors, N stands for the path's first number and M for its second.
     """
     numbers, found = re.findall(r"\d+", path), []
     for name in names[path if path in names else re.sub(r"\d+", "N", path)]:
@@ -75,9 +76,10 @@ def source_names(path: str, names: Mapping[str, Sequence[str]]) -> list[str]:
 def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: ModelConfig | None) -> list[Block]:
     """The blocks of rows that make up the parameter at ``path``, in order.
 
-    Queries, keys and values go head by head: for each key head its G queries, its key, its value.
+    Queries, keys and values go by key head: first its G query heads, then its key, then its value.
 
     Args:
+      path: the path of the parameter.
       rows: the number of rows of the parameter.
       names: see ``source_names``.
       config: the configuration of the decoder layers, None for a module without any.
@@ -105,10 +107,10 @@ def model_names(config: ModelConfig, tensors: Collection[str]) -> dict[str, list
 
 
 def model_tensors(config: ModelConfig, tensors: Collection[str]) -> list[str]:
-    """The tensors of a checkpoint that are read for the language model itself.
+    """The names of a checkpoint's tensors that belong to the language model itself.
 
-    Left out are drafting heads, tables that follow from the configuration, and the second copy of a
-    tied table.
+    The list leaves out drafting heads, tables that follow from the configuration, and the second
+    copy of a tied table.
     """
     heads = tuple({match[1] for match in map(_PREDICTION_HEAD.match, tensors) if match})
     copies = {_HEAD} if config.tie_embeddings and _EMBED in tensors else set()
@@ -116,5 +118,5 @@ def model_tensors(config: ModelConfig, tensors: Collection[str]) -> list[str]:
 
 
 def derived(name: str) -> bool:
-    """Whether a tensor is a table of old checkpoints that follows from the configuration."""
+    """Whether a tensor follows from the configuration. Only old checkpoints store such tables."""
     return bool(_DERIVED.search(name))

@@ -1,4 +1,4 @@
-"""Fields of a JSON object: the type and the range of each one, and one message for all of them."""
+"""Fields of a JSON object: their types, ranges and defaults, and the message for a bad value."""
 
 import dataclasses
 import reprlib
@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import ConfigError
 
 REQUIRED = object()
-"""The default of a field that a file must give."""
+"""Marks a field without a default, which the file must give."""
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
@@ -46,7 +46,7 @@ class Field:
 
 
 def integer(least: int, most: int) -> Field:
-    """A whole number from ``least`` to ``most``; neither true nor 1.0 is one."""
+    """A whole number from ``least`` to ``most``; true and 1.0 are refused."""
     accept = lambda value: type(value) is int and least <= value <= most
     return Field(f"a whole number from {least} to {most}", accept)
 
@@ -58,7 +58,7 @@ def number(above: float, most: float) -> Field:
 
 
 def flag(default: bool | None = False) -> Field:
-    """true or false; null is read as the default."""
+    """True or false; null gives the default."""
     convert = lambda value: default if value is None else value
     return Field(
         "true, false or null", lambda value: value is None or isinstance(value, bool), default, convert=convert
@@ -86,14 +86,14 @@ def list_of(item: Field) -> Field:
 
 
 def read_fields(raw: Mapping, fields: Mapping[str, Field], where: str, within: str = "") -> dict[str, Any]:
-    """The value of every one of ``fields``: from ``raw``, or its default.
+    """The value of each field: from ``raw``, or the field's default.
 
     Args:
-      raw: the object. Entries that are not among ``fields`` are not looked at.
+      raw: the object. Entries that are not among ``fields`` are ignored.
       where: the file, for messages.
       within: the name of the field that holds ``raw``, for messages.
 
-    Raises ConfigError that names the file, the field, its value and the allowed values.
+    Raises ConfigError, which names the file, the field, its value and the allowed values.
     """
     values = {}
     for name, field in fields.items():

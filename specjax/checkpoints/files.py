@@ -16,7 +16,7 @@ WEIGHTS = (
     "hydra_lm_head.safetensors",
     "hydra_lm_head.pt",
 )
-"""Names of files with weights. The first one found is read, or the files that its index lists."""
+"""Names of files with weights. The first file found is read, or the files in its index."""
 
 LARGEST = 1 << 26
 """Bytes of the largest JSON file that is read."""
@@ -55,7 +55,7 @@ def read_json(path: Path) -> dict:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files that hold the weights in ``directory``; they may be missing.
+    """The files with the weights in ``directory``. A file that an index names may be missing.
 
     Raises CheckpointError for an index that is damaged or that names a file outside the directory.
     """

@@ -1,4 +1,4 @@
-"""Loads drafters by their names, trained heads and language models, and writes heads to files."""
+"""Loads drafters by name, trained heads and language models alike, and saves heads."""
 
 from contextlib import ExitStack
 from functools import partial
@@ -22,7 +22,7 @@ from .tensors import MadeOf, open_tensors, read_module, tensors_of, write_checkp
 def load_drafter(
     name: str | Path, target: LanguageModel, dtype=None, revision: str | None = None
 ) -> LanguageModel | Head:
-    """The drafter called ``name``: a head that was made for the target, or a language model.
+    """The drafter called ``name``: a head made for the target, or a language model.
 
     Args:
       name: an embedded name, a directory, or a hub id. docs/heads.md lists the layouts of heads.
@@ -30,7 +30,7 @@ def load_drafter(
       revision: a branch, a tag or a commit of the hub's repository.
 
     Raises CheckpointError where nothing is found, files are damaged, tensors do not fit their
-    configuration or the head was made for another target; ConfigError where a drafter is found and
+    configuration, or the head was made for another target; and ConfigError for a drafter that is
     not supported.
     """
     weights = target.model.embed[...]
@@ -49,11 +49,11 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
     """Writes ``config.json`` and safetensors, from which ``load_drafter`` reads the same bits.
 
     Args:
-      layout: one of ``layouts.LAYOUTS``; by default the layout that the head was loaded from, or
-        else that of its kind.
+      layout: one of ``layouts.LAYOUTS``. By default it is the layout that the head was loaded from,
+        or else the default layout of its kind.
 
-    Raises RequestError for a layout of other heads, ConfigError for a layout that cannot hold this
-    head.
+    Raises RequestError for a layout of other heads, and ConfigError for a layout that cannot hold
+    this head.
     """
     kind, name = head.config.kind, layout or head.layout
     written = LAYOUTS.get(name) if name else default_layout(head.config)
@@ -68,7 +68,8 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
 def choose_head(target: LanguageModel, drafts: tuple, kind: str, method: str) -> Head:
     """The first of the drafts, or without drafts the embedded head of the target.
 
-    Raises RequestError for a draft that is no head of ``kind``.
+    Raises RequestError for a draft that is not a head of ``kind``, and without drafts for a target
+    that has no embedded head.
     """
     wanted = f"method {method!r} drafts with a trained head of kind {kind}"
     for draft in drafts[:1]:
@@ -96,7 +97,7 @@ def _read_head(layout: Layout, found: Found, target: LanguageModel, dtype: str, 
 def read_head_config(layout: Layout, found: Found, target: LanguageModel) -> HeadConfig:
     """The configuration of a head.
 
-    Raises ConfigError that names the checkpoint, CheckpointError for another target.
+    Raises ConfigError, which names the checkpoint, and CheckpointError for another target.
     """
     try:
         config = layout.config(found, target.config)
@@ -121,7 +122,8 @@ def _check_target(config: HeadConfig, target: LanguageModel, where: str) -> None
         ("number of layers", config.target_layers, own.num_layers),
     )
     faults = [f"{name} is {theirs}, not {ours}" for name, theirs, ours in sizes if theirs != ours]
-    faults += [f"layer {tap} is read, of {own.num_layers}" for tap in config.taps if not 0 <= tap <= own.num_layers]
+    beyond = [tap for tap in config.taps if not 0 <= tap <= own.num_layers]
+    faults += [f"it reads layer {tap}, and the target has {own.num_layers} layers" for tap in beyond]
     if config.mask_token is not None and config.mask_token >= own.vocab_size:
         faults.append(f"mask token {config.mask_token} is outside the vocabulary")
     if faults:

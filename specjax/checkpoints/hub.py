@@ -1,4 +1,4 @@
-"""Names to directories: embedded models and heads, directories, and repositories of the hub."""
+"""Finds the directory of a model or a head: embedded, local, or downloaded from the hub."""
 
 import errno
 from pathlib import Path
@@ -26,15 +26,15 @@ def zoo() -> list[str]:
 
 
 def find(name: str | Path, revision: str | None = None) -> Path:
-    """The directory that ``name`` stands for.
+    """The directory of the model or head called ``name``.
 
     Args:
-      name: an embedded name, a directory, or a hub id such as "Qwen/Qwen3-0.6B", which is
-        downloaded unless the hub's cache holds it.
+      name: an embedded name, a directory, or a hub id such as "Qwen/Qwen3-0.6B". The files of a hub
+        id are downloaded, unless the hub's cache holds them.
       revision: a branch, a tag or a commit of the hub's repository.
 
-    Raises CheckpointError where nothing is found, RequestError for an empty name or a revision of
-    anything but a hub id.
+    Raises CheckpointError where nothing is found, and RequestError for an empty name, or for a
+    revision of a name that is not a hub id.
     """
     name = str(name)
     if not name.strip():
@@ -58,7 +58,7 @@ def _directory(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
         return path if path.is_dir() else None
-    except (OSError, RuntimeError, ValueError):  # too long, a home that nobody has, a zero byte
+    except (OSError, RuntimeError, ValueError):  # a name too long, an unknown user's home, a zero byte
         return None
 
 

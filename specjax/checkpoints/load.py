@@ -1,4 +1,4 @@
-"""Language models by name: loaded with their tokenizers, and saved."""
+"""Loads language models with their tokenizers by name, and saves them."""
 
 import dataclasses
 import os
@@ -30,7 +30,8 @@ class LanguageModel:
       config: its configuration.
       tokenizer: its tokenizer, a class of transformers.
       name: the name it was loaded by.
-      generators: the Generators that ``generate`` made for it. A second call finds them compiled.
+      generators: the Generators that ``generate`` made for it. A second call uses them again,
+        compiled.
     """
 
     model: Decoder
@@ -52,8 +53,8 @@ def load(
       revision: a branch, a tag or a commit of the hub's repository.
 
     Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
-    is not supported, RequestError for an empty name, another dtype, or a revision of anything but a
-    hub id.
+    is not supported, and RequestError for an empty name, another dtype, or a revision of a name
+    that is not a hub id.
     """
     dtype = None if dtype is None else check_dtype(dtype)
     directory = find(name, revision)
@@ -86,7 +87,7 @@ def save(language_model: LanguageModel, directory: str | Path) -> None:
 def _refuse_head(name, directory: Path) -> None:
     """Raises CheckpointError where the directory holds a head.
 
-    Called where it holds no model that can be read.
+    ``load`` calls it where the directory holds no readable language model.
     """
     layouts = []
     with suppress(SpecjaxError), ExitStack() as stack:
@@ -100,11 +101,12 @@ def _refuse_head(name, directory: Path) -> None:
 
 def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer in a directory. Python files that it names are never run."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # a line about torch
-    from transformers import AutoTokenizer  # here, because it imports torch if there is one
+    # Without this, transformers prints that PyTorch is missing.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import AutoTokenizer  # here, because it imports torch if it is installed
 
     try:
-        for path in directory.iterdir():  # reading a pipe would wait for ever
+        for path in directory.iterdir():  # the read of a pipe would wait for ever
             if path.exists() and not path.is_dir():
                 check_file(path)
         return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)

@@ -1,4 +1,4 @@
-"""The options of ``config.json``: for each family their types, ranges and defaults."""
+"""The options of ``config.json`` of each family: their types, ranges and defaults."""
 
 from .fields import Field, choice, flag, integer, list_of, number, table, text
 
@@ -14,10 +14,10 @@ DTYPES = ("float32", "bfloat16", "float16")
 """The types that weights may have in memory."""
 
 SAME_DECODER = {"mimo": "qwen2"}
-"""Families with the decoder of another one. MiMo adds drafting heads, which ``layouts`` reads."""
+"""Families whose decoder is that of another family. ``layouts`` reads MiMo's drafting heads."""
 
 LONGEST = 2**30
-"""Positions of the longest context; they are int32."""
+"""The longest context in tokens. Positions are int32."""
 
 _ID = integer(0, 2**24 - 1)
 TOKEN_IDS = (_ID | list_of(_ID)).optional()
@@ -81,7 +81,7 @@ SCHEMAS: dict[str, dict[str, Field]] = {
     "qwen2": _QWEN,
     "qwen3": _QWEN | {"head_dim": integer(2, 4096).optional(128)},
 }
-"""For each family its options. The defaults are those of transformers."""
+"""The options of each family. The defaults are those of transformers."""
 
 HARMLESS = {
     "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward",
@@ -102,10 +102,10 @@ ROPE_OPTIONS = {
         "mscale_all_dim", "truncate",
     ),
 }  # fmt: skip
-"""The options of each kind of rope scaling. Options of the other kinds are checked and not used."""
+"""The options of each kind of rope scaling. Options of other kinds are checked and then ignored."""
 
 ROPE_NEEDS = ("factor", "low_freq_factor", "high_freq_factor")
-"""Options without a default, for the kinds that use them."""
+"""Options that have no default. A kind that uses them needs them in the file."""
 
 ROPE = {
     "rope_type": choice(*ROPE_OPTIONS).optional(),

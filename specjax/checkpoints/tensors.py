@@ -1,4 +1,4 @@
-"""Tensors of checkpoints to modules and back. Tensors are read slice by slice, without torch."""
+"""Reads modules from the tensors of checkpoints, slice by slice without torch, and writes them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ from .files import WEIGHTS, check_file, weight_files
 from .torch_files import open_torch
 
 MadeOf = Callable[[str, int], list[Block]]
-"""From the path of a parameter and the number of its rows to the blocks that it is made of."""
+"""Maps the path of a parameter and the number of its rows to the blocks of these rows."""
 
 _NAMED_FAULTS = 12
-"""How many faults an error names before it counts the rest."""
+"""The number of faults that an error names. It only counts the others."""
 
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
-"""Types of tensors in files that can be read; the other ones belong to quantised weights."""
+"""The types of tensors that are read. Other types belong to quantised weights."""
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _INTEGERS = ("int64", "int32")
@@ -45,12 +45,12 @@ def load_model(directory: str | Path, dtype=None, mesh: jax.sharding.Mesh | None
     """The model in a Hugging Face directory.
 
     Args:
-      dtype: one of ``config.DTYPES``; by default the type in the configuration.
-      mesh: devices to split the weights over. Each device reads its own part; nothing is held
-        twice.
+      dtype: one of ``config.DTYPES``; by default the dtype in the configuration.
+      mesh: devices to split the weights over. Each device reads only its own part.
 
-    Raises ConfigError for a model that is not supported, CheckpointError that lists every tensor
-    that is missing, unexpected or of a wrong shape or type, RequestError for another dtype.
+    Raises ConfigError for a model that is not supported, RequestError for another dtype, and
+    CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong shape
+    or type.
     """
     dtype = None if dtype is None else check_dtype(dtype)
     directory = Path(directory)
@@ -79,14 +79,14 @@ def read_module(
 
     Args:
       module: holds shapes instead of arrays.
-      tensors: the module's tensors, see ``open_tensors``. A parameter that is made of no tensors is
+      tensors: the module's tensors, see ``open_tensors``. A parameter without tensors becomes
         zeros.
-      made_of: the blocks of each parameter.
+      made_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
       mesh: devices to split the parameters over.
 
-    Raises CheckpointError that lists every tensor that is missing, unexpected or of a wrong shape
-    or type.
+    Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
+    shape or type.
     """
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
@@ -117,14 +117,14 @@ def write_checkpoint(directory: str | Path, tensors: dict[str, np.ndarray], raw:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         save_file(tensors, directory / file, metadata={"format": "pt"})
-        (directory / file).chmod(0o644)  # safetensors gives the file to its owner alone
+        (directory / file).chmod(0o644)  # safetensors lets only the owner read the file
         (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: cannot be written ({error}); name another directory") from None
 
 
 def dotted(path: tuple) -> str:
-    """The path of a parameter as the tables of names have it."""
+    """The path of a parameter in the form of the tables of names."""
     return ".".join(map(str, path))
 
 
@@ -168,8 +168,8 @@ def check_tensors(
       where: the place of the tensors, for messages.
       source: the origin of the wanted shapes, for messages.
 
-    Raises one CheckpointError that names all tensors that are missing, unexpected or of a wrong
-    shape or type.
+    Raises one CheckpointError, which names all tensors that are missing, are unexpected, or have a
+    wrong shape or type.
     """
     shapes, types = {}, {}
     for param, made_of in params:
@@ -197,7 +197,7 @@ def check_tensors(
 
 
 def _read(param: nnx.Param, tensors: dict, made_of: list[Block], mesh, where) -> jax.Array:
-    """The parameter as an array. On a mesh each device asks for its own rows and columns."""
+    """The parameter as an array. On a mesh each device reads its own rows and columns."""
 
     def part(index) -> np.ndarray:
         rows, rest = index[0], tuple(index[1:])

@@ -2,8 +2,8 @@
 
 A torch file is a zip archive: ``data.pkl`` describes the tensors, and each storage is a file of
 bytes beside it. Python's pickle would import and call every name in ``data.pkl``. This module
-interprets only the opcodes that descriptions of tensors need. It looks names up in a table, and it
-never imports or calls anything in the file.
+interprets only the opcodes that descriptions of tensors need. It looks names up in a table. It
+never imports or calls anything that the file names.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _DTYPES = {
     "ShortStorage": ("I16", np.int16), "CharStorage": ("I8", np.int8), "ByteStorage": ("U8", np.uint8),
     "BoolStorage": ("BOOL", np.bool_),
 }  # fmt: skip
-"""For each storage class of torch the name of its type in safetensors, and the type."""
+"""The name in safetensors and the numpy type of each storage class of torch."""
 
 _ORDERED, _TENSOR = "collections.OrderedDict", "torch._utils._rebuild_tensor_v2"
 _PARAMETER = "torch._utils._rebuild_parameter"
@@ -74,7 +74,7 @@ class TorchTensor:
 
 
 class _Name(NamedTuple):
-    """Stands for an import that is admitted."""
+    """A name that the file imports and that is admitted."""
 
     dotted: str
 
@@ -106,9 +106,8 @@ def open_torch(path: Path) -> dict[str, TorchTensor]:
         with zipfile.ZipFile(path) as archive:
             folder, code = _description(archive)
             described = _interpret(code)
-            if not isinstance(described, dict) or not all(
-                isinstance(value, _Described) for value in described.values()
-            ):
+            only_tensors = isinstance(described, dict) and all(isinstance(x, _Described) for x in described.values())
+            if not only_tensors:
                 raise _Refused("it is not a dictionary of tensors")
             size = path.stat().st_size
             whole = np.asarray(np.memmap(path, np.uint8, "r"))
@@ -142,7 +141,7 @@ def _description(archive: zipfile.ZipFile) -> tuple[str, bytes]:
 
 
 def _interpret(code: bytes):
-    """The object that the pickle describes, with ``_Described`` in the place of tensors."""
+    """The object that the pickle describes. A ``_Described`` stands for each tensor."""
     stack, marks, memo = [], [], {}
 
     def since_mark() -> list:
@@ -251,7 +250,7 @@ def _storage(reference) -> _Storage:
 def _describe(storage, offset, shape, strides) -> _Described:
     """The tensor on a storage.
 
-    Raises _Refused for a tensor that reaches beyond it or has too many axes.
+    Raises _Refused for a tensor that reaches beyond the storage or has too many axes.
     """
     if not isinstance(storage, _Storage) or not isinstance(shape, tuple) or not isinstance(strides, tuple):
         raise _Refused("it describes an object that is no tensor")
@@ -291,10 +290,10 @@ def _map(tensor: _Described, folder: str, archive: zipfile.ZipFile, whole: np.nd
     info, wanted = archive.NameToInfo[name], tensor.storage.numel * np.dtype(kind).itemsize
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != wanted or info.compress_size != wanted:
         raise _Refused(f"storage {tensor.storage.key[:40]!r} has {info.file_size} bytes, not {wanted}")
-    lengths = whole[
-        info.header_offset + 26 : info.header_offset + 30
-    ].tobytes()  # of name and extra field, local header
-    start = info.header_offset + 30 + sum(struct.unpack("<HH", lengths))
+    # A local header has 30 bytes. Its last four are the lengths of the name and the extra field,
+    # which stand between the header and the data.
+    header = whole[info.header_offset :][:30].tobytes()
+    start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:]))
     if start + wanted > size:
         raise _Refused(f"storage {tensor.storage.key[:40]!r} lies beyond the end of the file")
     return TorchTensor(whole[start : start + wanted].view(kind), dtype, tensor.offset, tensor.shape, tensor.strides)

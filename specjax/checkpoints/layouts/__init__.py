@@ -1,6 +1,6 @@
-"""Layouts of published heads, and which of them a checkpoint has.
+"""The layouts of published heads, and the search for the layout of a checkpoint.
 
-A new layout is a class in this folder and its name in ``_CLASSES``.
+A new layout is a class in this folder, listed in ``_CLASSES``.
 """
 
 from ...errors import CheckpointError, ConfigError
@@ -38,25 +38,25 @@ _CLASSES = (
     MimoLayout,
     EagleLayout,
 )
-"""Layouts in the order in which they are tried.
+"""Layouts in the order in which ``find_layout`` tries them.
 
 A class stands before the classes whose ``matches`` would also accept its heads.
 """
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout() for layout in _CLASSES}
-"""All layouts by their names, in the order in which they are tried."""
+"""All layouts by name, in the order of ``_CLASSES``."""
 
 
 def default_layout(config: HeadConfig) -> Layout:
-    """The layout that a head of this configuration is written in where none is named."""
+    """The layout in which a head of this configuration is saved by default."""
     return next(layout for layout in LAYOUTS.values() if layout.kind == config.kind and layout.is_default(config))
 
 
 def find_layout(found: Found) -> Layout | None:
     """The layout of a head's checkpoint; None for the checkpoint of a language model alone.
 
-    Raises ConfigError for heads that are known and not supported, CheckpointError for a checkpoint
-    of anything else.
+    Raises ConfigError for a kind of head that is known but not supported, and CheckpointError for a
+    checkpoint of anything else.
     """
     _refuse_unsupported(found)
     for layout in LAYOUTS.values():
@@ -73,7 +73,7 @@ def find_layout(found: Found) -> Layout | None:
 
 
 def _refuse_unsupported(found: Found) -> None:
-    """Raises ConfigError for heads that look like supported ones and are not."""
+    """Raises ConfigError for heads that are known but not supported."""
     kind = found.raw.get("speculators_model_type")
     ends = lambda *ends: not found.language_model and any(name.endswith(ends) for name in found.tensors)
     known = any(isinstance(layout, Speculators) and layout.type == kind for layout in LAYOUTS.values())

@@ -17,7 +17,7 @@ WIDTH = integer(1, 1 << 20).optional()
 DEPTH = integer(1, 1000).optional()
 TOKENS = integer(1, 1 << 24).optional()
 TOKEN = integer(0, 2**31 - 1)
-"""Fields: a width, a number of layers, a size of a vocabulary, a token."""
+"""Fields for a width, a number of layers, a size of a vocabulary and a token."""
 
 DTYPE = Field(
     "float32, bfloat16 or float16",
@@ -26,14 +26,14 @@ DTYPE = Field(
     null=True,
     convert=lambda value: value.removeprefix("torch."),
 )
-"""A field: the type of weights, as transformers of today and of earlier versions write it."""
+"""A field for the dtype of weights, as all versions of transformers write it."""
 
 MOST_LAYERS = 128
 """Decoder layers of the deepest head that is read."""
 
 
 def layer_ids(least: int = 0) -> Field:
-    """A field: a list of one or more layers of the target."""
+    """A field for a list of one or more layers of the target."""
     accept = lambda value: isinstance(value, list) and all(type(x) is int and least <= x <= 1000 for x in value)
     return Field(
         f"a list of one or more whole numbers from {least} to 1000", lambda value: accept(value) and value != []
@@ -42,7 +42,7 @@ def layer_ids(least: int = 0) -> Field:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """A checkpoint whose layout is looked for.
+    """A checkpoint whose layout is not known yet.
 
     Attributes:
       raw: its config.json.
@@ -66,7 +66,7 @@ class Found:
 
     @property
     def language_model(self) -> bool:
-        """Whether the checkpoint holds a language model, by itself or with heads in it."""
+        """Whether the checkpoint holds a language model, with or without heads beside it."""
         return self.begins("model.layers.0.", "model.embed_tokens.")
 
     @property
@@ -89,9 +89,8 @@ class Layout(ABC):
     Attributes:
       name: the name of the layout, for ``save_head``.
       kind: the kind of its heads, see ``heads.KINDS``.
-      default: whether heads of this kind are written in this layout where none is named; see
-        ``is_default``.
-      file: the file that weights are written to.
+      default: whether heads of this kind are saved in this layout by default; see ``is_default``.
+      file: the file that gets the weights.
     """
 
     name: str
@@ -100,7 +99,7 @@ class Layout(ABC):
     file: str = "model.safetensors"
 
     def is_default(self, config: HeadConfig) -> bool:
-        """Whether a head of this configuration is written in this layout where none is named."""
+        """Whether a head of this configuration is saved in this layout by default."""
         return self.default
 
     @abstractmethod
@@ -109,32 +108,31 @@ class Layout(ABC):
 
     @abstractmethod
     def config(self, found: Found, target: ModelConfig) -> HeadConfig:
-        """The head's configuration. Raises ConfigError that names an unsupported option or a field
-        with a bad value.
+        """The head's configuration. Whether it fits the target is checked elsewhere.
 
-        Whether the head fits the target is checked elsewhere.
+        Raises ConfigError, which names an unsupported option or a field with a bad value.
         """
 
     @abstractmethod
     def names(self, config, found: Found | None = None) -> dict[str, list[str]]:
-        """The module's paths and the tensors they are made of, see ``families.blocks``.
+        """The tensors of each parameter of the module, by its path; see ``families.blocks``.
 
         Args:
-          found: the checkpoint that is read; None for one that is to be written.
+          config: the head's configuration.
+          found: the checkpoint to read; None to write a checkpoint.
         """
 
     @abstractmethod
     def raw(self, config) -> dict:
-        """The config.json of a head, from which ``config`` reads the same configuration.
+        """The config.json of a head. The method ``config`` reads the same configuration from it.
 
         Raises ConfigError for a head that the layout cannot hold.
         """
 
     def owns(self, name: str, config, found: Found) -> bool:
-        """Whether a tensor is read.
+        """Whether a tensor of the checkpoint belongs to the head.
 
-        Tensors of a language model around the head are not read, nor tensors that follow from
-        others.
+        Tensors of a language model around the head do not. Nor do tensors that follow from others.
         """
         return True
 
@@ -142,7 +140,7 @@ class Layout(ABC):
         """Raises CheckpointError for values of tensors that no head can have."""
 
     def complete(self, tensors: dict[str, np.ndarray], config) -> dict[str, np.ndarray]:
-        """The tensors to write, with those that follow from others."""
+        """The tensors to write, together with the tensors that follow from them."""
         return tensors
 
 
@@ -150,8 +148,9 @@ def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
     """The decoder layers that ``raw`` describes.
 
     Args:
-      first: the beginning of the names of the first layer's tensors. They decide which biases and
-        norms there are.
+      found: the checkpoint of the head.
+      raw: the config.json of the layers.
+      first: the prefix of the first layer's tensors; see ``layer_options``.
     """
     layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
     if layers.num_layers > MOST_LAYERS:
@@ -162,8 +161,11 @@ def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
 
 
 def layer_options(found: Found, first: str) -> dict[str, bool]:
-    """The biases and norms of decoder layers, by the tensors of the ``first`` layer. Configurations
-    of heads are copied from targets and are often wrong about them."""
+    """Whether decoder layers have biases and norms: whether the first layer has their tensors.
+
+    Configurations of heads are copied from targets and are often wrong about them. The names of the
+    first layer's tensors begin with ``first``.
+    """
     return {
         "qkv_bias": f"{first}.self_attn.q_proj.bias" in found,
         "out_bias": f"{first}.self_attn.o_proj.bias" in found,

@@ -1,9 +1,9 @@
 """Block heads as the authors of DFlash, JetSpec and DSpark write them.
 
 DFlash and JetSpec keep their options in ``dflash_config``, DSpark (DeepSpec) at the top level.
-``target_layer_ids`` name layers whose *outputs* are read; ``taps`` name inputs and are one more. In
-DFlash a place predicts its own token; in DeepSpec's heads it predicts the token after it, so that
-the root's place is used too.
+``target_layer_ids`` name the layers whose *outputs* the head reads. ``taps`` name the layers whose
+inputs it reads, so they are larger by one. In DFlash a place of the block predicts its own token.
+In DeepSpec's heads it predicts the token after it, and the root's place predicts too.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from ..fields import Field, choice, flag, integer, table
 from .base import DEPTH, TOKEN, WIDTH, Found, Layout, layer_ids, read_layers, without
 
 LARGEST_BLOCK = 4096
-"""Places of the largest block that is read."""
+"""The number of places in the largest block that is read."""
 
 BLOCK_SIZE = integer(1, LARGEST_BLOCK)
 RANK = integer(0, 1 << 16).optional()
@@ -50,10 +50,11 @@ _FIELDS = {
 
 
 class DFlashLayout(Layout):
-    """``fc``, ``hidden_norm``, ``layers.N``, ``norm``; in DSpark ``markov_head`` and
-    ``confidence_head``.
+    """DFlash, JetSpec and DSpark, in the layout of their authors.
 
-    Embeddings and output matrix are in the file if the head has its own.
+    The tensors are ``fc``, ``hidden_norm``, ``layers.N`` and ``norm``, in DSpark also
+    ``markov_head`` and ``confidence_head``. Embeddings and output matrix are in the file if the head
+    has its own.
     """
 
     name, kind, default = "dflash", "block", True
@@ -66,10 +67,8 @@ class DFlashLayout(Layout):
         check_options(nested, _NESTED, f"{found.where}: dflash_config")
         layers = read_layers(found, without(found.raw, _OWN), "layers.0")
         options = found.raw | nested
-        anchored = found.read(options, {"sample_from_anchor": flag("dflash_config" not in found.raw)})[
-            "sample_from_anchor"
-        ]
-        options = found.read(options, _FIELDS) | read_corrections(found, options)
+        anchor = {"sample_from_anchor": flag("dflash_config" not in found.raw)}
+        options = found.read(options, _FIELDS | anchor) | read_corrections(found, options)
         shifted, causal = options["draft_shift"], options["causal_head"] or options["causal"]
         if shifted and not causal:
             raise ConfigError(f"{found.where}: draft_shift without causal_head is not supported; use a head without it")
@@ -81,7 +80,7 @@ class DFlashLayout(Layout):
             mask_token=options["mask_token_id"],
             block_size=options["block_size"] - shifted,  # a shift leaves the last place of a block unused
             causal=causal,
-            from_root=shifted or anchored,
+            from_root=shifted or options["sample_from_anchor"],
             own_embedding="embed_tokens.weight" in found,
             own_head="lm_head.weight" in found,
             **{name: options[name] for name in ("markov_rank", "markov", "confidence", "confidence_markov")},
@@ -143,7 +142,7 @@ def read_corrections(found: Found, options: dict) -> dict[str, Any]:
 
 
 def write_corrections(config: BlockConfig) -> dict[str, Any]:
-    """The options from which ``read_corrections`` reads the same fields."""
+    """The options of Markov and confidence heads, which ``read_corrections`` reads."""
     return {
         "markov_rank": config.markov_rank,
         "markov_head_type": config.markov,

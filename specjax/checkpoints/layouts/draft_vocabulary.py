@@ -1,6 +1,7 @@
-"""The tensors of a draft vocabulary: offsets in ``d2t``, marks of known tokens in ``t2d``.
+"""The tensors of a draft vocabulary: the offsets ``d2t`` and the marks ``t2d``.
 
-Token i of the draft vocabulary is token ``i + d2t[i]`` of the target.
+Token i of the draft vocabulary is token ``i + d2t[i]`` of the target. ``t2d`` marks the tokens of
+the target that the draft vocabulary has.
 """
 
 import numpy as np
@@ -10,8 +11,10 @@ from .base import Found
 
 
 def check_offsets(offsets: np.ndarray, vocab_size: int, found: Found) -> None:
-    """Raises CheckpointError for offsets that leave the vocabulary, name a token twice, or
-    contradict ``t2d``."""
+    """Raises CheckpointError for offsets that cannot be those of a draft vocabulary.
+
+    Such offsets leave the target's vocabulary, name a token twice, or contradict ``t2d``.
+    """
     offsets = offsets.astype(np.int64)
     known = np.arange(offsets.size) + offsets
     if known.min() < 0 or known.max() >= vocab_size:
@@ -34,7 +37,7 @@ def check_offsets(offsets: np.ndarray, vocab_size: int, found: Found) -> None:
 
 
 def add_marks(tensors: dict[str, np.ndarray], vocab_size: int) -> dict[str, np.ndarray]:
-    """The tensors with ``d2t`` as int64 and with ``t2d``, where there is a draft vocabulary."""
+    """The tensors; for a draft vocabulary with ``d2t`` as int64 and with ``t2d``."""
     if "d2t" not in tensors:
         return tensors
     offsets = tensors["d2t"].astype(np.int64)

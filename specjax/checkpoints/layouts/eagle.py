@@ -9,8 +9,9 @@ from .base import DEPTH, Found, Layout, read_layers, without
 
 
 class EagleLayout(Layout):
-    """``fc``, ``layers.0`` without input norm, no norm at the end.
+    """EAGLE-1 and EAGLE-2, in the layout of their authors.
 
+    The tensors are ``fc`` and ``layers.0``, which has no input norm; there is no norm at the end.
     config.json is that of a language model of one layer.
     """
 

@@ -1,13 +1,13 @@
 """EAGLE-3 and P-EAGLE heads as the authors of EAGLE-3 and SpecForge write them.
 
-``taps`` name layers of the target whose *inputs* are read. Checkpoints name the same layers in
-three ways:
+``taps`` name the layers of the target whose *inputs* the head reads. Checkpoints name the same
+layers in three ways:
 
-- ``eagle_config.eagle_aux_hidden_state_layer_ids`` (SpecForge, SGLang, TensorRT-LLM) names layers
-  whose *outputs* are read: one less.
-- ``eagle_aux_hidden_state_layer_ids`` at the top level (speculators, vLLM) names layers whose
-  inputs are read: the same numbers.
-- Heads of the authors name none and read the inputs of layers 2, L // 2 and L - 3.
+- ``eagle_config.eagle_aux_hidden_state_layer_ids`` (SpecForge, SGLang, TensorRT-LLM) names the
+  layers whose *outputs* are read. The numbers are smaller by one.
+- ``eagle_aux_hidden_state_layer_ids`` at the top level (speculators, vLLM) names the layers whose
+  inputs are read. The numbers are the same.
+- Heads of the authors name no layers. They read the inputs of layers 2, L // 2 and L - 3.
 """
 
 import numpy as np
@@ -42,8 +42,11 @@ _FIELDS = {
 
 
 class Eagle3Layout(Layout):
-    """The layer is ``midlayer``, or ``layers.0``; flags are at the top level of config.json or in
-    ``eagle_config``."""
+    """EAGLE-3 and P-EAGLE, in the layout of the authors of EAGLE-3 and of SpecForge.
+
+    The layer is ``midlayer`` or ``layers.0``. Flags are at the top level of config.json or in
+    ``eagle_config``.
+    """
 
     name, kind, default = "eagle3", "eagle3", True
     layer = "midlayer"
@@ -54,24 +57,25 @@ class Eagle3Layout(Layout):
     def config(self, found: Found, target: ModelConfig) -> Eagle3Config:
         nested = found.read(found.raw, {"eagle_config": table().optional()})["eagle_config"] or {}
         check_options(nested, _NESTED, f"{found.where}: eagle_config")
-        outputs = found.read(
-            nested, {IDS: layer_ids(-1).optional(), "use_aux_hidden_state": flag(True)}, "eagle_config"
-        )
+        fields = {IDS: layer_ids(-1).optional(), "use_aux_hidden_state": flag(True)}
+        outputs = found.read(nested, fields, "eagle_config")
         if not outputs["use_aux_hidden_state"]:
             raise ConfigError(
                 f"{found.where}: use_aux_hidden_state = false is not supported; use a head that reads several layers"
             )
-        ids = (
-            [i + 1 for i in outputs[IDS]] if outputs[IDS] else found.read(found.raw, {IDS: layer_ids().optional()})[IDS]
-        )
+        if outputs[IDS]:
+            ids = [i + 1 for i in outputs[IDS]]
+        else:
+            ids = found.read(found.raw, {IDS: layer_ids().optional()})[IDS]
         return self.build(found, without(found.raw, _OWN), found.raw | nested, ids, target)
 
     def build(self, found: Found, raw: dict, options: dict, ids: list[int] | None, target: ModelConfig) -> Eagle3Config:
-        """The configuration of a head whose decoder layers are in ``raw`` and whose own fields are
-        in ``options``.
+        """The configuration of a head.
 
         Args:
-          ids: layers whose inputs are read; None for the layers of the paper.
+          raw: the config.json of the decoder layers.
+          options: the head's own options.
+          ids: the layers whose inputs are read; None for the layers of the paper.
         """
         layers = read_layers(found, raw, "midlayer" if found.begins("midlayer.") else "layers.0")
         parallel = "mask_hidden" in found or found.read(options, _FIELDS)["parallel_drafting"]
@@ -107,12 +111,8 @@ class Eagle3Layout(Layout):
     def raw(self, config: Eagle3Config) -> dict:
         ids = {IDS: [tap - 1 for tap in config.taps], "use_aux_hidden_state": True}
         masked = {} if config.mask_token is None else {"parallel_drafting": True}
-        return (
-            to_hf(config.layers)
-            | {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": ids}
-            | masked
-            | own_options(config)
-        )
+        named = {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": ids}
+        return to_hf(config.layers) | named | masked | own_options(config)
 
     def owns(self, name: str, config: Eagle3Config, found: Found) -> bool:
         return name != "t2d"
@@ -125,7 +125,7 @@ class Eagle3Layout(Layout):
 
 
 def own_options(config: Eagle3Config) -> dict:
-    """The options that all EAGLE-3 layouts write alike."""
+    """The options that are the same in all layouts of EAGLE-3."""
     return {
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_size,

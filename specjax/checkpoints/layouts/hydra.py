@@ -1,4 +1,4 @@
-"""Hydra and Hydra++ heads as their authors write them. Shapes are taken from the tensors."""
+"""Hydra and Hydra++ heads as their authors write them. The tensors give the shapes."""
 
 import re
 
@@ -20,13 +20,16 @@ _FIELDS = {
 
 
 class HydraLayout(Layout):
-    """``hydra_mlp.{k}.{j}`` is block j of head k, ``hydra_lm_head.{k}`` is its output matrix, in
-    hydra_lm_head.pt.
+    """Hydra and Hydra++, in the layout of their authors.
 
-    A block has ``linear``, the first one also ``res_connection``. Hydra++ has a dropout before each
-    block and each output matrix, which takes a number: block j is ``hydra_mlp.{k}.{2 j + 1}``, the
-    output matrix ``hydra_lm_head.{k}.1``. Its prefix layer is a language model of one layer like
-    the target's, with embeddings that nothing reads.
+    The tensors are in hydra_lm_head.pt. ``hydra_mlp.{k}.{j}`` is block j of head k, and
+    ``hydra_lm_head.{k}`` is the head's output matrix. A block has ``linear``; the first block also
+    has ``res_connection``.
+
+    Hydra++ has a dropout before each block and before each output matrix. A dropout has no tensors,
+    but it takes a number: block j is ``hydra_mlp.{k}.{2 j + 1}``, and the output matrix is
+    ``hydra_lm_head.{k}.1``. The prefix layer is stored as a language model of one layer, like the
+    target's. Its embeddings are unused.
     """
 
     name, kind, default, file = "hydra", "hydra", True, "hydra_lm_head.safetensors"
@@ -43,7 +46,8 @@ class HydraLayout(Layout):
             )
         if not options["grounded_heads"] or not found.begins(f"hydra_mlp.0.{int(dropouts)}.res_connection."):
             raise ConfigError(
-                f"{found.where}: heads that do not read the tokens between (grounded_heads = false) are not supported"
+                f"{found.where}: heads with grounded_heads = false, which do not read the drafted tokens, "
+                f"are not supported; use other heads"
             )
         output = "hydra_lm_head.0" + ".1" * dropouts
         sizes = read_sizes(found, f"{output}.weight", target)
@@ -61,9 +65,8 @@ class HydraLayout(Layout):
 
     def names(self, config: HydraConfig, found: Found | None = None) -> dict[str, list[str]]:
         dropouts = config.layers is not None if found is None else _has_dropouts(found)
-        names = {"embed": ["input_embed_fn.weight"], "norm": [f"{_PREFIX}norm.weight"]} | layer_names(
-            f"{_PREFIX}layers.N"
-        )
+        names = {"embed": ["input_embed_fn.weight"], "norm": [f"{_PREFIX}norm.weight"]}
+        names |= layer_names(f"{_PREFIX}layers.N")
         for ours, theirs in {"": "weight", "_bias": "bias"}.items():
             names[f"heads.N.head{ours}"] = ["hydra_lm_head.N." + "1." * dropouts + theirs]
             for j in range(config.num_layers):
@@ -82,5 +85,5 @@ class HydraLayout(Layout):
 
 
 def _has_dropouts(found: Found) -> bool:
-    """Whether there are dropouts between the blocks, which have numbers too."""
+    """Whether dropouts stand between the blocks and take numbers of their own."""
     return found.begins("hydra_lm_head.0.1.")

@@ -1,6 +1,6 @@
 """Medusa heads as their authors write them.
 
-Their configurations are often wrong, so shapes are taken from the tensors.
+Their config.json is often wrong, so the tensors give the shapes.
 """
 
 import re
@@ -14,9 +14,10 @@ _NAME = re.compile(r"(medusa_head\.)?\d+\.\d+\.(linear\.)?(weight|bias)$")
 
 
 class MedusaLayout(Layout):
-    """``{k}.{j}.linear`` is block j of head k, ``{k}.{n}`` is its output matrix.
+    """Medusa, in the layout of its authors.
 
-    The tensors are in medusa_lm_head.pt, or under ``medusa_head.`` in a language model's
+    ``{k}.{j}.linear`` is block j of head k, and ``{k}.{n}`` is the output matrix of a head with n
+    blocks. The tensors are in medusa_lm_head.pt, or under ``medusa_head.`` in a language model's
     checkpoint.
     """
 
@@ -30,7 +31,7 @@ class MedusaLayout(Layout):
         count = len({j for _, j, part, *_ in places if part == "linear"})
         return MedusaConfig(
             **read_sizes(found, f"{_prefix(found)}0.{count}.weight", target),
-            num_heads=len({k for k, *_ in places}),  # config.json of the published heads says 2, and there are 5
+            num_heads=len({k for k, *_ in places}),  # 5 in the published heads, whose config.json says 2
             num_layers=count,
         )
 
@@ -50,10 +51,14 @@ class MedusaLayout(Layout):
 
 
 def read_sizes(found: Found, output: str, target: ModelConfig) -> dict:
-    """The sizes of the target and the type of weights.
+    """The sizes of the target and the dtype of weights.
 
     Args:
-      output: the tensor of the first head's output matrix, whose shape is vocabulary and width.
+      found: the checkpoint of the heads.
+      output: the name of the first head's output matrix, of shape [vocabulary, width].
+      target: gives the number of layers and the dtype where config.json has none.
+
+    Raises CheckpointError where the output matrix is missing.
     """
     if output not in found or len(found.shape(output)) != 2:
         raise CheckpointError(f"{found.where}: {output} is missing or no matrix; the checkpoint is not whole")

@@ -1,8 +1,9 @@
 """Multi-token prediction as published, mostly inside the target's checkpoint.
 
-Qwen3-Next's names hold one module of any number of layers; the names of DeepSeek-V3, GLM and MiMo
-hold several modules of one layer. Published layouts leave some options to the code that reads them.
-Options named ``mtp_`` say them; without them the behaviour of that code holds.
+Qwen3-Next's names hold one module of any number of layers. The names of DeepSeek-V3, GLM and MiMo
+hold several modules of one layer each. Published checkpoints do not store some options: the code
+that reads them knows their values. specjax writes these options as ``mtp_...``, and where they are
+missing it takes the values of that code.
 """
 
 import re
@@ -18,18 +19,19 @@ from .base import MOST_LAYERS, Found, Layout, read_layers, without
 MTP_FLAGS = ("mtp_normed_features", "mtp_norm_output", "mtp_hidden_first")
 _OWN = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", *MTP_FLAGS}
 _LAYERS = {"num_hidden_layers", "layer_types", "use_sliding_window", "max_window_layers"}
-"""Options of the target's layers, of which there are more than of a module's."""
+"""Options that depend on the number of the target's layers and do not hold for a module."""
 
 
 class MtpLayout(Layout):
-    """Qwen3-Next's names: ``mtp.fc``, ``mtp.layers.N``, ``mtp.norm``. A module hands on its normed
-    hidden state.
+    """Qwen3-Next's names: ``mtp.fc``, ``mtp.layers.N``, ``mtp.norm``.
+
+    A module passes its normed hidden state on.
 
     Attributes:
-      several: whether there is a place for several modules.
-      normed_features, norm_output, hidden_first: see ``MtpConfig``; the behaviour of the code that
-        reads the layout.
-      parts: the tensors of a module, beside those of its layers.
+      several: whether the layout has names for several modules.
+      normed_features, norm_output, hidden_first: see ``MtpConfig``; their values where config.json
+        has none.
+      parts: the names of a module's tensors outside its layers.
     """
 
     name, kind = "mtp", "mtp"
@@ -46,18 +48,18 @@ class MtpLayout(Layout):
         return found.begins("mtp.")
 
     def prefix(self, depth: int, module: int) -> str:
-        """The beginning of the names of a module's tensors, for a target of ``depth`` layers."""
+        """The prefix of a module's tensors, for a target of ``depth`` layers."""
         return "mtp."
 
     def layer(self, prefix: str, i: int) -> str:
-        """The beginning of the names of the tensors of a module's i-th decoder layer."""
+        """The prefix of the tensors of decoder layer i of the module at ``prefix``."""
         return f"{prefix}layers.{i}"
 
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
         return self.build(found, found.raw)
 
     def build(self, found: Found, raw: dict) -> MtpConfig:
-        """The configuration of a head whose options are in ``raw``."""
+        """The configuration of a head. ``raw`` holds its options and those of its layers."""
         count = integer(1, MOST_LAYERS).optional()
         fields = {
             "num_hidden_layers": integer(1, 1000),
@@ -81,8 +83,7 @@ class MtpLayout(Layout):
         )
 
     def _check_tensors(self, found: Found, raw: dict, depth: int, modules: int, layers: int) -> None:
-        """Raises ConfigError for modules that are not supported, or whose number is not that of
-        config.json."""
+        """Raises ConfigError for unsupported modules, and for more than config.json counts."""
         self.check_size(modules, layers, found.where)
         further = self.prefix(depth, modules)
         if self.several and found.begins(further):
@@ -107,12 +108,11 @@ class MtpLayout(Layout):
             )
 
     def prefixes(self, depth: int, modules: int) -> tuple[str, ...]:
-        """The beginnings of the names of all modules' tensors."""
+        """The prefixes of all modules' tensors."""
         return tuple(self.prefix(depth, k) for k in range(modules))
 
     def check_size(self, modules: int, layers: int, where: str) -> None:
-        """Raises ConfigError where the layout has no names for ``modules`` modules of ``layers``
-        layers."""
+        """Raises ConfigError for a number of modules, or of layers, that the layout cannot name."""
         if modules != 1 and not self.several:
             raise ConfigError(
                 f"{where}: the layout {self.name!r} holds one module of multi-token prediction, not {modules}; "
@@ -151,9 +151,9 @@ class MtpLayout(Layout):
 
 
 class DeepSeekLayout(MtpLayout):
-    """The names of DeepSeek-V3 and GLM: each module is one more of ``model.layers``.
+    """The names of DeepSeek-V3 and GLM: the modules stand in ``model.layers``, behind the target's.
 
-    DeepSeek's modules hand on their raw hidden states, GLM's the normed ones.
+    DeepSeek's modules pass on their raw hidden states. GLM's modules pass on the normed ones.
     """
 
     name, several, norm_output = "deepseek", True, False
@@ -180,7 +180,7 @@ class DeepSeekLayout(MtpLayout):
 
 
 class MimoLayout(MtpLayout):
-    """MiMo's names: ``model.mtp_layers.N``. The joined input begins with the hidden state."""
+    """MiMo's names: ``model.mtp_layers.N``. In the joined input, the hidden state comes first."""
 
     name, several, hidden_first = "mimo", True, True
     parts = {
@@ -202,5 +202,5 @@ class MimoLayout(MtpLayout):
 
 
 def write_flags(config: MtpConfig) -> dict[str, bool]:
-    """The options that published layouts leave to the code that reads them."""
+    """The options ``mtp_...``, which published checkpoints do not store."""
     return {name: getattr(config, name.removeprefix("mtp_")) for name in MTP_FLAGS}

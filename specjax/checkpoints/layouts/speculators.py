@@ -1,9 +1,9 @@
 """EAGLE-3, P-EAGLE, multi-token prediction, DFlash and DSpark as speculators 0.9 writes them.
 
-All types share one form of config.json: the decoder layers are in ``transformer_layer_config``, the
-other options at the top level. Layers of the target are named by their inputs, like ``taps``.
-Embeddings and output matrix are in the file only where they are not the target's. ``verifier_*``
-tensors are copies of the target's and are not read.
+All types share one form of config.json. The decoder layers are in ``transformer_layer_config``; the
+other options are at the top level. Layer numbers name the layers whose inputs are read, as ``taps``
+do. Embeddings and output matrix are in the file only where they differ from the target's. Tensors
+``verifier_*`` are copies of the target's and are not read.
 """
 
 import numpy as np
@@ -63,8 +63,7 @@ class Speculators(Layout):
         return name != "t2d" and not name.startswith("verifier_")
 
     def envelope(self, layers: dict, tokens: int) -> dict:
-        """The config.json of a head that drafts ``tokens`` tokens, without the type's own
-        options."""
+        """The options that all types share, for a head that drafts ``tokens`` tokens."""
         return {
             "architectures": [self.architecture],
             "speculators_model_type": self.type,
@@ -78,8 +77,7 @@ class Speculators(Layout):
         }
 
     def check_qwen3(self, config: HeadConfig) -> None:
-        """Raises ConfigError for layers other than Qwen3's, the only ones that this type can
-        have."""
+        """Raises ConfigError for layers other than Qwen3's. This type has no others."""
         if config.layers.family != "qwen3" or not config.layers.qk_norm:
             raise ConfigError(
                 f"the layout {self.name!r} holds layers of qwen3, not of {config.layers.family}; use another layout"
@@ -141,7 +139,7 @@ class SpeculatorsMtp(Speculators, MimoLayout):
     def raw(self, config: MtpConfig) -> dict:
         self.check_qwen3(config)
         if config.layers.num_layers > 1 or config.hidden_first or not config.norm_output:
-            reason = "hands on raw hidden states" if not config.norm_output else "has the hidden state first"
+            reason = "passes on raw hidden states" if not config.norm_output else "has the hidden state first"
             reason = "has several layers" if config.layers.num_layers > 1 else reason
             raise ConfigError(f"the layout {self.name!r} holds no module that {reason}; use mtp or deepseek")
         own = ("num_nextn_predict_layers", "mtp_num_hidden_layers", *MTP_FLAGS)
@@ -150,12 +148,14 @@ class SpeculatorsMtp(Speculators, MimoLayout):
 
 
 class SpeculatorsDFlash(Speculators, DFlashLayout):
-    """DFlash: ``fc``, ``hidden_norm``, ``layers.N``, ``norm``; for a draft vocabulary ``lm_head``,
-    ``d2t``, ``t2d``.
+    """DFlash.
 
-    Layers with an attention window are causal within a block unless ``sliding_window_non_causal``
-    says otherwise; the other layers never are. A node's window ends at the node, as in serving
-    code; the package trains with windows that end at the root.
+    The tensors are ``fc``, ``hidden_norm``, ``layers.N`` and ``norm``; with a draft vocabulary also
+    ``lm_head``, ``d2t`` and ``t2d``.
+
+    A layer with an attention window is causal within a block, unless ``sliding_window_non_causal``
+    is set. A layer without a window is never causal within a block. A node's window ends at the
+    node, as in serving code. The package itself trains with windows that end at the root.
     """
 
     name, type, architecture, from_root = "speculators-dflash", "dflash", "DFlashDraftModel", False
@@ -166,7 +166,7 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
 
     def config(self, found: Found, target: ModelConfig) -> BlockConfig:
         layers = read_layers(found, self.layer_config(found), "layers.0")
-        options = found.read(found.raw, {
+        fields = {
             "aux_hidden_state_layer_ids": layer_ids(),
             "mask_token_id": TOKEN,
             "block_size": BLOCK_SIZE.otherwise(8),
@@ -175,7 +175,8 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
             "num_target_layers": DEPTH,
             "sliding_window_non_causal": flag(),
             "sample_from_anchor": flag(self.from_root),
-        })  # fmt: skip
+        }
+        options = found.read(found.raw, fields)
         windowed = [window is not None for window in layers.windows or (None,)]
         causal = any(windowed) and not options["sliding_window_non_causal"]
         return BlockConfig(
@@ -227,7 +228,7 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
 class SpeculatorsDSpark(SpeculatorsDFlash):
     """DSpark: DFlash with ``markov_head`` and ``confidence_head``.
 
-    A place predicts the token after it.
+    A place of the block predicts the token after it.
     """
 
     name, type, architecture, from_root = "speculators-dspark", "dspark", "DSparkDraftModel", True

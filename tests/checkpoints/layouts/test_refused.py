@@ -125,8 +125,8 @@ def test_layers_that_the_target_does_not_have(tmp_path, target):
     for made, named in (
         (dflash, "number of layers is 6, not 2"),
         (lambda: mtp("mtp"), "number of layers is 6, not 2"),
-        (eagle3, "layer -1 is read, of 2"),
-        (speculators, "layer 4 is read, of 2"),
+        (eagle3, "it reads layer -1, and the target has 2 layers"),
+        (speculators, "it reads layer 4, and the target has 2 layers"),
     ):
         with pytest.raises(CheckpointError, match=named):
             load_drafter(write(tmp_path / "a", *made()), target)

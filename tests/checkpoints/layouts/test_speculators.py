@@ -132,7 +132,7 @@ CANNOT_HOLD = {
     "raw hidden states": (
         "speculators-mtp",
         dataclasses.replace(MTP, norm_output=False),
-        "no module that hands on raw",
+        "no module that passes on raw",
     ),
     "order": (
         "speculators-mtp",
