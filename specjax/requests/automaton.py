@@ -1,4 +1,8 @@
-"""From a pattern to a deterministic automaton over bytes: Thompson's construction, then subsets."""
+"""Turns a pattern into a deterministic automaton over bytes.
+
+Thompson's construction gives a nondeterministic automaton. The subset construction makes it
+deterministic.
+"""
 
 import numpy as np
 
@@ -12,13 +16,13 @@ FINAL = 0
 
 
 def byte_automaton(pattern: Pattern, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The automaton of the texts that ``pattern`` matches in full, as UTF-8. It begins in state 0.
+    """The automaton over UTF-8 of the texts that ``pattern`` matches in full; it starts in state 0.
 
     Returns:
-      moves: int32 [S, 256], the state after each byte; -1 where no match goes on so.
+      moves: int32 [S, 256], the state after each byte; -1 where no match continues with this byte.
       final: bool [S], whether the text so far is a full match.
 
-    Raises RequestError, with ``name`` first, where a limit of ``limits`` is reached.
+    Raises RequestError, which begins with ``name``, where a limit of ``limits`` is exceeded.
     """
     graph = _Graph(name)
     try:
@@ -33,7 +37,8 @@ def byte_automaton(pattern: Pattern, name: str) -> tuple[np.ndarray, np.ndarray]
 class _Graph:
     """A nondeterministic automaton.
 
-    A node reads one character of the set that ``reads`` names, or nothing where it is None.
+    Node i reads one character of the set ``reads[i]``, or no character where that is None. It leads
+    to the nodes ``after[i]``.
     """
 
     def __init__(self, name: str):
@@ -82,7 +87,7 @@ class _Graph:
         return first
 
     def closure(self, nodes) -> frozenset[int]:
-        """The nodes that read, or are final, and are reached from ``nodes`` without reading."""
+        """The reading or final nodes that ``nodes`` reach without reading a character."""
         found, seen, stack = [], set(nodes), list(nodes)
         while stack:
             node = stack.pop()
@@ -99,8 +104,8 @@ class _Graph:
 def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> tuple[np.ndarray, np.ndarray]:
     """The deterministic automaton over ``count`` groups of characters.
 
-    Returns its moves [S, M] and which states are final. Its states are sets of the graph's nodes.
-    ``groups[k]`` lists the groups of the graph's set k.
+    Returns its moves [S, M], and whether each state is final [S]. A state is a set of nodes of the
+    graph. ``groups[k]`` lists the groups in set k of the graph.
     """
     order = [graph.closure([start])]
     number, closures = {order[0]: 0}, {}
@@ -127,11 +132,14 @@ def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> 
 
 
 def _spell_out(moves: np.ndarray, final: np.ndarray, spelling: Spelling, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The automaton over bytes: one over groups of characters, and states for half characters."""
+    """The automaton over bytes: that over groups of characters, with states inside characters."""
     rows, inner = [None] * len(moves), {}
 
     def begin(after: np.ndarray, missing: int, table: int) -> int:
-        """The state before ``missing`` continuation bytes of row ``table``; -1 without a match."""
+        """The state where ``missing`` bytes of a character follow; -1 where none can match.
+
+        ``table`` is the row of ``spelling.levels`` for the character's bytes so far.
+        """
         known = begun[missing]
         if table not in known:
             targets = spelling.levels[missing - 1][table]

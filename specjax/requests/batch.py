@@ -1,4 +1,4 @@
-"""From options to the arrays of a batch, on the host, before anything is compiled."""
+"""Turns the options of a request into the arrays of a batch, on the host and before compilation."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -24,13 +24,14 @@ _FEWEST_STOP_IDS = 8
 class Batch:
     """The arrays of a batch for the device, and the options that the host needs afterwards.
 
-    Rows are samples, see ``samples``: each prompt has ``samples`` of them.
+    Each prompt has ``samples`` rows, one for each sample.
 
     Attributes:
-      sampling, keys, limit, stop_ids, stops, stopping: see ``DecodeState``.
-      logprobs: int or None for each row, as asked.
+      sampling, keys, limit, stop_ids, stops: see ``state.RequestOptions``.
+      stopping: int32 [rows], the state of ``stops`` in which each row starts.
+      logprobs: the option of each row, an int or None.
       stop_strings: the stop strings of each row.
-      extra_stops: token ids of each row that end it beside end-of-text tokens.
+      extra_stops: the token ids that end each row besides end-of-text tokens.
       samples: the number of rows of each prompt.
     """
 
@@ -55,8 +56,13 @@ def build_batch(
 ) -> Batch:
     """The batch of prompts with these ``lengths`` [B] in tokens.
 
-    ``ends``: tokens that end a row as the model's end-of-text tokens do, such as a chat template's
-    end of turn.
+    Args:
+      options: the options of the request.
+      lengths: the number of tokens of each prompt.
+      target: gives the vocabulary, the context and the end-of-text tokens.
+      processors: see ``sampling.SamplingParams``.
+      ends: further tokens that end a row like end-of-text tokens, such as a chat template's end of
+        turn.
 
     Raises RequestError for options that are out of range or cannot be met.
     """
@@ -100,7 +106,7 @@ def build_batch(
 
 
 def _count(compiled: Iterator) -> list:
-    """The automata of all rows. Stops compiling at ``limits.MOST_CONSTRAINTS`` different ones."""
+    """The automata of all rows. Raises RequestError as soon as too many of them differ."""
     made, different = [], set()
     for one in compiled:
         made.append(one)
@@ -116,7 +122,7 @@ def _repeat(values: list, n: int) -> list:
 
 
 def _stop_ids(rows: list[dict], extra: list[list[int]], target: LanguageModel, ends: tuple[int, ...]) -> np.ndarray:
-    """Int32 [B, W], end-of-text tokens and ``stop_token_ids`` of each row; -1 in unused places."""
+    """Int32 [B, W]: the end-of-text tokens and ``stop_token_ids`` of each row, then -1."""
     eos_ids = read_tokens("eos_token_id of the model", target.config.eos_token_ids, target.config.vocab_size).tolist()
     eos_ids = [*dict.fromkeys([*eos_ids, *ends])]
     stops = [[*(() if row["ignore_eos"] else eos_ids), *more] for row, more in zip(rows, extra)]
@@ -125,7 +131,10 @@ def _stop_ids(rows: list[dict], extra: list[list[int]], target: LanguageModel, e
 
 
 def _constraint(row: dict, bias: np.ndarray, least: int, most: int, target: LanguageModel) -> Constraint | None:
-    """The constraint of a row, which must have a match of ``least`` to ``most`` tokens."""
+    """The constraint of a row, or None.
+
+    Raises RequestError for a constraint without a match of ``least`` to ``most`` tokens.
+    """
     given = {name: row[name] for name in ("regex", "choices", "json_schema") if row[name] is not None}
     if not given:
         return None

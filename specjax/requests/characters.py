@@ -1,4 +1,4 @@
-"""Sets of characters, and how UTF-8 spells them."""
+"""Sets of characters and their spellings in UTF-8."""
 
 import re
 from functools import lru_cache
@@ -7,10 +7,10 @@ import numpy as np
 
 CODES = 0x110000
 SURROGATES = (0xD800, 0xDFFF)
-"""Code points that no text has: UTF-8 does not spell them."""
+"""The code points of surrogates. UTF-8 does not spell them, so no text has them."""
 
 Ranges = tuple[tuple[int, int], ...]
-"""A set of characters: ranges of code points, both ends included, in order."""
+"""A set of characters: ranges of code points in ascending order, both ends included."""
 
 
 @lru_cache(1)
@@ -20,7 +20,7 @@ def _every_character() -> str:
 
 @lru_cache(1024)
 def find_members(text: str, flags: int) -> Ranges:
-    """The characters that ``text``, a regular expression of one character, matches in ``re``."""
+    """The characters that the regular expression ``text``, for one character, matches in ``re``."""
     runs = re.finditer(f"(?:{text})+", _every_character(), flags)
     return tuple((run.start(), run.end() - 1) for run in runs)
 
@@ -33,13 +33,13 @@ def complement(ranges: Ranges) -> Ranges:
 
 
 def intersect(one: Ranges, other: Ranges) -> Ranges:
-    """The characters of both."""
+    """The characters that are in both sets."""
     pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
     return tuple(sorted((low, high) for low, high in pairs if low <= high))
 
 
 def partition(sets: list[Ranges]) -> tuple[np.ndarray, np.ndarray]:
-    """Groups characters that belong to the same of ``sets``.
+    """Groups characters: two characters of a group belong to the same of the ``sets``.
 
     Returns:
       label: int32 [CODES], the group of each code point; -1 for surrogates.
@@ -58,13 +58,18 @@ def partition(sets: list[Ranges]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Spelling:
-    """UTF-8 of characters in groups, as tables of what each byte leads to.
+    """The UTF-8 of grouped characters, as tables that are read byte by byte.
 
-    ``lead`` [256] says what the first byte leads to, and each row of ``levels[k]`` [., 64] what the
-    continuation byte leads to when k + 1 bytes are still missing. A row of ``levels[0]`` leads to
-    groups of characters, a row of ``levels[k]`` to rows of ``levels[k - 1]``; -1 where no character
-    goes on so. ``lead`` leads to a group (bytes below 128) or to a row of ``levels[missing - 1]``.
-    ``long`` lists the groups of characters of more than one byte.
+    An entry of -1 means that no character continues with this byte.
+
+    Attributes:
+      lead: [256], the entry of the first byte. Below 128 it is a group of characters. From 128 on
+        it is a row of ``levels[missing - 1]``.
+      missing: [256], the number of bytes that follow the first byte.
+      levels: three tables [rows, 64]. A row of ``levels[k]`` has an entry for each continuation
+        byte, when k + 1 bytes are missing. An entry of ``levels[0]`` is a group of characters. An
+        entry of ``levels[k]`` is a row of ``levels[k - 1]``.
+      long: the groups that hold characters of more than one byte.
     """
 
     def __init__(self, label: np.ndarray):
@@ -83,9 +88,9 @@ class Spelling:
 
 
 def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct rows of a table, and the number of each row among them.
+    """The distinct rows of a table, and for each row its number among them.
 
-    Random sums modulo 2^64 tell rows apart.
+    Weighted sums modulo 2^64 with random weights tell rows apart.
     """
     weights = np.random.default_rng(0).integers(1, 2**63, table.shape[1], np.uint64)
     _, first, number = np.unique((table + 1).astype(np.uint64) @ weights, return_index=True, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Conversations as prompts, by the tokenizer's chat template, and the token that ends a turn."""
+"""Turns conversations into prompts by the tokenizer's chat template, and finds its end of turn."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,20 @@ from ..errors import RequestError
 from .limits import check_limit
 
 _ANSWER, _QUESTION = "specjax-answer", "specjax-question"
-"""Texts of a conversation that shows where a template ends a turn."""
+"""The texts of a trial conversation, which shows how a template ends a turn."""
 
 
 def render_chat(tokenizer, messages: Sequence[Mapping], add_generation_prompt: bool = True) -> list[int]:
     """The token ids of a conversation in the tokenizer's chat template.
 
     Args:
+      tokenizer: the model's tokenizer.
       messages: turns such as {"role": "user", "content": "..."}.
-      add_generation_prompt: end with the beginning of the assistant's next turn.
+      add_generation_prompt: whether to end with the beginning of the assistant's next turn.
 
-    Raises RequestError for a tokenizer without a template, messages that are no conversation, a
-    last turn of the assistant that leaves nothing to answer, and with the template's own message
-    where it refuses the conversation.
+    Raises RequestError for a tokenizer without a template, for messages that are no conversation,
+    and for a conversation that ends with the assistant's turn, since it leaves nothing to answer.
+    Where the template refuses the conversation, the error has the template's own message.
     """
     check_messages(messages)
     if add_generation_prompt and messages[-1]["role"] == "assistant":
@@ -39,7 +40,7 @@ def render_chat(tokenizer, messages: Sequence[Mapping], add_generation_prompt: b
 
 
 def is_conversation(messages) -> bool:
-    """Whether this is one conversation, a list of turns, rather than a list of conversations."""
+    """Whether ``messages`` is one conversation, a list of turns, and not a list of them."""
     return not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
 
 
@@ -64,19 +65,17 @@ def check_messages(messages) -> None:
 
 @lru_cache(8)
 def end_of_turn_ids(tokenizer) -> tuple[int, ...]:
-    """The token that the chat template writes behind the assistant's answer, in a tuple.
+    """The token that the chat template writes after the assistant's answer, in a tuple.
 
-    The tuple is empty where it writes none. The token ends the model's turn as an end-of-text token
-    ends a text. It is one of the tokenizer's added tokens. The end-of-text tokens of the model's
-    configuration come on top.
+    The tuple is empty where the template writes none. The token is one of the tokenizer's added
+    tokens. It ends the model's turn, in addition to the model's end-of-text tokens.
     """
     question, answer = {"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}
     text = _render(tokenizer, [question, answer], False)
     after = text[text.rfind(_ANSWER) + len(_ANSWER) :] if _ANSWER in text else ""
     names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.content.strip()}
-    found = (
-        re.search("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)), after) if names else None
-    )
+    any_name = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    found = re.search(any_name, after) if names else None
     return (names[found[0]],) if found else ()
 
 

@@ -1,7 +1,7 @@
 """Constrained decoding: regular expressions, choices and JSON schemas as automata over tokens.
 
-Dead ends are removed, and each state knows how far the nearest and the farthest full match are, so
-that length limits never cut a match short.
+The automata have no dead ends. Each state knows the distance in tokens to the nearest and to the
+farthest full match, so a length limit never cuts a match short.
 """
 
 import dataclasses
@@ -24,20 +24,21 @@ from .token_table import TokenTable, add_class, stack_states, stack_tables, walk
 from .vocabulary import token_bytes
 
 ENDLESS = 2**30
-"""The value of ``longest`` where a match can go on for ever."""
+"""The value of ``longest`` in states where a match can grow without end."""
 
 
 @struct.dataclass
 class Automaton:
-    """The automata over tokens of a batch.
+    """The automata over tokens of a batch, in one table.
 
-    State 0 allows every token and stays. The states of different automata do not overlap.
+    State 0 allows every token and leads to itself. Different automata have different states.
 
-    Attributes: next: int32 [S, C], the state after a token of each class; -1 where a token is
-      refused. classes: int32 [V], the class of each token; tokens of one class behave alike in
-      every state. shortest: int32 [S], tokens that the shortest way to a full match still needs; 0
-      in final states. The end token is not counted. longest: int32 [S], tokens that can still
-      follow at most.
+    Attributes:
+      next: int32 [S, C], the state after a token of each class; -1 where a token is refused.
+      classes: int32 [V], the class of each token. Tokens of one class behave alike in every state.
+      shortest: int32 [S], the number of tokens on the shortest way to a full match; 0 in final
+        states. The end token does not count.
+      longest: int32 [S], the largest number of tokens that can still follow, or ``ENDLESS``.
     """
 
     next: jax.Array
@@ -48,10 +49,10 @@ class Automaton:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constraint:
-    """The automaton of one constraint on the host. It begins in state 0.
+    """The automaton of one constraint, on the host. It starts in state 0.
 
     Attributes:
-      name: the constraint in messages.
+      name: the name of the constraint in messages.
       table, shortest, longest: see ``Automaton``.
     """
 
@@ -73,9 +74,10 @@ def compile_constraint(
 ) -> Constraint:
     """The automaton of the texts that match ``regex``, ``choices`` or ``json_schema`` in full.
 
-    Texts have no ``banned`` tokens. End tokens are allowed exactly after a full match. Raises
-    RequestError for more than one of them, an expression that cannot be read or cannot match over
-    this vocabulary, and where a limit of ``limits`` is reached.
+    It allows the tokens ``eos_ids`` exactly after a full match, and never a token in ``banned``.
+
+    Raises RequestError for more than one of the three, for an expression that cannot be read or
+    cannot match over this vocabulary, and where a limit of ``limits`` is exceeded.
     """
     given = {
         name: value
@@ -127,13 +129,9 @@ def _compile(
 ) -> Constraint:
     pattern, name = _read(kind, value)
     moves, final = byte_automaton(pattern, name)
-    texts = list(token_bytes(tokenizer, vocab_size))
-    every = (
-        walk_tokens(moves, [None if token in eos_ids else text for token, text in enumerate(texts)], name)
-        if banned
-        else None
-    )
-    table = walk_tokens(moves, [None if t in eos_ids or t in banned else text for t, text in enumerate(texts)], name)
+    texts = [None if token in eos_ids else text for token, text in enumerate(token_bytes(tokenizer, vocab_size))]
+    every = walk_tokens(moves, texts, name) if banned else None
+    table = walk_tokens(moves, [None if token in banned else text for token, text in enumerate(texts)], name)
     shortest = _shortest(table.next, final[table.states])
     if shortest[0] < 0:
         if every is not None and _shortest(every.next, final[every.states])[0] >= 0:
@@ -159,7 +157,7 @@ def _drop_dead_ends(table: TokenTable, shortest: np.ndarray) -> tuple[TokenTable
 
 
 def _edges(following: np.ndarray) -> tuple[list[set[int]], list[set[int]]]:
-    """For each state the states before it and the states after it."""
+    """The states before each state, and the states after each state."""
     after = [set(row[row >= 0].tolist()) for row in map(np.unique, following)]
     before = [set() for _ in after]
     for state, states in enumerate(after):
@@ -169,7 +167,7 @@ def _edges(following: np.ndarray) -> tuple[list[set[int]], list[set[int]]]:
 
 
 def _shortest(following: np.ndarray, final: np.ndarray) -> np.ndarray:
-    """Int [S], tokens from each state to the nearest full match; -1 where there is none."""
+    """Int [S]: the number of tokens from each state to the nearest full match; -1 without one."""
     before, _ = _edges(following)
     distance, queue = np.where(final, 0, -1), deque(np.flatnonzero(final).tolist())
     while queue:
@@ -182,7 +180,10 @@ def _shortest(following: np.ndarray, final: np.ndarray) -> np.ndarray:
 
 
 def _longest(following: np.ndarray) -> np.ndarray:
-    """Int [S], tokens of the longest way on from each state; ``ENDLESS`` on and before circles."""
+    """Int [S]: the number of tokens on the longest way from each state, or ``ENDLESS``.
+
+    It is ``ENDLESS`` in the states of a cycle and in all states that lead to a cycle.
+    """
     before, after = _edges(following)
     left = [len(states) for states in after]
     longest, known = np.zeros(len(left), np.int64), np.array([n == 0 for n in left])
@@ -214,10 +215,10 @@ def check_lengths(constraint: Constraint, least: int, most: int) -> None:
 
 
 def combine_constraints(constraints: Sequence[Constraint | None]) -> tuple[Automaton | None, np.ndarray]:
-    """The automaton of all rows, and the state in which each row begins, int32 [B].
+    """The automaton of all rows, and the state in which each row starts, int32 [B].
 
-    The automaton is None where no row has a constraint. A row without a constraint begins in state
-    0.
+    The automaton is None where no row has a constraint. A row without a constraint starts in
+    state 0.
     """
     distinct = list(dict.fromkeys(c for c in constraints if c is not None))
     if not distinct:

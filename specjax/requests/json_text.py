@@ -1,4 +1,7 @@
-"""Patterns of JSON texts. Spaces are at most one, and strings have no escapes by code point."""
+"""Patterns of JSON texts.
+
+The texts have at most one space between two symbols. Their strings have no escapes by code point.
+"""
 
 import json
 
@@ -6,7 +9,7 @@ from .characters import Ranges, complement, intersect
 from .pattern import Character, Either, Pattern, Repeat, Sequence, literal, map_characters, optional, read_regex
 
 _PLAIN: Ranges = complement(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x9F)))
-"""Characters that stand for themselves in a string, without control characters from 0x7F on."""
+"""Characters that stand for themselves in a string. Control characters are left out."""
 
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
@@ -23,11 +26,11 @@ FORMATS = {
     "email": rf"[a-z0-9_+-]+(?:\.[a-z0-9_+-]+)*@{_NAME}(?:\.{_NAME})+",
     "uri": rf"https?://{_NAME}(?:\.{_NAME})*(?::[0-9]{{1,4}})?(?:/[A-Za-z0-9._~-]*)*(?:\?[A-Za-z0-9._~=&-]*)?",
 }
-"""Regular expressions for formats. Each matches some of its texts: no date is 29 February."""
+"""Regular expressions for formats. They leave out some valid texts: no date is 29 February."""
 
 
 def _in_string(character: Character) -> Pattern:
-    """How a string spells a set of characters; control characters need a short escape."""
+    """The spelling of a set of characters in a string, with short escapes."""
     has = lambda c: any(low <= ord(c) <= high for low, high in character.ranges)
     escaped = [literal("\\" + letter) for c, letter in _ESCAPES.items() if has(c)]
     plain = intersect(character.ranges, _PLAIN)
@@ -56,7 +59,7 @@ EMPTY_OBJECT = Sequence((literal("{"), _SPACE, literal("}")))
 
 
 def constant(value) -> Pattern:
-    """One value. Raises TypeError or ValueError where JSON cannot spell it."""
+    """The JSON text of one value. Raises TypeError or ValueError where JSON cannot spell it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text.encode()  # fails for half of a surrogate pair
     return literal(text)
@@ -92,10 +95,10 @@ def object_of(value: Pattern, least: int = 0, most: int | None = None) -> Patter
 
 
 def object_in_order(members: list[tuple[str, Pattern, bool]]) -> Pattern:
-    """An object with these members in order.
+    """An object with these members in this order.
 
-    A member is a name, the pattern of its value, and whether it is required. Raises ValueError for
-    a name that JSON cannot spell.
+    A member consists of a name, the pattern of its value, and whether it is required. Raises
+    ValueError for a name that JSON cannot spell.
     """
     comma = Sequence((_SPACE, _COMMA))
     parts = [Sequence((_SPACE, constant(name), _SPACE, literal(":"), _SPACE, value)) for name, value, _ in members]
@@ -105,7 +108,7 @@ def object_in_order(members: list[tuple[str, Pattern, bool]]) -> Pattern:
         Sequence((comma, part)) if i in set(needed) else optional(Sequence((comma, part)))
         for i, part in enumerate(parts)
     ]
-    if needed:  # commas stand behind the members before the first required one, and before the members after it
+    if needed:  # A comma follows each member before the first required one, and precedes each one after it.
         inside = Sequence((*before[: needed[0]], parts[needed[0]], *after[needed[0] + 1 :]))
     else:
         inside = optional(Either(tuple(Sequence((part, *after[i + 1 :])) for i, part in enumerate(parts))))
@@ -113,6 +116,6 @@ def object_in_order(members: list[tuple[str, Pattern, bool]]) -> Pattern:
 
 
 def _separate(part: Pattern, comma: Pattern, least: int, most: int | None) -> Pattern:
-    """``part``, ``least`` to ``most`` times, with ``comma`` between."""
+    """``least`` to ``most`` times ``part``, separated by ``comma``."""
     more = Repeat(Sequence((comma, part)), max(least - 1, 0), None if most is None else most - 1)
     return Sequence((part, more)) if least else optional(Sequence((part, more)))

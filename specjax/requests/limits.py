@@ -1,6 +1,6 @@
-"""Bounds on the work that one request may ask for. Errors name the bound and its value.
+"""Limits on the work that one request may ask for. An error names the limit and its value.
 
-The bounds on trees, ``MOST_TREE_NODES`` and ``LARGEST_TREE_FILE``, stand in ``tree``.
+The limits on trees, ``MOST_TREE_NODES`` and ``LARGEST_TREE_FILE``, are in ``tree``.
 """
 
 from ..errors import RequestError
@@ -27,10 +27,10 @@ MOST_CHOICES = 10_000
 """Texts of the option ``choices``."""
 
 LONGEST_PATTERN = 100_000
-"""Characters of a regular expression, of a JSON schema as text, and of all ``choices`` together."""
+"""Characters of a regular expression, of a JSON schema as text, or of all ``choices`` together."""
 
 MOST_SCHEMA_DEPTH = 64
-"""Levels of a JSON schema within itself, counted in braces and brackets."""
+"""Levels of a JSON schema, counted in nested braces and brackets."""
 
 MOST_SCHEMA_PARTS = 20_000
 """Parts of a JSON schema after its references are written out."""
@@ -39,30 +39,32 @@ MOST_PROPERTIES = 1000
 """Properties of one object in a JSON schema."""
 
 MOST_PIECES = 200_000
-"""Characters, alternatives and loops of an expression after counted repetitions are written out."""
+"""Nodes of an expression (characters, alternatives, loops) with repetitions written out."""
 
 MOST_STATES = 2**16
 """States of the automaton of one expression."""
 
 MOST_STEPS = 2**23
-"""Steps that may be spent on making an expression's automaton deterministic: some ten seconds."""
+"""Steps that make an expression's automaton deterministic: about ten seconds."""
 
 MOST_TOKEN_STEPS = 2**28
-"""States of one automaton times tokens that it tells apart by their bytes."""
+"""States of one automaton times the tokens that it tells apart by their bytes."""
 
 MOST_CONSTRAINTS = 256
 """Different constraints of one batch, and different sets of stop strings."""
 
 MOST_CELLS = 2**25
-"""Cells, states times classes of tokens, of the table that a batch's automata share: 128 MiB."""
+"""Cells (states times classes of tokens) of the table of a batch's automata: 128 MiB."""
 
 
 def check_limit(count: int, limit: str, what: str, mend: str) -> None:
-    """Raises RequestError where ``count`` is above the constant of this module called ``limit``.
+    """Raises RequestError where ``count`` is above a limit.
 
     Args:
-      what: begins the message, such as "regex '(a|b)*'".
-      mend: ends it, such as "shorten it".
+      count: the number to check.
+      limit: the name of a constant of this module.
+      what: the beginning of the message, such as "regex '(a|b)*': its length".
+      mend: the end of the message, such as "shorten it".
     """
     most = globals()[limit]
     if count > most:

@@ -1,4 +1,4 @@
-"""The options of a request as users give them, and their values for each prompt."""
+"""The options of a request, as users give them, and their values for each prompt."""
 
 import dataclasses
 import difflib
@@ -14,38 +14,40 @@ from .limits import MOST_SAMPLES
 from .other_libraries import rename_options
 
 MOST_LOGPROBS = 20
-"""The most likeliest tokens that ``logprobs`` may ask for."""
+"""The largest value of ``logprobs``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The options of a call.
 
-    Each is one value for all prompts or a list with one for each, except ``n``. None of them
-    compiles anew, except that the first call with ``logprobs``, with stop strings or with a
-    constraint compiles the program that has them.
+    An option is one value for all prompts, or a list with one value for each prompt. ``n`` is
+    always one number. New values need no new compilation, with one exception: the first call with
+    ``logprobs``, with stop strings or with a constraint compiles a program for it.
 
     Attributes:
-      max_new_tokens: new tokens at most.
-      min_new_tokens: until then no token may end the text.
+      max_new_tokens: the largest number of new tokens.
+      min_new_tokens: no token may end the text before this number of new tokens.
       temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: see
         ``sampling.SamplingParams``.
       logit_bias: {token id: number added to its logit}.
-      allowed_tokens, suppressed_tokens: token ids. All others, or these, become impossible.
-      seed: whole number from 0 to 2^32 - 1. A prompt's output depends on its own options and seed
-        alone, so a list of equal prompts with one seed gives equal texts; use ``n`` for several
-        samples of a prompt.
-      n: samples of each prompt, 1 to ``limits.MOST_SAMPLES``, one number for all prompts. See
-        ``samples`` for their keys.
-      ignore_eos: go on past end-of-text tokens.
-      stop: a string or strings that end the text, which then ends before them.
+      allowed_tokens: token ids. All other tokens become impossible.
+      suppressed_tokens: token ids. These tokens become impossible.
+      seed: a whole number from 0 to 2^32 - 1. A prompt's output depends only on its own options and
+        seed, so equal prompts with one seed give equal texts. Use ``n`` for several samples of a
+        prompt.
+      n: the number of samples of each prompt, 1 to ``limits.MOST_SAMPLES``. See ``samples`` for
+        their keys.
+      ignore_eos: continue past end-of-text tokens.
+      stop: a string or strings that end the text. The text ends before the string.
       stop_token_ids: further tokens that end the text.
-      logprobs: record the log-probability of each new token under the model alone, and of so many
-        likeliest ones (0 to 20).
-      regex: the text must match this regular expression, in the syntax of Python's ``re``, in full.
+      logprobs: a number from 0 to 20. The result records the log-probability under the model of
+        each new token, and of this many likeliest tokens at its place.
+      regex: the text must match this regular expression in full. The syntax is that of Python's
+        ``re``.
       choices: the text must be one of these strings.
-      json_schema: the text must be JSON for this schema, a dict or JSON text; see ``schema`` for
-        what is supported.
+      json_schema: the text must be JSON for this schema, a dict or JSON text. ``schema`` refuses
+        keywords that are not supported.
     """
 
     max_new_tokens: Any = 128
@@ -72,9 +74,9 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping) -> "Options":
-        """From keyword arguments, other libraries' names included.
+        """Makes options from keyword arguments, which may have other libraries' names.
 
-        Raises RequestError for one that does not exist.
+        Raises RequestError for an unknown name.
         """
         known, given = [field.name for field in dataclasses.fields(cls)], rename_options(given)
         for name in given:
@@ -91,7 +93,7 @@ class Options:
         return whole("n", self.n, most=MOST_SAMPLES)
 
     def rows(self, batch: int) -> list[dict]:
-        """For each of ``batch`` prompts, the options that are no numbers of the pipeline, by name.
+        """The options in ``_KINDS`` by name, for each of ``batch`` prompts.
 
         Raises RequestError for values of another kind.
         """
@@ -100,9 +102,9 @@ class Options:
 
 
 def read_numbers(options: Options, batch: int) -> SamplingParams:
-    """The options that are numbers of the pipeline, for ``batch`` prompts.
+    """The options that are fields of ``SamplingParams``, for ``batch`` prompts.
 
-    Raises RequestError for one out of range.
+    Raises RequestError for a number that is out of range.
     """
     names = {f.name for f in dataclasses.fields(SamplingParams)} & {f.name for f in dataclasses.fields(Options)}
     return sampling_params(batch, **{name: getattr(options, name) for name in names})
@@ -132,11 +134,11 @@ _KINDS = {
     "choices": (_is_list_of(_is_text), "a list of strings"),
     "json_schema": (lambda value: isinstance(value, str | Mapping), "a dict or JSON text"),
 }
-"""For each option: whether a value is that of one prompt, and how messages call such a value."""
+"""A test for each option whether a value is that of one prompt, and the value's name in messages."""
 
 
 def _per_prompt(name: str, value, batch: int) -> list:
-    """The values of an option for each prompt; None where it is not given."""
+    """The value of an option for each prompt; None where the option is not given."""
     is_one, wanted = _KINDS[name]
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if name == "stop" and isinstance(value, str):
@@ -168,8 +170,8 @@ def read_tokens(name: str, ids, vocab_size: int) -> np.ndarray:
 def read_bias(row: dict, vocab_size: int) -> np.ndarray:
     """Float32 [V]: the logit bias of one prompt, minus infinity for impossible tokens.
 
-    Raises RequestError for tokens outside the vocabulary, numbers that are NaN or infinite, and
-    where no token is left.
+    Raises RequestError for tokens outside the vocabulary, for values that are NaN or plus infinity,
+    and where no token is left.
     """
     bias = np.zeros(vocab_size, np.float32)
     given = {_bias_token(id): value for id, value in (row["logit_bias"] or {}).items()}
@@ -200,7 +202,7 @@ _LARGEST_BIAS = float(np.finfo(np.float32).max)
 
 
 def _bias_token(id) -> int:
-    """A token id that may be written as text, as in JSON."""
+    """A token id, which may be given as text because the keys of JSON objects are text."""
     if isinstance(id, str) and id.strip().isdecimal() and len(id) < 20:
         return int(id)
     if not _is_whole(id):

@@ -1,4 +1,4 @@
-"""The names that transformers, vLLM and OpenAI have for the arguments of specjax."""
+"""Translates the names of arguments in transformers, vLLM and OpenAI to those of specjax."""
 
 from collections.abc import Mapping
 
@@ -6,16 +6,16 @@ from ..checks import shorten
 from ..errors import RequestError
 
 _RENAMED = {"num_return_sequences": "n", "max_tokens": "max_new_tokens"}
-"""Options of transformers and vLLM by their names there, and their names here."""
+"""Options by their names in transformers and vLLM, with their names in specjax."""
 
 
 def from_other_libraries(
     setting: dict, assistant_model=None, prompt_lookup_num_tokens=None, speculative_config: Mapping | None = None
 ) -> dict:
-    """The arguments of a Generator, ``setting``, with those of transformers and vLLM among them.
+    """The arguments of a Generator: ``setting``, and the arguments of transformers and vLLM.
 
-    Raises RequestError where the method is named twice and for a field of ``speculative_config``
-    that does not exist.
+    Raises RequestError where the method is named twice, and for an unknown field of
+    ``speculative_config``.
     """
     given = [x is not None for x in (assistant_model, prompt_lookup_num_tokens, speculative_config)]
     if sum(given) > 1 or any(given) and (setting.get("method") or setting.get("draft") is not None):
@@ -38,9 +38,9 @@ def from_other_libraries(
 
 
 def rename_options(given: Mapping) -> dict:
-    """Options of a request under the names of ``options.Options``.
+    """The options of a request under the names of ``options.Options``.
 
-    Raises RequestError where one is given under two names.
+    Raises RequestError where an option is given under two names.
     """
     renamed = {}
     for name, value in given.items():
@@ -48,9 +48,8 @@ def rename_options(given: Mapping) -> dict:
             name, value = "json_schema", _read_response_format(value)
         name = _RENAMED.get(name, name)
         if name in renamed:
-            others = [
-                other for other in given if other == name or _RENAMED.get(other) == name or other == "response_format"
-            ]
+            same = lambda other: name in (other, _RENAMED.get(other)) or other == "response_format"
+            others = [other for other in given if same(other)]
             raise RequestError(f"{' and '.join(others)} are names of one option; give one of them")
         renamed[name] = value
     return renamed

@@ -1,6 +1,6 @@
 """Patterns: expressions over characters, as trees of four kinds of nodes.
 
-Regular expressions, choices and JSON schemas all become such a tree; ``automaton`` compiles it.
+Regular expressions, choices and JSON schemas become such trees. ``automaton`` compiles a tree.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from .limits import check_limit
 
 @dataclasses.dataclass(frozen=True)
 class Character:
-    """One character of a set."""
+    """Any one character of a set."""
 
     ranges: Ranges
 
@@ -32,7 +32,7 @@ class Sequence:
 
 @dataclasses.dataclass(frozen=True)
 class Either:
-    """One of several alternatives; none matches where there are none."""
+    """One of several alternatives. Without alternatives it matches no text."""
 
     parts: tuple = ()
 
@@ -68,16 +68,16 @@ def map_characters(pattern: Pattern, change: Callable[[Character], Pattern]) -> 
 
 
 def read_regex(regex: str, name: str) -> Pattern:
-    """The tree of a regular expression in the syntax of Python's ``re``; it matches a text in full.
+    """The tree of a regular expression in the syntax of Python's ``re``, for full matches.
 
-    ``^`` and ``$`` are allowed where a full match begins and ends. Raises RequestError, with
-    ``name`` first, for an expression that cannot be read, is too long, or uses look-around, back
-    references or other parts that no automaton has.
+    ``^`` may stand at the beginning and ``$`` at the end. Raises RequestError, which begins with
+    ``name``, for an expression that cannot be read, is too long, or uses look-around, back
+    references or other parts that an automaton cannot express.
     """
     check_limit(len(regex), "LONGEST_PATTERN", f"{name}: its length of {len(regex):,} characters", "shorten it")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sets that a later Python may read otherwise
+            warnings.simplefilter("ignore")  # Python warns of sets whose meaning may change.
             tree = _parser.parse(regex)
         return _Reader(name).read(tree, tree.state.flags, True, True)
     except (re.error, OverflowError, ValueError) as error:
@@ -90,12 +90,18 @@ def read_regex(regex: str, name: str) -> Pattern:
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads the tree of Python's own parser: an expression means what it means in ``re``."""
+    """Reads the tree of Python's own parser, so that an expression has the meaning of ``re``."""
 
     name: str
 
     def read(self, items, flags: int, starts: bool, ends: bool) -> Sequence:
-        """``starts`` and ``ends`` say whether these items begin and end the whole expression."""
+        """The pattern of some items of the tree.
+
+        Args:
+          items: the nodes of Python's parser.
+          flags: the flags of ``re`` that hold for them.
+          starts, ends: whether the items begin and end the whole expression.
+        """
         items = list(items)
         while starts and items and items[0] in ((op.AT, op.AT_BEGINNING), (op.AT, op.AT_BEGINNING_STRING)):
             items = items[1:]
@@ -166,5 +172,5 @@ def _spell(items) -> str:
 
 
 def name_regex(regex: str) -> str:
-    """How messages call a regular expression."""
+    """The name of a regular expression in messages."""
     return f"regex {shorten(regex)}"

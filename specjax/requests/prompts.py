@@ -1,4 +1,4 @@
-"""Prompts as users give them, strings or token ids, and the token ids that the model reads."""
+"""Turns prompts as users give them, strings or token ids, into token ids."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,9 +11,9 @@ from .limits import check_limit
 
 
 def is_single(prompts) -> bool:
-    """Whether this is one prompt, a string or token ids, and not a list of prompts.
+    """Whether ``prompts`` is one prompt, a string or token ids, and not a list of prompts.
 
-    Raises RequestError where it is neither.
+    Raises RequestError where it is neither a prompt nor a list.
     """
     if isinstance(prompts, str):
         return True
@@ -32,10 +32,10 @@ def is_single(prompts) -> bool:
 
 
 def encode_prompts(prompts, tokenizer, config: ModelConfig) -> list[list[int]]:
-    """The token ids of each prompt, of one or of a list.
+    """The token ids of each prompt. ``prompts`` is one prompt or a list of prompts.
 
-    Raises RequestError for a prompt that is empty, longer than the model's context, or neither a
-    string nor whole numbers of the vocabulary.
+    Raises RequestError for a prompt that is empty, that is longer than the model's context, or that
+    is neither a string nor a list of token ids of the vocabulary.
     """
     prompts = [prompts] if is_single(prompts) else prompts
     if not len(prompts):
@@ -69,7 +69,7 @@ def _encode_text(text: str, name: str, tokenizer) -> list[int]:
 
 
 def _read_ids(prompt, name: str) -> list[int]:
-    """The token ids of a prompt that is no string, as Python's numbers."""
+    """The token ids of a prompt that is not a string, as Python ints."""
     if getattr(prompt, "ndim", 1) != 1 or not isinstance(prompt, Sequence) and not hasattr(prompt, "ndim"):
         raise RequestError(f"{name} must be a string or a list of token ids, not {shorten(prompt)}")
     if isinstance(prompt, bytes | bytearray):
@@ -82,5 +82,5 @@ def _read_ids(prompt, name: str) -> list[int]:
 
 
 def _is_number(x) -> bool:
-    """Whether this is a number, such as a token id, and not a prompt."""
+    """Whether ``x`` is a number, such as a token id, and not a prompt."""
     return isinstance(x, int | float | np.number | np.bool_) or getattr(x, "ndim", None) == 0

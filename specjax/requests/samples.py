@@ -1,7 +1,6 @@
-"""Several samples of one prompt: the random keys of each, and arrays with a row for each.
+"""Several samples of one prompt: a random key and a row of the arrays for each sample.
 
-Rows stand in the order of the prompts, and the samples of a prompt stand together: row b * n + i is
-sample i of prompt b.
+Row b * n + i is sample i of prompt b.
 """
 
 import jax
@@ -11,15 +10,15 @@ import numpy as np
 from ..sampling import random_keys
 
 _SAMPLES = 2**32 - 1
-"""Folded into the keys of samples. Decoding folds smaller numbers into a request's key."""
+"""This number is folded into the keys of samples. Decoding folds smaller numbers into a key."""
 
 
 def make_keys(seeds: np.ndarray, n: int = 1) -> jax.Array:
     """The typed keys [B * n] of the samples of prompts with ``seeds`` [B].
 
-    Seeds are whole numbers from 0 to 2^32 - 1. Sample 0 has the key of its prompt's seed, so that
-    ``n`` does not change it. Sample i has the key ``fold_in(fold_in(key, 2^32 - 1), i)``: 64 bits,
-    which equal those of another sample or seed with probability 2^-64.
+    Seeds are whole numbers from 0 to 2^32 - 1. Sample 0 has the key of its prompt's seed, so it does
+    not depend on ``n``. Sample i > 0 has the key ``fold_in(fold_in(key, 2^32 - 1), i)``. Two keys
+    have the same 64 bits with probability 2^-64.
     """
     keys = repeat_rows(random_keys(seeds, len(seeds)), n)
     if n == 1:
@@ -31,6 +30,6 @@ def make_keys(seeds: np.ndarray, n: int = 1) -> jax.Array:
 
 
 def repeat_rows(values, n: int):
-    """A pytree of arrays [B, ...] with each row ``n`` times: [B * n, ...]."""
+    """Repeats each row of the arrays [B, ...] of a pytree ``n`` times: [B * n, ...]."""
     repeat = lambda x: (np if isinstance(x, np.ndarray) else jnp).repeat(x, n, axis=0)
     return values if n == 1 else jax.tree.map(repeat, values)

@@ -1,9 +1,9 @@
-"""JSON schemas to patterns of the JSON texts that they allow.
+"""Turns a JSON schema into a pattern of JSON texts.
 
-Every text of the pattern is valid for its schema. The pattern lacks some valid texts: objects have
-their properties in the order of the schema, a string matches its ``pattern`` in full, and values
-without a schema nest two levels deep; see also ``json_text``. A keyword that the pattern would not
-keep is refused by its path.
+Every text of the pattern is valid for the schema. The pattern leaves out some valid texts: objects
+have their properties in the order of the schema, a string matches its ``pattern`` in full, and
+values without a schema have at most two nested levels. See also ``json_text``. A keyword that the
+pattern cannot enforce is refused; the error names its path.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from .limits import check_limit
 from .pattern import Either, Pattern, read_regex
 
 RECURSIONS = 3
-"""How often a schema may contain itself through $ref."""
+"""The number of times that a schema may contain itself through $ref."""
 
 _NOTES = {
     "title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly",
@@ -36,14 +36,14 @@ _EXCLUSIVE = [
     ("properties", "minProperties"), ("properties", "maxProperties"), ("pattern", "minLength"),
     ("pattern", "maxLength"), ("pattern", "format"), ("format", "minLength"), ("format", "maxLength"),
 ]  # fmt: skip
-"""Pairs of which the pattern could keep only one."""
+"""Pairs of keywords of which the pattern can enforce only one."""
 
 
 def read_schema(schema: Mapping | str) -> Pattern:
     """The pattern of JSON texts for ``schema``, a mapping or JSON text.
 
-    Raises RequestError, with the path of the fault, for a schema that is no schema, that no JSON
-    satisfies, or that has a keyword which is not supported.
+    Raises RequestError, which names the path of the fault, for an invalid schema, for a schema that
+    no JSON satisfies, and for a keyword that is not supported.
     """
     if isinstance(schema, str):
         check_limit(
@@ -67,11 +67,8 @@ def _check_depth(schema) -> None:
         check_limit(depth, "MOST_SCHEMA_DEPTH", f"json_schema: its depth of {depth} levels", "use fewer levels")
         parts += len(level)
         check_limit(parts, "LONGEST_PATTERN", "json_schema: the number of its values", "use fewer")
-        held = [
-            part.values() if isinstance(part, Mapping) else part
-            for part in level
-            if isinstance(part, Mapping | list | tuple)
-        ]
+        nested = [part for part in level if isinstance(part, Mapping | list | tuple)]
+        held = [part.values() if isinstance(part, Mapping) else part for part in nested]
         level, depth = [inner for values in held for inner in values], depth + 1
 
 
@@ -91,13 +88,13 @@ def _check_schema(schema) -> None:
 
 
 class _Reader:
-    """Reads the parts of one schema. None stands for a part that no JSON text satisfies."""
+    """Reads the parts of one schema. The pattern of a part that no JSON satisfies is None."""
 
     def __init__(self, schema: Mapping):
         self.schema, self.known, self.parts = schema, {}, 0
 
     def read(self, schema, path: str, within: dict[str, int]) -> Pattern | None:
-        """The pattern of one part; ``within`` counts the references that lead to it."""
+        """The pattern of one part. ``within`` counts each reference on the way to the part."""
         kinds, alone = _check_keywords(schema, path)
         self.parts += 1
         check_limit(
@@ -217,7 +214,7 @@ _ANYTHING = json_text.anything(2)
 
 
 def _spell(write, value, path: str) -> Pattern:
-    """``write(value)``. Raises RequestError where JSON cannot spell it."""
+    """Returns ``write(value)``. Raises RequestError where JSON cannot spell the value."""
     try:
         return write(value)
     except (TypeError, ValueError):
@@ -244,7 +241,7 @@ def _step(name: str) -> str:
 
 
 def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
-    """The types of one part, and the keyword among ``_ALONE`` that it has.
+    """The types of one part, and its keyword among ``_ALONE``, if it has one.
 
     Raises RequestError for keywords that are not supported.
     """
@@ -260,17 +257,14 @@ def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
             )
     alone = next((name for name in _ALONE if name in given), None)
     known = {alone} if alone else _OF_TYPE[kinds[0]] if len(kinds) == 1 else set()
+    if alone:
+        beside = f" beside {alone}"
+    elif len(kinds) > 1:
+        beside = " beside several types"
+    else:
+        beside = f" for type {kinds[0]}" if kinds else ""
     for name in given:
         if name not in known | {"type"}:
-            beside = (
-                f" beside {alone}"
-                if alone
-                else " beside several types"
-                if len(kinds) > 1
-                else f" for type {kinds[0]}"
-                if kinds
-                else ""
-            )
             raise RequestError(f"json_schema: {path}{_step(name)} is not supported{beside}; leave it out")
     if not kinds and not alone:
         raise RequestError(f"json_schema: {path} has no type; give one, or enum, const, anyOf or $ref")

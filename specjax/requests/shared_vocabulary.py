@@ -12,15 +12,12 @@ from .vocabulary import token_bytes
 
 
 def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Translated:
-    """The draft's model for the target's tokens.
+    """The draft's model over the target's tokens; the model itself where vocabularies are equal.
 
-    Without a difference between the vocabularies it is the model itself. Raises RequestError where
-    the vocabularies share no token that has text.
+    Raises RequestError where the vocabularies share no token that has text.
     """
-    if (
-        draft.config.vocab_size == target.config.vocab_size
-        and draft.tokenizer.get_vocab() == target.tokenizer.get_vocab()
-    ):
+    same_size = draft.config.vocab_size == target.config.vocab_size
+    if same_size and draft.tokenizer.get_vocab() == target.tokenizer.get_vocab():
         return draft.model
     own, shared = shared_tokens(target.tokenizer, target.config.vocab_size, draft.tokenizer, draft.config.vocab_size)
     text = np.array([piece is not None for piece in token_bytes(target.tokenizer, target.config.vocab_size)])
@@ -36,11 +33,13 @@ def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Tr
 def shared_tokens(target, target_size: int, draft, draft_size: int) -> tuple[np.ndarray, np.ndarray]:
     """``own`` and ``shared`` of ``Translated``, for two tokenizers and their vocabularies' sizes.
 
-    Two tokens are the same if they stand for the same bytes, however their vocabularies spell them.
-    Special tokens are the same if they are spelled alike, or if both begin or both end the text.
-    For a token that the draft lacks, the draft reads the longest end of the token's text that is a
-    token of its own, because the newest characters say most about the next; without such a token it
-    reads its unknown token.
+    Two tokens are the same if they stand for the same bytes, even if their vocabularies spell them
+    differently. Two special tokens are the same if they have the same spelling, or if both begin or
+    both end a text.
+
+    In place of a token that the draft lacks, the draft reads one of its own tokens: that for the
+    longest end of the token's text, because the newest characters say most about the next token.
+    Without such a token it reads its unknown token.
     """
     theirs, ours = _meanings(target, target_size), _meanings(draft, draft_size)
     own, shared = np.full(target_size, draft.unk_token_id or 0, np.int32), np.zeros(target_size, bool)
@@ -55,10 +54,10 @@ def shared_tokens(target, target_size: int, draft, draft_size: int) -> tuple[np.
 
 
 def _meanings(tokenizer, size: int) -> dict[bytes | str, int]:
-    """The bytes that tokens stand for, or the names of special tokens, with the id of each.
+    """Maps the bytes of tokens, and the names of special tokens, to token ids.
 
-    Of several tokens with the same bytes it is the lowest id, but a letter goes before a
-    SentencePiece byte such as <0x41>.
+    Of several tokens with the same bytes the lowest id counts. A letter goes before a SentencePiece
+    byte such as <0x41>.
     """
     text, found = token_bytes(tokenizer, size), {}
     vocabulary = sorted(
@@ -66,7 +65,7 @@ def _meanings(tokenizer, size: int) -> dict[bytes | str, int]:
     )
     for _, id, token in vocabulary:
         found.setdefault(token if text[id] is None else text[id], id)
-    for role in ("bos_token_id", "eos_token_id"):  # after the spellings, which go first
+    for role in ("bos_token_id", "eos_token_id"):  # The spellings come first in the dict and go before roles.
         id = getattr(tokenizer, role)
         if id is not None and id < size:
             found[role] = id

@@ -1,4 +1,4 @@
-"""Stop strings as an automaton: its states are the parts of strings that the text ends with."""
+"""Stop strings as an automaton. Its state is the part of a stop string that ends the text."""
 
 import dataclasses
 from collections import deque
@@ -16,12 +16,12 @@ from .vocabulary import token_bytes
 
 @struct.dataclass
 class StopAutomaton:
-    """Stop strings of a batch. State 0 matches nothing and stays.
+    """The stop strings of a batch. State 0 matches nothing and leads to itself.
 
     Attributes:
       next: int32 [S, C], the state after a token of each class.
       classes: int32 [V], the class of each token.
-      accept: bool [S], whether a stop string is complete; such a state stays.
+      accept: bool [S], whether a stop string is complete. Such a state leads to itself.
     """
 
     next: jax.Array
@@ -31,17 +31,17 @@ class StopAutomaton:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stops:
-    """The automaton of one row on the host, in state 0 at the beginning."""
+    """The automaton of one row, on the host. It starts in state 0."""
 
     table: TokenTable
     accept: np.ndarray
 
 
 def compile_stops(tokenizer, vocab_size: int, strings: Sequence[str]) -> Stops:
-    """The automaton of texts in which one of ``strings`` occurs, wherever tokens begin and end.
+    """The automaton of the texts that contain one of ``strings``, across the bounds of tokens too.
 
-    Special tokens have no text. Raises RequestError for an empty string and for more strings than
-    ``limits`` allows.
+    Special tokens have no text. Raises RequestError for an empty string, and for more or longer
+    strings than ``limits`` allows.
     """
     if not all(strings):
         raise RequestError("a stop string is empty; leave it out")
@@ -59,10 +59,10 @@ def compile_stops(tokenizer, vocab_size: int, strings: Sequence[str]) -> Stops:
 
 
 def combine_stops(rows: Sequence[Stops | None]) -> tuple[StopAutomaton | None, np.ndarray]:
-    """The automaton of all rows, and the state in which each row begins, int32 [B].
+    """The automaton of all rows, and the state in which each row starts, int32 [B].
 
-    The automaton is None where no row has stop strings. A row without stop strings begins in state
-    0.
+    The automaton is None where no row has stop strings. A row without stop strings starts in
+    state 0.
     """
     distinct = list(dict.fromkeys(row for row in rows if row is not None))
     if not distinct:
@@ -75,7 +75,7 @@ def combine_stops(rows: Sequence[Stops | None]) -> tuple[StopAutomaton | None, n
 
 
 def _aho_corasick(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The moves [S, 256] and the states that hold a complete string (Aho and Corasick 1975)."""
+    """The moves [S, 256], and whether a state holds a complete string (Aho and Corasick 1975)."""
     children: list[dict[int, int]] = [{}]
     accept = [False]
     for string in strings:
@@ -101,5 +101,5 @@ def _aho_corasick(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
             moves[state, byte] = child
             queue.append(child)
     accept = np.array(accept)
-    moves[accept] = np.flatnonzero(accept)[:, None]  # what follows does not undo a complete string
+    moves[accept] = np.flatnonzero(accept)[:, None]  # A complete string stays complete.
     return moves, accept

@@ -1,4 +1,4 @@
-"""From automata over bytes to tables over tokens, which the device walks one token at a time."""
+"""Turns automata over bytes into tables over tokens. The device moves one token at a time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,19 +9,22 @@ from .characters import distinct_rows
 from .limits import MOST_CELLS, check_limit
 
 _SMALLEST, _STEP = (1024, 256), 4
-"""The smallest numbers of states and classes, and the ratio of sizes. Each size compiles anew."""
+"""The smallest numbers of states and of classes, and the ratio of one size to the next.
+
+Each size of a table needs a program of its own.
+"""
 
 _PIECE = 2**21
-"""Pairs of a state and a token that are walked at once."""
+"""The number of pairs of a state and a token that ``_walk`` handles at once."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenTable:
-    """An automaton over tokens. It begins in state 0.
+    """An automaton over tokens. It starts in state 0.
 
     Attributes:
-      states: int [S], the state of the byte automaton that each state is.
-      next: int32 [S, C], the state after a token of each class; -1 where no match goes on so.
+      states: int [S], for each state the state of the automaton over bytes.
+      next: int32 [S, C], the state after a token of each class; -1 where no match continues so.
       classes: int [V], the class of each token. Tokens of one class behave alike in every state.
     """
 
@@ -31,10 +34,11 @@ class TokenTable:
 
 
 def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> TokenTable:
-    """The table of a byte automaton, ``moves`` [S, 256], for tokens with these ``texts``.
+    """The table of the automaton over bytes ``moves`` [S, 256], for tokens with these ``texts``.
 
-    Tokens without text are refused. The table holds the states that whole tokens reach from state
-    0. Raises RequestError where a limit of ``limits`` is reached.
+    A token without text is refused in every state. The table holds only states that whole tokens
+    reach from state 0. Raises RequestError, which begins with ``name``, where a limit of ``limits``
+    is exceeded.
     """
     kinds, kind_of = _group(moves, texts)
     lengths = np.array([len(kind) for kind in kinds], np.int64)
@@ -43,7 +47,7 @@ def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> 
         row[: len(kind)] = np.frombuffer(kind, np.uint8)
 
     weights = np.random.default_rng(0).integers(1, 2**63, len(moves), np.uint64)
-    sums = np.zeros(len(kinds), np.uint64)  # of different tokens they are equal with probability 2^-64
+    sums = np.zeros(len(kinds), np.uint64)  # The sums of different classes are equal with probability 2^-64.
     order, number = [0], np.full(len(moves), -1)
     number[0], done = 0, 0
     while done < len(order):
@@ -52,7 +56,7 @@ def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> 
         check_limit(steps, "MOST_TOKEN_STEPS", f"{name}: its states times the vocabulary", "simplify it")
         after = _walk(moves, states, letters, lengths)
         sums += weights[states] @ (after + 1).astype(np.uint64)
-        reached = np.zeros(len(moves) + 1, bool)  # the last place is that of -1
+        reached = np.zeros(len(moves) + 1, bool)  # The last place stands for -1.
         reached[after] = True
         new = np.flatnonzero(reached[:-1] & (number < 0))
         number[new] = np.arange(len(order), len(order) + len(new))
@@ -64,14 +68,14 @@ def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> 
     check_limit(len(states) * width, "MOST_CELLS", f"{name}: its states times classes of tokens", "simplify it")
     after = _walk(moves, states, letters[examples], lengths[examples])
     table = np.where(after < 0, -1, number[after]).astype(np.int32)
-    table = np.column_stack([table, np.full(len(table), -1, np.int32)])  # last the tokens without text
+    table = np.column_stack([table, np.full(len(table), -1, np.int32)])  # The last class: tokens without text.
     return TokenTable(states, table, np.append(classes.reshape(-1), width - 1)[kind_of])
 
 
 def _group(moves: np.ndarray, texts: Sequence[bytes | None]) -> tuple[list[bytes], np.ndarray]:
-    """Groups tokens that behave alike in every state because their bytes do.
+    """Groups tokens whose bytes behave alike in every state.
 
-    Returns one text of each group and the group of each token, -1 for tokens without text.
+    Returns one text of each group, and the group of each token: -1 for tokens without text.
     """
     first, alike = distinct_rows(moves.T)
     example = np.array([np.flatnonzero(alike == column)[0] for column in range(len(first))], np.uint8)
@@ -82,13 +86,13 @@ def _group(moves: np.ndarray, texts: Sequence[bytes | None]) -> tuple[list[bytes
 
 
 def _walk(moves: np.ndarray, states: np.ndarray, letters: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Int32 [S, T], the state after each token in each of ``states``; -1 where no match goes on so.
+    """Int32 [S, T]: the state after each token in each of ``states``; -1 without a match.
 
-    ``letters`` [T, L] holds the bytes of tokens with these ``lengths``.
+    ``letters`` [T, L] holds the bytes of the tokens, ``lengths`` [T] their number.
     """
     after = np.ascontiguousarray(moves[states][:, letters[:, 0]])
     flat, jump = after.reshape(-1), moves.reshape(-1)
-    place = np.flatnonzero((after >= 0) & (lengths > 1))  # pairs of a state and a token that are not at their end
+    place = np.flatnonzero((after >= 0) & (lengths > 1))  # pairs of a state and a token with bytes left
     token = (place % len(lengths)).astype(np.int32)
     state = flat[place]
     for k in range(1, letters.shape[1]):
@@ -100,16 +104,16 @@ def _walk(moves: np.ndarray, states: np.ndarray, letters: np.ndarray, lengths: n
 
 
 def add_class(table: TokenTable, tokens: Sequence[int], after: np.ndarray) -> TokenTable:
-    """The table with one more class, of ``tokens``, that leads from each state to ``after`` [S]."""
+    """The table with a new class for ``tokens``, which leads from each state to ``after`` [S]."""
     classes = table.classes.copy()
     classes[list(tokens)] = table.next.shape[1]
     return TokenTable(table.states, np.column_stack([table.next, after]).astype(np.int32), classes)
 
 
 def stack_tables(tables: Sequence[TokenTable]) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Tables as one, behind a state 0 that every token stays in.
+    """Joins tables into one table, whose state 0 leads to itself for every token.
 
-    Returns the table [S, C], the classes [V] and the offset of each table's states. Sizes are
+    Returns the table [S, C], the classes [V] and the first state of each of ``tables``. Sizes are
     rounded up, so that few programs are compiled. Raises RequestError for more tables or cells than
     ``limits`` allows.
     """
@@ -117,7 +121,7 @@ def stack_tables(tables: Sequence[TokenTable]) -> tuple[np.ndarray, np.ndarray, 
     joint, inverse = np.unique(np.stack([table.classes for table in tables]), axis=1, return_inverse=True)
     shape = 1 + sum(len(table.next) for table in tables), joint.shape[1]
     rounded = [_round_up(n, least) for n, least in zip(shape, _SMALLEST)]
-    if rounded[0] * rounded[1] > MOST_CELLS:  # without room for growth, then
+    if rounded[0] * rounded[1] > MOST_CELLS:  # Then the exact size may still fit.
         rounded = shape
     cells = rounded[0] * rounded[1]
     check_limit(cells, "MOST_CELLS", "the batch's constraints: states times classes of tokens", "split the batch")
@@ -131,7 +135,10 @@ def stack_tables(tables: Sequence[TokenTable]) -> tuple[np.ndarray, np.ndarray, 
 
 
 def stack_states(first, values: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """Values of states as in ``stack_tables``: ``first`` for state 0, then zeros up to ``size``."""
+    """Joins values of states as ``stack_tables`` joins tables: first, values, zeros up to ``size``.
+
+    ``first`` is the value of state 0.
+    """
     joined = np.concatenate([[first], *values])
     return np.pad(joined, (0, size - len(joined)))
 

@@ -1,4 +1,4 @@
-"""The bytes of tokens. Constraints and stop strings match them, and texts are made of them."""
+"""The bytes of tokens. Constraints and stop strings match them, and texts consist of them."""
 
 import json
 import re
@@ -32,13 +32,15 @@ def token_bytes(tokenizer, vocab_size: int) -> tuple[bytes | None, ...]:
 
 
 def decode_continuation(tokenizer, vocab_size: int, prompt_ids: Sequence[int], new_ids: Sequence[int]) -> str:
-    """The text that ``new_ids`` add to the text of ``prompt_ids``, special tokens left out.
+    """The text that ``new_ids`` add to the text of ``prompt_ids``, without special tokens.
 
-    The prompt's text and this text together are the text of all tokens. The text is made of the
-    bytes in ``token_bytes``: it matches the request's regular expression, it holds the stop strings
-    that the device saw, and a first space stays, even where the prompt has no text. Bytes that are
-    no whole character become U+FFFD. A tokenizer of another kind decodes the prompt with and
-    without the new tokens, and the difference is the text.
+    The prompt's text and this text together are the text of all tokens. This text consists of the
+    bytes in ``token_bytes``. So it matches the request's regular expression, it contains the stop
+    strings that the device saw, and it keeps a leading space, even after a prompt without text.
+    Bytes that are not a whole character become U+FFFD.
+
+    Where ``token_bytes`` cannot read the tokenizer, the text is the difference between the decoded
+    prompt with and without the new tokens.
     """
     if has_bytes(tokenizer):
         table = token_bytes(tokenizer, vocab_size)
@@ -56,7 +58,7 @@ def has_bytes(tokenizer) -> bool:
 
 
 def _reader_of(spec: dict):
-    """The function from a token's spelling to its bytes; None for an unknown kind of decoder."""
+    """The function that turns a token's spelling into bytes; None for an unknown decoder."""
     decoder = json.dumps(spec["decoder"], ensure_ascii=False)
     kinds = set(re.findall(r'"type": ?"(\w+)"', decoder))
     if "ByteLevel" in kinds:
@@ -66,7 +68,7 @@ def _reader_of(spec: dict):
 
 @lru_cache(1)
 def _byte_of() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes as themselves, others as characters from 256 on."""
+    """GPT-2's alphabet. Printable bytes stand for themselves, others are characters from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
