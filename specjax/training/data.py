@@ -1,6 +1,6 @@
 """Batches of token windows from text files.
 
-A batch depends on the seed and the step alone, so that a resumed training reads the same batches.
+A batch depends only on the seed and the step, so a resumed training reads the same batches.
 """
 
 import sysconfig
@@ -18,9 +18,13 @@ _LEFT_OUT = {"site-packages", "test", "tests", "idle_test", "encodings", "pydoc_
 def standard_library(root: str | Path | None = None, held_out: bool = False) -> list[Path]:
     """The modules of the running Python's standard library, in a fixed order.
 
-    Tests and generated tables are left out. A module is held out of training when the checksum of
-    its path within the library is divisible by twenty. This choice is the same on every machine and
-    in every Python version.
+    Tests and generated tables are left out. A module is held out of training if the checksum of its
+    path within the library is divisible by twenty. This choice is the same on every machine and in
+    every Python version.
+
+    Args:
+      root: the directory of the library; by default that of the running Python.
+      held_out: whether to return the held-out modules instead of the others.
     """
     root = Path(root or sysconfig.get_path("stdlib"))
     paths = sorted(p for p in root.rglob("*.py") if not _LEFT_OUT & set(p.relative_to(root).parts))
@@ -28,7 +32,7 @@ def standard_library(root: str | Path | None = None, held_out: bool = False) -> 
 
 
 def text_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files among ``paths`` and within its directories, in a fixed order, without hidden files.
+    """The files among ``paths`` and in its directories, in a fixed order, without hidden files.
 
     Raises RequestError for a path that does not exist, and where there is no file.
     """
@@ -56,16 +60,16 @@ def read_texts(paths: list[Path]) -> list[str]:
 
 
 def token_stream(texts: list[str], tokenizer, separator: int) -> np.ndarray:
-    """All texts as one int32 array, with the token ``separator`` before each."""
+    """All texts as one int32 array of tokens, with the token ``separator`` before each text."""
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return np.concatenate([np.asarray([separator, *ids], np.int32) for ids in encoded])
 
 
 def read_streams(paths: Sequence[str | Path], tokenizer, separator: int) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens to train on and the held-out tokens.
+    """The tokens to train on, and the held-out tokens.
 
-    Without ``paths`` these are the standard library and its held-out modules; of files the last
-    twentieth is held out. Raises RequestError where there is no text.
+    Without ``paths`` they are the standard library and its held-out modules. Of given files, the
+    last twentieth of the tokens is held out. Raises RequestError where there is no text.
     """
     if not paths:
         library, held_out = (read_texts(standard_library(held_out=h)) for h in (False, True))
@@ -79,10 +83,7 @@ def read_streams(paths: Sequence[str | Path], tokenizer, separator: int) -> tupl
 
 
 def check_windows(stream: np.ndarray, length: int) -> None:
-    """Raises RequestError for a stream that is shorter than two windows.
-
-    Random offsets need two windows.
-    """
+    """Raises RequestError for a stream of less than two windows, which random offsets need."""
     if stream.size < 2 * length + 1:
         raise RequestError(
             f"the data has {stream.size} tokens and windows of {length} need {2 * length + 1}; "
@@ -93,8 +94,8 @@ def check_windows(stream: np.ndarray, length: int) -> None:
 def choose_starts(size: int, seed: int, step: int, batch: int, length: int) -> np.ndarray:
     """The positions, int [batch], at which the windows of a step start in a stream.
 
-    ``size`` is the number of tokens in the stream. Every epoch covers the stream once, in a new
-    random order and from a new offset.
+    Every epoch covers the stream, which has ``size`` tokens, once: in a new random order and from a
+    new random offset.
     """
     rows = (size - 1) // length - 1
 
@@ -105,12 +106,12 @@ def choose_starts(size: int, seed: int, step: int, batch: int, length: int) -> n
 
 
 def cut_windows(stream: np.ndarray, seed: int, step: int, batch: int, length: int) -> np.ndarray:
-    """The windows of a step, int32 [batch, length + 1], see ``choose_starts``."""
+    """The windows of a step, int32 [batch, length + 1]; see ``choose_starts``."""
     return np.stack([stream[s : s + length + 1] for s in choose_starts(stream.size, seed, step, batch, length)])
 
 
 def choose_rows(rows: np.ndarray, seed: int, step: int, batch: int) -> np.ndarray:
-    """The rows of a step: ``batch`` of ``rows`` [R, ...].
+    """The rows of a step: ``batch`` of the ``rows`` [R, ...].
 
     Every epoch covers the rows once, in a new random order.
     """
@@ -118,14 +119,14 @@ def choose_rows(rows: np.ndarray, seed: int, step: int, batch: int) -> np.ndarra
 
 
 def _choose(shuffle, size: int, seed: int, step: int, batch: int) -> np.ndarray:
-    """The entries of a step from epochs that ``shuffle`` draws, each of ``size`` entries."""
+    """The entries of a step. ``shuffle`` draws the ``size`` entries of each epoch in order."""
     epochs, places = np.divmod(np.arange(step * batch, (step + 1) * batch), size)
     order = {e: shuffle(np.random.default_rng((seed, e))) for e in np.unique(epochs).tolist()}
     return np.array([order[e][place] for e, place in zip(epochs.tolist(), places)])
 
 
 def cut_prompts(stream: np.ndarray, count: int, length: int) -> list[list[int]]:
-    """``count`` pieces of a stream with ``length`` tokens each, evenly spread.
+    """``count`` pieces of a stream, of ``length`` tokens each, spread evenly over it.
 
     Raises RequestError for a stream that is shorter than one piece.
     """

@@ -51,11 +51,11 @@ def fit(
       batches: gives the batch of a step, a pytree of numpy arrays whose first axes are windows.
       optimizer: the update of parameters.
       steps: the number of steps in all, counted from the first run.
-      extra: arguments of the loss that are not trained. They are on ``mesh`` already.
+      extra: arguments of the loss that are not trained. They must be on ``mesh`` already.
       report: gives the figures to log at each checkpoint.
       every: the number of steps between checkpoints.
-      mesh: devices, see ``parallel.make_mesh``. Batches are split over "data", parameters over
-        "model".
+      mesh: devices, see ``parallel.make_mesh``. Batches are split over its axis "data", parameters
+        over its axis "model".
       renew: is called with the step and the model before the first batch and after each checkpoint.
       describe: describes the batch of a step, for the error where a loss is not finite.
       pieces: the number of equal parts of a batch that are computed one after the other, to save
@@ -105,8 +105,8 @@ def make_step(
 ) -> Callable:
     """The compiled function of one step.
 
-    It maps ``(params, state, rest, batch, extra)`` to new parameters, the new state of the
-    optimizer, the loss before the step and the norm of its gradient. It takes over the buffers of
+    It maps ``(params, state, rest, batch, extra)`` to the new parameters, the new state of the
+    optimizer, the loss before the step, and the norm of its gradient. It donates the buffers of
     ``params`` and ``state``.
     """
 
@@ -121,7 +121,7 @@ def make_step(
 
 
 def _mean_of_pieces(function: Callable, batch, pieces: int):
-    """The mean of ``function`` over equal parts of a batch. All parts hold the batch's scalars."""
+    """The mean of ``function`` over equal parts of a batch. Every part has the batch's scalars."""
 
     def split(x):
         return x.reshape(pieces, -1, *x.shape[1:]) if jnp.ndim(x) else jnp.broadcast_to(x, pieces)
@@ -190,7 +190,7 @@ def _on(mesh: Mesh | None):
 
 
 class _Bar:
-    """A progress bar on a terminal. Its context is a function that shows the record of a step."""
+    """A progress bar on a terminal. ``with`` gives a function that shows the record of a step."""
 
     def __init__(self, steps: int):
         columns = (

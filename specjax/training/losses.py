@@ -29,7 +29,7 @@ def scores(model: Decoder, tokens: jax.Array) -> jax.Array:
 
 
 def next_token(model: Decoder, window: jax.Array) -> jax.Array:
-    """The mean cross-entropy of the tokens of ``window`` int32 [B, S + 1], given the text before."""
+    """The mean cross-entropy of each next token in ``window`` int32 [B, S + 1]."""
     return optax.softmax_cross_entropy_with_integer_labels(scores(model, window[:, :-1]), window[:, 1:]).mean()
 
 
@@ -44,19 +44,21 @@ def distillation(draft: Decoder, window: jax.Array, target: Decoder) -> jax.Arra
 def cross_entropy(
     q: jax.Array, label: jax.Array, target: Decoder, target_hidden: jax.Array, teacher: float
 ) -> jax.Array:
-    """The cross-entropy [B, N] of logits ``q`` [B, N, V] with the text and with the target.
+    """The cross-entropy [B, N] of a drafter with the text and with the target's distribution.
 
     Args:
+      q: the drafter's logits [B, N, V].
       label: the tokens of the text, int32 [B, N].
+      target: the target, which turns its hidden states into logits.
       target_hidden: the target's hidden states that predict these tokens, [B, N, E].
-      teacher: the share of the target's distribution; 1 - ``teacher`` is the share of the text.
+      teacher: the weight of the target's distribution. The weight of the text is 1 - ``teacher``.
     """
     hard = optax.softmax_cross_entropy_with_integer_labels(q, label) if teacher < 1 else 0.0
     soft = soft_cross_entropy(target.logits(target_hidden), q) if teacher > 0 else 0.0
     return (1 - teacher) * hard + teacher * soft
 
 
-# The following take logits p of the target and q of the draft, [..., V], and return [...].
+# The functions below take logits p of the target and q of the draft, [..., V], and return [...].
 
 
 def soft_cross_entropy(p: jax.Array, q: jax.Array) -> jax.Array:
@@ -94,10 +96,10 @@ def lk_alpha(p: jax.Array, q: jax.Array) -> jax.Array:
 
 
 def lk_lambda(p: jax.Array, q: jax.Array, scale: float, fall: float) -> jax.Array:
-    """A mix of forward KL, while acceptance A is low, and total variation, once it is high.
+    """A mix: mostly forward KL where acceptance A is low, mostly total variation where it is high.
 
-    w KL + (1 - w) (1 - A), with w = scale exp(-fall A), through which no gradient flows (LK losses,
-    2602.23881).
+    It is w KL + (1 - w) (1 - A), with w = scale exp(-fall A). No gradient flows through w (LK
+    losses, 2602.23881).
     """
     accepted = acceptance(p, q)
     w = scale * jnp.exp(-fall * jax.lax.stop_gradient(accepted))
@@ -113,9 +115,9 @@ def weighted_mean(values: jax.Array, weights: jax.Array) -> jax.Array:
 def map_pieces(function: Callable[..., jax.Array], vocab_size: int, *arrays: jax.Array) -> jax.Array:
     """Computes ``function(*arrays)`` [B, N] of arrays [B, N, ...] with little memory.
 
-    ``function`` makes logits over ``vocab_size`` tokens in each row. Where that is more than
-    ``MOST_LOGITS`` in all, the rows go piece by piece, and their logits are computed again for the
-    gradient.
+    ``function`` makes ``vocab_size`` logits for each of the N places. Where these are more than
+    ``MOST_LOGITS`` in all, the places are computed piece by piece, and the gradient computes their
+    logits again.
     """
     B, N = arrays[0].shape[:2]
     size = max(1, min(N, MOST_LOGITS // (B * vocab_size)))

@@ -1,4 +1,4 @@
-"""Decoding during training: writes text to train on, and measures a drafter's acceptance."""
+"""Decoding during training, to write text to train on and to measure a drafter's acceptance."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ _ROWS = 16
 
 
 class Writer:
-    """Makes windows from beginnings that are cut from a stream and continued by a model.
+    """Writes windows: cuts beginnings from a stream, and lets a model continue them.
 
     The decoding loop is compiled once for all parameters.
 
     Attributes:
       generator: decodes with the model that writes.
-      stream: the tokens from which beginnings are cut.
-      length: the length of a window without its last token. A quarter of it is the beginning.
+      stream: the tokens from which the beginnings are cut.
+      length: the number of tokens in a window, less one. The beginning is a quarter of them.
       temperature: the temperature of sampling.
     """
 
@@ -32,12 +32,12 @@ class Writer:
         self.stream, self.length, self.temperature = stream, length, temperature
 
     def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> np.ndarray:
-        """The windows int32 [count, length + 1]. They depend on the seed and the parameters alone.
+        """The windows int32 [count, length + 1]. They depend only on the seed and the parameters.
 
         Args:
           count: the number of windows.
           seed: draws beginnings and continuations.
-          module: parameters that replace the model's, with the same shapes.
+          module: the model that writes from now on, of the same shapes; None for the model so far.
         """
         if module is not None:
             self.generator.update(module)
@@ -74,7 +74,7 @@ class MeasuredAcceptance:
         self.generator = None
 
     def __call__(self, module: nnx.Module) -> float | None:
-        """The number of tokens for each call of the target; None without prompts."""
+        """The mean number of tokens for each call of the target; None without prompts."""
         if not self.prompts:
             return None
         if self.generator is None:

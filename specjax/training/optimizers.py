@@ -10,7 +10,7 @@ from .numbers import number
 
 _NAMES = ("muon", "adamw")
 _VOCABULARY = {"embed", "head", "first", "second"}
-"""Names of parameters whose rows are tokens. Adam updates them under Muon, too."""
+"""The names of parameters whose rows are tokens. Adam updates them even under "muon"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Optimizer:
     the last steps.
 
     Attributes:
-      name: "adamw", or "muon" for hidden matrices with Adam for the rest, which learns more in few
-        steps.
+      name: "adamw" or "muon". Under "muon", Muon updates hidden matrices and Adam the rest; it
+        learns more in few steps.
       rate: the highest learning rate.
       warmup: the number of steps in which the rate rises.
       decay: the fraction of all steps in which the rate falls.
@@ -74,7 +74,7 @@ class Optimizer:
 
 
 def _select_hidden_matrices(params):
-    """The axes of each hidden matrix, for Muon; None for parameters that Adam updates."""
+    """Muon's axes of each hidden matrix; None for each parameter that Adam updates."""
     axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=0)
 
     def select(path, x):

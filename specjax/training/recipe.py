@@ -61,8 +61,9 @@ class Recipe:
       seed: draws parameters, batches and the random parts of losses.
       every: the number of steps between checkpoints, each with a measurement of acceptance.
       prompts: the number of held-out prompts on which acceptance is measured; 0 for none.
-      on_policy: "target" or "draft", the model that continues beginnings of the data to make the
-        text, anew after each checkpoint (DistillSpec, 2310.08461). Empty for the data as it is.
+      on_policy: "target" or "draft", the model that writes the text: it continues beginnings of the
+        data, and writes anew after each checkpoint (DistillSpec, 2310.08461). Empty for the data as
+        it is.
     """
 
     kind: str
@@ -141,7 +142,7 @@ def make_recipe(table: dict, where: str) -> Recipe:
 
 
 def _make(options: type, table: Any, where: str):
-    """A dataclass from a table of its fields."""
+    """A dataclass made from a table of its fields. ``where`` begins error messages."""
     if not isinstance(table, dict):
         raise RequestError(f"{where} must be a table, not {table!r}")
     fields = {field.name: field for field in dataclasses.fields(options)}
@@ -173,7 +174,7 @@ _TYPES = {
         lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
     ),
 }
-"""For each type of a field its name in messages, and whether a value fits."""
+"""The name of each type of a field in messages, and a test whether a value fits."""
 
 
 def _suggest(key: str, names: Iterable[str]) -> str:

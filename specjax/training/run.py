@@ -1,4 +1,4 @@
-"""Trains a drafter by a recipe: data, module, loss, loop, and the saved drafter."""
+"""Trains a drafter by a recipe, from the data to the saved drafter."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ _PROMPT = 64
 """The number of tokens in a held-out prompt."""
 
 _USES = 4
-"""The number of steps that use a written window. Writing it costs more than such a step."""
+"""The number of steps that use a window written by a model. It costs more than a step."""
 
 
 def train(
@@ -47,19 +47,20 @@ def train(
 ) -> LanguageModel | Head:
     """Trains a drafter, saves it in ``output`` and returns it.
 
-    ``output`` also gets the log and the checkpoints. An interrupted training continues from there,
+    ``output`` also gets the log and the checkpoints. An interrupted training continues from them;
     see ``loop.fit``.
 
     Args:
       recipe: the options of the training.
-      target: the model that the drafter drafts for, on the recipe's mesh if there is one.
+      target: the model that the drafter drafts for. It must be on the recipe's mesh, if there is
+        one.
       paths: text files and directories; by default the standard library.
-      output: the directory; it is made where it is missing.
+      output: the directory. It is made if it is missing.
       measure: gives the acceptance length of the module at each checkpoint; by default
         ``MeasuredAcceptance`` on held-out text.
 
-    Raises RequestError where data or recipe do not fit the target or a training in ``output``, and
-    the errors of ``loop.fit``.
+    Raises RequestError where the data or the recipe does not fit the target, or where ``output``
+    holds another training; and the errors of ``loop.fit``.
     """
     output = Path(output)
     with lock(output):
@@ -103,7 +104,7 @@ def _make_measure(recipe: Recipe, target: LanguageModel, held_out: np.ndarray) -
 
 
 def make_loss(recipe: Recipe) -> Callable[..., jax.Array]:
-    """``loss(module, (windows, step), target)`` of the recipe, computed in its dtype."""
+    """The recipe's loss as ``loss(module, (windows, step), target)``, computed in its dtype."""
 
     def loss(module: nnx.Module, batch: tuple, target: Decoder) -> jax.Array:
         window, step = batch
@@ -114,7 +115,7 @@ def make_loss(recipe: Recipe) -> Callable[..., jax.Array]:
 
 
 class Batches:
-    """The batches of a recipe: windows of a stream, or windows that a model writes."""
+    """The batches of a recipe: windows cut from a stream, or windows written by a model."""
 
     def __init__(self, recipe: Recipe, stream: np.ndarray, target: LanguageModel, module: nnx.Module):
         self.recipe, self.stream = recipe, stream
@@ -124,7 +125,7 @@ class Batches:
             self.writer = Writer(target if recipe.on_policy == "target" else draft, stream, recipe.length)
 
     def read(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Windows int32 [batch, length + 1] and the step, from which the loss makes its key."""
+        """Windows int32 [batch, length + 1], and the step, from which the loss makes its key."""
         recipe = self.recipe
         if recipe.on_policy:
             windows = data.choose_rows(self.rows, recipe.seed, step, recipe.batch)
@@ -149,7 +150,7 @@ class Batches:
 
 
 def cast_target(model: Decoder) -> Decoder:
-    """The target in float32 on CPU, which multiplies 16-bit numbers slowly; unchanged elsewhere."""
+    """The target, on CPU in float32, because CPUs multiply 16-bit numbers slowly."""
     return cast(model, "float32") if jax.default_backend() == "cpu" else model
 
 

@@ -27,10 +27,10 @@ except ImportError:  # Windows has no such locks.
     fcntl = None
 
 CHECKPOINTS, CHECKSUMS, DAMAGED, LOCK = "checkpoints", "checksums", "damaged", ".lock"
-"""Names in the directory of a training."""
+"""The names of files and folders in the directory of a training."""
 
 _KEPT = 2
-"""The number of checkpoints to keep. If the newest is damaged, the one before it is there."""
+"""The number of checkpoints to keep. If the newest is damaged, the one before it remains."""
 
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
@@ -42,9 +42,9 @@ _locked: set[Path] = set()
 
 @contextmanager
 def lock(directory: Path) -> Iterator[None]:
-    """Makes the directory of a training where it is missing, and locks it.
+    """Makes the directory of a training if it is missing, and locks it.
 
-    The system releases the lock when the process ends, also when it is killed. Raises
+    The system releases the lock when the process ends, even when it is killed. Raises
     CheckpointError where another process holds the lock.
     """
     directory = Path(directory).resolve()
@@ -72,11 +72,11 @@ def lock(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def report_failure(directory: Path, part: str, kept: str = "") -> Iterator[None]:
-    """Turns an error while ``part`` is written into one line.
+    """Turns an error in the block, which writes ``part``, into an error of one line.
 
     Args:
       directory: the directory of the training.
-      part: the name in the message.
+      part: the name of the written part, for the message.
       kept: the state of the older checkpoints, for the message.
 
     Raises StorageError for a full disk, and CheckpointError for other errors.
@@ -122,13 +122,11 @@ class Checkpoints:
                 logging.getLogger(name).removeFilter(_has_no_trace)
 
     def restore(self, fresh: tuple) -> tuple[int, tuple]:
-        """The step and the arrays of the newest whole checkpoint.
+        """The step and the arrays of the newest whole checkpoint; 0 and ``fresh`` without one.
 
-        Without checkpoints, 0 and ``fresh``.
-
-        Damaged checkpoints, whose files differ from their checksums, are moved to ``damaged/``.
-        Raises CheckpointError where all are damaged, and where the newest whole one has arrays of
-        other names, shapes or types than ``fresh``.
+        A checkpoint is damaged if its files differ from their checksums. Damaged checkpoints are
+        moved to ``damaged/``. Raises CheckpointError where all checkpoints are damaged, and where
+        the arrays of the newest whole one have other names, shapes or types than ``fresh``.
         """
         steps = sorted((found.step for found in self.orbax.checkpoints), reverse=True)
         damaged = {step: reason for step in steps if (reason := self.find_damage(step))}
@@ -152,7 +150,7 @@ class Checkpoints:
         return 0, fresh
 
     def save(self, step: int, arrays: tuple) -> None:
-        """Writes a checkpoint and its checksums. Ctrl-C takes effect after that.
+        """Writes a checkpoint and its checksums. Ctrl-C takes effect afterwards.
 
         Raises StorageError for a full disk, and CheckpointError for other errors.
         """
@@ -199,16 +197,16 @@ class Checkpoints:
 
 
 def _has_no_trace(record: logging.LogRecord) -> bool:
-    """A filter for orbax's logs.
+    """A filter for orbax's logs, which drops records with a trace.
 
-    Each thread logs the errors of all threads with traces, a thousand lines in all. Orbax also
-    raises the error, so that nothing is lost.
+    Each thread of orbax logs the errors of all threads with their traces, a thousand lines in all.
+    Orbax also raises the error, so no information is lost.
     """
     return not record.exc_info
 
 
 def _skip_closed_loops(hook: Callable) -> Callable:
-    """``hook`` without the errors of threads that report to an event loop after orbax closed it.
+    """``hook`` without the error of a thread that reports to an event loop after its end.
 
     Orbax closes its event loop at the first error, while threads of tensorstore still write.
     """
@@ -231,7 +229,7 @@ def compute_checksums(directory: Path) -> dict[str, str]:
 
 @contextmanager
 def _delay_interrupt() -> Iterator[None]:
-    """Ctrl-C within the block takes effect at its end."""
+    """Delays the effect of Ctrl-C to the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

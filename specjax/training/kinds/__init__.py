@@ -1,13 +1,13 @@
 """The kinds of drafters that can be trained.
 
-Each kind has a file with its shape, its loss and ``KIND``. A new kind is a file in this folder and
-its name in the list below.
+Each kind has a file with its shape, its loss and ``KIND``. A new kind needs such a file in this
+folder, and its name in the list below.
 """
 
 from . import block, draft, eagle, eagle3, hydra, medusa, mtp
 from .shared import Kind, Shape
 
 KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, draft)}
-"""All kinds by their names."""
+"""All kinds by name."""
 
 __all__ = ["KINDS", "Kind", "Shape"]

@@ -23,14 +23,14 @@ from .shared import Kind, Shape, check_taps, copy_layers, spare_token, with_laye
 class BlockShape(Shape):
     """A random block head.
 
-    The output is the target's. The norm before it starts as the target's.
+    It uses the target's output matrix. Its final norm starts as a copy of the target's.
 
     Attributes:
       num_layers, from_target: as in ``EagleShape``.
-      num_taps: the number of default taps: outputs of layers, evenly spread from the second layer
-        to the third from the end.
+      num_taps: the number of taps where ``taps`` is empty. These are outputs of layers, evenly
+        spread from the second layer to the third from the end.
       taps: the layers whose inputs the head reads.
-      mask_token: the mask; -1 means the ``spare_token``.
+      mask_token: the mask; -1 stands for the ``spare_token``.
       block_size, causal, from_root, markov_rank, markov, confidence: see ``BlockConfig``.
     """
 
@@ -80,17 +80,18 @@ class BlockShape(Shape):
 class BlockLoss:
     """The loss of blocks that start at random tokens, the anchors (DFlash, 2602.06036, section 3).
 
-    A place of a block sees the context strictly before its anchor, and its own block. The k-th
-    drafted token has the weight exp(-(k - 1) / gamma). DFlash has ``ce`` alone. JetSpec
-    (2606.18394) has ``forward_kl`` and equal weights. DSpark (2607.05147) has 0.1 ``ce``, 0.9
-    ``tv`` and 1.0 ``confidence``.
+    A place of a block sees the text strictly before its anchor, and its own block. Drafted token k,
+    counted from 1, has the weight exp(-(k - 1) / gamma). DFlash uses ``ce`` alone. JetSpec
+    (2606.18394) uses ``forward_kl`` with equal weights. DSpark (2607.05147) uses 0.1 ``ce``,
+    0.9 ``tv`` and 1.0 ``confidence``.
 
     Attributes:
-      anchors: the number of blocks in a window, fewer in a short one.
+      anchors: the number of blocks in a window; a short window has fewer.
       gamma: the number of tokens after which the weight has fallen to 1 / e; 0 means equal weights.
-      ce, forward_kl, tv: the weights of the cross-entropy with the text, and of KL divergence and
-        total variation from the target's distribution.
-      confidence: the weight of the cross-entropy of the confidence head with 1 - tv.
+      ce: the weight of the cross-entropy with the text.
+      forward_kl, tv: the weights of the KL divergence and of the total variation from the target's
+        distribution.
+      confidence: the weight of the confidence head's cross-entropy with the acceptance, 1 - tv.
     """
 
     anchors: int = number(512, 1, 10**6)
@@ -105,7 +106,7 @@ class BlockLoss:
         out = read_target(target, window[:, :-1], config.taps)
         anchors = choose_anchors(key, B, S + 1 - drafts, self.anchors)  # [B, A]
         hidden = run_blocks(head, target, window, out, anchors)[:, :, config.block_size - drafts :]
-        # The places of the tokens before the drafted ones. The target's hidden states there predict
+        # The places before the drafted tokens. The target's hidden states at these places predict
         # the drafted tokens.
         before = (anchors[..., None] + jnp.arange(drafts)).reshape(B, -1)
         take = lambda x, at: jnp.take_along_axis(x, at, 1)
@@ -143,7 +144,7 @@ class BlockLoss:
 
 
 def choose_anchors(key: jax.Array, batch: int, choices: int, count: int) -> jax.Array:
-    """Draws int32 [batch, min(count, choices)]: different places below ``choices``, ascending."""
+    """Draws int32 [batch, min(count, choices)]: distinct places below ``choices``, ascending."""
     order = jnp.argsort(jax.random.uniform(key, (batch, choices)), -1)
     return jnp.sort(order[:, :count], -1)
 
@@ -151,7 +152,7 @@ def choose_anchors(key: jax.Array, batch: int, choices: int, count: int) -> jax.
 def run_blocks(head: BlockHead, target: Decoder, window: jax.Array, out: Output, anchors: jax.Array) -> jax.Array:
     """The hidden states float32 [B, A, block size, E] of blocks at ``anchors`` int32 [B, A].
 
-    A block is the token of its anchor, then masks.
+    A block consists of the token at its anchor, followed by masks.
     """
     config, (B, A) = head.config, anchors.shape
     S, size = out.hidden.shape[1], config.block_size

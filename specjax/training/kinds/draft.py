@@ -22,9 +22,9 @@ class DraftShape(Shape):
     """A model of the target's family.
 
     Attributes:
-      start: the model to continue from: an embedded name, a directory or a hub id. Without it a
-        random model of the shape below is made.
-      num_layers: the number of decoder layers; a shallow and wide model is fast.
+      start: the model to continue from: an embedded name, a directory or a hub id. Without it, the
+        training starts from a random model of the shape below.
+      num_layers: the number of decoder layers. A shallow and wide model is fast.
       hidden_size: the width; 0 means a third of the target's.
       num_heads: the number of heads of the target's ``head_dim``; 0 means as many as fill the
         width.

@@ -20,9 +20,9 @@ class EagleShape(Shape):
     """A random head.
 
     Attributes:
-      num_layers: the number of decoder layers, shaped as the target's.
+      num_layers: the number of decoder layers. They have the shapes of the target's layers.
       bias: see ``EagleConfig``.
-      from_target: whether the layers start as copies of the target's last layers, where shapes
+      from_target: whether the layers start as copies of the target's last layers, where the shapes
         agree.
     """
 
@@ -42,14 +42,14 @@ class EagleShape(Shape):
 class EagleLoss:
     """A distance of hidden states plus a cross-entropy (EAGLE, 2401.15077, section 3.3).
 
-    The head's hidden state is compared with the target's next feature. The target's output matrix
-    gives logits for both, which are compared too.
+    The distance is between the head's hidden state and the target's next feature. The cross-entropy
+    is between their logits, which the target's output matrix gives for both.
 
     Attributes:
-      feature: the weight of the smooth L1 distance, which is a mean over the width.
+      feature: the weight of the smooth L1 distance, a mean over the width.
       token: the weight of the cross-entropy.
-      noise: the width of the uniform noise on features in windows of 512 tokens. It is inversely
-        proportional to the length of the window.
+      noise: the width of the uniform noise on features, in windows of 512 tokens. In other windows
+        it is inversely proportional to their length.
     """
 
     feature: float = 1.0

@@ -21,15 +21,15 @@ _MOST_DRAFTED = 32000
 
 @dataclasses.dataclass(frozen=True)
 class Eagle3Shape(Shape):
-    """EAGLE-3 and 3.1.
+    """A head of EAGLE-3, 3.1 or P-EAGLE.
 
-    The output matrix starts as the target's rows of the draft vocabulary. The norm before it starts
-    as the target's.
+    The output matrix starts as the target's rows for the draft vocabulary. The final norm starts as
+    a copy of the target's.
 
     Attributes:
       num_layers, from_target: as in ``EagleShape``.
-      draft_vocab_size: the size of the draft vocabulary, the most frequent tokens of the data; 0
-        means the whole vocabulary, or 32000 tokens of a larger one.
+      draft_vocab_size: the size of the draft vocabulary, which has the most frequent tokens of the
+        data. 0 stands for the whole vocabulary, but at most 32000 tokens.
       taps: the layers whose inputs the head reads; by default those of the paper.
       norm_before_residual, fc_norm, norm_before_fc, norm_output: see ``Eagle3Config``.
       parallel: whether the head drafts in one pass (P-EAGLE). Its mask is the ``spare_token``.
@@ -85,10 +85,12 @@ def most_frequent(stream: np.ndarray, count: int, vocab_size: int) -> np.ndarray
 class Eagle3Loss:
     """Training-time test (EAGLE-3, 2503.01840, section 3.2).
 
-    The head continues its own hidden states, as it does when it drafts. Each step has the
-    cross-entropy with the target's distribution over the draft vocabulary, in the rows where the
-    target's likeliest token is in the draft vocabulary. A P-EAGLE head reads masks in all steps but
-    the first. All rows of each step are kept; the P-EAGLE paper keeps a falling share of them.
+    The head continues from its own hidden states, as it does when it drafts. The loss of a step is
+    the cross-entropy with the target's distribution over the draft vocabulary. A row counts if the
+    target's likeliest token is in the draft vocabulary.
+
+    A P-EAGLE head reads masks in all steps but the first. Here every step keeps all rows; in the
+    P-EAGLE paper, later steps keep fewer rows.
 
     Attributes:
       steps: the number of tokens that the head predicts in each row.

@@ -14,11 +14,12 @@ from .shared import Kind, with_layers
 
 @dataclasses.dataclass(frozen=True)
 class HydraShape(MedusaShape):
-    """As ``MedusaShape``. In an untrained head the tokens add nothing.
+    """The shape of Hydra heads. In an untrained head, the tokens add nothing.
 
     Attributes:
-      prefix: whether a prefix layer, shaped as the target's layers, reads the hidden states first
-        (Hydra++).
+      num_heads, num_layers: see ``MedusaConfig``.
+      prefix: whether a prefix layer reads the hidden states first (Hydra++). It has the shapes of
+        the target's layers.
     """
 
     prefix: bool = False

@@ -17,7 +17,9 @@ from .shared import Kind, Shape, output_matrix
 
 @dataclasses.dataclass(frozen=True)
 class MedusaShape(Shape):
-    """The blocks of an untrained head add nothing, and its output matrix is the target's.
+    """The shape of Medusa heads.
+
+    In an untrained head, the blocks add nothing, and the output matrix is the target's.
 
     Attributes:
       num_heads, num_layers: see ``MedusaConfig``.
@@ -51,16 +53,16 @@ def copy_output(heads: MedusaHeads | HydraHeads, target: Decoder) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class MedusaLoss:
-    """Head k predicts token i + k + 2; its cross-entropy has the weight ``decay`` to the power k.
+    """The weighted cross-entropies of the heads (Medusa, 2401.10774, section 2.2.1).
 
-    Medusa: 2401.10774, section 2.2.1. Hydra: 2402.05109, section 3. Hydra's heads also read the
-    true tokens between. In Hydra++ they read the prefix layer's output over the hidden states up to
-    i.
+    From the hidden state of token i, head k predicts token i + k + 2. Its weight is ``decay`` to
+    the power of k. A head of Hydra also reads the true tokens from i + 1 to i + k + 1 (2402.05109,
+    section 3). In Hydra++ it reads the prefix layer's output instead of the hidden state.
 
     Attributes:
       decay: the weight of a head relative to the head before it.
-      teacher: the share of the loss against the target's distribution; the rest is against the text
-        (Hydra++, section 4).
+      teacher: the weight of the target's distribution in the cross-entropy. The weight of the text
+        is 1 - ``teacher`` (Hydra++, section 4).
     """
 
     decay: float = number(0.8, 0, 1.0)
@@ -68,7 +70,7 @@ class MedusaLoss:
 
     def __call__(self, head: MedusaHeads | HydraHeads, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
         config = head.config
-        N = window.shape[1] - 1 - config.num_heads  # the rows in which every head has a token to predict
+        N = window.shape[1] - 1 - config.num_heads  # the rows in which every head predicts a token of the window
         out = read_target(target, window[:, :-1], config.taps)
         ((_, hidden),) = unroll(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
         total = 0.0

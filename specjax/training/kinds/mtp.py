@@ -20,10 +20,11 @@ from .shared import Kind, Shape, copy_layers, with_layers
 class MtpShape(Shape):
     """Random modules.
 
-    The output is the target's. The norm before it starts as the target's.
+    They use the target's output matrix. Their final norms start as copies of the target's.
 
     Attributes:
-      modules: the number of modules, one for each depth; deeper tokens use the last module again.
+      modules: the number of modules. Module k predicts the k-th drafted token; later tokens use the
+        last module again.
       num_layers, from_target: as in ``EagleShape``, for each module.
       normed_features, norm_output, hidden_first: see ``MtpConfig``.
     """
@@ -62,17 +63,16 @@ class MtpShape(Shape):
 class MtpLoss:
     """The mean cross-entropy over the steps (DeepSeek-V3, 2412.19437, section 2.2).
 
-    Each module has one step. Further steps use the last module again, each time on its own hidden
-    state and the true next token. The weight of a step is ``beta`` to the power of the number of
-    repetitions up to it (FastMTP, whose only module is the last). The weights are scaled to sum to
-    one.
+    Each module has one step. Further steps repeat the last module, on its own hidden state and the
+    true next token. The weight of the r-th repetition is ``beta`` to the power of r, as in FastMTP,
+    which repeats its only module. The weights are scaled to a sum of one.
 
     Attributes:
       steps: the number of tokens to predict, at least the number of modules.
       beta: the weight of a repeated step relative to the step before it.
       weight: the factor of the whole loss, the paper's lambda.
-      teacher: the share of the loss against the target's distribution; the rest is against the
-        text.
+      teacher: the weight of the target's distribution in the cross-entropy. The weight of the text
+        is 1 - ``teacher``.
     """
 
     steps: int = number(3, 1, 64)

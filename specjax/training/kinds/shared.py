@@ -1,4 +1,4 @@
-"""The record of a kind, the base class of shapes, and the first weights of drafters."""
+"""The record of a kind, the base class of shapes, and initial weights of drafters."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ class Shape:
     """The base class of shapes. A shape is a frozen dataclass; its fields are the keys of [head].
 
     Attributes:
-      modules: the number of modules, each trained for a token one further on.
+      modules: the number of modules. Each predicts a token one place further than the module before
+        it.
     """
 
     modules: int = 1
@@ -33,7 +34,7 @@ class Shape:
         raise TypeError(f"{type(self).__name__} must define make")
 
     def reach(self, loss) -> int:
-        """The number of tokens that ``loss`` looks ahead."""
+        """The number of tokens that ``loss`` looks ahead. A window must be longer."""
         return 1
 
 
@@ -56,7 +57,7 @@ class Kind(NamedTuple):
     is_head: bool = True
 
     def wrap(self, module: nnx.Module, target: LanguageModel, name: str) -> LanguageModel | Head:
-        """The module as decoding and saving take it. A draft gets the target's tokenizer."""
+        """The module for decoding and saving. A language model gets the target's tokenizer."""
         if self.is_head:
             return Head(module, module.config, name)
         return LanguageModel(module, module.config, target.tokenizer, name)
