@@ -1,6 +1,4 @@
-"""The command line: one file for each command, and the arguments and the terminal that the commands
-share.
-"""
+"""The command line: one file for each command, and the parts that the commands share."""
 
 from .main import main
 

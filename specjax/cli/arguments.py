@@ -1,4 +1,4 @@
-"""The arguments that several commands share, and the way from them to the library."""
+"""The arguments that several commands share, and their translation for the library."""
 
 import argparse
 import os
@@ -12,10 +12,10 @@ from .parser import integer, name, path
 
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "min_new_tokens", "logit_bias", "allowed_tokens", "suppressed_tokens", "stop", "stop_token_ids", "logprobs", "regex",
-    "choices", "json_schema", "ignore_eos",
+    "min_new_tokens", "logit_bias", "allowed_tokens", "suppressed_tokens", "stop", "stop_token_ids", "logprobs",
+    "regex", "choices", "json_schema", "ignore_eos",
 )  # fmt: skip
-"""Options of ``requests.options.Options`` that the command line passes on under their names."""
+"""The options of ``requests.options.Options`` that commands pass on under the same names."""
 
 LARGEST_SEED = 2**32 - 1
 MOST_PROMPTS = 100_000
@@ -27,21 +27,21 @@ def add_model_arguments(command: argparse.ArgumentParser) -> None:
         "--model",
         type=name,
         default="tiny-python",
-        help="embedded name, directory or hub id of the target (default tiny-python)",
+        help="the target: an embedded name, a directory or a hub id (default tiny-python)",
     )
     group.add_argument(
         "--draft",
         type=name,
         action="append",
         default=[],
-        help="a smaller model, or a trained head; may be given several times, for merged and cascade",
+        help="a smaller model or a trained head, by name like --model; merged and cascade take several",
     )
     add_revision_argument(group)
     add_dtype_argument(group)
 
 
 def add_revision_argument(group) -> None:
-    group.add_argument("--revision", type=name, help="branch, tag or commit of the target, if it is a hub id")
+    group.add_argument("--revision", type=name, help="branch, tag or commit of --model, if that is a hub id")
 
 
 def add_dtype_argument(group) -> None:
@@ -57,11 +57,11 @@ def add_method_arguments(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--method",
         type=name,
-        help=f"one of {', '.join(METHODS)}, or several as ngram,draft_model; by default draft_model with one draft, "
-        "merged with several, a head's own method with a trained head, else none",
+        help=f"one of {', '.join(METHODS)}, or several in order, such as ngram,draft_model; by default none without a "
+        "draft, draft_model with one, merged with several, and the head's own method with a trained head",
     )
     group.add_argument(
-        "--rule", type=name, default="auto", help="acceptance rule; auto is the best lossless one (default)"
+        "--rule", type=name, default="auto", help="acceptance rule; auto (default) is the best lossless one"
     )
 
 
@@ -70,7 +70,7 @@ def add_prompts_arguments(group, default: str) -> None:
         "--prompts",
         type=path,
         metavar="FILE",
-        help="JSON lines with prompt or turns; by default held-out code of the standard library",
+        help="file of JSON lines with prompt or turns; by default held-out code of Python's standard library",
     )
     group.add_argument(
         "--num-prompts",
@@ -84,8 +84,8 @@ def add_chat_argument(group) -> None:
     group.add_argument(
         "--chat",
         action="store_true",
-        help="decode the file's turns or messages in the model's chat template: every turn of the user is a prompt, after "
-        "the file's answers or else the model's own; --num-prompts then counts conversations",
+        help="read the lines of --prompts as conversations in the model's chat template: each turn of the user is a "
+        "prompt, after the file's answers or else the model's own; --num-prompts counts conversations",
     )
 
 
@@ -95,48 +95,48 @@ def add_new_tokens_argument(group) -> None:
         type=integer(1),
         default=128,
         metavar="N",
-        help="new tokens after each prompt, at most (default 128)",
+        help="the most new tokens after each prompt (default 128)",
     )
 
 
 def add_sampling_arguments(command: argparse.ArgumentParser, temperature: float = 0.0) -> None:
-    """Options of ``requests.options.Options``, under their names."""
+    """Adds the options of ``requests.options.Options`` under their names."""
     add = command.add_argument_group("sampling").add_argument
     token = dict(type=int, action="append", metavar="ID")
     text = dict(action="append", metavar="TEXT")
     add("--temperature", type=float, metavar="X", default=temperature, help="0 is greedy (default %(default)s)")
     add("--top-k", type=int, metavar="N", help="sample from the N likeliest tokens; 0 for all (default)")
-    add("--top-p", type=float, metavar="X", help="sample from the likeliest tokens of this probability")
-    add("--min-p", type=float, metavar="X", help="leave out tokens below this fraction of the likeliest")
+    add("--top-p", type=float, metavar="X", help="sample from the likeliest tokens that sum to this probability")
+    add("--min-p", type=float, metavar="X", help="leave out tokens below this fraction of the largest probability")
     add(
         "--repetition-penalty",
         type=float,
         metavar="X",
-        help="divide the logits of tokens that occurred; 1 does nothing (default)",
+        help="make tokens that occurred less likely, by this factor on the logit; 1 does nothing (default)",
     )
-    add("--presence-penalty", type=float, metavar="X", help="subtract from the logits of generated tokens, once")
+    add("--presence-penalty", type=float, metavar="X", help="subtract this once from the logits of generated tokens")
     add(
         "--frequency-penalty",
         type=float,
         metavar="X",
-        help="subtract from the logits of generated tokens, for each occurrence",
+        help="subtract this from the logits of generated tokens, for each occurrence",
     )
-    add("--logit-bias", metavar="JSON", help='numbers added to logits, {"token id": number}, or @FILE')
-    add("--allow-token", dest="allowed_tokens", **token, help="only these tokens; may be given several times")
-    add("--suppress-token", dest="suppressed_tokens", **token, help="not this token; may be given several times")
-    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", default=0, help="of the random numbers (default 0)")
+    add("--logit-bias", metavar="JSON", help='numbers to add to logits: {"token id": number}, or @FILE')
+    add("--allow-token", dest="allowed_tokens", **token, help="allow only such tokens; may be given several times")
+    add("--suppress-token", dest="suppressed_tokens", **token, help="forbid this token; may be given several times")
+    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", default=0, help="seed of the random numbers (default 0)")
     add = command.add_argument_group("end and form of the text").add_argument
-    add("--min-new-tokens", type=int, metavar="N", help="no token may end the text before this number of tokens")
-    add("--stop", **text, help="end before this text; may be given several times")
+    add("--min-new-tokens", type=int, metavar="N", help="no token may end the text before this number of new tokens")
+    add("--stop", **text, help="end the text before this string; may be given several times")
     add("--stop-token-id", dest="stop_token_ids", **token, help="end at this token; may be given several times")
-    add("--ignore-eos", action="store_true", help="go on past end-of-text tokens")
+    add("--ignore-eos", action="store_true", help="continue past end-of-text tokens")
     add("--regex", metavar="TEXT", help="the text must match this regular expression in full")
     add("--choice", dest="choices", **text, help="the text must be one of these; may be given several times")
     add("--json-schema", metavar="JSON", help="the text must be JSON for this schema, or @FILE")
 
 
 def choose_method(args: argparse.Namespace) -> str | None:
-    """The method that the user named, or the default for the number of drafts.
+    """The method that the user named; "none" without a method and drafts.
 
     None for drafts without a method: one of them may be a head, which has a method of its own.
     """
@@ -146,8 +146,9 @@ def choose_method(args: argparse.Namespace) -> str | None:
 
 
 def check_method(args: argparse.Namespace, method: str | None, options: dict) -> None:
-    """Raises RequestError before a model is loaded for options, drafts or a rule that do not fit
-    the method.
+    """Raises RequestError for options, drafts or a rule that do not fit the method.
+
+    It runs before a model is loaded.
     """
     from ..drafter import TrainedHead
     from ..drafters import check_drafts, check_options, make_drafter, needs_of
@@ -157,14 +158,14 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
         return
     check_options(method, options)
     check_drafts(method, len(args.draft))
-    if not isinstance(needs_of(method), TrainedHead):  # such a method is made when its head is loaded
+    if not isinstance(needs_of(method), TrainedHead):  # A method with a head is made after its head is loaded.
         resolve(getattr(args, "rule", "auto"), make_drafter(method, **options).drawn)
 
 
 def given_sampling(args: argparse.Namespace) -> dict:
-    """The sampling options that the user gave, as ``Generator`` takes them.
+    """The sampling options that the user gave, by their names in ``Options``.
 
-    Raises RequestError for numbers out of bounds.
+    Raises RequestError for numbers that are out of range.
     """
     from ..requests.options import Options, read_numbers
 
@@ -177,7 +178,7 @@ def given_sampling(args: argparse.Namespace) -> dict:
 
 
 def _read_json(option: str, text: str) -> dict:
-    """JSON from an argument, or from the file that the argument names after an @."""
+    """The JSON object in an argument, or in the file that the argument names after an @."""
     from ..checks import parse_json
 
     flag = f"--{option.replace('_', '-')}"
@@ -194,9 +195,9 @@ def _read_json(option: str, text: str) -> dict:
 
 
 def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16) -> Callable:
-    """Reads ``--prompts`` now, and returns the function that gives the prompts for a loaded target.
+    """Reads ``--prompts``, and returns a function from a loaded target to its prompts.
 
-    Without ``--prompts`` these are ``count`` held-out pieces of code of at most ``tokens`` tokens.
+    Without ``--prompts`` they are ``count`` held-out pieces of code of at most ``tokens`` tokens.
     """
     from ..evaluation import held_out_prompts, read_prompts
 
@@ -210,9 +211,7 @@ def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16
 
 
 def prepare_conversations(args: argparse.Namespace) -> Callable:
-    """Reads the conversations of ``--prompts`` now, and returns the function that gives a target's
-    prompts for them.
-    """
+    """Reads the conversations of ``--prompts``, and returns a function from a target to prompts."""
     from ..evaluation import chat_prompts, read_conversations
 
     if args.prompts is None:
@@ -233,7 +232,7 @@ def load_target(args: argparse.Namespace):
 
 
 def check_output(file: Path | None) -> None:
-    """Raises RequestError for a file that cannot be written, before the work that it is for."""
+    """Raises RequestError for a file that cannot be written. It runs before the long work."""
     if file is None:
         return
     writable = os.access(file if file.exists() else file.parent, os.W_OK)
@@ -243,10 +242,10 @@ def check_output(file: Path | None) -> None:
 
 @contextmanager
 def replace_file(file: Path) -> Iterator[Path]:
-    """Yields a new file that takes the place of ``file`` in the end.
+    """Yields a new file, which replaces ``file`` at the end of the block.
 
-    A reader never sees half a file, and of two commands that write one file the later one wins as a
-    whole. A device or a pipe is written directly.
+    A reader never sees half a file. If two commands write one file, it has the whole text of the
+    later one. A device or a pipe is written directly.
     """
     file = file.resolve()
     if file.exists() and not file.is_file():
@@ -263,7 +262,7 @@ def replace_file(file: Path) -> Iterator[Path]:
 
 
 def write_output(file: Path | None, text: str) -> None:
-    """Writes ``--output``, if it was given."""
+    """Writes ``text`` to the file of ``--output``, if it was given."""
     if file is not None:
         with replace_file(file) as new:
             new.write_text(text)

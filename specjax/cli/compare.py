@@ -27,7 +27,7 @@ def add_command(commands) -> None:
         "compare",
         usage="specjax compare [option ...]",
         help=about,
-        description=f"{about}; each method takes its own drafting options",
+        description=f"{about}; each method gets its own drafting options",
     )
     command.set_defaults(handler=run)
     add = command.add_argument
@@ -79,9 +79,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_methods(args: argparse.Namespace, methods: list[str], everything: bool, drafting: dict) -> None:
-    """Raises RequestError before a model is loaded.
+    """Checks each method as ``check_method`` does, before a model is loaded.
 
-    Of all methods it leaves out those with too few drafts.
+    Where the user asks for all methods, it skips those that need more drafts.
     """
     from ..drafter import Models
     from ..drafters import METHODS, needs_of

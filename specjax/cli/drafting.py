@@ -1,6 +1,4 @@
-"""The flags of drafting options, derived from the fields of the drafting methods and their
-docstrings.
-"""
+"""The flags of drafting options. Fields and docstrings of the drafting methods declare them."""
 
 import argparse
 import dataclasses
@@ -18,16 +16,16 @@ from . import parser
 
 _METAVARS = {"tree": "WIDTHS|FILE", "ngram_statistics": "FILE"}
 _DEFAULTS = {"draft_length": "fixed"}
-"""Defaults of ``make_drafter``, where they are not the field's."""
+"""Defaults of ``make_drafter`` that differ from the field's default."""
 
 _REFERENCE = re.compile(r"as in ``(\w+)``")
 _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
 
 
 def add_drafting_flags(command: argparse.ArgumentParser) -> None:
-    """One flag for each option of a method.
+    """Adds a flag for each option of a method.
 
-    Options that the same methods own stand in one group of the help.
+    Options of the same methods stand in one group of the help.
     """
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
     for option in all_options():
@@ -47,9 +45,7 @@ def given_drafting(args: argparse.Namespace) -> dict:
 
 
 def read_attributes(cls: type) -> dict[str, str]:
-    """The entries of the section ``Attributes:`` in the docstrings of a class and its bases,
-    without markup.
-    """
+    """The texts in the section ``Attributes:`` of a class's docstring and of its bases, by name."""
     entries: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         names: list[str] = []
@@ -76,7 +72,7 @@ def _field(method: str, option: str) -> tuple[type, dataclasses.Field]:
 
 
 def _type(option: str, fields: dict) -> dict:
-    """What argparse needs for values of the field's type. A flag that is not given leaves None."""
+    """The arguments of ``add_argument`` for the field's type. A missing flag gives None."""
     annotation = next(iter(fields.values()))[1].type
     if isinstance(annotation, types.UnionType):
         annotation = next(part for part in typing.get_args(annotation) if part is not types.NoneType)
@@ -94,7 +90,7 @@ def _describe(option: str, fields: dict) -> str:
     texts = {cls: text for cls, _ in fields.values() if (text := read_attributes(cls).get(option))}
     referred = {match[1] for text in texts.values() if (match := _REFERENCE.match(text))}
     own = [cls for cls, text in texts.items() if not _REFERENCE.match(text)]
-    own.sort(key=lambda cls: cls.__name__ not in referred)  # stable: else the first method's text
+    own.sort(key=lambda cls: cls.__name__ not in referred)  # The sort is stable: else the first method's text.
     text = texts[own[0]].replace("``", "").rstrip(".") if own else "see the method"
     defaults = _describe_defaults(
         {method: _DEFAULTS.get(option, field.default) for method, (_, field) in fields.items()}
@@ -103,7 +99,7 @@ def _describe(option: str, fields: dict) -> str:
 
 
 def _describe_defaults(defaults: dict) -> str:
-    """The commonest default, then the methods with another one: "5; suffix 8, mtp 3"."""
+    """The commonest default, then the methods with other defaults: "5; suffix 8, mtp 3"."""
     shown = {method: _show(value) for method, value in defaults.items() if value is not None and value is not False}
     if not shown:
         return ""

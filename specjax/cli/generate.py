@@ -24,7 +24,7 @@ from .terminal import print_prompt, print_stats, print_text, status
 
 
 def add_command(commands) -> None:
-    about = "continue prompts and say what it cost"
+    about = "continue prompts, and print the time and the acceptance"
     command = commands.add_parser(
         "generate", usage="specjax generate --prompt TEXT [option ...]", help=about, description=about
     )
@@ -35,19 +35,19 @@ def add_command(commands) -> None:
         action="append",
         required=True,
         metavar="TEXT",
-        help="text to continue, - for stdin; may be given several times",
+        help="text to continue, or - for standard input; may be given several times",
     )
-    add("--chat", action="store_true", help="each prompt is a user's turn, written in the model's chat template")
+    add("--chat", action="store_true", help="write each prompt as a user's turn in the model's chat template")
     add("-n", "--n", type=integer(1, MOST_SAMPLES), default=1, metavar="N", help="samples of each prompt (default 1)")
     add_new_tokens_argument(command)
     add(
         "--logprobs",
         type=int,
         metavar="N",
-        help="with --json, log-probabilities of the new tokens and of the N likeliest ones",
+        help="with --json, print log-probabilities of the new tokens and of the N likeliest ones",
     )
     add("--capacity", type=integer(1), metavar="N", help="positions of the cache; by default as many as needed")
-    add("--stream", action="store_true", help="print the text as it grows, on stderr with --json")
+    add("--stream", action="store_true", help="print the text as it grows; with --json, on standard error")
     add("--json", action="store_true", help="print one JSON object")
     add_model_arguments(command)
     add_method_arguments(command)
@@ -101,9 +101,7 @@ def _spell_tokens(target) -> Sequence[bytes | None]:
 
 
 def _record(result) -> dict:
-    """The result as JSON: its fields that have a value, and its statistics with the derived
-    figures.
-    """
+    """The result for JSON: the fields that have a value, and all figures of its statistics."""
     fields = {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
     return fields | {"stats": result.stats.as_dict()}
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: one line on stderr and exit code 130, also while the main thread runs compiled code."""
+"""Ctrl-C: one line on stderr and exit code 130, even while the main thread runs compiled code."""
 
 import os
 import signal
@@ -9,22 +9,22 @@ from contextlib import contextmanager, suppress
 
 CODE = 130
 _PATIENCE = 2.0
-"""Seconds in which the main thread may end by itself after Ctrl-C."""
+"""The seconds after Ctrl-C in which the main thread may end by itself."""
 
 _SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
 
 
 @contextmanager
 def watch_interrupts(ends_process: bool) -> Iterator[None]:
-    """Ends the process on Ctrl-C where the main thread does not.
+    """Ends the process on Ctrl-C, if the main thread does not end in time.
 
-    Python raises KeyboardInterrupt between two bytecodes of the main thread. A compilation can take
-    minutes, and a library can swallow the exception. The operating system's signal reaches a pipe
-    at once, and a thread waits there.
+    Python raises KeyboardInterrupt only between two bytecodes of the main thread. A compilation can
+    take minutes, and a library can swallow the exception. The operating system writes the signal to
+    a pipe at once, and a thread waits there.
 
     Args:
-      ends_process: whether the caller is the process's own entry point; otherwise nothing is
-        watched.
+      ends_process: whether the caller is the entry point of the process. Otherwise this function
+        does nothing.
     """
     if not ends_process or threading.current_thread() is not threading.main_thread():
         yield
@@ -51,20 +51,18 @@ def watch_interrupts(ends_process: bool) -> Iterator[None]:
 
 
 def leave(ends_process: bool, state: str = "") -> int:
-    """Says that the command was interrupted, and ends the process or returns the exit code.
+    """Prints that the command was interrupted, and ends the process or returns the exit code.
 
-    The process ends without Python's own clean-up: it would wait for threads, and compiled code
-    that still runs in them can crash.
+    The process ends without Python's clean-up, which would wait for threads. Compiled code that
+    still runs in them could crash.
 
     Args:
-      state: what the command leaves behind, for the message.
+      ends_process: whether to end the process.
+      state: a description of the files that the command leaves behind, for the message.
     """
+    message = "specjax: interrupted" + (f"; {state}" if state else "")
     with suppress(OSError, ValueError):
-        print(
-            (_SHOW_CURSOR if sys.stderr.isatty() else "") + "specjax: interrupted" + (f"; {state}" if state else ""),
-            file=sys.stderr,
-            flush=True,
-        )
+        print((_SHOW_CURSOR if sys.stderr.isatty() else "") + message, file=sys.stderr, flush=True)
     if ends_process:
         with suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""``specjax``: the commands, and the exit codes and one-line messages that all of them share."""
+"""``specjax``: the commands, and their exit codes and one-line error messages."""
 
 import argparse
 import errno
@@ -24,13 +24,15 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code.
 
-    0: done. 1: ``verify`` found a disagreement, or the machine has no room left. 2: the user can
-    mend the error, which stderr names in one line. 130: interrupted. 141: the reader of stdout
-    closed it.
+    - 0: the command is done.
+    - 1: ``verify`` found a disagreement, or the machine has no disk space or memory left.
+    - 2: the user can mend the error, which one line on stderr names.
+    - 130: the command was interrupted.
+    - 141: the reader of stdout closed it.
 
     Args:
-      argv: the arguments; by default those of the process, which then ends at once when it is
-        interrupted.
+      argv: the arguments. By default they are those of the process, and an interrupt ends the
+        process at once.
     """
     _open_closed_streams()
     with watch_interrupts(argv is None):
@@ -71,20 +73,15 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _explain(error: BaseException) -> str | None:
-    """One line for an error of the machine rather than of the program: no space, no memory, an
-    unusable file.
-    """
+    """One line for an error of the machine (no space, no memory, an unusable file), else None."""
     for cause in _causes(error):
         text = str(cause)
         if isinstance(cause, OSError) and cause.errno in _FULL or "No space left on device" in text:
             place = getattr(cause, "filename", None)
             reason = os.strerror(getattr(cause, "errno", None) or errno.ENOSPC)
             return f"{place or 'output'} cannot be written ({reason}); make room, or write to another place"
-        if (
-            isinstance(cause, MemoryError)
-            or isinstance(cause, jax.errors.JaxRuntimeError)
-            and "RESOURCE_EXHAUSTED" in text
-        ):
+        no_device_memory = isinstance(cause, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in text
+        if isinstance(cause, MemoryError) or no_device_memory:
             return "the memory does not suffice; use a smaller model, capacity, batch or tree"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'output'} cannot be used ({error.strerror}); name another file"
@@ -92,7 +89,7 @@ def _explain(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, the members of a group, and their causes."""
+    """The error, the members of an error group, and their causes."""
     seen, waiting = set(), [error]
     while waiting:
         error = waiting.pop(0)
@@ -109,13 +106,13 @@ def _complain(message: str, code: int) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Streams that the caller closed (``>&-``) swallow the output."""
+    """Opens streams that the caller closed (``>&-``), and discards their output."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))
 
 
 def _discard_output() -> None:
-    """Sends the rest of stdout nowhere, because Python would complain about it at exit."""
+    """Discards the rest of stdout, because Python would complain about it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

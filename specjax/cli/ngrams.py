@@ -12,7 +12,7 @@ _CONTEXTS = 1 << 17
 
 
 def add_command(commands) -> None:
-    about = "count which token follows which in text files, for --ngram-statistics"
+    about = "count the n-grams of text files, for --ngram-statistics"
     command = commands.add_parser("ngrams", help=about, description=about)
     command.set_defaults(handler=run)
     add = command.add_argument
@@ -20,17 +20,17 @@ def add_command(commands) -> None:
         "--model",
         type=name,
         default="tiny-python",
-        help="the model whose tokens are counted: embedded name, directory or hub id (default tiny-python)",
+        help="the model whose tokens are counted: an embedded name, a directory or a hub id (default tiny-python)",
     )
     add_revision_argument(command)
-    add("--data", type=path, nargs="+", required=True, metavar="FILE", help="text files")
+    add("--data", type=path, nargs="+", required=True, metavar="FILE", help="text files to count in")
     add("--output", type=path, required=True, metavar="FILE", help="the file to write, such as text.npz")
     add(
         "--contexts",
         type=integer(1),
         default=_CONTEXTS,
         metavar="N",
-        help=f"the most frequent contexts of each length to keep (default {_CONTEXTS})",
+        help=f"keep the N most frequent contexts of each length (default {_CONTEXTS})",
     )
 
 

@@ -14,13 +14,13 @@ _LONGEST_SHOWN = 40
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers an error in one line, and an unknown option with the option that was probably meant."""
+    """Reports an error in one line. For an unknown option the line names a similar one."""
 
     def error(self, message):
         self.exit(2, f"specjax: error: {' '.join(message.split())}; see {self.prog} --help\n")
 
     def _print_message(self, message, file=None):
-        """Without argparse's silence about a stream that cannot be written."""
+        """Prints a message. Unlike argparse, it raises an error where the stream is unusable."""
         print(message, end="", file=file or sys.stderr)
 
     def parse_known_args(self, args=None, namespace=None, **options):
@@ -29,13 +29,13 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace, **options)
 
     def _check_names(self, args: Sequence[str]) -> None:
-        """Reports an unknown option before argparse asks for the option that it misses."""
+        """Reports an unknown option before argparse reports a missing one."""
         for argument in args:
             name = argument.partition("=")[0]
             if argument == "--":
                 return
             if len(name) < 2 or name[0] != "-" or " " in name or _NEGATIVE.match(name):
-                continue  # a value
+                continue  # The argument is a value.
             known = [flag for flag in self._option_string_actions if flag.startswith(name)]
             if not known:
                 near = difflib.get_close_matches(name, self._option_string_actions, 1)
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def integer(least: int, most: int = LARGEST) -> Callable[[str], int]:
-    """The type of a whole number from ``least`` to ``most``."""
+    """The type of an argument that is a whole number from ``least`` to ``most``."""
     return _number(int, "a whole number", least, most)
 
 
@@ -61,7 +61,7 @@ def _number(convert: Callable, kind: str, least, most) -> Callable:
 
 
 def layers(text: str) -> tuple[int, ...]:
-    """The type of whole numbers separated by commas; an empty text has none."""
+    """The type of an argument of whole numbers separated by commas. Empty means no number."""
     try:
         return tuple(int(number) for number in text.split(",") if text.strip())
     except ValueError:
@@ -69,12 +69,12 @@ def layers(text: str) -> tuple[int, ...]:
 
 
 def name(text: str) -> str:
-    """The type of a text that must not be empty."""
+    """The type of an argument that must not be empty."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty; give a name, or leave the option out")
     return text
 
 
 def path(text: str) -> Path:
-    """The type of a path that must not be empty."""
+    """The type of an argument that is a path and must not be empty."""
     return Path(name(text))

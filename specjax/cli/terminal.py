@@ -1,6 +1,4 @@
-"""Output for people: tables and figures; bars and spinners where stderr is a terminal that can show
-them.
-"""
+"""Output for people: tables and figures, and on a terminal progress bars and spinners."""
 
 import codecs
 import io
@@ -15,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 _WIDTH = 120
-"""Columns of a table where stdout is no terminal."""
+"""The width of a table in columns, where stdout is not a terminal."""
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields the function that is told how many of how many steps are done, and shows a bar."""
+    """Shows a progress bar. Yields its update function of the steps done and of all steps."""
     columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not _can_animate()) as bar:
         task = bar.add_task("")
@@ -28,12 +26,12 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def status(message: str):
-    """Shows a spinner."""
+    """Shows a spinner with a message during the block."""
     return Console(stderr=True).status(message) if _can_animate() else nullcontext()
 
 
 def print_table(table, notes: Iterable[str]) -> None:
-    """Prints a rich table and the notes below it, as wide as the terminal."""
+    """Prints a rich table, as wide as the terminal, and the notes below it."""
     _print_rich(table, *(Text(f"note: {note}") for note in notes))
 
 
@@ -44,11 +42,12 @@ def print_prompt(prompt: str) -> None:
 
 
 def print_text(results: Iterable, table: Sequence[bytes | None], out: TextIO):
-    """Prints a growing text, accepted drafts in green where stdout is a terminal.
+    """Prints a growing text. On a terminal, accepted drafts are green.
 
     Args:
-      results: Results of one prompt; each text begins with the one before it.
+      results: Results of one prompt. Each text begins with the text of the Result before it.
       table: the bytes of each token, see ``requests.vocabulary.token_bytes``.
+      out: stdout or stderr.
 
     Returns the last Result.
     """
@@ -67,7 +66,7 @@ def print_text(results: Iterable, table: Sequence[bytes | None], out: TextIO):
 def print_stats(stats: list) -> None:
     """Prints the figures on stderr, under the names of vLLM's log.
 
-    Seconds are those of the whole batch.
+    The seconds are those of the whole batch.
     """
     from ..stats import total
 
@@ -79,18 +78,19 @@ def print_stats(stats: list) -> None:
         lines += [
             f"Mean acceptance length: {whole.mean_acceptance_length:.2f}, Accepted: {whole.accepted} tokens, "
             f"Drafted: {whole.drafted} tokens",
-            f"Per-position acceptance rate: {rates}, Avg Draft acceptance rate: {100 * whole.draft_acceptance_rate:.1f}%",
+            f"Per-position acceptance rate: {rates}, "
+            f"Avg Draft acceptance rate: {100 * whole.draft_acceptance_rate:.1f}%",
         ]
     speed = whole.generated / first.decode_seconds if first.decode_seconds else 0.0
     lines += [
-        f"{whole.generated} tokens, {speed:.1f} tokens/s; "
-        f"prefill {first.prefill_seconds:.3f} s, decode {first.decode_seconds:.3f} s, compile {first.compile_seconds:.1f} s"
+        f"{whole.generated} tokens, {speed:.1f} tokens/s; prefill {first.prefill_seconds:.3f} s, "
+        f"decode {first.decode_seconds:.3f} s, compile {first.compile_seconds:.1f} s"
     ]
     print(*lines, sep="\n", file=sys.stderr)
 
 
 def mark_drafts(result, table: Sequence[bytes | None]) -> Text:
-    """The text with accepted drafts in green; without colours where ``table`` does not spell it."""
+    """The text with accepted drafts in green; without colours if ``table`` cannot spell it."""
     decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), Text()
     for token, from_draft in zip(result.token_ids, result.from_draft):
         spelled = table[token] if token < len(table) else None
@@ -100,15 +100,15 @@ def mark_drafts(result, table: Sequence[bytes | None]) -> Text:
 
 
 def _can_animate() -> bool:
-    """Whether stderr is a terminal that understands cursor movements."""
+    """Whether stderr is a terminal that supports cursor movements."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def _print_rich(*things, **options) -> None:
     """Prints with colours where stdout is a terminal that has them.
 
-    rich itself would end the process with code 1 where the reader of stdout is gone, hence the text
-    goes through print.
+    The text goes through print: rich itself would end the process with code 1 if the reader of
+    stdout is gone.
     """
     console = Console() if sys.stdout.isatty() else Console(file=io.StringIO(), width=_WIDTH)
     with console.capture() as captured:

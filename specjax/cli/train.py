@@ -9,7 +9,7 @@ from .parser import integer, name, path
 from .terminal import status
 
 _CHANGES = ("steps", "batch", "length", "every", "prompts", "seed", "on_policy")
-"""Keys of a recipe that the command may change, under the same names."""
+"""The keys of a recipe that have a flag of the same name."""
 
 
 def add_command(commands) -> None:
@@ -24,12 +24,12 @@ def add_command(commands) -> None:
         type=name,
         required=True,
         metavar="KIND|FILE",
-        help=f"{', '.join(KINDS)}, or a TOML file such as those in configs/",
+        help=f"a kind ({', '.join(KINDS)}), or a TOML file such as those in configs/",
     )
     add(
         "--model",
         type=name,
-        help="the target: embedded name, directory or hub id; by default the recipe's, or tiny-python",
+        help="the target: an embedded name, a directory or a hub id; by default the recipe's, or tiny-python",
     )
     add_revision_argument(command)
     add_dtype_argument(command)
@@ -39,36 +39,35 @@ def add_command(commands) -> None:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="text files, or directories of them; by default the standard library",
+        help="text files, or directories of them; by default Python's standard library",
     )
     add(
         "--output",
         type=path,
-        help="directory of the drafter, its log and checkpoints; a run found there goes on (default runs/MODEL-KIND)",
+        help="directory of the drafter, its log and its checkpoints; a run found there continues "
+        "(default runs/MODEL-KIND)",
     )
     add = command.add_argument_group("changes of the recipe").add_argument
     add(
         "--on-policy",
         metavar="WRITER",
-        help="target: train on its answers to the data; draft: on the texts of the draft itself",
+        help="train on text that the target or the draft writes: WRITER is target or draft",
     )
-    add("--steps", type=integer(1), metavar="N", help="steps in all")
-    add("--batch", type=integer(1), metavar="N", help="windows of a step")
-    add("--length", type=integer(1), metavar="N", help="tokens of a window")
-    add("--every", type=integer(1), metavar="N", help="steps between checkpoints and measurements of acceptance")
+    add("--steps", type=integer(1), metavar="N", help="number of steps in all")
+    add("--batch", type=integer(1), metavar="N", help="number of windows in a step")
+    add("--length", type=integer(1), metavar="N", help="number of tokens in a window")
+    add("--every", type=integer(1), metavar="N", help="steps between checkpoints, each with a measured acceptance")
     add(
         "--prompts",
         type=integer(0, MOST_PROMPTS),
         metavar="N",
-        help="held-out prompts to measure acceptance on; 0 for none",
+        help="number of held-out prompts on which acceptance is measured; 0 for none",
     )
-    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", help="of parameters and batches")
+    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", help="seed of parameters and batches")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Trains, prints the log's figures on stderr as it goes, and in the end the directory with the
-    drafter.
-    """
+    """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
     from ..training.data import text_files
     from ..training.recipe import read_recipe
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         train(recipe, target, args.data, output)
     except KeyboardInterrupt:
-        state = f"the checkpoints in {output} are good, and the same command goes on from the last"
+        state = f"the checkpoints in {output} are good, and the same command continues from the last"
         raise KeyboardInterrupt(state) from None
     flag = f"--model {recipe.model} --draft {output}"
     print(f"{output}: a drafter of kind {recipe.kind}; see {output}/log.jsonl, and use it with {flag}")

@@ -1,15 +1,18 @@
-"""``specjax tune``: measures which tree, or which layers, draft best on this machine."""
+"""``specjax tune``: measures the tree, or the layers, that draft best on this machine."""
 
 import argparse
 import json
+from collections.abc import Callable
 
 from ..errors import RequestError
 from .arguments import (
+    add_chat_argument,
     add_model_arguments,
     add_new_tokens_argument,
     add_prompts_arguments,
     check_output,
     load_target,
+    prepare_conversations,
     prepare_prompts,
     write_output,
 )
@@ -21,15 +24,16 @@ _MOST_NODES, _MOST_DEPTH, _MOST_BATCH = 4096, 256, 16384
 
 
 def add_command(commands) -> None:
-    about = "measure what drafts best here and write it to a file"
+    about = "measure the tree or the layers that draft best here, and write them to a file"
     command = commands.add_parser("tune", help=about, description=about)
     command.set_defaults(handler=run)
     add = command.add_argument
     add(
         "--tree", action="store_true", help="tune the shape of a token tree, for methods whose trees have a fixed shape"
     )
-    add("--layers", action="store_true", help="tune which layers of the target draft, for early_exit and layer_skip")
+    add("--layers", action="store_true", help="tune the target's layers that draft, for early_exit and layer_skip")
     add_prompts_arguments(command, "all of the file, or 16")
+    add_chat_argument(command)
     add("--temperature", type=float, metavar="X", default=0.0, help="0 is greedy (default 0)")
     add("--output", type=path, metavar="FILE", help="write the result to this TOML file")
     add("--json", action="store_true", help="print one JSON object")
@@ -38,8 +42,8 @@ def add_command(commands) -> None:
     add(
         "--method",
         type=name,
-        help="the method of the tree: tree (default, with a model as draft), token_recycling, or with a head medusa, hydra, "
-        "eagle or eagle3",
+        help="the method of the tree: tree (default with a model as draft), token_recycling, or with a head medusa, "
+        "hydra, eagle or eagle3",
     )
     add_new_tokens_argument(command)
     add(
@@ -47,7 +51,7 @@ def add_command(commands) -> None:
         type=integer(2, _MOST_NODES),
         default=32,
         metavar="N",
-        help="nodes of the largest tree with its root (default 32)",
+        help="nodes of the largest tree, the root included (default 32)",
     )
     add(
         "--max-depth",
@@ -71,22 +75,27 @@ def add_command(commands) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measures the target, prints the result, and writes it to ``--output``."""
     if args.tree == args.layers:
-        raise RequestError("give one of --tree and --layers, to say what to tune")
+        raise RequestError("give either --tree or --layers")
     check_output(args.output)
     _tune_tree(args) if args.tree else _tune_layers(args)
+
+
+def _prepare(args: argparse.Namespace) -> Callable:
+    """Reads ``--prompts``, and returns a function from a loaded target to its prompts."""
+    return prepare_conversations(args) if args.chat else prepare_prompts(args)
 
 
 def _tune_layers(args: argparse.Namespace) -> None:
     from ..planning import layers
 
-    texts = prepare_prompts(args)
+    texts = _prepare(args)
     with status("loading"):
         target = load_target(args)
+    with status("preparing texts"):
         texts = texts(target)
     with progress_bar("tuning") as progress:
-        options = dict(
-            temperature=args.temperature, longest=args.num_speculative_tokens or _LONGEST_DRAFT, budget=args.budget
-        )
+        longest = args.num_speculative_tokens or _LONGEST_DRAFT
+        options = dict(temperature=args.temperature, longest=longest, budget=args.budget)
         report = layers.tune_layers(target, texts, progress=progress, **options)
     write_output(args.output, layers.toml(report))
     if args.json:
@@ -103,18 +112,21 @@ def _tune_tree(args: argparse.Namespace) -> None:
     tune.check(
         args.method or "tree", draft, args.temperature, args.max_nodes, args.max_depth, args.batch, args.max_new_tokens
     )
-    prompts = prepare_prompts(args)
+    prompts = _prepare(args)
     with status("loading"):
         target = load_target(args)
         draft = draft and load_drafter(draft, target)
+    with status("preparing prompts"):
+        prompts = prompts(target)
     with status("measuring acceptance and cost"):
         names = ("method", "temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
-        report = tune.tune_tree(target, draft, prompts(target), **{name: getattr(args, name) for name in names})
+        report = tune.tune_tree(target, draft, prompts, **{name: getattr(args, name) for name in names})
     write_output(args.output, tune.toml(report))
     if args.json:
         print(json.dumps(report))
         return
     print_table(tune.table(report), tune.notes(report))
-    print(
-        f"now: {tune.command(report, args.output)}" if args.output else "give --output TREE.toml to keep the best tree"
-    )
+    if args.output:
+        print(f"now: {tune.command(report, args.output)}")
+    else:
+        print("give --output TREE.toml to keep the best tree")

@@ -23,13 +23,13 @@ from .parser import integer
 from .terminal import progress_bar, status
 
 _PROMPTS, _TOKENS = 4, 32
-"""Held-out prompts and their tokens. They are short, because every draw reads its prompt again."""
+"""The number of held-out prompts, and their tokens: few, since every draw reads its prompt."""
 
 _MOST_SAMPLES, _MOST_TOKENS = 10_000_000, 1024
 
 
 def add_command(commands) -> None:
-    about = "check that a method leaves the output as it is; exit code 1 if it does not"
+    about = "check that a method does not change the output; exit code 1 if it does"
     command = commands.add_parser("verify", usage="specjax verify [option ...]", help=about, description=about)
     command.set_defaults(handler=run, num_prompts=_PROMPTS)
     add = command.add_argument

@@ -1,9 +1,8 @@
-"""The best early exit of a target, and the best set of sub-layers to skip, for drafting with the
-target's own layers.
+"""Finds the layers of a target that draft best: an early exit, or sub-layers to skip.
 
-A setting is ranked by its expected speed-up. That follows from the acceptance rate of its tokens on
-given texts, and from the times of the setting and of the whole target on this device. See
-``layer_cost.speedup``.
+A setting is ranked by its expected speed-up, see ``layer_cost.speedup``. The speed-up follows from
+the acceptance rate of the setting's tokens on given texts, and from the times of the setting and of
+the whole target on this device.
 """
 
 import dataclasses
@@ -20,6 +19,7 @@ from ..checkpoints.load import LanguageModel
 from ..checks import per_row, whole
 from ..errors import RequestError
 from ..evaluation.comparison import machine
+from ..generate import Prompt
 from ..models.decoder import Decoder, Skip
 from ..sampling import SamplingParams, sampling_params, warp
 from ..session import cache_dtype
@@ -33,11 +33,11 @@ class Setting:
     """A part of the target that may draft, and its expected speed.
 
     Attributes:
-      skip: the sub-layers that the part lacks.
-      alpha: the acceptance rate of its tokens (Leviathan et al. 2023).
-      cost: seconds of its step over seconds of the target's step, their c.
+      skip: the sub-layers that the part skips.
+      alpha: the acceptance rate of its tokens (alpha of Leviathan et al. 2023).
+      cost: the seconds of its step over those of the target's step (their c).
       drafted: the draft length with the highest speed-up.
-      speedup: expected speed-up over plain decoding.
+      speedup: the expected speed-up over plain decoding.
     """
 
     skip: Skip
@@ -52,7 +52,7 @@ Rate = Callable[[Skip], float]
 
 def tune_layers(
     target: LanguageModel,
-    texts: Sequence[str],
+    texts: Sequence[Prompt],
     *,
     temperature: float = 0.0,
     longest: int = 8,
@@ -62,15 +62,20 @@ def tune_layers(
     """Measures the target and looks for the best early exit and the best set of sub-layers to skip.
 
     Args:
-      texts: the texts on which agreement is measured, each cut at 512 tokens.
-      temperature: temperature of the later requests.
-      longest: the longest draft to consider.
-      budget: sets of sub-layers to try, at least 4 for each layer; by default 8 for each.
+      target: the model to decode with.
+      texts: the texts on which acceptance is measured. Each is a string or token ids, and is cut at
+        512 tokens.
+      temperature: the temperature of later requests.
+      longest: the length of the longest draft to consider.
+      budget: the number of sets of sub-layers to try, at least 4 for each layer; by default 8 for
+        each layer.
       progress: called with the number of evaluated settings and of all settings.
 
     Returns an object for JSON: "machine", "settings", "seconds"; "early_exit" and "layer_skip", the
-    settings of each, best first; "flags", the flags of the best setting, None where nothing beats
-    plain decoding; and "note". Raises RequestError for bad input.
+    settings of each, best first; "flags", the flags of the best setting, None where no setting
+    beats plain decoding; and "note".
+
+    Raises RequestError for bad input.
     """
     L = target.config.num_layers
     if L < 2:
@@ -93,7 +98,7 @@ def tune_layers(
 
 
 def find_exit(rate: Rate, costs: Costs, num_layers: int, longest: int) -> list[Setting]:
-    """Every early exit, the best first; of equals the earlier exit.
+    """Every early exit, the best first. Of equally good exits the earlier comes first.
 
     ``rate`` gives the alpha of a part.
     """
@@ -126,21 +131,23 @@ def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budge
     for size in range(2, len(parts)):
         try_set(order[:size])
     rng = np.random.default_rng(seed)
-    for _ in range(4 * budget):  # some changes give a set that was tried before
+    for _ in range(4 * budget):  # Some changes give a set that was tried before.
         best = max(found, key=lambda chosen: found[chosen].speedup)
         changed = rng.choice(len(parts), size=rng.integers(1, 3), replace=False)
         try_set(best ^ {parts[i] for i in changed})
     return sorted(found.values(), key=lambda s: -s.speedup)
 
 
-def agreement_on(target: LanguageModel, texts: Sequence[str], temperature: float) -> Rate:
-    """A function that gives the alpha of a part: the mean of sum(min(p, q)) over the places of
-    ``texts``.
+def agreement_on(target: LanguageModel, texts: Sequence[Prompt], temperature: float) -> Rate:
+    """A function that gives the alpha of a part of the target on ``texts``.
 
-    At temperature 0 that is the share of places with the same argmax. Every place is read like the
-    first draft of a round: its past was computed by the whole target.
+    Alpha is the mean of sum(min(p, q)) over the places of the texts. At temperature 0 it is the
+    share of places with the same argmax. Every place counts as the first draft of a round: the
+    whole target computed its past.
     """
-    ids = [target.tokenizer.encode(text)[: min(_LONGEST_TEXT, target.config.context)] for text in texts]
+    longest = min(_LONGEST_TEXT, target.config.context)
+    encoded = [target.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts]
+    ids = [text[:longest] for text in encoded]
     if not ids or not all(ids):
         raise RequestError("a text is empty, or there are no texts; give texts of at least one token")
     tokens = np.zeros((len(ids), max(map(len, ids))), np.int32)
@@ -166,7 +173,10 @@ def report(
     wins = best.speedup > 1
     note = f"{method} is expected to be {best.speedup:.2f}x as fast as plain decoding"
     if not wins:
-        note = f"no early exit and no set of skipped sub-layers beats plain decoding here; the best, {method}, is expected at {best.speedup:.2f}x"
+        note = (
+            "no early exit and no set of skipped sub-layers beats plain decoding here; "
+            f"the best, {method}, is expected at {best.speedup:.2f}x"
+        )
     return {
         "machine": machine(target),
         "settings": {"model": target.name, "layers": L, "texts": texts, "temperature": temperature},
@@ -178,12 +188,9 @@ def report(
 
 
 def toml(report: dict) -> str:
-    """The best setting as a TOML file: the method, its options, and as comments what is expected of
-    it.
-    """
-    method, best = max(
-        ((kind, report[kind][0]) for kind in ("early_exit", "layer_skip")), key=lambda pair: pair[1]["speedup"]
-    )
+    """The best setting as a TOML file: the method, its options, and its figures as comments."""
+    best_of_each = {kind: report[kind][0] for kind in ("early_exit", "layer_skip")}
+    method, best = max(best_of_each.items(), key=lambda pair: pair[1]["speedup"])
     settings = report["settings"]
     about = [
         report["note"],
@@ -223,9 +230,9 @@ def _evaluate(skip: Skip, rate: Rate, costs: Costs, L: int, longest: int) -> Set
 
 @jax.jit
 def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) -> jax.Array:
-    """See ``agreement_on``.
+    """The alpha of a part, see ``agreement_on``.
 
-    ``keep``: bool [2, L], the attentions and MLPs that the part has. It is an array, so that one
+    ``keep`` bool [2, L] marks the attentions and the MLPs that the part has. It is an array, so one
     program serves all parts.
     """
     S = tokens.shape[1]
@@ -245,20 +252,14 @@ def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) 
 
 
 def _without(model: Decoder, keep: jax.Array) -> Decoder:
-    """A copy whose sub-layers outside ``keep`` add nothing to the residual stream, which equals
-    skipping them.
-    """
+    """A copy of the model that skips sub-layers: those outside ``keep`` add zero to the stream."""
     graph, params = nnx.split(model)
     model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):
-        for param, kept in (
-            (layer.out, attention),
-            (layer.out_bias, attention),
-            (layer.down, mlp),
-            (layer.down_bias, mlp),
-        ):
-            if param is not None:
-                param[...] = jnp.where(kept, param[...], 0)
+        for kept, outputs in ((attention, (layer.out, layer.out_bias)), (mlp, (layer.down, layer.down_bias))):
+            for param in outputs:
+                if param is not None:
+                    param[...] = jnp.where(kept, param[...], 0)
     return model
 
 
@@ -272,14 +273,11 @@ def _flags(method: str, setting: Setting) -> str:
     if method == "early_exit":
         flags += [f"--exit-layer {skip.mlp[0]}"]
     else:
-        flags += [
-            f"--skip-{name} {layers(numbers)}"
-            for name, numbers in (("attention", skip.attention), ("mlp", skip.mlp))
-            if numbers
-        ]
-    return " ".join(
-        [*flags, f"--num-speculative-tokens {setting.drafted} --draft-confidence 0"]
-    )  # the expected speed-up is that of full chains
+        skipped = {"attention": skip.attention, "mlp": skip.mlp}
+        flags += [f"--skip-{name} {layers(numbers)}" for name, numbers in skipped.items() if numbers]
+    # The expected speed-up is that of full chains, so the draft must not stop early.
+    flags += [f"--num-speculative-tokens {setting.drafted}", "--draft-confidence 0"]
+    return " ".join(flags)
 
 
 def _record(method: str, setting: Setting) -> dict:

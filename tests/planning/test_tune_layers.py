@@ -75,6 +75,11 @@ def test_the_best_exit_is_where_the_layers_begin_to_do_nothing(target):
     assert {2, 3} <= {*best.skip.attention} and {2, 3} <= {*best.skip.mlp} and best.speedup >= found[0].speedup
 
 
+def test_texts_may_be_token_ids(target):
+    ids, skip = [target.tokenizer.encode(text) for text in TEXTS], Skip((3,), (3,))
+    assert layers.agreement_on(target, ids, 0.0)(skip) == layers.agreement_on(target, TEXTS, 0.0)(skip)
+
+
 def test_a_table_or_json_and_the_flags_to_use(target, tmp_path, monkeypatch, capsys):
     save(target, tmp_path / "model")
     prompts = tmp_path / "prompts.jsonl"

@@ -1,0 +1,51 @@
+"""``specjax tune --chat``: the turns of conversations are the prompts of a tree and the texts of layers."""
+
+import json
+
+import numpy as np
+import pytest
+from support.command_line import OPTIONS, assert_one_line, kept, models, reuse, specjax_main
+from support.models import byte_tokenizer
+
+from specjax.planning import cost, layers, tune
+from specjax.planning.cost import Cost, Curve
+
+pytestmark = pytest.mark.usefixtures("reuse")
+
+
+@pytest.fixture
+def conversations(tmp_path):
+    file = tmp_path / "conversations.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "AB"}]}\n{"turns": ["left out"]}\n')
+    return ("--chat", "--prompts", file, "--num-prompts", "1", *OPTIONS, "--json")
+
+
+def test_a_tree_is_tuned_on_turns_in_the_chat_template(specjax_main, models, conversations, monkeypatch):
+    prompts, real = [], tune.tune_tree
+
+    def tune_tree(target, draft, given, **options):
+        prompts.extend(given)
+        return real(target, draft, given, **options)
+
+    monkeypatch.setattr(tune, "tune_tree", tune_tree)
+    monkeypatch.setattr(cost, "measure", lambda *args, **options: Cost(Curve((1, 3), np.array([[1.0], [1.05]]))))
+    method = ("--method", "token_recycling", "--max-nodes", "3")
+    code, out, err = specjax_main("tune", "--tree", *method, "--model", models["chat"], *conversations)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["settings"]["prompts"] == 1
+    assert prompts == [byte_tokenizer().encode("[AB]")]
+
+
+def test_layers_are_tuned_on_turns_in_the_chat_template(specjax_main, models, conversations, monkeypatch):
+    texts = []
+    monkeypatch.setattr(layers, "tune_layers", lambda target, given, **options: texts.extend(given) or {})
+    monkeypatch.setattr(layers, "toml", lambda report: "")
+    code, out, err = specjax_main("tune", "--layers", "--model", models["chat"], *conversations)
+    assert (code, out, err) == (0, "{}\n", "")
+    assert texts == [byte_tokenizer().encode("[AB]")]
+
+
+def test_chat_needs_conversations_and_a_template(specjax_main, models, conversations):
+    assert_one_line(specjax_main("tune", "--layers", "--chat", "--model", models["chat"]), "--chat needs --prompts")
+    found = specjax_main("tune", "--layers", "--model", models["target"], *conversations)
+    assert_one_line(found, "no chat template")
