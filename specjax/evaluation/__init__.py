@@ -1,4 +1,4 @@
-"""Measuring methods against each other: prompts, alternating runs, tables."""
+"""Measures methods against each other: prompts, alternating runs, tables."""
 
 from .comparison import compare, left_out, machine
 from .conversations import chat_prompts

@@ -1,6 +1,6 @@
-"""Methods against each other on the same prompts.
+"""Measures methods against each other on the same prompts.
 
-Runs alternate in one process, so that drift of the machine affects all equally.
+Runs alternate in one process, so drift of the machine affects all methods equally.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from ..stats import total
 from .shares import drafting_share
 
 _TIE_ULPS = 8
-"""Units in the last place within which two logits are a tie."""
+"""Two logits tie if they differ by at most this many units in the last place."""
 
 
 def compare(
@@ -43,22 +43,27 @@ def compare(
     progress: Callable[[int, int], None] = lambda done, of: None,
     **drafting,
 ) -> dict:
-    """Runs every method, and "none" as the baseline, on every prompt: greedily, one prompt at a
-    time, past end-of-text tokens.
+    """Runs every method, and plain decoding as the baseline, on every prompt.
 
-    Everything is compiled before anything is timed. For each prompt the methods run in an order
-    that rotates. The median of a prompt's ``repeats`` runs counts.
+    Decoding is greedy, at batch 1, and continues past end-of-text tokens. All programs are compiled
+    before the first is timed. For each prompt the methods run in an order that rotates. The median
+    of a prompt's ``repeats`` runs counts.
 
     Args:
+      target: the model to decode with.
+      methods: the names of the methods. "none" is added where it is missing.
       prompts: strings or token ids.
       draft: see ``Generator``.
-      drafting: options of methods; each method gets its own.
-      shares: also measure the share of a round that drafting takes, on the first prompt. This
+      max_new_tokens: the number of new tokens after each prompt.
+      repeats: the number of runs of each prompt.
+      shares: whether to measure the share of a round that drafting takes, on the first prompt. This
         compiles two more programs for each method.
       progress: called with the number of finished runs and of all runs.
+      drafting: options of methods. Each method gets its own options.
 
-    Returns an object for JSON: "machine", "settings" and "methods", see ``_summarise``. Raises
-    RequestError for bad input.
+    Returns an object for JSON: "machine", "settings" and "methods"; see ``_summarise``.
+
+    Raises RequestError for bad input.
     """
     ids = _encode(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
@@ -66,9 +71,8 @@ def compare(
     own = {method: select_options(method, drafting) for method in methods}
     generators = {method: Generator(target, method, select_drafts(method, drafts), **own[method]) for method in methods}
     path = max(generator.drafter.depth for generator in generators.values()) + 1
-    room = min(max(map(len, ids)) + max_new_tokens, target.config.context) + path * (
-        1 + shares
-    )  # a share takes two rounds
+    room = min(max(map(len, ids)) + max_new_tokens, target.config.context)
+    room += path * (1 + shares)  # The measurement of shares needs room for a second round.
     for generator in generators.values():
         generator.session.capacity = room
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
@@ -99,7 +103,7 @@ def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **dra
 
 
 def select_options(method: str, options: dict) -> dict:
-    """The options that a method takes, so that one set of options serves all methods."""
+    """The options that a method takes, from a set of options for several methods."""
     return {name: value for name, value in options.items() if name in own_options(method)}
 
 
@@ -112,7 +116,7 @@ def select_drafts(method: str, drafts: tuple) -> tuple:
 
 
 def machine(target: LanguageModel) -> dict:
-    """The machine of a measurement: device, processor, versions and the dtype of the weights."""
+    """Describes a measurement's machine: device, processor, versions, and dtype of the weights."""
     return {
         "platform": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
@@ -128,7 +132,7 @@ def machine(target: LanguageModel) -> dict:
 
 
 def interval(statistic: Callable, *samples) -> list[float] | None:
-    """The 95 % bootstrap interval of ``statistic`` over paired samples; None for a single sample."""
+    """The 95 % bootstrap interval of ``statistic`` over paired samples; None for one sample."""
     if len(samples[0]) < 2:
         return None
     found = bootstrap(samples, statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile", rng=0)
@@ -136,7 +140,7 @@ def interval(statistic: Callable, *samples) -> list[float] | None:
 
 
 def rate(a, b, axis=-1):
-    """Ratio of sums: tokens per second from tokens and seconds, a speed-up from two times."""
+    """The ratio of sums: tokens per second of tokens and seconds, a speed-up of two times."""
     return np.sum(a, axis) / np.sum(b, axis)
 
 
@@ -156,8 +160,8 @@ def _encode(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]
 def _alternate(
     generators: dict, ids: list, max_new_tokens: int, repeats: int, progress
 ) -> dict[str, list[list[Result]]]:
-    """For each method and prompt the results of all repeats."""
-    lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one prompt for each prefill bucket
+    """The results of all repeats, by method and prompt."""
+    lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one prompt for each compiled prefill
     names, done, of = list(generators), 0, len(generators) * (len(lengths) + len(ids) * repeats)
     runs = {name: [[] for _ in ids] for name in names}
     jobs = [(prompt, None) for prompt in lengths.values()] + list(zip(ids, range(len(ids)))) * repeats
@@ -176,9 +180,9 @@ def _summarise(method: str, runs: list[list[Result]], plain: list[list[Result]],
     """The figures of one method.
 
     ``tokens_per_second`` is all new tokens over all seconds of decoding. ``speedup`` is the seconds
-    of plain decoding over the method's. Both have a 95 % bootstrap interval over prompts.
-    ``mean_acceptance_length`` is new tokens over target calls. The ``spec_bench`` figures are means
-    over prompts of tokens over seconds, prefill included, as in that benchmark.
+    of plain decoding over the seconds of the method. Both have a 95 % bootstrap interval over
+    prompts. ``mean_acceptance_length`` is new tokens over target calls. As in Spec-Bench, the
+    ``spec_bench`` figures are means over prompts of tokens per second, prefill included.
     """
     tokens = np.array([r[0].stats.generated for r in runs])
     seconds, plain_seconds = _seconds(runs), _seconds(plain)
@@ -218,11 +222,13 @@ def _note(method: str, speedup: float, differences: list[dict]) -> str | None:
     notes = []
     if method != "none" and speedup < 1:
         notes.append(
-            f"{method} is slower than plain decoding here ({speedup:.2f}x): leave it out, or draft another number of tokens"
+            f"{method} is slower than plain decoding here ({speedup:.2f}x): "
+            "leave it out, or draft another number of tokens"
         )
     if not all(d["tie"] for d in differences):
         notes.append(
-            f"{method} differs from plain decoding by more than rounding; if it also does with dtype float32, please report it"
+            f"{method} differs from plain decoding by more than rounding; "
+            "if it also does with dtype float32, please report it"
         )
     return "; ".join(notes) or None
 
@@ -230,39 +236,39 @@ def _note(method: str, speedup: float, differences: list[dict]) -> str | None:
 def difference(
     prompt: int, result: Result, plain: Result, target: LanguageModel, logits_of: Callable | None = None
 ) -> dict | None:
-    """The place where two outputs part, None if they are equal.
+    """The first difference between a result and plain decoding; None if they are equal.
 
-    ``margin`` is the distance of the less likely of the two tokens from the likeliest token, in
-    logits. ``tie`` says that rounding explains the difference: the margin is within a few units in
-    the last place.
+    ``margin`` is the distance in logits between the likeliest token and the less likely one of the
+    two different tokens. ``tie`` is true if rounding explains the difference: the margin is at most
+    a few units in the last place.
 
     Args:
       prompt: the number of the prompt, for the report.
-      logits_of: a function of the tokens so far and the prompt's length that gives the compared
-        logits [V]; by default the target's own.
+      result: the result of a method.
+      plain: the result of plain decoding.
+      target: gives the logits, unless ``logits_of`` does.
+      logits_of: a function of the tokens so far and the prompt's length, which gives the logits [V]
+        to compare.
     """
     pairs = zip(result.token_ids, plain.token_ids)
     k = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if k is None:
+        if len(result.token_ids) == len(plain.token_ids):
+            return None
         shorter = min(len(result.token_ids), len(plain.token_ids))
-        same = len(result.token_ids) == len(plain.token_ids)
-        return (
-            None if same else {"prompt": prompt, "token": shorter, "margin": None, "tie": False}
-        )  # one text ended before the other
+        return {"prompt": prompt, "token": shorter, "margin": None, "tie": False}
     logits_of = logits_of or partial(logits_after, target)
     logits = logits_of([*plain.prompt_token_ids, *plain.token_ids[:k]], len(plain.prompt_token_ids))
     margin = float(logits.max() - min(logits[result.token_ids[k]], logits[plain.token_ids[k]]))
-    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0 ** np.floor(
-        np.log2(np.abs(logits[np.isfinite(logits)]).max())
-    )
+    exponent = np.floor(np.log2(np.abs(logits[np.isfinite(logits)]).max()))
+    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0**exponent
     return {"prompt": prompt, "token": k, "margin": margin, "tie": bool(margin <= _TIE_ULPS * unit)}
 
 
 def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarray:
-    """Logits float32 [V] after ``ids``, from one forward without a cache. Padding to powers of two
-    saves compilations.
+    """Logits float32 [V] after ``ids``, from one forward without a cache.
 
-    ``prompt``: the prompt's length.
+    ``prompt`` is the prompt's length. Padding to powers of two saves compilations.
     """
     size = 1 << (len(ids) - 1).bit_length()
     tokens = np.zeros((1, size), np.int32)
@@ -283,7 +289,5 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor() or "unknown",
-    )
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown")

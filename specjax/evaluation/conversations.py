@@ -1,6 +1,4 @@
-"""Conversations as prompts of a measurement: each turn of the user, after the answers to the turns
-before.
-"""
+"""Turns conversations into the prompts of a measurement, one for each turn of the user."""
 
 from collections.abc import Sequence
 
@@ -14,25 +12,28 @@ from ..requests.vocabulary import decode_continuation
 def chat_prompts(
     target: LanguageModel, conversations: Sequence[Sequence[dict]], max_new_tokens: int = 128
 ) -> list[list[int]]:
-    """The token ids of every user's turn with all that precedes it, in the tokenizer's chat
-    template.
+    """The token ids of a prompt for each turn of the user, in the tokenizer's chat template.
 
-    A conversation may hold answers of the assistant, and they stay. The target answers every other
-    turn but the last by plain greedy decoding, so that all methods get the same prompts.
+    A prompt holds the conversation up to the user's turn. Answers that the conversation brings are
+    kept. The target answers the other turns, except the last, by plain greedy decoding, so all
+    methods get the same prompts.
 
     Args:
+      target: the model that answers, and the owner of the tokenizer.
       conversations: lists of messages such as {"role": "user", "content": "..."}.
-      max_new_tokens: the most tokens of an answer. It ends before the template's end-of-turn token.
+      max_new_tokens: the largest number of tokens of an answer. An answer ends before the
+        template's end-of-turn token.
 
-    Raises RequestError for a tokenizer without a template. Names the conversation and the message,
-    both counted from 1, that the template refuses or that leaves no room in the model's context.
+    Raises RequestError for a tokenizer without a template, and for a message that the template
+    refuses or that leaves no room in the model's context. The error counts conversations and
+    messages from 1.
     """
     end_of_turn_ids(target.tokenizer)  # raises for a tokenizer without a template
     return [ids for i, each in enumerate(conversations, 1) for ids in _prompts(target, each, max_new_tokens, i)]
 
 
 def _prompts(target: LanguageModel, messages: Sequence[dict], max_new_tokens: int, number: int) -> list[list[int]]:
-    """The prompts of one conversation, which errors name by its ``number``."""
+    """The prompts of one conversation. Errors name it by its ``number``."""
     history, prompts = [], []
     for i, message in enumerate(messages):
         history.append(message)
@@ -59,8 +60,9 @@ def _render(target: LanguageModel, history: list[dict], name: str) -> list[int]:
 
 
 def _answer(target: LanguageModel, history: list[dict], max_new_tokens: int) -> str:
-    """The target's answer as text, without the token that ended it, which need not be a special
-    token.
+    """The target's answer as text, without the token that ended it.
+
+    That token need not be a special token, so decoding alone would not remove it.
     """
     result = generate(target, messages=history, method="none", max_new_tokens=max_new_tokens)
     ids = result.token_ids[:-1] if result.finish_reason == "stop" else result.token_ids

@@ -1,5 +1,6 @@
-"""Prompts for measurements: files of public benchmarks, or modules that the embedded models were
-not trained on.
+"""Prompts for measurements: files of public benchmarks, or held-out modules of Python's library.
+
+The embedded models were not trained on the held-out modules.
 """
 
 import re
@@ -19,30 +20,30 @@ _ROLES = ("system", "user", "assistant")
 
 
 def read_prompts(path: str | Path) -> list[str]:
-    """The prompts of a file of JSON lines, blank lines left out.
+    """The prompts of a file of JSON lines. Blank lines are ignored.
 
-    A line is an object with "prompt" (a plain list, HumanEval) or "turns" (Spec-Bench, MT-Bench),
-    whose first turn is the prompt. Raises RequestError with the file and the line.
+    A line is an object with "prompt" (as in HumanEval), or with "turns" (as in Spec-Bench and
+    MT-Bench), whose first turn is the prompt. Raises RequestError, which names the file and the
+    line.
     """
     return [_prompt(record, place) for place, record in _read_records(path)]
 
 
 def read_conversations(path: str | Path) -> list[list[dict]]:
-    """The conversations of a file of JSON lines, blank lines left out, as lists of messages.
+    """The conversations of a file of JSON lines, as lists of messages. Blank lines are ignored.
 
-    A line is an object with "messages" ([{"role": "user", "content": "..."}, ...]), "turns"
-    (Spec-Bench, MT-Bench: the user's turns) or "prompt" (the user's only turn). The roles are
-    system, user and assistant. Raises RequestError with the file and the line.
+    A line is an object with "messages" ([{"role": "user", "content": "..."}, ...]), with "turns"
+    (the user's turns, as in Spec-Bench and MT-Bench), or with "prompt" (the user's only turn). The
+    roles are system, user and assistant. Raises RequestError, which names the file and the line.
     """
     return [_conversation(record, place) for place, record in _read_records(path)]
 
 
 def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
-    """``count`` pieces of held-out standard-library modules, the same on every call, spread evenly
-    over the modules.
+    """``count`` pieces of the standard library's held-out modules, spread evenly over the modules.
 
-    A piece ends with the first line of a function or class, and its lines have at most ``tokens``
-    tokens together. Raises RequestError where the library has too few.
+    The pieces are the same on every call. A piece ends with the first line of a function or class,
+    and has at most ``tokens`` tokens. Raises RequestError where the library has too few pieces.
     """
     texts = read_texts(standard_library(held_out=True))
     rng = np.random.default_rng(0)
@@ -51,17 +52,18 @@ def held_out_prompts(tokenizer, count: int, tokens: int) -> list[str]:
     prompts = [piece for turn in turns for piece in turn if piece is not None]
     if len(prompts) < count:
         raise RequestError(
-            f"the standard library has {len(prompts)} held-out prompts of {tokens} tokens, not {count}; name a prompts file"
+            f"the standard library has {len(prompts)} held-out prompts of {tokens} tokens, not {count}; "
+            "name a prompts file"
         )
     return prompts[:count]
 
 
 def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
-    """``count`` files that are written again after an edit.
+    """``count`` prompts in which the model writes a file once more.
 
-    Each is held-out code of ``tokens`` tokens, the target's own continuation of the same length, a
-    comment, and the same code again. Most of the next tokens thus stand in the prompt, also for a
-    model that cannot copy foreign text.
+    A prompt consists of held-out code of ``tokens`` tokens, the target's own continuation of the
+    same length, a comment, and the same code again. So most of the next tokens stand in the prompt,
+    even for a model that cannot copy foreign text.
     """
     pieces = held_out_prompts(target.tokenizer, count, tokens)
     write = Generator(target)
@@ -72,7 +74,7 @@ def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
 
 
 def _read_records(path: str | Path) -> list[tuple[str, dict]]:
-    """The objects of a file of JSON lines, each after the file and line that errors name."""
+    """The objects of a file of JSON lines. Before each stands its place, for errors."""
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
@@ -124,7 +126,7 @@ def _conversation(record: dict, place: str) -> list[dict]:
 
 
 def _message(turn, name: str) -> dict:
-    """The role and the content of a turn, which errors call ``name``."""
+    """The role and the content of a turn. Errors call the turn ``name``."""
     if not isinstance(turn, dict):
         raise RequestError(f"{name} must be an object with role and content, not {shorten(turn)}")
     role = turn.get("role")
@@ -134,7 +136,7 @@ def _message(turn, name: str) -> dict:
 
 
 def _check_text(text, name: str) -> str:
-    """``text``, if it is a string with more than white space in it."""
+    """Returns ``text``. Raises RequestError where it is not a string or has only white space."""
     if not isinstance(text, str):
         raise RequestError(f"{name} must be a string, not {shorten(text)}")
     if not text.strip():
@@ -147,9 +149,7 @@ def _check_text(text, name: str) -> str:
 
 
 def _pieces(text: str, tokenizer, tokens: int) -> list[str]:
-    """For each definition with enough text before it, the lines up to its first line that fit into
-    ``tokens``.
-    """
+    """A piece for each definition with ``tokens`` tokens before it: lines up to its first line."""
     lines = text.splitlines(keepends=True)
     if not lines:
         return []

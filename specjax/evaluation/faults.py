@@ -1,6 +1,6 @@
-"""Known wrong ways to verify, each found in published code.
+"""Known wrong ways to verify. Each was found in published code.
 
-Tests plant them on purpose: a check that cannot fail shows nothing.
+``specjax verify --inject`` and the tests plant them, to show that the checks find them.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from ..verify import Verdict
 FAULTS = ("equality-residual", "q-before-top-p", "softmax-q-for-argmax", "ratio-epsilon")
 
 _EPSILON = 0.1
-"""Large enough to show in a few thousand draws.
+"""An epsilon that is large enough to show in a few thousand draws.
 
-The published ones are smaller and equally wrong.
+Published code has smaller ones. They are equally wrong.
 """
 
 
@@ -45,11 +45,11 @@ def plant(fault: str, drafter: DraftModel, rule):
 
 @dataclasses.dataclass(frozen=True)
 class _Untruncated(DraftModel):
-    """Draws after top-k, top-p and min-p, and reports the q before them."""
+    """Draws tokens after top-k, top-p and min-p, but reports the q before them."""
 
     def propose(self, target, draft, state, key, least=None):
         options = state.request.sampling
-        cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q has the temperature already
+        cut = options.replace(temperature=jnp.float32(options.temperature > 0))  # q already has the temperature.
 
         def truncated(keys, q, _):
             return sample(keys, probabilities(jnp.log(q)[:, None], cut)[:, 0], options)
@@ -66,7 +66,7 @@ class _Untruncated(DraftModel):
 
 @dataclasses.dataclass(frozen=True)
 class _Argmax(DraftModel):
-    """Takes the likeliest token and reports the q of a draw."""
+    """Takes the likeliest token, but reports the q of a random draw."""
 
     def propose(self, target, draft, state, key, least=None):
         with mock.patch.object(chains, "sample", lambda keys, q, _: jnp.argmax(q, -1).astype(jnp.int32)):
@@ -81,7 +81,7 @@ def _equality_residual(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def _ratio_epsilon(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    """Adds an epsilon to the denominator against a division by zero."""
+    """Adds an epsilon to the denominator of the ratio, to avoid a division by zero."""
     accept_key, bonus_key = random.split(key[0])
     of_next = lambda dist: jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], -1)[:, 0]
     kept = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(tree.q) + _EPSILON)

@@ -1,6 +1,4 @@
-"""The check of ``specjax verify``: a method's greedy texts and samples against those of plain
-decoding.
-"""
+"""The check of ``specjax verify``: compares a method's output with that of plain decoding."""
 
 import copy
 import itertools
@@ -24,13 +22,13 @@ from .comparison import difference, logits_after
 from .faults import plant
 
 UNLIKELY = 1e-3
-"""A p-value below this is a disagreement. An exact method has one in a thousand checks."""
+"""A p-value below this is a disagreement. One check in a thousand of an exact method has one."""
 
 _ROWS = 64
-"""Rows of every batch, greedy ones included, so that all batches share a program."""
+"""The number of rows of every batch, greedy ones included, so that all share one program."""
 
 _FEWEST = 8
-"""Prefixes seen fewer times share a cell of the chi-square test."""
+"""Prefixes that occur fewer times share a cell of the chi-square test."""
 
 
 def verify(
@@ -46,37 +44,37 @@ def verify(
     progress: Callable[[int, int], None] = lambda done, of: None,
     **options,
 ) -> dict:
-    """Compares ``method`` with ``plain``, two generators of one target, under ``options`` (see
-    ``requests.options.Options``).
+    """Compares a method with plain decoding.
 
-    Greedy: both continue every prompt once. Where the texts part, the margin between the two tokens
-    says whether rounding explains it. Sampled: both draw the first ``tokens`` tokens of each prompt
-    ``samples`` times. A two-sample chi-square test compares the prefixes of every length, and
-    Bonferroni's rule joins the p-values.
+    Greedy: both continue every prompt once. Where the texts differ, the margin between the two
+    tokens shows whether rounding explains the difference.
+
+    Sampled: both draw the first ``tokens`` tokens after each prompt ``samples`` times. A two-sample
+    chi-square test compares the prefixes of every length. Bonferroni's rule combines the p-values.
 
     Args:
+      plain: the generator of plain decoding.
+      method: the generator of the method, for the same target.
       prompts: strings or token ids.
-      samples: draws for each prompt, rounded up to whole batches of 64.
-      tokens: tokens of a draw.
-      max_new_tokens: tokens of a greedy text.
-      seed: of the first draw; every draw has a seed of its own.
-      inject: a known wrong rule to plant in the method, see ``faults``. The check must then find
-        it.
+      samples: the number of draws for each prompt, rounded up to whole batches of 64.
+      tokens: the number of tokens of a draw.
+      max_new_tokens: the number of tokens of a greedy text.
+      seed: the seed of the first draw. Every draw has a seed of its own.
+      inject: a known wrong rule to plant in the method, see ``faults``. The check must find it.
       progress: called with the number of finished batches and of all batches.
+      options: see ``requests.options.Options``.
 
-    Returns an object for JSON with "agree". Raises RequestError for bad input.
+    Returns an object for JSON, in which "agree" is the verdict.
+
+    Raises RequestError for bad input.
     """
     temperature = options.pop("temperature", 1.0)
     if not np.all(np.asarray(temperature) > 0):
         raise RequestError(
             "temperature 0 leaves nothing to sample; give a temperature above 0, the greedy check is always made"
         )
-    if (
-        inject == "q-before-top-p"
-        and options.get("top_p", 1) == 1
-        and not options.get("top_k")
-        and not options.get("min_p")
-    ):
+    truncates = options.get("top_p", 1) != 1 or options.get("top_k") or options.get("min_p")
+    if inject == "q-before-top-p" and not truncates:
         raise RequestError("fault 'q-before-top-p' shows only with truncation; give top_p, top_k or min_p")
     if inject:
         method = plant_in(method, inject)
@@ -98,7 +96,7 @@ def verify(
     differences = [d for i, pair in enumerate(zip(*texts)) if (d := _difference(i, *pair, plain, greedy))]
 
     sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
-    seeds = itertools.count(seed, _ROWS)  # every draw has its own seed
+    seeds = itertools.count(seed, _ROWS)  # Every draw has its own seed.
     drawn = [_draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)]
     by_length = [
         _p_value(*(Counter(text[: k + 1] for text in texts) for texts in drawn), len(prompts))
@@ -128,23 +126,21 @@ def verify(
 def lines(report: dict) -> list[str]:
     """The report as lines of text."""
     greedy, sampled = report["greedy"], report["sampled"]
+    verdict = "agrees with plain decoding" if report["agree"] else "DISAGREES with plain decoding"
     text = [
-        f"{report['method']}, rule {report['rule']}: {'agrees with plain decoding' if report['agree'] else 'DISAGREES with plain decoding'}"
+        f"{report['method']}, rule {report['rule']}: {verdict}",
+        f"greedy: {greedy['equal']} of {report['prompts']} texts equal",
     ]
-    text.append(f"greedy: {greedy['equal']} of {report['prompts']} texts equal")
     for d in greedy["differences"]:
-        why = (
-            "ended elsewhere"
-            if d["margin"] is None
-            else f"margin {d['margin']:.2e}, " + ("within" if d["tie"] else "beyond") + " rounding"
-        )
+        if d["margin"] is None:
+            why = "one text ended here"
+        else:
+            why = f"margin {d['margin']:.2e}, {'within' if d['tie'] else 'beyond'} rounding"
         text.append(f"  prompt {d['prompt']}, token {d['token']}: {why}")
     by_length = ", ".join(f"{p:.3g}" for p in sampled["p_values"])
-    text.append(
-        f"sampled: p-value {sampled['p_value']:.3g} ({by_length} for prefixes of 1 to {sampled['tokens']} tokens)"
-    )
     return [
         *text,
+        f"sampled: p-value {sampled['p_value']:.3g} ({by_length} for prefixes of 1 to {sampled['tokens']} tokens)",
         f"  {sampled['samples']} draws for each of {report['prompts']} prompts; a disagreement below {UNLIKELY}",
     ]
 
@@ -161,7 +157,7 @@ def plant_in(generator: Generator, fault: str) -> Generator:
 def _draws(
     run: Callable, prompts: Sequence[Prompt], batches: int, seeds: Iterator[int], options: dict
 ) -> list[tuple[int, ...]]:
-    """The first tokens of all samples. The number of its prompt stands before each."""
+    """The first tokens of all samples. Each sample begins with the number of its prompt."""
     texts = []
     for i, prompt in enumerate(prompts):
         for first in itertools.islice(seeds, batches):
@@ -171,10 +167,10 @@ def _draws(
 
 
 def _p_value(a: Counter, b: Counter, prompts: int) -> float:
-    """The p-value of the chi-square test that two samples of prefixes have one law.
+    """The p-value of the chi-square test that two samples of prefixes have the same law.
 
-    A prefix begins with the number of its prompt. Rare prefixes share a cell within their prompt,
-    see ``_FEWEST``.
+    A prefix begins with the number of its prompt. The rare prefixes of a prompt share a cell, see
+    ``_FEWEST``.
     """
     statistic = freedom = 0
     for prompt in range(prompts):
@@ -191,7 +187,7 @@ def _p_value(a: Counter, b: Counter, prompts: int) -> float:
 
 
 def _difference(i: int, result: Result, plain: Result, generator: Generator, options: dict) -> dict | None:
-    """``comparison.difference`` by the logits after all options but temperature and truncation."""
+    """``comparison.difference`` by logits with all options except temperature and truncation."""
 
     def logits(ids: list[int], prompt: int) -> np.ndarray:
         raw = logits_after(generator.target, ids, prompt)
@@ -202,14 +198,13 @@ def _difference(i: int, result: Result, plain: Result, generator: Generator, opt
 
 
 def _adjust_after(raw: np.ndarray, ids: list[int], prompt: int, batch) -> np.ndarray:
-    """Float32 [V]: the logits ``raw`` after a text, adjusted as in plain decoding."""
+    """Float32 [V]: the logits ``raw`` after the text ``ids``, adjusted as in plain decoding."""
     tokens, one = jnp.asarray([ids], jnp.int32), lambda n: jnp.full(1, n, jnp.int32)
     constraint = batch.sampling.constraint
     states = batch.sampling.start
     if constraint is not None and len(ids) > prompt:
         states = advance_along(constraint, states, tokens[:, prompt:])[:, -1]
-    context = Context(
-        tokens, one(prompt), one(len(ids)), jnp.asarray(batch.limit, jnp.int32), jnp.asarray(batch.stop_ids), tokens[:, -1:],
-        jnp.zeros((1, 1, 1), bool), states[:, None],
-    )  # fmt: skip
+    limit, stop_ids = jnp.asarray(batch.limit, jnp.int32), jnp.asarray(batch.stop_ids)
+    nodes = tokens[:, -1:], jnp.zeros((1, 1, 1), bool), states[:, None]
+    context = Context(tokens, one(prompt), one(len(ids)), limit, stop_ids, *nodes)
     return np.asarray(adjust(jnp.asarray(raw)[None, None], batch.sampling, context))[0, 0]

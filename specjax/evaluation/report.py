@@ -1,4 +1,4 @@
-"""The results of ``compare`` as a table, on a terminal or in Markdown."""
+"""Shows the results of ``compare`` as a table, on a terminal or in Markdown."""
 
 from rich.table import Table
 from rich.text import Text
@@ -6,16 +6,18 @@ from rich.text import Text
 _COLUMNS = ("method", "speed-up", "tokens/s", "tokens/call", "drafted", "drafting %", "accepted %", "differ")
 
 _LEGEND = (
-    "speed-up over plain decoding with its 95 % interval; tokens per second; new tokens per target call (mean acceptance length); tokens drafted per call; "
-    "share of a round that drafting takes; drafts accepted at the first positions; texts that differ from plain decoding, and those of them that part at a tie"
+    "speed-up over plain decoding with its 95 % interval; tokens per second; "
+    "new tokens per target call (mean acceptance length); tokens drafted per call; "
+    "share of a round that drafting takes; drafts accepted at the first positions; "
+    "texts that differ from plain decoding, and those of them that part at a tie"
 )
 
 _POSITIONS = 4
-"""Positions whose acceptance rates the table shows. The JSON has all."""
+"""The number of positions whose acceptance rates the table shows. The JSON has all."""
 
 
 def table(report: dict) -> Table:
-    """A rich table with its legend and the machine below."""
+    """A rich table. Its legend and the machine stand below it."""
     grid = Table(*_COLUMNS, caption=f"{_LEGEND}\n{caption(report)}", caption_justify="left")
     for row in _rows(report):
         grid.add_row(*map(Text, row))
@@ -25,10 +27,8 @@ def table(report: dict) -> Table:
 def markdown(report: dict) -> str:
     """The same table in Markdown."""
     lines = [_COLUMNS, ["---"] * len(_COLUMNS), *_rows(report)]
-    return "\n".join(
-        ["| " + " | ".join(line) + " |" for line in lines]
-        + ["", f"Columns: {_LEGEND}.", "", caption(report), *notes(report)]
-    )
+    rows = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([*rows, "", f"Columns: {_LEGEND}.", "", caption(report), *notes(report)])
 
 
 def notes(report: dict) -> list[str]:
@@ -44,7 +44,8 @@ def caption(report: dict) -> str:
     options = "".join(f"{name} {value}; " for name, value in settings["options"].items())
     prompts = "turns of conversations" if settings.get("chat") else "prompts"
     return (
-        f"{models}, {machine['dtype']}; {settings['prompts']} {prompts}, {settings['max_new_tokens']} new tokens each, batch 1, greedy; {options}"
+        f"{models}, {machine['dtype']}; {settings['prompts']} {prompts}, "
+        f"{settings['max_new_tokens']} new tokens each, batch 1, greedy; {options}"
         f"{machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     )
 

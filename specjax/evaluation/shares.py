@@ -1,6 +1,4 @@
-"""The share of a round that drafting takes: some rounds as a whole, and the drafter's part of them
-alone.
-"""
+"""Measures the share of a round that drafting takes: times rounds with and without the target."""
 
 import time
 
@@ -17,13 +15,12 @@ from ..session import Decoding
 def drafting_share(
     generator: Generator, prompt: list[int], *, rounds: int = 16, repeats: int = 9
 ) -> tuple[float, float, float]:
-    """The share of a greedy round's time that the drafter takes, its ``commit`` included: first
-    quartile, median, third.
+    """The drafter's share of a greedy round's time: first quartile, median, third quartile.
 
-    The rounds run once and are recorded. Then the drafter runs through them alone, with the
-    recorded outputs of target and rule. Both kinds of run alternate, and each share is that of two
-    neighbouring runs. The gain of a method whose layers the target reuses (early exit) is not
-    counted.
+    The share includes the drafter's ``commit``. The rounds run once and are recorded. Then the
+    drafter runs through them alone, with the recorded outputs of target and rule. Whole and partial
+    runs alternate, and two neighbouring runs give a share. In early exit the target reuses the
+    draft's layers; the share does not count this gain.
     """
     target, draft, drafter = generator.target.model, generator.session.parameters, generator.drafter
     path = drafter.depth + 1
@@ -50,9 +47,7 @@ def drafting_share(
 
 
 def _record(target, draft, state, drafter, rule, rounds: int):
-    """The drafter's inputs in each of ``rounds`` rounds, leaves [rounds, ...], and the state after
-    them.
-    """
+    """The drafter's inputs in each round, leaves [rounds, ...], and the state after the rounds."""
 
     def play(state, _):
         found = decode.propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
@@ -66,7 +61,7 @@ def _record(target, draft, state, drafter, rule, rounds: int):
 def _draft_alone(target, draft, drafting, state, inputs, drafter):
     """The drafter's state after the recorded rounds.
 
-    ``state`` is the last state: its cache holds all that earlier ones held.
+    ``state`` is the last state. Its cache holds all entries of the earlier ones.
     """
 
     def play(drafting, inputs):

@@ -1,6 +1,6 @@
-"""How often the child of each rank is accepted.
+"""Measures the acceptance of children by their rank.
 
-The search for a tree needs nothing else about the models and the text.
+The search for a tree needs no other fact about the models and the text.
 """
 
 import dataclasses
@@ -21,23 +21,23 @@ from ..rules.verdict import normalise, residual
 from ..sampling import probabilities, sampling_params
 
 RANKS = 16
-"""Children of a node that are counted."""
+"""The number of children of a node whose acceptance is measured."""
 
 _PLACES = 64
-"""Places of a text whose logits are in memory at once."""
+"""The number of places of a text whose logits are in memory at once."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Acceptance:
-    """How often children were tried and accepted. A child of rank r is tried where the children of
-    lower ranks were rejected.
+    """The numbers of children tried and accepted, by rank.
 
-    Where a rule is random these are sums of probabilities given p and q, not counts of one run.
+    A child of rank r is tried where its siblings of lower ranks were rejected. Where the rule is
+    random, the numbers are sums of probabilities given p and q, not counts of one run.
 
     Attributes:
       tried, accepted: float64 [K], over all places of the text.
-      tried_at, accepted_at: float64 [D, K], the same over places that are reached by accepting d
-        tokens, d = 0, ..., D - 1.
+      tried_at, accepted_at: float64 [D, K], the same by depth: row d counts the places that a round
+        reaches by accepting d tokens.
     """
 
     tried: np.ndarray
@@ -47,19 +47,17 @@ class Acceptance:
 
     @property
     def P(self) -> np.ndarray:
-        """[K]: probability that the child of a rank is accepted after its earlier siblings were
-        rejected (Sequoia, section 4.1).
-        """
+        """[K]: the probability that a child that is tried is accepted (Sequoia, section 4.1)."""
         return _ratio(self.accepted, self.tried)
 
     @property
     def P_at(self) -> np.ndarray:
-        """[D, K]: the same by the depth of the parent."""
+        """[D, K]: ``P`` by the depth of the parent."""
         return _ratio(self.accepted_at, self.tried_at)
 
     @property
     def chance(self) -> np.ndarray:
-        """[K]: probability that the child of a rank is the accepted one.
+        """[K]: the probability that the child of a rank is the child that the rule accepts.
 
         The search multiplies it along paths.
         """
@@ -67,13 +65,14 @@ class Acceptance:
 
     @property
     def chance_at(self) -> np.ndarray:
-        """[D, K]: the same by the depth of the parent."""
+        """[D, K]: ``chance`` by the depth of the parent."""
         return _ratio(self.accepted_at, self.tried_at[:, :1])
 
     @property
     def deviation(self) -> np.ndarray:
-        """[K]: one standard deviation of ``P``, as if the places of a text were independent; 1
-        where nothing was tried.
+        """[K]: one standard deviation of ``P``; 1 where no child was tried.
+
+        It assumes that the places of a text are independent.
         """
         variance = _ratio(self.P * (1 - self.P), self.tried)
         return np.where(self.tried > 0, np.sqrt(variance), 1.0)
@@ -88,16 +87,20 @@ def of_draft(
     depth: int = 8,
     ranks: int = RANKS,
 ) -> Acceptance:
-    """Acceptance of a draft's tokens on texts that the target wrote at ``temperature``.
+    """The acceptance of a draft's tokens on texts that the target wrote at ``temperature``.
 
-    The draft's tokens are its likeliest ones at temperature 0, else drawn without replacement. Both
-    models read each text once, because the draft's proposal depends on the text alone. Every place
-    is taken as the root of a round. A place counts at depth d with the probability that the d
-    tokens before it were accepted, given that they were emitted.
+    At temperature 0 the children are the draft's likeliest tokens. Above it they are drawn without
+    replacement. Both models read each text once, because the draft's proposal depends on the text
+    alone. Every place serves as the root of a round. A place counts at depth d with the probability
+    that the d tokens before it were accepted, given that they were emitted.
 
     Args:
-      depth: the deepest tree that will be searched.
-      ranks: children of a node that are counted.
+      target: the model that wrote the texts.
+      draft: the model that drafts.
+      texts: results of the target, with their prompts.
+      temperature: the temperature of the texts and of later requests.
+      depth: the depth of the deepest tree in the search.
+      ranks: the number of children of a node whose acceptance is measured.
     """
     ranks = min(ranks, target.config.vocab_size)
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
@@ -126,11 +129,10 @@ def of_recycling(
     max_new_tokens: int = 128,
     drafter: TokenRecycling = TokenRecycling(),  # noqa: B008 (frozen)
 ) -> Acceptance:
-    """Acceptance of the successors that token recycling keeps for each token, by their rank, in a
-    run of the real loop.
+    """The acceptance of token recycling's successors by their rank, in a run of the real loop.
 
-    The run uses the drafter's own tree, because the quality of the table depends on the nodes that
-    were scored.
+    The run uses the drafter's own tree, because the quality of its table depends on the nodes that
+    the target scores.
     """
     generator = Generator(target, "token_recycling")
     generator.session.drafter = CountingRecycling(drafter.tree, drafter.candidates)
@@ -143,8 +145,11 @@ def of_recycling(
 
 @struct.dataclass
 class _Counts:
-    """The table of token recycling, int32 [B, V, K], and the counts of tried and accepted children,
-    float32 [B, D, K].
+    """The state of ``CountingRecycling``.
+
+    Attributes:
+      table: int32 [B, V, K], the table of token recycling.
+      tried, accepted: float32 [B, D, K], the numbers of tried and accepted children.
     """
 
     table: jax.Array
@@ -154,10 +159,10 @@ class _Counts:
 
 @dataclasses.dataclass(frozen=True)
 class CountingRecycling(TokenRecycling):
-    """Token recycling that counts the rank of the next token in the table at every node that the
-    text passed.
+    """Token recycling that counts the rank of each emitted token in the table.
 
-    Every emitted token follows one such node, so that each place of the text counts once.
+    Every emitted token follows one node of the accepted path, so each place of the text counts
+    once.
     """
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
@@ -181,8 +186,10 @@ class CountingRecycling(TokenRecycling):
 
 @partial(jax.jit, static_argnames=("ranks", "greedy"))
 def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bool):
-    """For every place of a text [S]: tried and accepted float32 [S, K], and the probability [S]
-    that the text's own token was an accepted child.
+    """Tried and accepted float32 [S, K] at every place of a text.
+
+    The third result is float32 [S]: the probability that the text's own next token was an accepted
+    child.
     """
     S = tokens.size
     positions, mask = jnp.arange(S)[None], jnp.tril(jnp.ones((S, S), bool))
@@ -204,9 +211,9 @@ def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bo
 
 
 def _try_chosen(p: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Tried and accepted [K] of chosen children [K], -1 for none.
+    """Tried and accepted [K] of chosen children [K], -1 for a missing child.
 
-    A child is accepted where a sample of the target equals it.
+    A child is accepted if a sample of the target equals it.
     """
     accepted = jnp.where(children < 0, 0, p[jnp.maximum(children, 0)])
     return 1 - (jnp.cumsum(accepted) - accepted), accepted
@@ -215,12 +222,13 @@ def _try_chosen(p: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array
 def _try_drawn(
     p: jax.Array, q: jax.Array, token: jax.Array, key: jax.Array, ranks: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Tried and accepted [K] of children drawn from q without replacement, and accepted as
-    ``token``, by recursive rejection.
+    """Tried and accepted [K] of children drawn from q without replacement, by recursive rejection.
+
+    The third result [K] is the probability that a child is accepted and equals ``token``.
 
     A child drawn from q is accepted with probability sum of min(r, q), where r is the residual of p
-    after the rejections. Only rejected children are drawn here, from norm(max(q - r, 0)). The first
-    rank is therefore exact. The others are means over the rejected tokens.
+    after the rejections so far. Only rejected children are drawn here, from norm(max(q - r, 0)). So
+    the first rank is exact, and the others are estimates over the rejected tokens.
     """
 
     def child(carry, key):
@@ -235,10 +243,13 @@ def _try_drawn(
 
 
 def _by_depth(tried: np.ndarray, accepted: np.ndarray, kept: np.ndarray, depth: int) -> np.ndarray:
-    """Tried and accepted [2, D, K] by depth, of the places of one text, [S, K] and [S]."""
+    """Tried and accepted by depth, [2, D, K], from those of a text's places, [S, K].
+
+    ``kept`` [S] is the probability that the text's own token was an accepted child.
+    """
     reached, found = np.ones(len(kept)), np.zeros((2, depth, tried.shape[1]))
     for d in range(min(depth, len(kept))):
-        roots = len(kept) - d  # roots whose place d tokens on is in the text
+        roots = len(kept) - d  # the number of roots with d more places after them
         found[:, d] = reached[:roots] @ tried[d:], reached[:roots] @ accepted[d:]
         reached = reached[:roots] * kept[d:]
     return found

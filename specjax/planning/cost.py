@@ -1,7 +1,7 @@
-"""The cost of a round on this device: the target's part by the number of scored nodes, the draft's
-by the width of a level.
+"""Measures the cost of a round on this device.
 
-Both are measured in the real loop, ``decode.run``, with drafters that leave the other part out.
+The target's part depends on the number of scored nodes, the draft's part on the width of a level.
+Each part is measured in the real loop, ``decode.run``, with drafters that leave the other part out.
 """
 
 import dataclasses
@@ -31,17 +31,19 @@ NODES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Sizes of the measured trees, the root included."""
 
 WIDTHS = (1, 4, 16)
-"""Nodes of the measured draft levels."""
+"""Widths of the measured draft levels, in nodes."""
 
 _LEVELS = 4
-"""Levels of a timed draft. The time of one level is a share of it."""
+"""The number of levels in a timed draft. One level counts as an equal share of its time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """Seconds at some sizes, ``samples`` float64 [sizes, repeats].
+    """Seconds as a function of size: straight lines between the medians at the measured sizes.
 
-    Straight lines join the medians between the sizes.
+    Attributes:
+      sizes: the measured sizes.
+      samples: float64 [sizes, repeats], the seconds of each run.
     """
 
     sizes: tuple[int, ...]
@@ -52,7 +54,7 @@ class Curve:
 
     @property
     def quartiles(self) -> np.ndarray:
-        """First quartile, median and third: float64 [3, sizes]."""
+        """First quartile, median and third quartile: float64 [3, sizes]."""
         return np.percentile(self.samples, [25, 50, 75], axis=1)
 
 
@@ -61,17 +63,15 @@ class Cost:
     """The cost of rounds.
 
     Attributes:
-      verify: seconds of a round without its draft, by the nodes that the target scores.
-      level: seconds of one level of the draft, by its nodes; None where no model drafts.
+      verify: seconds of a round without its draft, by the number of nodes that the target scores.
+      level: seconds of one level of the draft, by its width; None where no model drafts.
     """
 
     verify: Curve
     level: Curve | None = None
 
     def of_round(self, tree: Topology) -> float:
-        """Expected seconds of a round: scoring all nodes, and a draft level of the widest frontier
-        for every level.
-        """
+        """Expected seconds of a round: the target's pass, and every draft level at full width."""
         drafting = 0.0 if self.level is None else max(tree.depths) * self.level(level_order(tree).slots.shape[1])
         return self.verify(len(tree.parent)) + drafting
 
@@ -89,19 +89,23 @@ def measure(
     rounds: int = 8,
     repeats: int = 9,
 ) -> Cost:
-    """Times rounds of the trees that ``method`` makes from ``draft``, or of token recycling without
-    a draft.
+    """Times rounds of trees by ``method`` with ``draft``; without a draft, of token recycling.
 
-    Everything is compiled before anything is timed, and the programs alternate in an order that
-    rotates. Token recycling reads and rewrites its table in every round, so that its real rounds
-    are timed. The time of a draft's levels is that of a drafted round less that of a plain round.
+    All programs are compiled before the first is timed. They alternate in an order that rotates.
+    Token recycling reads and rewrites its table in every round, so its real rounds are timed. The
+    time of a draft's levels is the time of a drafted round less that of a plain round.
 
     Args:
-      length: tokens in the cache when the rounds begin.
+      target: the model that scores the trees.
+      draft: the model or head that drafts; None for token recycling.
+      method: the method of the draft.
+      length: the number of tokens in the cache when the rounds begin.
+      batch: the number of rows.
+      temperature: the temperature of later requests.
       nodes: sizes of trees. The first must be 1, plain decoding.
-      widths: sizes of draft levels.
-      rounds: rounds of one timed run.
-      repeats: timed runs of each program.
+      widths: widths of draft levels.
+      rounds: the number of rounds in a timed run.
+      repeats: the number of timed runs of each program.
     """
     siblings = "top_k" if temperature == 0 else "without_replacement"
     if draft is None:
@@ -123,7 +127,7 @@ def measure(
 
 
 def alternate(timers: dict[object, Callable[[], float]], repeats: int) -> dict[object, np.ndarray]:
-    """Seconds [repeats] of each timer. The order rotates. A first run of each does not count."""
+    """Seconds [repeats] of each timer, in an order that rotates. A first run does not count."""
     names = list(timers)
     samples: dict[object, list[float]] = {name: [] for name in names}
     for turn in range(repeats + 1):
@@ -135,7 +139,7 @@ def alternate(timers: dict[object, Callable[[], float]], repeats: int) -> dict[o
 
 @dataclasses.dataclass(frozen=True)
 class Blank(Drafter):
-    """Proposes a tree that costs nothing to draft, so that a round costs the target's part alone."""
+    """Proposes a tree without drafting, so a round costs only the target's part."""
 
     tree: Topology
     way: Drawn = Drawn.CHOSEN
@@ -158,8 +162,9 @@ class Blank(Drafter):
 
 @dataclasses.dataclass(frozen=True)
 class Unscored(Drafter):
-    """Drafts a tree with ``drafter``, and lets the target score the root alone: a plain round and a
-    draft.
+    """Drafts a tree with ``drafter``, but lets the target score only the root.
+
+    A round costs as much as a plain round and a draft.
     """
 
     drafter: Drafter
@@ -178,27 +183,27 @@ class Unscored(Drafter):
 
     def propose(self, target, draft, state, key):
         tree, pending = self.drafter.propose(target, draft, state, key)
-        drawn = tree.tokens.max(1) < 0  # always false: a use of the tokens, without which XLA would drop the draft
+        drawn = tree.tokens.max(1) < 0  # Always false. It uses the tokens, else XLA would drop the draft.
         return jax.vmap(chain)(jnp.where(drawn, 0, state.root)[:, None]), pending
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # the length of a path through a scored draft
+        path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # padded to the length of a path in the draft's tree
         return self.drafter.commit(target, draft, state, tree, scored, verdict.replace(path=path))
 
 
 def _bushy(nodes: int) -> Topology:
-    """A binary tree filled level by level."""
+    """A binary tree of ``nodes`` nodes, filled level by level."""
     below = range(nodes - 1)
     return Topology((0, *(i // 2 for i in below)), (0, *(i % 2 for i in below)))
 
 
 def _broom(width: int, levels: int) -> Topology:
-    """As many chains as a level is wide."""
+    """A tree of ``width`` chains, so each of its levels has ``width`` nodes."""
     return from_paths((rank, *(0,) * below) for rank in range(width) for below in range(levels))
 
 
 def _timers(target, draft, drafters: dict, length: int, batch: int, temperature: float, rounds: int) -> dict:
-    """For each drafter a function that runs so many rounds, already compiled, and returns seconds."""
+    """A function for each drafter, which runs ``rounds`` compiled rounds and returns seconds."""
     model, dtype = target.model, cache_dtype(target)
     draft_model = draft.module if isinstance(draft, Head) else draft and draft.model
     deepest = max(drafter.depth for drafter in drafters.values())
@@ -212,7 +217,7 @@ def _timers(target, draft, drafters: dict, length: int, batch: int, temperature:
     chunk = min(128, capacity)
     first, states = {}, {}
     for name, drafter in drafters.items():
-        if type(drafter) not in first:  # drafters of one class have the same first state
+        if type(drafter) not in first:  # Drafters of one class have the same first state.
             read = jax.jit(partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype))
             first[type(drafter)] = read(model, draft_model, requests)
         states[name] = first[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))

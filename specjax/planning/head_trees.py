@@ -1,9 +1,9 @@
-"""The best tree of a trained head on a text, from the ranks at which the head predicts the text's
-own next tokens.
+"""Finds the best tree of a trained head on a text.
 
-The value of a path of ranks is its frequency over the places of the text. Every beginning of a path
-is at least as frequent, so that the most frequent paths form a tree. Medusa (Cai et al. 2024,
-section 2.3.3) multiplies the accuracies of single heads instead.
+The head reads the text and ranks the text's own next tokens. The value of a path of ranks is its
+frequency over the places of the text. Every beginning of a path is at least as frequent as the
+path, so the most frequent paths form a tree. Medusa (Cai et al. 2024, section 2.3.3) multiplies the
+accuracies of single heads instead.
 """
 
 from collections import Counter
@@ -25,37 +25,34 @@ from .cost import Cost
 from .tree_search import Choice
 
 _PLACES = 64
-"""Texts are padded to a multiple of this, so that few lengths are compiled."""
+"""Texts are padded to a multiple of this length, so that few programs are compiled."""
 
 
 def ranks_of(
     target: LanguageModel, head: Head, texts: Sequence[Result], *, depth: int, ranks: int = RANKS
 ) -> np.ndarray:
-    """Int [places, depth]: for each place of the target's texts, as the root, the rank of the token
-    that came d + 1 later.
+    """The ranks of the texts' own tokens among the head's predictions: int [places, depth].
 
-    The rank is its place among the head's predictions after the tokens between; ``ranks`` where it
-    is not among that many likeliest. A text is read once, because the head's prediction depends on
+    Each place of the target's texts serves as the root of a round. Entry d is the rank of the token
+    d + 1 places after the root, given the true tokens between. It is ``ranks`` where the token is
+    not among the ``ranks`` likeliest. The head reads a text once, because its predictions depend on
     the text alone.
     """
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
     size, found = -(-longest // _PLACES) * _PLACES + depth, []
     for text in texts:
-        ids, first = (
-            [*text.prompt_token_ids, *text.token_ids],
-            max(len(text.prompt_token_ids) - 2, 0),
-        )  # row i has token i + 1 as its root
+        ids = [*text.prompt_token_ids, *text.token_ids]
         tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)[None]
-        found.append(
-            np.asarray(_ranks(target.model, head.module, tokens, depth=depth))[first : max(len(ids) - 1 - depth, 0)]
-        )
+        rows = np.asarray(_ranks(target.model, head.module, tokens, depth=depth))
+        # The root of row i is token i + 1. The first root is the last token of the prompt.
+        found.append(rows[max(len(text.prompt_token_ids) - 2, 0) : max(len(ids) - 1 - depth, 0)])
     return np.minimum(np.concatenate(found), ranks)
 
 
 def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
-    """The ranks as ``Acceptance``.
+    """The ``Acceptance`` of children by rank, from ``ranks_of``.
 
-    A place counts at depth d where the d tokens before it were among the ``most`` likeliest.
+    A place counts at depth d if the d tokens before it were all among the ``most`` likeliest.
     """
     reached = np.cumprod(np.pad(ranks < most, ((0, 0), (1, 0)), constant_values=True), 1)[:, :-1, None].astype(bool)
     rank = np.arange(most)
@@ -64,20 +61,19 @@ def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
 
 
 def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> tuple[list[Choice], list[Choice]]:
-    """Trees by their number of nodes, from 2, each of the fastest depth; and chains by their
-    length.
+    """The fastest tree of each number of nodes from 2 on, and the chain of each length.
 
     Args:
       ranks: int [places, D], see ``ranks_of``.
       cost: the measured cost of rounds.
-      max_nodes: nodes of the largest tree, the root included.
-      most: the ranks that count.
+      max_nodes: the number of nodes of the largest tree, the root included.
+      most: the number of ranks that count.
     """
     seen = Counter(
         tuple(place[:d]) for place in ranks.tolist() for d in range(1, ranks.shape[1] + 1) if place[d - 1] < most
     )
     seen = Counter({path: n for path, n in seen.items() if max(path) < most})
-    order = sorted(seen, key=lambda path: (-seen[path], len(path), path))  # a path after its beginnings
+    order = sorted(seen, key=lambda path: (-seen[path], len(path), path))  # A path follows its own beginnings.
 
     def choice(tree: Topology) -> Choice:
         tokens, seconds = 1 + sum(seen[path] for path in tree.paths[1:]) / len(ranks), cost.of_round(tree)
@@ -94,7 +90,7 @@ def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> 
 
 @partial(jax.jit, static_argnames="depth")
 def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array:
-    """Int32 [N, depth], N = S - depth - 1.
+    """The ranks int32 [N, depth] of a text's own tokens, with N = S - depth - 1.
 
     The root of row i is token i + 1 of ``tokens`` int32 [1, S].
     """
@@ -102,14 +98,12 @@ def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array
     features = head.fuse(target, read_target(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
     if head.config.num_heads:
         ((_, hidden),) = unroll(head, target, features, tokens[:, 1:], 1)
-        read = lambda d: (
-            jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1) if head.config.reads_tokens else None
-        )
+        between = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1)
+        read = between if head.config.reads_tokens else lambda d: None
         predicted = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
     else:
-        predicted = [
-            module.logits(target, hidden) for module, hidden in unroll(head, target, features, tokens[:, 1:], depth)
-        ]
+        steps = unroll(head, target, features, tokens[:, 1:], depth)
+        predicted = [module.logits(target, hidden) for module, hidden in steps]
     return jnp.stack([_rank(scores[0], tokens[0, d + 2 :][:N]) for d, scores in enumerate(predicted)], 1)
 
 

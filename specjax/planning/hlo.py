@@ -1,7 +1,9 @@
-"""Reads the compiled text of a program, which alone shows that a loop moves large arrays in every
-iteration.
+"""Reads the compiled text of a program.
 
-hlo.moved(compiled.as_text(), {leaf.size for leaf in caches})        # must be empty
+Only this text shows whether a loop moves large arrays in every iteration. The following list must
+be empty:
+
+    hlo.moved(compiled.as_text(), {leaf.size for leaf in caches})
 """
 
 import dataclasses
@@ -22,7 +24,7 @@ class Instruction:
     """One line of a computation.
 
     Where the result is a tuple, ``dtype`` is None and ``shape`` is empty. ``calls`` names the
-    computations that it runs.
+    computations that the instruction runs.
     """
 
     name: str
@@ -34,7 +36,7 @@ class Instruction:
 
     @property
     def size(self) -> int:
-        """Elements of the result, 0 for a tuple."""
+        """The number of elements of the result, 0 for a tuple."""
         return math.prod(self.shape) if self.dtype else 0
 
 
@@ -54,9 +56,7 @@ def computations(text: str) -> dict[str, list[Instruction]]:
 
 
 def in_loops(text: str) -> list[Instruction]:
-    """The instructions that loops repeat: those of loop bodies and of all computations that the
-    bodies call.
-    """
+    """The instructions of all loop bodies, and of all computations that the bodies call."""
     found = computations(text)
     waiting = [name for body in found.values() for i in body if i.opcode == "while" for name in i.calls]
     seen: set[str] = set()
@@ -74,33 +74,30 @@ def moved(
     """The instructions in loops that move a whole cache leaf or weight.
 
     Args:
-      sizes: elements of the leaves. Shapes are not compared, since XLA merges and permutes axes
-        before it copies.
-      opcodes: "copy", "transpose", "convert". Prefetches into a TPU's fast memory ("copy-start") do
-        not count.
-      everywhere: look outside loops too. XLA converts a loop's constants before the loop, which
-        then reads the wider copy.
+      text: the compiled text of a program.
+      sizes: the numbers of elements of the leaves. Shapes are not compared, because XLA merges and
+        permutes axes before it copies.
+      opcodes: the opcodes to look for, such as "copy", "transpose" and "convert". A prefetch into a
+        TPU's fast memory, "copy-start", is not a copy.
+      everywhere: whether to look outside loops too. XLA converts a loop's constants before the
+        loop, and the loop then reads the wider copy.
     """
     instructions = sum(computations(text).values(), []) if everywhere else in_loops(text)
     return [i for i in instructions if i.opcode in opcodes and i.size in sizes]
 
 
 def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruction]:
-    """The instructions whose result has two axes of ``least`` or more, axes of a size in ``widths``
-    not counted.
+    """The instructions whose result has two axes of ``least`` elements or more.
 
-    These are arrays with an entry for each pair of ``least`` tokens. The search includes the inside
-    of fusions.
+    Such an array has an entry for each pair of ``least`` tokens. Axes whose size is in ``widths`` do
+    not count. The search includes the inside of fusions.
     """
     wide = lambda shape: [n for n in shape if n >= least and n not in widths]
     return [i for i in sum(computations(text).values(), []) if len(wide(i.shape)) > 1]
 
 
 def largest(text: str) -> Instruction:
-    """The instruction with the largest array that the program makes.
-
-    Arguments and the inside of fusions are left out.
-    """
+    """The instruction that makes the largest array, without arguments and the inside of fusions."""
     found = computations(text)
     inside = {name for body in found.values() for i in body if i.opcode == "fusion" for name in i.calls}
     made = [i for name, body in found.items() if name not in inside for i in body if i.opcode != "parameter"]
@@ -109,6 +106,5 @@ def largest(text: str) -> Instruction:
 
 def host_calls(text: str) -> list[Instruction]:
     """The instructions in loops that exchange data with the host: callbacks, infeeds, outfeeds."""
-    return [
-        i for i in in_loops(text) if i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text
-    ]
+    exchanges = lambda i: i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text
+    return [i for i in in_loops(text) if exchanges(i)]

@@ -1,6 +1,4 @@
-"""Seconds of the target's forward with all or some of its sub-layers, and the speed-up of drafting
-with a part of them.
-"""
+"""Measures the target's forward with and without sub-layers, for drafts by a part of the target."""
 
 import dataclasses
 import time
@@ -15,16 +13,17 @@ from .. import cache as kv
 from ..models.decoder import Decoder, Skip
 
 _FORWARDS, _REPEATS = 8, 7
-"""Forwards of one timed run, and timed runs."""
+"""The number of forwards in a timed run, and the number of timed runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Seconds of a forward, linear in what it runs: ``base + attentions * attention + MLPs * mlp``.
+    """Seconds of a forward: ``base + attentions * attention + mlps * mlp``.
 
     Attributes:
-      base, attention, mlp: seconds at one node, and for each further node. ``base`` is embedding,
-        final norm and head.
+      base: the seconds of embedding, final norm and output matrix: at one node, and for each
+        further node.
+      attention, mlp: the same for one attention and one MLP.
     """
 
     base: tuple[float, float]
@@ -37,11 +36,11 @@ class Costs:
 
 
 def measure_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
-    """Times one node and ``nodes``, after ``length`` committed tokens, with all sub-layers, without
-    attentions and without MLPs.
+    """Times forwards after ``length`` committed tokens, and solves for the ``Costs``.
 
-    The six programs alternate. Each call runs several forwards on the device, and the median of the
-    calls counts.
+    There are six programs: one node and ``nodes`` nodes, each with all sub-layers, without
+    attentions, and without MLPs. They alternate. Each call runs several forwards on the device, and
+    the median of the calls counts.
     """
     L = model.config.num_layers
     every = tuple(range(L))
@@ -57,46 +56,43 @@ def measure_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
         for key, program in programs.items():
             began = time.perf_counter()
             jax.block_until_ready(program(model, cache))
-            if repeat:  # the first run warms up
+            if repeat:  # The first run is a warm-up.
                 seconds[key].append((time.perf_counter() - began) / _FORWARDS)
     return solve({key: float(np.median(times)) for key, times in seconds.items()}, nodes, L)
 
 
 def solve(seconds: dict, nodes: int, L: int) -> Costs:
-    """The costs from seconds by (nodes, skip), for one node and ``nodes``, with nothing, all
-    attentions or all MLPs skipped.
+    """The costs of ``L`` layers from measured seconds by (nodes, skip).
+
+    ``seconds`` has six entries: one node and ``nodes`` nodes, each with no sub-layer, all attentions
+    or all MLPs skipped.
     """
-    parts = []
+    parts, every = [], tuple(range(L))
     for n in (1, nodes):
-        whole, *without = (
-            seconds[n, skip] for skip in (Skip(), Skip(attention=tuple(range(L))), Skip(mlp=tuple(range(L))))
-        )
+        whole, *without = (seconds[n, skip] for skip in (Skip(), Skip(attention=every), Skip(mlp=every)))
         attention, mlp = (max(whole - less, 0) / L for less in without)
         parts.append((max(whole - L * (attention + mlp), 0), attention, mlp))
     return Costs(*((one, max(many - one, 0) / (nodes - 1)) for one, many in zip(*parts)))
 
 
 def speedup(alpha: float, drafted: int, skip: Skip, costs: Costs, num_layers: int) -> float:
-    """Expected speed-up of rounds of ``drafted`` tokens over plain decoding (Leviathan et al. 2023,
-    theorem 3.8).
+    """The expected speed-up of rounds with ``drafted`` tokens over plain decoding.
 
-    A round emits (1 - alpha^(drafted + 1)) / (1 - alpha) tokens, as in the theorem, if acceptances
-    are independent. Its time is measured; the theorem takes ``drafted * c + 1``. The verify pass
-    has more nodes than a plain step, and reuses the layers below the first skipped one.
+    As in theorem 3.8 of Leviathan et al. (2023), a round emits
+    (1 - alpha^(drafted + 1)) / (1 - alpha) tokens if acceptances are independent. The theorem takes
+    ``drafted * c + 1`` as the time of a round. Here the time is measured: the verify pass has more
+    nodes than a plain step, and it reuses the layers below the first skipped layer.
     """
     L, first = num_layers, min(skip.attention + skip.mlp)
     part = costs(1, L - len(skip.attention), L - len(skip.mlp))
-    newest = costs(1, first, first) - costs(1, 0, 0)  # the last drafted token needs key/value rows, but no logits
+    newest = costs(1, first, first) - costs(1, 0, 0)  # The last drafted token needs key/value rows but no logits.
     verify = costs(drafted + 1, L - first, L - first)
     tokens = sum(alpha**i for i in range(drafted + 1))
     return tokens * costs(1, L, L) / (drafted * part + newest + verify)
 
 
 def _forwards(model: Decoder, cache: kv.KVCache, nodes: int, skip: Skip) -> jax.Array:
-    """Several forwards of ``nodes`` nodes.
-
-    Each reads the likeliest tokens of the forward before.
-    """
+    """Several forwards of ``nodes`` nodes. Each reads the likeliest tokens of the one before."""
     positions = cache.length[:, None] + jnp.arange(nodes)
     mask = jnp.tril(jnp.ones((nodes, nodes), bool))
 

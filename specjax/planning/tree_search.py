@@ -1,9 +1,9 @@
-"""The best tree of a fixed shape: a dynamic programme over nodes, depth and branches (Sequoia, Chen
-et al. 2024, section 4.1).
+"""Finds the best tree of a fixed shape by dynamic programming (Sequoia, Chen et al. 2024).
 
-It assumes that the probability of accepting a child depends on its rank alone. A node is then
-reached with the product of the probabilities on its path, and a call emits 1 + the sum of these
-products over all nodes but the root. Sizes count the root.
+As in section 4.1 of the paper, the probability of accepting a child is assumed to depend on its rank
+alone. A round then reaches a node with the product of the probabilities on its path. The expected
+number of tokens of a target call is 1 + the sum of these products over all nodes but the root.
+Numbers of nodes include the root.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ class Choice:
 
     Attributes:
       tree: the shape.
-      tokens: expected tokens per target call, the bonus token included.
-      seconds: time of a round by the measured cost.
-      speedup: tokens per second over those of plain decoding.
+      tokens: the expected tokens of a target call, the bonus token included.
+      seconds: the expected seconds of a round, by the measured cost.
+      speedup: the tokens per second, relative to plain decoding.
     """
 
     tree: Topology
@@ -32,7 +32,7 @@ class Choice:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the target scores, the root included."""
+        """The number of nodes that the target scores, the root included."""
         return len(self.tree.parent)
 
     @property
@@ -45,24 +45,26 @@ class Choice:
 
 
 def expected_tokens(tree: Topology, chance: np.ndarray) -> float:
-    """Tokens per target call: 1 + the sum over nodes of the product of chances on their path.
+    """Tokens of a target call: 1 + the sum over nodes of the product of chances on their paths.
 
     Args:
-      chance: [K], see ``Acceptance.chance``; or [D, K], by depth.
+      tree: the shape.
+      chance: [K], see ``Acceptance.chance``; or [D, K] by depth, see ``Acceptance.chance_at``.
     """
     levels = np.broadcast_to(chance, (max(tree.depths), np.shape(chance)[-1])) if np.ndim(chance) == 1 else chance
     return 1.0 + sum(float(np.prod([levels[d][rank] for d, rank in enumerate(path)])) for path in tree.paths[1:])
 
 
 def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """The table T of the dynamic programme, and the choices behind it.
+    """The table T of the dynamic programme, and the best split y of each entry.
 
-    ``T[d, m, b]`` is the most expected tokens of a tree with m nodes, at most d levels and b
-    branches at its root; minus infinity where there is no such tree. Its last branch takes ``m -
-    y`` of the nodes. The other nodes are the best tree of y nodes and b - 1 branches:
+    ``T[d, m, b]`` is the largest number of expected tokens of a tree with m nodes, at most d levels,
+    and b branches at its root. It is minus infinity where there is no such tree. The last branch
+    takes m - y of the nodes. The other y nodes form the best tree with b - 1 branches:
 
-        T[d, 1, 0] = 1 T[d, m, b] = max over y of T[d, y, b - 1] + chance[b - 1] * max over b' of
-        T[d - 1, m - y, b']
+        T[d, 1, 0] = 1
+        T[d, m, b] = max over y of (T[d, y, b - 1]
+                                    + chance[b - 1] * max over b' of T[d - 1, m - y, b'])
 
     Returns T float64 and y int64, both [max_depth + 1, max_nodes + 1, K + 1].
     """
@@ -73,8 +75,7 @@ def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.nd
     for d in range(1, max_depth + 1):
         below = T[d - 1].max(-1)
         for b in range(1, K + 1):
-            # Zero times minus infinity is NaN. A probability of zero does not make an impossible
-            # branch possible.
+            # An impossible branch stays impossible where its chance is zero: 0 * -inf would be NaN.
             branch = np.where(below > -np.inf, chance[b - 1] * np.maximum(below, 0), -np.inf)
             for m in range(b + 1, max_nodes + 1):
                 y = np.arange(1, m)
@@ -85,7 +86,7 @@ def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.nd
 
 
 def best_tree(T: np.ndarray, split: np.ndarray, nodes: int, depth: int) -> Topology | None:
-    """The tree behind ``T[depth, nodes].max()``; None where no tree has that many nodes."""
+    """The tree of ``T[depth, nodes].max()``; None where no tree has that many nodes."""
 
     def paths(d: int, m: int):
         for b in range(int(T[d, m].argmax()), 0, -1):
@@ -98,14 +99,15 @@ def best_tree(T: np.ndarray, split: np.ndarray, nodes: int, depth: int) -> Topol
 
 
 def search(chance: np.ndarray, cost: Cost, max_nodes: int, max_depth: int) -> list[Choice]:
-    """For every number of nodes from 2 the tree of the highest expected speed. Its depth minimises
-    seconds per token.
+    """The tree with the highest expected speed for every number of nodes from 2 on.
+
+    Sizes that ``max_depth`` levels of K branches cannot hold are left out.
 
     Args:
       chance: [K], see ``Acceptance.chance``.
-      max_nodes: nodes of the largest tree, the root included.
-
-    Sizes that ``max_depth`` levels of K branches cannot hold are left out.
+      cost: the measured cost of rounds.
+      max_nodes: the number of nodes of the largest tree, the root included.
+      max_depth: the number of levels of the deepest tree.
     """
     T, split = programme(chance, max_nodes, max_depth)
     found = []

@@ -1,5 +1,6 @@
-"""Finds the fastest token tree for a pair of models on a text and a device: acceptance, cost and
-search in one report.
+"""Finds the fastest token tree for a target and a drafter, on given texts and this device.
+
+One report holds the measured acceptance, the measured cost, and the trees of the search.
 """
 
 import json
@@ -22,10 +23,10 @@ from ..tree import expansion
 from . import acceptance, cost, head_trees, tree_search
 
 HEADS = ("medusa", "hydra", "eagle", "eagle3")
-"""Methods with a trained head whose trees have a fixed shape."""
+"""The methods with a trained head whose trees have a fixed shape."""
 
 METHODS = ("tree", "token_recycling", *HEADS)
-"""Methods whose trees have a fixed shape."""
+"""All methods whose trees have a fixed shape."""
 
 _COLUMNS = ("nodes", "depth", "expected tokens a call", "ms a round", "expected speed-up", "")
 
@@ -42,7 +43,8 @@ def check(
         )
     if method in ("eagle", "eagle3") and temperature:
         raise RequestError(
-            f"method {method!r} draws its tokens above temperature 0, and its trees are tuned at temperature 0 only; leave --temperature out"
+            f"method {method!r} draws its tokens above temperature 0, and its trees are tuned at temperature 0 only; "
+            "leave --temperature out"
         )
     if method == "token_recycling" and draft is not None:
         raise RequestError("method 'token_recycling' takes no draft; leave it out or use method 'tree'")
@@ -68,32 +70,40 @@ def tune_tree(
     nodes: Sequence[int] = cost.NODES,
     widths: Sequence[int] = cost.WIDTHS,
 ) -> dict:
-    """Searches the tree by the acceptance on texts that the target writes after ``prompts``, and
-    the cost at their length.
+    """Measures acceptance and cost, and searches the tree with the highest expected speed.
+
+    The target writes a text after each of ``prompts``. Acceptance is measured on these texts, and
+    cost at their mean length.
 
     Args:
+      target: the model to decode with.
       draft: the model or the head that drafts; None for token recycling, or for the head embedded
         with the target.
+      prompts: strings or token ids.
       method: by default the method of the draft.
-      max_nodes: nodes of the largest tree, the root included.
-      max_depth: levels of the deepest tree.
-      max_new_tokens: tokens of each text.
-      batch: rows of the timed rounds.
-      repeats: timed runs of each program.
+      temperature: the temperature of the texts and of later requests.
+      max_nodes: the number of nodes of the largest tree, the root included.
+      max_depth: the number of levels of the deepest tree.
+      max_new_tokens: the number of tokens of each text.
+      batch: the number of rows of the timed rounds.
+      repeats: the number of timed runs of each program.
       nodes, widths: see ``cost.measure``; sizes above ``max_nodes`` are left out.
 
-    Returns an object for JSON: "machine", "settings", "acceptance", "cost", "trees" by their nodes,
-    "chain", the best chain, and "best", the best tree. Raises RequestError for bad input.
+    Returns an object for JSON: "machine", "settings", "acceptance", "cost"; "trees", the best tree
+    of each size; "chain", the best chain; and "best", the best tree.
+
+    Raises RequestError for bad input.
     """
-    method = method or (
-        "token_recycling" if draft is None else "tree" if isinstance(draft, LanguageModel) else default_method((draft,))
-    )
+    if method is None and isinstance(draft, Head):
+        method = default_method((draft,))
+    method = method or ("token_recycling" if draft is None else "tree")
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
     if method in HEADS:
         draft = choose_head(target, (draft,) if draft else (), needs_of(method).kind, method)
         if draft.config.mask_token is not None:
             raise RequestError(
-                f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; choose tree_nodes by specjax compare"
+                f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; "
+                "choose tree_nodes by specjax compare"
             )
         max_depth = min(max_depth, draft.config.num_heads or max_depth)
     Generator(target, method, draft)  # raises RequestError where the models do not fit
@@ -114,16 +124,13 @@ def tune_tree(
         if not trees:
             raise RequestError("the head predicts no token of these texts; use more or other prompts, or another head")
     else:
-        found = (
-            acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
-            if draft is None
-            else acceptance.of_draft(target, draft, texts, temperature=temperature, depth=max_depth)
-        )
+        if draft is None:
+            found = acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
+        else:
+            found = acceptance.of_draft(target, draft, texts, temperature=temperature, depth=max_depth)
         trees = tree_search.search(found.chance, spent, max_nodes, max_depth)
-        chains = [
-            tree_search.evaluate(expansion((1,) * depth), found.chance, spent)
-            for depth in range(1, min(max_depth, max_nodes - 1) + 1)
-        ]
+        lengths = range(1, min(max_depth, max_nodes - 1) + 1)
+        chains = [tree_search.evaluate(expansion((1,) * length), found.chance, spent) for length in lengths]
     models = dict(method=method, model=target.name, draft=draft and draft.name)
     fastest = lambda choices: max(choices, key=lambda choice: choice.speedup)
     return {
@@ -141,9 +148,9 @@ def tune_tree(
 
 
 def table(report: dict) -> Table:
-    """A table of plain decoding, the best chain and the best tree of each measured size.
+    """A table of plain decoding, the best chain, and the best tree of each measured size.
 
-    The best of all is marked.
+    It marks the best tree of all.
     """
     grid = Table(*_COLUMNS, caption=_about(report), caption_justify="left")
     shown = {*report["cost"]["verify"]["sizes"], report["best"]["nodes"]}
@@ -156,15 +163,13 @@ def table(report: dict) -> Table:
         lines.append((chain, "best chain"))
     for tree, mark in lines:
         figures = f"{tree['tokens']:.2f}", f"{1e3 * tree['seconds']:.2f}", f"{tree['speedup']:.2f}"
-        grid.add_row(
-            *map(Text, (str(tree["nodes"]), str(tree["depth"]), *figures, mark)),
-            style="bold" if mark == "best" else None,
-        )
+        cells = map(Text, (str(tree["nodes"]), str(tree["depth"]), *figures, mark))
+        grid.add_row(*cells, style="bold" if mark == "best" else None)
     return grid
 
 
 def notes(report: dict) -> list[str]:
-    """A warning where nothing beats plain decoding, or the chain."""
+    """A warning where no tree beats plain decoding, or no tree beats the best chain."""
     best, chain = report["best"], report["chain"]
     if best["speedup"] <= 1:
         return [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
@@ -177,7 +182,8 @@ def toml(report: dict) -> str:
     """The best tree as a file for ``--tree``, with the measurement in comments."""
     best = report["best"]
     lines = [
-        f"{best['nodes']} nodes, depth {best['depth']}: {best['tokens']:.2f} expected tokens a call, {best['speedup']:.2f} times plain decoding",
+        f"{best['nodes']} nodes, depth {best['depth']}: {best['tokens']:.2f} expected tokens a call, "
+        f"{best['speedup']:.2f} times plain decoding",
         *_about(report).split("; "),
         *notes(report),
     ]
@@ -190,9 +196,9 @@ def command(report: dict, file) -> str:
     settings = report["settings"]
     words = ["specjax", "generate", "--model", settings["model"], "--method", settings["method"], "--tree", str(file)]
     if settings["draft"]:
-        words += ["--draft", settings["draft"]] + ["--siblings", "top_k"] * (
-            settings["temperature"] == 0 and settings["method"] not in ("medusa", "hydra")
-        )
+        words += ["--draft", settings["draft"]]
+        if settings["temperature"] == 0 and settings["method"] not in ("medusa", "hydra"):
+            words += ["--siblings", "top_k"]
     if settings["temperature"]:
         words += ["--temperature", str(settings["temperature"])]
     return shlex.join([*words, "--prompt", "..."])
@@ -203,8 +209,9 @@ def _about(report: dict) -> str:
     machine, settings = report["machine"], report["settings"]
     models = " with ".join(filter(None, (settings["model"], settings["draft"] or "token_recycling")))
     return (
-        f"{models}, {machine['dtype']}, temperature {settings['temperature']}; acceptance on {settings['prompts']} texts of "
-        f"{settings['max_new_tokens']} new tokens; cost at batch {settings['batch']} after {settings['length']} tokens; "
+        f"{models}, {machine['dtype']}, temperature {settings['temperature']}; "
+        f"acceptance on {settings['prompts']} texts of {settings['max_new_tokens']} new tokens; "
+        f"cost at batch {settings['batch']} after {settings['length']} tokens; "
         f"{machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     )
 
@@ -216,6 +223,10 @@ def _curve(curve: cost.Curve) -> dict:
 
 def _choice(choice: tree_search.Choice) -> dict:
     return {
-        "nodes": choice.nodes, "depth": choice.depth, "tokens": choice.tokens, "seconds": choice.seconds, "speedup": choice.speedup,
+        "nodes": choice.nodes,
+        "depth": choice.depth,
+        "tokens": choice.tokens,
+        "seconds": choice.seconds,
+        "speedup": choice.speedup,
         "paths": [list(path) for path in choice.tree.paths[1:]],
-    }  # fmt: skip
+    }
