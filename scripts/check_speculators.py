@@ -1,12 +1,12 @@
-"""Compares specjax with the speculators package: checkpoints in both directions, and the forward of
-every type of head.
+"""Compares specjax with the speculators package: checkpoints and forwards of every type of head.
 
     python scripts/check_speculators.py --python OTHER/bin/python
 
-OTHER is an environment with ``pip install speculators`` (it brings PyTorch); specjax runs in this
-one. The package writes tiny heads of every type with random weights, and the outputs of their
-forwards. specjax reads the heads and must compute the same, and the tests' own builders must have
-the same fields and tensors. Then specjax writes the heads and the package reads them.
+OTHER is an environment with ``pip install speculators``, which brings PyTorch. specjax runs in the
+present environment. The package writes tiny heads of every type with random weights, and the
+outputs of their forwards. specjax reads the heads and must compute the same outputs. The builders
+of the tests must make the same fields and tensors. Then specjax writes the heads, and the package
+reads them.
 """
 
 import argparse
@@ -28,12 +28,11 @@ BUILDERS = {
     "dflash-one-window": "speculators-dflash, one window", "dflash-windows": "speculators-dflash, windows",
     **{f"dspark-{kind}": f"speculators-dspark, {kind}" for kind in ("vanilla", "gated", "rnn")},
 }  # fmt: skip
-"""For each head of the package the test builder that has the same fields and tensors."""
+"""The builder of the tests with the same fields and tensors, for each head of the package."""
 
 
 def write_with_package(directory: Path) -> None:
-    """Runs in the other environment: writes the heads, the target's tables, and outputs of
-    forwards."""
+    """Runs in the other environment: writes the heads, the target's tables, and outputs."""
     import torch
     from speculators.model import SpeculatorModel
     from speculators.models.dflash import core as dflash
@@ -41,7 +40,7 @@ def write_with_package(directory: Path) -> None:
 
     torch.manual_seed(0)
     tokens, tables = torch.arange(S + 2) * 7 % V, {name: torch.randn(V, E) for name in ("embed", "head")}
-    # A forward of the package begins blocks at random places; here one block begins at ANCHOR.
+    # A forward of the package begins blocks at random places. Here one block begins at ANCHOR.
     dflash.select_anchors = lambda mask, count, size: (torch.tensor([ANCHOR]), torch.tensor([True]))
     np.savez(directory / "target.npz", tokens=tokens, **tables)
     shapes = {"llama": LlamaConfig, "qwen3": Qwen3Config}
@@ -55,7 +54,7 @@ def write_with_package(directory: Path) -> None:
         if kind == "mtp":
             del model.verifier_lm_head  # as after load_verifier_weights
         model.save_pretrained(directory / name)
-        if kind not in ("eagle3", "peagle"):  # whose files hold embeddings and output matrix
+        if kind not in ("eagle3", "peagle"):  # The files of these two hold embeddings and output matrix.
             model.embed_tokens.weight.data.copy_(tables["embed"])
             if model.lm_head.weight.shape[0] == V:
                 model.lm_head.weight.data.copy_(tables["head"])
@@ -63,34 +62,32 @@ def write_with_package(directory: Path) -> None:
 
 
 def heads_of_the_package() -> dict:
-    """By name: type, family and number of the layers, options of the type, options of the
-    layers."""
-    ids = dict(eagle_aux_hidden_state_layer_ids=[1, 2, 4])
-    block = dict(aux_hidden_state_layer_ids=[2, 4], mask_token_id=60)
-    # The package begins windows at the root, specjax at each place: a window as long as the text is the same for both.
-    windows = lambda *types: dict(
-        use_sliding_window=True, sliding_window=64, layer_types=[f"{t}_attention" for t in types]
-    )
+    """The heads by name: type, family and number of layers, options of type and of layers."""
+    eagle = dict(eagle_aux_hidden_state_layer_ids=[1, 2, 4], draft_vocab_size=KNOWN)
+    block = dict(aux_hidden_state_layer_ids=[2, 4], mask_token_id=60, block_size=BLOCK)
+    whole, part = block | dict(draft_vocab_size=V), block | dict(draft_vocab_size=KNOWN)
+    markov = lambda kind: part | dict(markov_rank=4, markov_head_type=kind)
+
+    def windows(*types: str) -> dict:
+        # Windows end at the root in the package, and at each place in specjax. A window as long as
+        # the text is the same for both.
+        layer_types = [f"{t}_attention" for t in types]
+        return dict(use_sliding_window=True, sliding_window=64, layer_types=layer_types)
+
     return {
-        "eagle3": ("eagle3", "llama", 1, ids | dict(draft_vocab_size=KNOWN, fc_norm=True, norm_before_residual=True), {}),
-        "peagle": ("peagle", "llama", 1, ids | dict(draft_vocab_size=KNOWN, mask_token_id=60), {}),
+        "eagle3": ("eagle3", "llama", 1, eagle | dict(fc_norm=True, norm_before_residual=True), {}),
+        "peagle": ("peagle", "llama", 1, eagle | dict(mask_token_id=60), {}),
         "mtp": ("mtp", "qwen3", L, {}, {}),
-        "dflash": ("dflash", "qwen3", 2, block | dict(draft_vocab_size=V, block_size=BLOCK), {}),
-        "dflash-one-window": ("dflash", "qwen3", 2, block | dict(draft_vocab_size=V, block_size=BLOCK), windows("sliding", "full")),
-        "dflash-windows": ("dflash", "qwen3", 2, block | dict(draft_vocab_size=KNOWN, block_size=BLOCK), windows("sliding", "sliding")),
-        **{
-            f"dspark-{kind}": (
-                "dspark", "qwen3", 2,
-                block | dict(draft_vocab_size=KNOWN, block_size=BLOCK, markov_rank=4, markov_head_type=kind), {},
-            )
-            for kind in ("vanilla", "gated", "rnn")
-        },
-    }  # fmt: skip
+        "dflash": ("dflash", "qwen3", 2, whole, {}),
+        "dflash-one-window": ("dflash", "qwen3", 2, whole, windows("sliding", "full")),
+        "dflash-windows": ("dflash", "qwen3", 2, part, windows("sliding", "sliding")),
+        **{f"dspark-{kind}": ("dspark", "qwen3", 2, markov(kind), {}) for kind in ("vanilla", "gated", "rnn")},
+    }
 
 
 def registered(base) -> list[type]:
     """The model classes of the package."""
-    from speculators.models import dflash, dspark, eagle3, mtp, peagle  # noqa: F401 - each registers its class
+    from speculators.models import dflash, dspark, eagle3, mtp, peagle  # noqa: F401 - an import registers the class
 
     found = [base]
     for cls in found:
@@ -110,7 +107,7 @@ def algorithm(kind: str):
 
 
 def fill(model) -> None:
-    """Random parameters, and a draft vocabulary where there is one."""
+    """Fills a model with random parameters, and its draft vocabulary, if it has one."""
     import torch
 
     for name, parameter in model.named_parameters():
@@ -131,7 +128,7 @@ def forward(model, kind: str, tokens) -> dict:
     model.lm_head.register_forward_hook(lambda module, inputs, output: found.update(logits=output[0].detach()))
     documents = torch.zeros(1, S, dtype=torch.long)
     with torch.no_grad():
-        if kind in ("eagle3", "peagle"):  # the first step of P-EAGLE is that of EAGLE-3
+        if kind in ("eagle3", "peagle"):  # The first step of P-EAGLE is that of EAGLE-3.
             parent = next(c for c in type(model).__mro__ if c.__name__ == "Eagle3DraftModel")
             parent.forward(model, taps, tokens[None, 1 : S + 1], documents, ttt_steps=1)
         elif kind == "mtp":
@@ -152,14 +149,13 @@ def forward(model, kind: str, tokens) -> dict:
 
 
 def read_with_package(directory: Path) -> None:
-    """Runs in the other environment: reads the heads that specjax wrote and compares their tensors
-    with the file's."""
+    """Runs in the other environment: reads specjax's heads and compares tensors with the files."""
     import torch
     from safetensors.torch import load_file
     from speculators.model import SpeculatorModel
 
     for model_class in registered(SpeculatorModel):
-        model_class.load_verifier_weights = lambda self: None  # the target is not there
+        model_class.load_verifier_weights = lambda self: None  # There is no target here.
     for path in sorted(p for p in directory.iterdir() if p.is_dir()):
         model, info = SpeculatorModel.from_pretrained(str(path)), load_file(path / "model.safetensors")
         state = model.state_dict()
@@ -171,8 +167,7 @@ def read_with_package(directory: Path) -> None:
 
 
 def compare(directory: Path) -> None:
-    """Reads the package's heads with specjax, compares forwards and builders, and writes them to
-    ``written``."""
+    """Reads the package's heads, compares forwards and builders, and writes them to ``written``."""
     import jax
     import jax.numpy as jnp
 
@@ -215,7 +210,7 @@ def compare(directory: Path) -> None:
 
 
 def block_outputs(module, target, tokens, taps) -> dict:
-    """Outputs of a block at ANCHOR, whose context are the tokens before."""
+    """The outputs of a block at ANCHOR. Its context is the tokens before."""
     import jax.numpy as jnp
 
     config = module.config
@@ -234,17 +229,13 @@ def block_outputs(module, target, tokens, taps) -> dict:
 
 
 def check_builder(made, raw: dict, tensors: dict) -> None:
-    """The fields and tensors of the tests' builders are those of the package."""
+    """Asserts that a builder of the tests makes the fields and tensors of the package."""
     mine, own = made()
     optional = {
-        "auto_map",
-        "architectures",
-        "speculators_version",
-        "torch_dtype",
-        "embed_requires_grad",
-        "transformers_version",
-    }
-    optional |= {"tie_word_embeddings", "dtype", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output"}
+        "auto_map", "architectures", "speculators_version", "torch_dtype", "embed_requires_grad",
+        "transformers_version", "tie_word_embeddings", "dtype", "target_hidden_size", "norm_before_fc", "fc_norm",
+        "norm_output",
+    }  # fmt: skip
     assert raw.keys() - mine.keys() <= optional, raw.keys() - mine.keys()
     assert mine.keys() - raw.keys() <= optional, mine.keys() - raw.keys()
     assert own.keys() == tensors.keys(), own.keys() ^ tensors.keys()
@@ -253,7 +244,7 @@ def check_builder(made, raw: dict, tensors: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", default=sys.executable, help="an interpreter with speculators")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of an environment with speculators")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,8 +1,10 @@
-"""Measures specjax against transformers' own decoding: same weights, prompts and number of new tokens, greedy, batch 1, alternating.
+"""Measures specjax against the decoding of transformers.
 
     python scripts/compare_transformers.py [--model tiny-python --draft tiny-python-draft]
 
-Needs torch. Times are of whole calls, prefill included, after a warm-up. Writes docs/results/transformers_<platform>.json and .md.
+Both have the same weights, prompts and number of new tokens. Decoding is greedy, at batch 1. The
+runs alternate. Times are those of whole calls after a warm-up, prefill included. Needs torch.
+Writes docs/results/transformers_<platform>.json and .md.
 """
 
 import argparse
@@ -34,7 +36,7 @@ ASSISTED = {
         num_assistant_tokens=8, num_assistant_tokens_schedule="heuristic", assistant_confidence_threshold=0.0
     ),
 }
-"""Settings of transformers' assisted generation. The fastest counts."""
+"""The settings of transformers' assisted generation. The fastest counts."""
 
 
 def main():
@@ -45,9 +47,7 @@ def main():
         target, draft = specjax.load(args.model), specjax.load(args.draft)
         prompts = [target.tokenizer.encode(p) for p in held_out_prompts(target.tokenizer, args.num_prompts, 128)]
     except ImportError:
-        sys.exit(
-            "compare_transformers: error: the package torch is not installed; install it, the build for CPU is enough"
-        )
+        sys.exit("compare_transformers: error: the package torch is missing; install it (the build for CPU is enough)")
     except specjax.SpecjaxError as error:
         sys.exit(f"compare_transformers: error: {error}")
     measured_on = machine(target) | {"torch": torch.__version__}
@@ -59,7 +59,7 @@ def main():
 
 
 def transformers_contenders(args: argparse.Namespace, torch) -> dict:
-    """Names to functions from token ids to new token ids."""
+    """Functions from token ids to new token ids, by name."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -68,35 +68,29 @@ def transformers_contenders(args: argparse.Namespace, torch) -> dict:
 
     @torch.no_grad()
     def run(model, prompt, config=None, **options):
-        if config is not None:
-            options["assistant_model"].generation_config = copy.deepcopy(
-                config
-            )  # a schedule leaves its last length there
+        if config is not None:  # A schedule changes the draft length in the configuration.
+            options["assistant_model"].generation_config = copy.deepcopy(config)
         ids = torch.tensor([prompt])
         length = dict(max_new_tokens=args.max_new_tokens, min_new_tokens=args.max_new_tokens)
-        return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **length, **options)[
-            0, len(prompt) :
-        ].tolist()
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **length, **options)
+        return out[0, len(prompt) :].tolist()
 
     contenders = {}
     for dtype in ("float32", "bfloat16"):
-        model, assistant = (
-            AutoModelForCausalLM.from_pretrained(find(name), dtype=getattr(torch, dtype)).eval()
-            for name in (args.model, args.draft)
-        )
+        load = lambda name: AutoModelForCausalLM.from_pretrained(find(name), dtype=getattr(torch, dtype)).eval()
+        model, assistant = load(args.model), load(args.draft)
         contenders[f"transformers plain, {dtype}"] = partial(run, model)
         for name, setting in ASSISTED.items():
             config = copy.deepcopy(assistant.generation_config)
             config.update(**setting)
-            contenders[f"transformers assisted, {dtype}, {name}"] = partial(
-                run, model, assistant_model=assistant, config=config
-            )
+            assisted = partial(run, model, assistant_model=assistant, config=config)
+            contenders[f"transformers assisted, {dtype}, {name}"] = assisted
         contenders[f"transformers prompt lookup, {dtype}"] = partial(run, model, prompt_lookup_num_tokens=10)
     return contenders
 
 
 def specjax_contenders(args: argparse.Namespace, target, draft, longest: int) -> dict:
-    """The same for specjax's methods."""
+    """Functions from token ids to new token ids, for methods of specjax."""
 
     def run(generator, prompt):
         return generator(prompt, max_new_tokens=args.max_new_tokens, ignore_eos=True).token_ids
@@ -112,15 +106,14 @@ def specjax_contenders(args: argparse.Namespace, target, draft, longest: int) ->
 
 
 def alternate(contenders: dict, prompts: list) -> dict[str, np.ndarray]:
-    """Seconds per new token of every contender for every prompt.
+    """The seconds per new token of every contender for every prompt.
 
-    The order rotates. The first two rounds compile and do not count.
+    The order rotates. The first two rounds compile programs and do not count.
     """
     names, seconds = list(contenders), {name: [] for name in contenders}
     rounds = [min(prompts, key=len), max(prompts, key=len), *prompts]
-    for turn, prompt in enumerate(
-        track(rounds, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty())
-    ):
+    shown = track(rounds, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty())
+    for turn, prompt in enumerate(shown):
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
             began = time.perf_counter()
@@ -130,7 +123,7 @@ def alternate(contenders: dict, prompts: list) -> dict[str, np.ndarray]:
 
 
 def summary(args: argparse.Namespace, measured_on: dict, seconds: dict[str, np.ndarray]) -> dict:
-    """The report: medians and quartiles over prompts, and the two ratios of the fastest of each kind."""
+    """The report: medians and quartiles over prompts, and two ratios of the fastest contenders."""
     fastest = lambda *kinds: max((n for n in seconds if n.startswith(kinds)), key=lambda n: np.median(1 / seconds[n]))
     pairs = {
         "plain specjax over plain transformers": ("specjax none", fastest("transformers plain")),
@@ -174,7 +167,8 @@ def write(report: dict) -> None:
     text += [f"| {name} | {cell} |" for name, cell in lines]
     text += [
         "",
-        f"{of['model']} with {of['draft']}; {of['num_prompts']} held-out prompts, {of['max_new_tokens']} new tokens each, greedy, batch 1;",
+        f"{of['model']} with {of['draft']}; {of['num_prompts']} held-out prompts, "
+        f"{of['max_new_tokens']} new tokens each, greedy, batch 1;",
     ]
     text += [f"specjax in {on['dtype']}; {on['cpu']}, {on['cores']} cores; jax {on['jax']}, torch {on['torch']}."]
     path.with_suffix(".md").write_text("\n".join(text) + "\n")

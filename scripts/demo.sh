@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# From nothing to a language model that decodes speculatively: sets up .venv, continues a prompt, compares the methods.
+# From nothing to speculative decoding: sets up .venv, continues a prompt, and compares methods.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 pair=(--model tiny-python --draft tiny-python-draft)
-specjax generate "${pair[@]}" --prompt "def quicksort(" --max-new-tokens 128 --temperature 0.7 --top-p 0.9 --seed 1 --ignore-eos --stream
+sampling=(--temperature 0.7 --top-p 0.9 --seed 1)
+specjax generate "${pair[@]}" --prompt "def quicksort(" --max-new-tokens 128 "${sampling[@]}" --ignore-eos --stream
 specjax compare "${pair[@]}" --methods none,ngram,draft_model --max-new-tokens 128 "$@"

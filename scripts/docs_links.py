@@ -1,4 +1,4 @@
-"""A hook of mkdocs: links from a page to files outside docs/ lead to the repository."""
+"""A hook of mkdocs, which turns links to files outside docs/ into links to the repository."""
 
 import posixpath
 import re
@@ -7,7 +7,7 @@ _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
 def on_page_markdown(markdown: str, page, config, **_) -> str:
-    """The page's text with such links replaced; mkdocs itself checks the links between pages."""
+    """The page's text with such links replaced. mkdocs checks the links between pages."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def replace(match: re.Match) -> str:

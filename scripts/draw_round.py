@@ -1,8 +1,8 @@
-"""Draws a round: the tree that was proposed, the path that was accepted, and the bonus token.
+"""Draws a round: the proposed tree, the accepted path, and the bonus token.
 
     python scripts/draw_round.py [--prompt TEXT] [--output docs/pictures/round.svg]
 
-Of the first rounds after the prompt it draws the one that accepted most. Needs matplotlib.
+It draws the round that accepted most among the first rounds after the prompt. Needs matplotlib.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main():
 
 
 def best_round(target, draft, prompt: str):
-    """The text before the round that accepted most, its tree and its verdict, all on the host."""
+    """The round that accepted most: the text before it, its tree and its verdict, on the host."""
     drafter = DynamicTree(tree_nodes=15, tree_depth=5, tree_top_k=3, tree_temperature=0.5)
     requests = specjax.make_requests([target.tokenizer.encode(prompt)], drafter=drafter, max_new_tokens=80)
     state = jax.jit(partial(specjax.prefill, drafter=drafter))(target.model, draft.model, requests)
@@ -56,7 +56,7 @@ def best_round(target, draft, prompt: str):
 
 
 def draw(tokenizer, text: str, tree, verdict, path: Path) -> None:
-    """One node a box, from left to right by depth; leaves of the tree in rows of their own."""
+    """Draws each node as a box. Depth grows to the right, and each leaf has a row of its own."""
     import matplotlib.pyplot as plt
 
     x, y = layout(tree)
@@ -64,10 +64,11 @@ def draw(tokenizer, text: str, tree, verdict, path: Path) -> None:
     width, height = 1.75 * (x.max() + 2.4), 0.42 * (y.max() + 2.2)
     figure, axes = plt.subplots(figsize=(width, height))
     label = lambda token: repr(tokenizer.decode([int(token)]))[1:-1].replace(" ", "·") or "∅"
-    box = lambda at, token, colour, ink: axes.text(
-        *at, label(token), family="monospace", size=9, color=ink, ha="center", va="center",
-        bbox=dict(boxstyle="round,pad=0.35", facecolor=colour, edgecolor="none"),
-    )  # fmt: skip
+
+    def box(at, token, colour, ink):
+        frame = dict(boxstyle="round,pad=0.35", facecolor=colour, edgecolor="none")
+        axes.text(*at, label(token), family="monospace", size=9, color=ink, ha="center", va="center", bbox=frame)
+
     for node, parent in enumerate(tree.parent.tolist()):
         if node and tree.valid[node]:
             on_path = node in accepted
@@ -81,11 +82,11 @@ def draw(tokenizer, text: str, tree, verdict, path: Path) -> None:
     axes.plot([x[last], x[last] + 1], [y[last], y[last]], color=BONUS, linewidth=2, zorder=0)
     box((x[last] + 1, y[last]), verdict.bonus, BONUS, "white")
     drafted = int(tree.valid.sum()) - 1
-    axes.set_title(
+    title = (
         f"{drafted} tokens proposed, {int(verdict.length) - 1} accepted (green), one more from the target (blue): "
-        f"{int(verdict.length)} tokens in one target call",
-        fontsize=10, color=INK, loc="left",
-    )  # fmt: skip
+        f"{int(verdict.length)} tokens in one target call"
+    )
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
     axes.set_axis_off()
     axes.invert_yaxis()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,7 @@ def draw(tokenizer, text: str, tree, verdict, path: Path) -> None:
 
 
 def layout(tree) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the nodes: x by depth, y by the order of leaves; a parent stands beside its first child."""
+    """The places of the nodes: x is the depth, y the row of a node's first leaf."""
     parent, N = tree.parent.tolist(), tree.parent.size
     children = {node: [c for c in range(1, N) if parent[c] == node and tree.valid[c]] for node in range(N)}
     x, y, rows = np.zeros(N), np.zeros(N), iter(range(N))

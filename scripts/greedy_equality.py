@@ -1,6 +1,9 @@
-"""Continues held-out prompts greedily with every method, singly and in ragged batches of eight, against plain decoding.
+"""Compares the greedy texts of every method with plain decoding, at batch 1 and at batch 8.
 
-python scripts/greedy_equality.py [--methods ngram,tree] [--prompts 200]      writes docs/results/greedy_<platform>.md
+    python scripts/greedy_equality.py [--methods ngram,tree] [--prompts 200]
+
+The prompts are held-out code. The rows of a batch have different lengths. Writes
+docs/results/greedy_<platform>.json and .md.
 """
 
 import argparse
@@ -25,15 +28,18 @@ from specjax.training.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST, NEW, FEW = 96, 32, 8
-"""Tokens of the longest prompt, new tokens, and new tokens with an untrained head, which needs a call for almost each."""
+"""Tokens of the longest prompt, new tokens, and new tokens with an untrained head.
+
+An untrained head needs a target call for almost every token.
+"""
 
 SMALL = dict(tree_nodes=9, tree_depth=3, tree_top_k=2)
-"""Options of dynamic trees and blocks. The papers' sizes take hours on a small machine."""
+"""The options of dynamic trees and blocks. The papers' sizes take hours on a small machine."""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", help="separated by commas; by default all for which there are drafts")
+    parser.add_argument("--methods", help="methods separated by commas; by default all for which there are drafts")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
@@ -58,9 +64,9 @@ def main():
 
 
 def generators(method: str, target, drafts: list, texts: list) -> Iterator[tuple[str, int, Generator]]:
-    """A method's generators, with their names and the number of new tokens to compare.
+    """A method's generators: the name, the number of new tokens to compare, and the generator.
 
-    A method that drafts with a head has two: one with the embedded head and one with an untrained head.
+    A method that drafts with a head has two: with the embedded head, and with an untrained one.
     """
     needs, make = needs_of(method), partial(Generator, target, method, capacity=256, **select_options(method, SMALL))
     if reasons := left_out(target, [method], tuple(drafts), **SMALL):
@@ -75,7 +81,7 @@ def generators(method: str, target, drafts: list, texts: list) -> Iterator[tuple
 
 
 def disturbed(model):
-    """A second draft for methods that take several: the model with five per cent of noise on every weight."""
+    """A second draft for methods that take several: the model with 5 % noise on every weight."""
     graph, params = nnx.split(model)
     noise = lambda x: x + 0.05 * x.std() * jax.random.normal(jax.random.key(x.size), x.shape, x.dtype)
     return nnx.merge(graph, jax.tree.map(noise, params))
@@ -89,7 +95,7 @@ def continued(generator: Generator, prompts: list[list[int]], size: int, new: in
 
 
 def figures(results: list, plain: list, target) -> dict:
-    """Counts of texts that are equal, that part at a tie of the logits and that part elsewhere; and tokens a target call."""
+    """Counts of equal texts, of differences at a tie and elsewhere; and tokens per target call."""
     parted = [d for i, pair in enumerate(zip(results, plain)) if (d := difference(i, *pair, target))]
     ties = sum(d["tie"] for d in parted)
     calls = sum(r.stats.target_calls for r in results)
@@ -103,8 +109,9 @@ def page(found: dict, args) -> str:
     lines = [
         "# Greedy texts of every method against plain decoding",
         "",
-        f"Written by `scripts/greedy_equality.py`: tiny-python with tiny-python-draft, {args.dtype}, prompts of 1 to {LONGEST} tokens, {NEW} new tokens each, "
-        f"{FEW} where a head is untrained, on {jax.default_backend()}, jax {jax.__version__}. Rows of a batch of eight have different lengths. "
+        f"Written by `scripts/greedy_equality.py`: tiny-python with tiny-python-draft, {args.dtype}, "
+        f"prompts of 1 to {LONGEST} tokens, {NEW} new tokens each, {FEW} where a head is untrained, on "
+        f"{jax.default_backend()}, jax {jax.__version__}. Rows of a batch of eight have different lengths. "
         f"Dynamic trees and blocks draft {SMALL['tree_nodes']} nodes, the former {SMALL['tree_depth']} levels deep.",
         "",
         "| method | equal at batch 1 | equal at batch 8 | others part at a tie | tokens a call |",

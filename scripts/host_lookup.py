@@ -1,6 +1,8 @@
-"""The least cost of a drafter on the host: rounds that hand the text to the host and wait, against rounds on the device.
+"""Measures the least cost of a drafter on the host.
 
-python scripts/host_lookup.py [--method suffix] [--repeats 15]
+    python scripts/host_lookup.py [--method suffix] [--repeats 15]
+
+It compares rounds that give the text to the host and wait for it with rounds on the device alone.
 """
 
 import argparse
@@ -26,7 +28,7 @@ def main():
     prompt = target.tokenizer.encode(held_out_prompts(target.tokenizer, 2, 128)[1])
 
     def seconds(rounds: int) -> float:
-        """Seconds of all rounds. The host reads the text after every few ``rounds``, and hands it back."""
+        """Seconds of all rounds. After every few ``rounds`` the text goes to the host and back."""
         decoding = generator.start([prompt], max_new_tokens=ROUNDS * (generator.drafter.depth + 1), ignore_eos=True)
         began = time.perf_counter()
         for _ in range(ROUNDS // rounds):
@@ -37,10 +39,9 @@ def main():
     seconds(ROUNDS), seconds(1)
     pairs = np.array([(seconds(ROUNDS), seconds(1)) for _ in range(args.repeats)]) / ROUNDS * 1e3
     low, median, high = np.percentile(1 - pairs[:, 0] / pairs[:, 1], [25, 50, 75])
-    print(
-        f"a round on the device {np.median(pairs[:, 0]):.2f} ms, with a stop for the host {np.median(pairs[:, 1]):.2f} ms"
-    )
-    print(f"the stop is {median:.1%} of it (quartiles {low:.1%} to {high:.1%})")
+    device, host = np.median(pairs, 0)
+    print(f"a round on the device {device:.2f} ms, with a stop for the host {host:.2f} ms")
+    print(f"the stop is {median:.1%} of the latter (quartiles {low:.1%} to {high:.1%})")
     low, median, high = drafting_share(generator, prompt)
     print(f"drafting on the device is {median:.1%} of a round (quartiles {low:.1%} to {high:.1%})")
 

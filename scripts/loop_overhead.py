@@ -1,13 +1,15 @@
-"""Time per round of the loop against the sum of its parts, without sampling options, or by the capacity of the cache.
+"""Measures the overhead of the loop, in runs that alternate in one process.
 
-Alternating runs in one process.
+    python scripts/loop_overhead.py                               a round against the sum of its parts
+    python scripts/loop_overhead.py --capacity 256 4096           a small cache against a large one
+    python scripts/loop_overhead.py --options [--temperature 1]   all options against temperature alone
 
-    python scripts/loop_overhead.py                                   goal: at most 1.05 times one draft phase and one verify forward
-    python scripts/loop_overhead.py --capacity 256 4096               goal: time per token within 5 % at equal content
-    python scripts/loop_overhead.py --options [--temperature 1]       goal: options at their defaults add at most 3 %
+The goals: a round takes at most 1.05 times the time of one draft phase and one verify forward. At
+equal content, the capacity of the cache changes the time per token by at most 5 %. Options at their
+defaults add at most 3 %.
 
-The parts run in loops of their own. Each iteration begins with a token that the iteration before computed, so that XLA
-can neither hoist nor overlap them. The start of a program is not counted.
+The parts run in loops of their own. Each iteration begins with a token that the iteration before
+computed, so XLA can neither hoist nor overlap them. The start of a program does not count.
 """
 
 import argparse
@@ -47,18 +49,16 @@ def compare_parts(target: Decoder, draft: Decoder, drafter, prompt: list[int], a
     state = read_prompt(target, draft, drafter, prompt, room(prompt, drafter, args.rounds))
     loop = looped(target, draft, drafter, args.rounds)
     end = loop(state)[1]
-    # The parts see the text that the loop wrote, and their rows grow as fast as the rows of the loop.
+    # The parts read the text that the loop wrote, and their rows grow as fast as in the loop.
     growth = (end.cache.length - state.cache.length) / args.rounds
     text = end.replace(cache=end.cache.replace(length=state.cache.length), drafter=rewound(end.drafter, state.drafter))
-    drafting, scoring = (
-        timed(part, target, draft, text, args.rounds, growth, drafter=drafter) for part in (draft_phases, forwards)
-    )
+    time_part = lambda part: timed(part, target, draft, text, args.rounds, growth, drafter=drafter)
+    drafting, scoring = time_part(draft_phases), time_part(forwards)
     samples = alternate({"round": lambda: loop(state)[0], "draft": drafting, "verify": scoring}, args.repeats)
     for name, seconds in samples.items():
         print(f"{name:7}{spread(seconds / args.rounds * 1e3)} ms")
-    print(
-        f"round / (draft + verify){spread(samples['round'] / (samples['draft'] + samples['verify']))}, goal at most 1.05"
-    )
+    ratio = samples["round"] / (samples["draft"] + samples["verify"])
+    print(f"round / (draft + verify){spread(ratio)}, goal at most 1.05")
     print(f"tokens per round {float(growth.mean()):.2f}, {args.rounds} rounds, {args.repeats} repeats")
 
 
@@ -67,24 +67,23 @@ def compare_capacities(target: Decoder, draft: Decoder, drafter, prompt: list[in
     least = len(prompt) + args.rounds * (drafter.depth + 1) + drafter.depth + 1
     if min(args.capacity) < least:
         raise SystemExit(
-            f"--capacity {min(args.capacity)} is too small: prompt and rounds need {least}; shorten --prompt-tokens or --rounds"
+            f"--capacity {min(args.capacity)} is too small: prompt and rounds need {least}; "
+            "shorten --prompt-tokens or --rounds"
         )
     loop = looped(target, draft, drafter, args.rounds)
     states = {capacity: read_prompt(target, draft, drafter, prompt, capacity) for capacity in args.capacity}
     tokens = {capacity: int(loop(state)[1].cache.length.sum()) - len(prompt) + 1 for capacity, state in states.items()}
-    samples = alternate(
-        {capacity: lambda state=state: loop(state)[0] for capacity, state in states.items()}, args.repeats
-    )
+    runs = {capacity: lambda state=state: loop(state)[0] for capacity, state in states.items()}
+    samples = alternate(runs, args.repeats)
     per_token = {capacity: samples[capacity] / tokens[capacity] * 1e3 for capacity in args.capacity}
     for capacity, ms in per_token.items():
         print(f"capacity {capacity:6}: {tokens[capacity]} tokens{spread(ms)} ms per token")
-    print(
-        f"{args.capacity[1]} / {args.capacity[0]}{spread(per_token[args.capacity[1]] / per_token[args.capacity[0]])}, goal 0.95 to 1.05"
-    )
+    small, large = args.capacity
+    print(f"{large} / {small}{spread(per_token[large] / per_token[small])}, goal 0.95 to 1.05")
 
 
 def compare_options(target: Decoder, draft: Decoder, drafter, prompt: list[int], args) -> None:
-    """Prints milliseconds of a round with every option at its default and of a round with temperature alone, and their ratio."""
+    """Prints milliseconds of a round with all options at their defaults, and with one option."""
     state = read_prompt(target, draft, drafter, prompt, room(prompt, drafter, args.rounds), args.temperature)
     whole, least = (looped(target, draft, drafter, args.rounds) for _ in range(2))
     with (
@@ -106,7 +105,7 @@ def bare(logits: jax.Array, params, context=None) -> jax.Array:
 
 
 def looped(target, draft, drafter, rounds: int) -> Callable[[DecodeState], tuple[float, DecodeState]]:
-    """A function that runs ``rounds`` rounds from a copy of a state, and returns seconds and the last state."""
+    """A function that runs ``rounds`` rounds from a copy of a state: seconds and the last state."""
     program = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.drawn)), donate_argnums=2)
 
     def loop(state):
@@ -140,27 +139,28 @@ def forwards(target, draft, state: DecodeState, rounds, growth, *, drafter) -> D
 
 
 def grown(state: DecodeState, by) -> DecodeState:
-    """The state with ``by`` more tokens. The caches hold them already."""
+    """The state with ``by`` more tokens, which the caches already hold."""
     longer = lambda cache: cache.replace(length=cache.length + by.astype(jnp.int32))
-    kept = (
-        state.drafter.replace(cache=longer(state.drafter.cache)) if hasattr(state.drafter, "cache") else state.drafter
-    )
-    return state.replace(cache=longer(state.cache), drafter=kept)
+    drafter = state.drafter
+    if hasattr(drafter, "cache"):
+        drafter = drafter.replace(cache=longer(drafter.cache))
+    return state.replace(cache=longer(state.cache), drafter=drafter)
 
 
 def with_root(state: DecodeState, by, tokens) -> DecodeState:
-    """The state with the given root ``by`` tokens on, so that an iteration depends on the iteration before."""
+    """The state with the root ``tokens``, ``by`` tokens further on.
+
+    The root makes an iteration depend on the iteration before.
+    """
     at = (state.cache.length + by.astype(jnp.int32))[:, None]
     return state.replace(tokens=jax.vmap(lax.dynamic_update_slice)(state.tokens, tokens[:, None].astype(jnp.int32), at))
 
 
 def rewound(drafter, start):
-    """A drafter's state with the length of an earlier one."""
-    return (
-        drafter.replace(cache=drafter.cache.replace(length=start.cache.length))
-        if hasattr(drafter, "cache")
-        else drafter
-    )
+    """A drafter's state with the cache length of an earlier state."""
+    if not hasattr(drafter, "cache"):
+        return drafter
+    return drafter.replace(cache=drafter.cache.replace(length=start.cache.length))
 
 
 def timed(part, target, draft, state, rounds: int, growth, **setting) -> Callable[[], float]:
@@ -181,7 +181,7 @@ def spread(samples: np.ndarray) -> str:
 
 
 def read_prompt(target, draft, drafter, prompt: list[int], capacity: int, temperature: float = 0.0) -> DecodeState:
-    """A row of batch 1 whose limit is the capacity."""
+    """The state of one row after its prompt. The row ends where the capacity ends."""
     room = capacity - len(prompt) - drafter.depth - 1
     bias = np.zeros((1, target.config.vocab_size), np.float32)
     requests = make_requests(
@@ -192,12 +192,12 @@ def read_prompt(target, draft, drafter, prompt: list[int], capacity: int, temper
 
 
 def room(prompt: list[int], drafter, rounds: int) -> int:
-    """The power of two that holds the prompt and all rounds, everything accepted."""
+    """The power of two that holds the prompt and all rounds, if every draft is accepted."""
     return 1 << (len(prompt) + (rounds + 1) * (drafter.depth + 1)).bit_length()
 
 
 def models(args) -> tuple[Decoder, Decoder | None, list[int]]:
-    """Target, draft and a prompt: real text, or random tokens for random weights."""
+    """The target, the draft, and a prompt: real text, or random tokens for random weights."""
     if args.random:
         from train_zoo import DRAFT, TARGET  # beside this file
 
@@ -217,13 +217,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--method", default="draft_model", choices=("draft_model", "ngram", "none"))
     parser.add_argument("--num-speculative-tokens", type=int, default=5)
     parser.add_argument("--capacity", type=int, nargs=2, metavar=("A", "B"), help="compare two capacities instead")
-    parser.add_argument(
-        "--options", action="store_true", help="compare with a loop without options but temperature instead"
-    )
-    parser.add_argument("--temperature", type=float, default=0.0, help="for --options")
+    parser.add_argument("--options", action="store_true", help="compare with temperature as the only option instead")
+    parser.add_argument("--temperature", type=float, default=0.0, help="the temperature for --options")
     parser.add_argument("--prompt-tokens", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=24, help="of a timed run")
-    parser.add_argument("--repeats", type=int, default=20, help="timed runs")
+    parser.add_argument("--rounds", type=int, default=24, help="rounds of a timed run")
+    parser.add_argument("--repeats", type=int, default=20, help="number of timed runs")
     return parser.parse_args()
 
 

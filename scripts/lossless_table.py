@@ -1,8 +1,9 @@
-"""Draws whole sequences for every option, method and rule, compares them with their law, and writes docs/lossless.md.
+"""Tests the law of whole sequences for every option, method and rule; writes docs/lossless.md.
 
-tests/support/grid/ has the cases and the laws. tests/test_lossless.py runs the same cases with fewer draws.
+    python scripts/lossless_table.py [--draws 100000] [--methods tree]
 
-python scripts/lossless_table.py [--draws 100000] [--methods tree]         keeps the figures of other methods
+With --methods it keeps the figures of the other methods. tests/support/grid/ has the cases and the
+laws. tests/test_lossless.py runs the same cases with fewer draws.
 """
 
 import argparse
@@ -28,21 +29,31 @@ ROWS, WIDTH = 12_500, 7
 COLUMNS = [f"{method}: {rule}" for method, (_, rules) in METHODS.items() for rule in rules]
 TEXT = """# Lossless, option by option
 
-Written by `scripts/lossless_table.py`; `tests/test_lossless.py` runs the same cases with fewer draws each time.
+Written by `scripts/lossless_table.py`. `tests/test_lossless.py` runs the same cases with fewer draws.
 
-Each cell is the p-value of a chi-square test: {draws:,} sequences out of the whole loop (prefill, drafts, verification, stops), all cases mixed in one
-batch, against the probability of every sequence by enumeration in numpy, {length} tokens over a vocabulary of {vocabulary}. Under an exact method
-p-values are spread evenly over 0 to 1: of the {cells} below, {low} lie under 0.05 and the least is {least:.2g}, where chance alone gives about {chance:.0f} and {expected:.2g}.
-An output impossible under the law would give 0. All columns use the same seeds. Rules that are the same test on a chain (recursive rejection, multi-step and K-SEQ;
-traversal and block verification) give the same figures there, and so do all methods under sample and walk: what is drawn at a place is the target's, and its key is
-the place's, so the very same sequences come out whoever drafts, in columns that were drawn with the same rule for keys; earlier ones stand as they were drawn.
-Nothing here is refused: every option works with every method and rule.
+Each cell is the p-value of a chi-square test. The test compares {draws:,} sequences from the whole
+loop (prefill, drafts, verification, stops) with the probability of every sequence, enumerated in
+numpy. A sequence has {length} tokens over a vocabulary of {vocabulary}. All cases are mixed in one
+batch.
+
+The p-values of an exact method are spread evenly over 0 to 1. Of the {cells} below, {low} are under
+0.05, and the least is {least:.2g}. By chance alone these would be about {chance:.0f} and
+{expected:.2g}. A sequence that is impossible under the law would give 0.
+
+All columns use the same seeds. Some rules are the same test on a chain (recursive rejection,
+multi-step and K-SEQ; traversal and block verification), and so have the same figures there. Under
+sample and walk, the target draws every token with a key of the token's place. So every method gives
+the same sequences, and columns drawn with the same keys have the same figures.
+
+No cell is refused: every option works with every method and rule.
 {missing}
 {options}
 
-*min_new_tokens* and *stop_token_ids* cover end-of-text tokens, which are stop tokens unless `ignore_eos`; *regex* covers choices and JSON schemas, which become
-the same automaton; *processor* is a user's own function that looks at the two newest tokens. `max_new_tokens` ends the sequences of all cases. What
-`seed`, `logprobs`, streams and the place in a batch must leave alone is compared for equality in `tests/test_options.py`.
+*min_new_tokens* and *stop_token_ids* cover end-of-text tokens, which are stop tokens unless
+`ignore_eos` is set. *regex* covers choices and JSON schemas, which become the same automaton.
+*processor* is a user's own function of the two newest tokens. `max_new_tokens` ends the sequences of
+all cases. `seed`, `logprobs`, streams and the place in a batch must not change the tokens;
+`tests/requests/test_options.py` compares them for equality.
 
 ## Rules and methods
 
@@ -54,15 +65,16 @@ At temperature 0 every rule is the greedy walk. Above it:
 
 | options | why |
 |---|---|
-| `min_new_tokens` above `max_new_tokens`, or above the longest match of a constraint | nothing could be said |
-| `max_new_tokens` below the shortest match of a constraint | the text would break it |
-| two of `regex`, `choices`, `json_schema` | write one expression |
+| `min_new_tokens` above `max_new_tokens`, or above the longest match of a constraint | no text fits both |
+| `max_new_tokens` below the shortest match of a constraint | every text would break the constraint |
+| two of `regex`, `choices`, `json_schema` | a row has one automaton; write one expression |
 | a constraint with `ignore_eos`, or with the end token ruled out | only the end token can end a full match |
-| `allowed_tokens`, `suppressed_tokens` and `logit_bias` that together rule out every token | nothing could be said |
+| `allowed_tokens`, `suppressed_tokens` and `logit_bias` that together rule out every token | no token is left |
 
 ## Wrong rules, planted
 
-A test that cannot fail shows nothing. The same draws with a known wrong rule in place (`specjax verify --inject`):
+The test must fail for a wrong rule. These are the same draws with a known wrong rule
+(`specjax verify --inject`):
 
 {faults}
 """
@@ -72,9 +84,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=100_000, help=f"for each cell, in calls of {ROWS:,}")
     parser.add_argument(
-        "--methods", nargs="*", default=list(METHODS), choices=METHODS, help="only these, in addition to earlier ones"
+        "--methods", nargs="*", default=list(METHODS), choices=METHODS, help="draw only these; keep other figures"
     )
-    parser.add_argument("--render", action="store_true", help="only write the page again")
+    parser.add_argument("--render", action="store_true", help="only write the page, from the figures on disk")
     args = parser.parse_args()
     if not args.render:
         measure(args)
@@ -82,13 +94,12 @@ def main():
 
 
 def measure(args) -> None:
-    """Draws, and keeps the p-values in RESULTS after every column."""
+    """Draws the sequences, and writes the p-values to RESULTS after every column."""
     calls = -(-args.draws // ROWS)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"p_values": {}}
     results |= {"draws": calls * ROWS, "jax": jax.__version__}
-    missing = [
-        fault for fault in FAULTS if len(args.methods) == len(METHODS) or fault not in results.setdefault("faults", {})
-    ]
+    known = results.setdefault("faults", {})
+    missing = [fault for fault in FAULTS if len(args.methods) == len(METHODS) or fault not in known]
     for fault in track(missing, "planted faults"):
         drafter, rule = plant(fault, DraftModel(DRAFTS), RULES["block"])
         results["faults"][fault] = p_values(count_draws(drafter, rule, seed=1, rows=ROWS, calls=1)[0])
@@ -97,33 +108,36 @@ def measure(args) -> None:
     for method, rule in track(grid, "methods and rules"):
         drafter = METHODS[method][0]
         values = p_values(count_draws(drafter, rule, seed=1, rows=ROWS, calls=calls)[0])
-        processed = count_draws(
-            drafter, rule, seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halve_after_repeat,)
-        )[0]
-        measured = results["p_values"] | {
-            f"{method}: {rule}": values | {"processor": p_values(processed, processed=True)["pooled"]}
-        }
+        options = dict(seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halve_after_repeat,))
+        processed = count_draws(drafter, rule, **options)[0]
+        values |= {"processor": p_values(processed, processed=True)["pooled"]}
+        measured = results["p_values"] | {f"{method}: {rule}": values}
         results["p_values"] = {column: measured[column] for column in COLUMNS if column in measured}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         print(method, rule, values, flush=True)
 
 
 def page(results: dict) -> str:
-    """docs/lossless.md."""
+    """The text of docs/lossless.md."""
     measured = results["p_values"]
     missing = [f"`{column}`" for column in COLUMNS if column not in measured]
-    cells = [
-        value
-        for values in measured.values()
-        for name, value in values.items()
-        if name not in ("temperature 0", "pooled")
-    ]
+    left_out = ("temperature 0", "pooled")
+    cells = [p for values in measured.values() for name, p in values.items() if name not in left_out]
+    faults = [faults_row(name, values) for name, values in results["faults"].items()]
     return TEXT.format(
-        draws=results["draws"], length=LENGTH, vocabulary=V, cells=len(cells), low=sum(c < 0.05 for c in cells), least=min(cells),
-        missing=f"Only by the tests so far: {', '.join(missing)}.\n" if missing else "",
-        chance=0.05 * len(cells), expected=1 / len(cells), options=options_table(measured), rules=rules_table(),
-        faults=table(["rule", "shown by", "p-value", "all cases"], [faults_row(name, values) for name, values in results["faults"].items()]),
-    )  # fmt: skip
+        draws=results["draws"],
+        length=LENGTH,
+        vocabulary=V,
+        cells=len(cells),
+        low=sum(p < 0.05 for p in cells),
+        least=min(cells),
+        chance=0.05 * len(cells),
+        expected=1 / len(cells),
+        missing=f"\nSo far only the tests run: {', '.join(missing)}.\n" if missing else "",
+        options=options_table(measured),
+        rules=rules_table(),
+        faults=table(["rule", "shown by", "p-value", "all cases"], faults),
+    )
 
 
 def options_table(measured: dict) -> str:
@@ -131,9 +145,8 @@ def options_table(measured: dict) -> str:
     tables = []
     names = list(measured)
     for some in (names[i : i + WIDTH] for i in range(0, len(names), WIDTH)):
-        rows = [
-            [case, *(shown(case, measured[name][case]) for name in some)] for case in (*CASES, "processor", "pooled")
-        ]
+        cases = (*CASES, "processor", "pooled")
+        rows = [[case, *(shown(case, measured[name][case]) for name in some)] for case in cases]
         tables.append(table(["option", *(name.replace(": ", "<br>") for name in some)], rows))
     return "\n\n".join(tables)
 
@@ -145,7 +158,7 @@ def faults_row(name: str, values: dict) -> list[str]:
 
 
 def rules_table() -> str:
-    """The answer of ``resolve`` for each rule and each way to draw drafts."""
+    """A table of the answers of ``resolve`` for each rule and each way to draw drafts."""
     methods: dict[Drawn, list[str]] = {}
     for name, (drafter, _) in METHODS.items():
         methods.setdefault(drafter.drawn, []).append(name)

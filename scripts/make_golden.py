@@ -1,10 +1,13 @@
-"""Records logits of Hugging Face models in tests/models/golden, the oracle of the golden tests. Needs torch and transformers.
+"""Records logits of Hugging Face models in tests/models/golden, the oracle of the golden tests.
 
-    python scripts/make_golden.py            a few seconds
+    python scripts/make_golden.py
 
-Each file holds one tiny random model: its tensors under their Hugging Face names and the text of config.json as metadata ``config``.
-With it ``tokens`` int32 [B, S], ``logits`` float32 [B, S, V] and ``prompt`` int32 [], how many of the tokens were given in one call;
-those after it came one at a time against the key/value cache. The same versions write the same bytes.
+It takes a few seconds and needs torch and transformers. The same versions write the same bytes.
+
+Each file holds one tiny random model: its tensors under their Hugging Face names, and the text of
+config.json as the metadata ``config``. The file also holds ``tokens`` int32 [B, S], ``logits``
+float32 [B, S, V] and ``prompt`` int32 []. The model read the first ``prompt`` tokens in one call,
+and the others one at a time with the key/value cache.
 """
 
 import json
@@ -29,15 +32,15 @@ SHAPE = dict(
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
 LLAMA, MISTRAL, QWEN2, QWEN3 = (dict(model_type=family, **SHAPE) for family in ("llama", "mistral", "qwen2", "qwen3"))
 
-# Small thetas spread the four wavelengths of eight dimensions over 6 to 200 positions, so that scaling by wavelength has short, long
-# and blended ones to tell apart.
+# Small thetas spread the four wavelengths of eight dimensions over 6 to 200 positions. So scaling by
+# wavelength meets short, long and blended ones.
 LLAMA3 = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
 )
 YARN = dict(rope_theta=10.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 DYNAMIC = dict(rope_theta=100.0, rope_type="dynamic", factor=4.0)
 
-# Recorded with the config.json that transformers saves.
+# Models recorded with the config.json that transformers saves.
 SAVED = {
     "llama_gqa": LLAMA | HEADS,
     "llama_tied": LLAMA | HEADS | dict(tie_word_embeddings=True),
@@ -67,7 +70,7 @@ SAVED = {
     "qwen3_tied": QWEN3 | HEADS | dict(tie_word_embeddings=True),
 }
 
-# Recorded with the config.json as written here, in the older style and with what may be left out left out.
+# Models recorded with the config.json below: in the older style, without optional fields.
 OLD = {
     "llama_mha": LLAMA | dict(num_attention_heads=2, rope_theta=500.0),
     "rope_linear": LLAMA | HEADS | dict(rope_scaling=dict(type="linear", factor=3.0)),
@@ -83,7 +86,7 @@ OLD = {
     | dict(use_sliding_window=True, sliding_window=6, max_window_layers=1, rope_theta=100.0),
 }
 
-# What comes in one call, where it is not all.
+# The number of tokens in the first call, where it is not all of them.
 PROMPTS = {"rope_dynamic_cached": 11}
 
 
@@ -98,10 +101,9 @@ def main():
         logits = score(model, tokens, prompt)
         weights, text = save(model)
         recorded = {"tokens": tokens.int(), "logits": logits.float(), "prompt": torch.tensor(prompt, dtype=torch.int32)}
-        # one entry only: safetensors writes several in any order
-        save_file(
-            weights | recorded, GOLDEN / f"{name}.safetensors", {"config": json.dumps(raw) if name in OLD else text}
-        )
+        # The metadata has one entry only, because safetensors writes several in any order.
+        metadata = {"config": json.dumps(raw) if name in OLD else text}
+        save_file(weights | recorded, GOLDEN / f"{name}.safetensors", metadata)
         print(f"{name:28} logits std {logits.std():.2f}, {(GOLDEN / f'{name}.safetensors').stat().st_size} bytes")
 
 
@@ -112,10 +114,11 @@ def build(raw: dict) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(directory)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     for name, param in model.named_parameters():
-        # transformers starts norms at one and biases at zero, which would hide a mix-up of the two
-        mean, std = (
-            (1, 0.2) if "norm" in name else (0, 0.2) if name.endswith("bias") else (0, 1.5 * param.shape[-1] ** -0.5)
-        )
+        # transformers starts all norms at one and all biases at zero. Equal values would hide a
+        # mix-up of two norms or two biases.
+        mean, std = (1 if "norm" in name else 0), 0.2
+        if "norm" not in name and not name.endswith("bias"):
+            std = 1.5 * param.shape[-1] ** -0.5
         torch.nn.init.normal_(param, mean, std)
     return model
 

@@ -1,9 +1,9 @@
-# Sourced by the other scripts: makes .venv beside pyproject.toml, installs specjax into it, and enters it.
-# A second run finds the stamp of the first and needs no network.
+# The other scripts source this one. It makes .venv beside pyproject.toml, installs specjax into it,
+# and enters it. A second run finds the stamp of the first and needs no network.
 #
 #   SPECJAX_EXTRAS  the extras to install, "test" by default
 #   SPECJAX_VENV    the directory of the environment, ".venv" by default
-#   SPECJAX_PYTHON  the interpreter to make it with, "python3" by default
+#   SPECJAX_PYTHON  the interpreter of the environment, "python3" by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,10 +1,11 @@
-"""Decodes thousands of prompts with random options and stop strings, and checks that results, memory and compilations stay as they are.
+"""Decodes thousands of prompts with random options, and checks results, memory and compilations.
 
-Every batch mixes greedy and sampled rows, penalties, biases, constraints and stop strings that end rows at random.
-Greedy rows must equal plain decoding and memory must not grow. Nothing may be compiled after the first tenth; in a short
-run, after twelve batches.
+    python scripts/soak.py [--prompts 10000]
 
-    python scripts/soak.py [--prompts 10000]                          writes docs/results/soak_<platform>.md
+Every batch mixes greedy and sampled rows, penalties, biases, constraints, and stop strings that end
+rows at random. Greedy rows must equal plain decoding, and memory must not grow. No program may be
+compiled after the first tenth of the prompts; in a short run, after twelve batches. Writes
+docs/results/soak_<platform>.md.
 """
 
 import argparse
@@ -38,9 +39,8 @@ def main():
     target = load(args.target, dtype="float32")
     draft = load(args.draft, dtype="float32") if args.method == "draft_model" else None
     texts = held_out_prompts(target.tokenizer, 200, 64)
-    report = soak(
-        target, args.method, draft, [target.tokenizer.encode(text) for text in texts], args.prompts, args.rows
-    )
+    encoded = [target.tokenizer.encode(text) for text in texts]
+    report = soak(target, args.method, draft, encoded, args.prompts, args.rows)
     (ROOT / f"docs/results/soak_{jax.default_backend()}.md").write_text(page(report, args))
     print(json.dumps(report, indent=1))
     raise SystemExit(not report["passed"])
@@ -49,18 +49,19 @@ def main():
 def soak(
     target: LanguageModel, method: str, draft, texts: Sequence[list[int]], prompts: int, rows: int, watch=track
 ) -> dict:
-    """Decodes ``prompts`` random pieces of ``texts``, ``rows`` at a time. Returns counts for the report."""
+    """Decodes ``prompts`` random pieces of ``texts``, ``rows`` at a time; returns the counts."""
     plain = Generator(target, "none", capacity=256)
     drafting = Generator(target, method, draft, capacity=256, num_speculative_tokens=4)
     batches = -(-prompts // rows)
     warm = max(-(-batches // 10), min(12, batches // 2))
-    counts = dict.fromkeys(
-        ("rounds", "tokens", "greedy", "different", "stop_string", "stop_token", "length", "broken"), 0
-    )
+    names = ("rounds", "tokens", "greedy", "different", "stop_string", "stop_token", "length", "broken")
+    counts = dict.fromkeys(names, 0)
     compilations, programs, arrays, resident = [], [], [], []
-    listener = lambda event, seconds, **_: (
-        compilations.append(event) if event.endswith("backend_compile_duration") else None
-    )
+
+    def listener(event: str, seconds: float, **_) -> None:
+        if event.endswith("backend_compile_duration"):
+            compilations.append(event)
+
     jax.monitoring.register_event_duration_secs_listener(listener)
     began = time.perf_counter()
     for i in watch(range(batches), "soaking"):
@@ -103,9 +104,9 @@ def random_prompts(rng: np.random.Generator, texts: Sequence[list[int]], rows: i
 
 
 def random_options(rng: np.random.Generator, rows: int, vocab_size: int, seed: int) -> dict:
-    """Options of each row. About half of the rows are greedy, and each option is off in most rows.
+    """The options of each row. Half of the rows are greedy, and each option is off in most rows.
 
-    Every batch has a constraint and stop strings, so that all batches run one program.
+    Every batch has a constraint and stop strings, so all batches run one program.
     """
     some = lambda values, off: [
         values[j] if on else off for j, on in zip(rng.integers(0, len(values), rows), rng.random(rows) < 0.3)
@@ -136,7 +137,7 @@ def random_options(rng: np.random.Generator, rows: int, vocab_size: int, seed: i
 
 
 def memory() -> int:
-    """Bytes of main memory that the process holds; 0 on a system without /proc."""
+    """The bytes of main memory that the process holds; 0 on a system without /proc."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     except OSError:
@@ -148,18 +149,21 @@ def page(report: dict, args) -> str:
     lines = [
         f"# Soak: {report['prompts']:,} prompts of random options",
         "",
-        f"Written by `scripts/soak.py`; {args.target}, {args.method}, float32, {args.rows} rows a batch, on {jax.default_backend()} ({platform.machine()}), "
-        f"jax {jax.__version__}, {report['seconds']} s.",
+        f"Written by `scripts/soak.py`; {args.target}, {args.method}, float32, {args.rows} rows a batch, "
+        f"on {jax.default_backend()} ({platform.machine()}), jax {jax.__version__}, {report['seconds']} s.",
         "",
         "| count | figure |",
         "| --- | --- |",
         f"| rounds, tokens | {report['rounds']:,}, {report['tokens']:,} |",
-        f"| rows ended by a stop string, a stop token, their limit | {report['stop_string']:,}, {report['stop_token']:,}, {report['length']:,} |",
+        "| rows ended by a stop string, a stop token, their limit "
+        f"| {report['stop_string']:,}, {report['stop_token']:,}, {report['length']:,} |",
         f"| greedy rows, of them different from plain decoding | {report['greedy']:,}, {report['different']} |",
         f"| texts that show a stop string | {report['broken']} |",
-        f"| programs compiled, of them after the first tenth | {report['programs']}, {report['compiled_after_warm_up']} |",
+        "| programs compiled, of them after the first tenth "
+        f"| {report['programs']}, {report['compiled_after_warm_up']} |",
         f"| growth of device arrays after the first tenth | {report['array_growth']} bytes |",
-        f"| resident memory, median of the second tenth and of the last | {report['resident_mb'][0]:,} MB, {report['resident_mb'][1]:,} MB |",
+        "| resident memory, median of the second tenth and of the last "
+        f"| {report['resident_mb'][0]:,} MB, {report['resident_mb'][1]:,} MB |",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests on a given Python, in an environment of its own.
 #
-#   scripts/test_python.sh VERSION [arguments of test.sh]     such as 3.12, or 3.13 --all
+#   scripts/test_python.sh VERSION [arguments of test.sh]      for example 3.12, or 3.13 --all
 set -euo pipefail
 version="${1:?give a version of Python, such as 3.12}"
 shift

@@ -1,12 +1,18 @@
-"""Rebuilds the embedded pair in specjax/zoo: target, draft (plain training, then distillation from the target). The tokenizer stays.
+"""Rebuilds the embedded pair in specjax/zoo: the target, then the draft. The tokenizer stays.
 
     python scripts/zoo_corpus.py --work CORPUS
-    python scripts/train_zoo.py --work DIR --corpus CORPUS        about six hours on 2 quiet CPU cores, minutes on a GPU
+    python scripts/train_zoo.py --work DIR --corpus CORPUS
 
-Deterministic for given tokens, machine and --seed. Interrupted, it goes on from its last checkpoint in DIR. The rate stays high until the last
-quarter of --target-steps: a run that must end early is resumed with fewer of them, and falls from where it is.
+It takes about six hours on two quiet CPU cores, and minutes on a GPU. The draft is trained on text
+first, and then distilled from the target. The result is deterministic for given tokens, machine and
+--seed. An interrupted run continues from its last checkpoint in DIR.
 
-On Linux a tenth faster with large pages: GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=8000000000
+The rate stays high until the last quarter of --target-steps. To end a run early, resume it with
+fewer steps: the rate then falls from its present value.
+
+On Linux, large pages make it a tenth faster:
+
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=8000000000
 """
 
 import argparse
@@ -28,8 +34,9 @@ from specjax.training.run import cast
 
 ZOO = Path(__file__).resolve().parent.parent / "specjax" / "zoo"
 DECAY = 0.25
+"""The fraction of the steps in which the rate falls and windows are long."""
 PIECE = 1024
-"""Tokens that are computed together: on a CPU, what its caches hold."""
+"""The number of tokens that are computed together: as many as fit into a CPU's caches."""
 COMMON = dict(
     family="llama",
     vocab_size=4096,
@@ -48,8 +55,9 @@ DRAFT = ModelConfig(
 
 CARD = """# {name}
 
-{what} Part of specjax's embedded pair, so that every method runs and can be measured without network and without a GPU.
-Toy quality: it writes plausible Python line by line, no more.
+{what} It belongs to the embedded pair of specjax, with which every method runs and can be measured
+without network and without a GPU. It is a toy: single lines are plausible Python, whole programs are
+not.
 
 | | |
 |---|---|
@@ -73,16 +81,15 @@ def main():
     held_texts = data.read_texts(data.standard_library(held_out=True))
     held = data.token_stream(held_texts, tokenizer, END)
     bytes_per_token = sum(len(text.encode()) for text in held_texts) / held.size
-    windows = np.stack(
-        [held[i : i + args.length + 1] for i in np.linspace(0, held.size - args.length - 1, 24).astype(int)]
-    )
+    starts = np.linspace(0, held.size - args.length - 1, 24).astype(int)
+    windows = np.stack([held[start : start + args.length + 1] for start in starts])
     evaluate = jax.jit(losses.next_token)
 
     def held_out_loss(model):
         return float(np.mean([evaluate(model, jnp.asarray(part)) for part in np.split(windows, 6)]))
 
     def train(name, config, loss, steps, rate, start=None, extra=()):
-        short = int(steps * (1 - DECAY))  # short windows while the rate is high: attention is what a CPU is slow at
+        short = int(steps * (1 - DECAY))  # Windows are short at first, because attention is slow on a CPU.
 
         def batches(step):
             batch, length = (2 * args.batch, args.length // 2) if step < short else (args.batch, args.length)
@@ -95,9 +102,8 @@ def main():
         model = start or nnx.jit(lambda: Decoder(config, jax.random.key(args.seed)))()
         optimizer = Optimizer(rate=rate, decay=DECAY).make(steps)
         pieces = max(1, args.batch * args.length // PIECE)
-        return fit(
-            model, in_halves, batches, optimizer, steps, args.work / name, extra, report, args.every, pieces=pieces
-        )
+        run = args.work / name
+        return fit(model, in_halves, batches, optimizer, steps, run, extra, report, args.every, pieces=pieces)
 
     target = train("target", TARGET, losses.next_token, args.target_steps, args.target_rate)
     if args.target_only:
@@ -106,32 +112,33 @@ def main():
     teacher = (cast(target, "bfloat16"),)
     draft = train("distilled", DRAFT, losses.distillation, args.distill_steps, args.draft_rate / 2, draft, teacher)
 
-    divergence = float(
-        np.mean([jax.jit(losses.distillation)(draft, jnp.asarray(part), target) for part in np.split(windows, 6)])
-    )
+    diverge = jax.jit(losses.distillation)
+    divergence = float(np.mean([diverge(draft, jnp.asarray(part), target) for part in np.split(windows, 6)]))
     batch = f"{args.batch * args.length} tokens a step, Muon and Adam"
     command = "python scripts/zoo_corpus.py --work CORPUS; python scripts/train_zoo.py --work DIR --corpus CORPUS "
-    command += f"--seed {args.seed} --target-steps {args.target_steps} --draft-steps {args.draft_steps} --distill-steps {args.distill_steps}"
+    command += f"--seed {args.seed} --target-steps {args.target_steps} "
+    command += f"--draft-steps {args.draft_steps} --distill-steps {args.distill_steps}"
     library, *packages = corpus["packages"]
-    both = dict(
-        python=library["version"], repeats=corpus["library_repeats"], packages=len(packages), tokens=stream.size, held=held.size,
-        length=args.length, command=command,
-    )  # fmt: skip
-    for name, model, what, training, more in (
-        ("tiny-python", target, "A small language model of Python source.", f"{args.target_steps} steps, {batch}", ""),
-        (
-            "tiny-python-draft",
-            draft,
-            "The draft of `tiny-python`, wide and shallow.",
-            f"{args.draft_steps} steps of plain training, then {args.distill_steps} of forward KL to the target, {batch}",
-            f"| divergence | {divergence:.3f} nats a token from the target's distribution, on held-out text |\n",
-        ),
-    ):
+    both = dict(python=library["version"], repeats=corpus["library_repeats"], packages=len(packages))
+    both |= dict(tokens=stream.size, held=held.size, length=args.length, short=args.length // 2, decay=DECAY)
+    both |= dict(command=command)
+    of_target = dict(
+        name="tiny-python",
+        what="A small language model of Python source.",
+        training=f"{args.target_steps} steps, {batch}",
+        more="",
+    )
+    of_draft = dict(
+        name="tiny-python-draft",
+        what="The draft of `tiny-python`, wide and shallow.",
+        training=f"{args.draft_steps} steps of plain training, "
+        f"then {args.distill_steps} of forward KL to the target, {batch}",
+        more=f"| divergence | {divergence:.3f} nats a token from the target's distribution, on held-out text |\n",
+    )
+    for model, text in ((target, of_target), (draft, of_draft)):
         loss = held_out_loss(model)
-        text = dict(
-            name=name, what=what, training=training, more=more, loss=loss, bits=loss / np.log(2) / bytes_per_token
-        )
-        export(model, tokenizer, name, CARD, text | both | dict(short=args.length // 2, decay=DECAY))
+        text |= dict(loss=loss, bits=loss / np.log(2) / bytes_per_token)
+        export(model, tokenizer, text["name"], CARD, text | both)
 
 
 def export(model: Decoder, tokenizer, name: str, card: str, text: dict) -> None:
@@ -149,8 +156,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="directory of checkpoints")
     parser.add_argument("--corpus", type=Path, required=True, help="directory that zoo_corpus.py wrote")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=16, help="windows a step, twice as many while they are short")
-    parser.add_argument("--length", type=int, default=512, help="tokens a window, half as many at first")
+    parser.add_argument("--batch", type=int, default=16, help="windows per step; twice as many while they are short")
+    parser.add_argument("--length", type=int, default=512, help="tokens per window; half as many at first")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
     parser.add_argument("--target-steps", type=int, default=3400)
     parser.add_argument("--target-rate", type=float, default=3e-3)

@@ -1,8 +1,10 @@
-"""Trains the embedded heads by their recipes, puts them into specjax/zoo with a card each, and draws their curves into docs/results.
+"""Trains the embedded heads by their recipes, and writes them with their cards into specjax/zoo.
 
-    python scripts/train_zoo_heads.py --work DIR [KIND ...]       about an hour and a half on 2 quiet CPU cores, minutes on a GPU
+    python scripts/train_zoo_heads.py --work DIR [KIND ...]
 
-Interrupted, it goes on from its last checkpoint in DIR; of runs that are done it writes heads, cards and curves again.
+It takes about an hour and a half on two quiet CPU cores, and minutes on a GPU. It also draws the
+curves of all runs into docs/results/training_zoo.png. An interrupted run continues from its last
+checkpoint in DIR. The head and the card of a finished run are written again.
 """
 
 import argparse
@@ -27,11 +29,14 @@ from specjax.training.run import train
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("medusa", "eagle3", "mtp", "block")
 TREES = {"eagle3": dict(tree_nodes=23, tree_depth=8, tree_top_k=4, tree_temperature=0.3)}
-"""Drafting options that a card's figures are of, where they are not the method's own: on a CPU more nodes cost more."""
+"""The drafting options of a card's figures, where they differ from the method's defaults.
+
+On a CPU more nodes cost more time.
+"""
 
 CARD = """# tiny-python-{kind}
 
-{what} for `tiny-python`, which drafts with it where `--method {method}` is given and no draft.
+{what} for `tiny-python`. `--method {method}` uses it where no draft is given.
 
 | | |
 |---|---|
@@ -44,8 +49,9 @@ CARD = """# tiny-python-{kind}
 | rebuild | `python scripts/train_zoo_heads.py --work DIR {kind}` |
 | licence | the weights: Apache-2.0; the text they were trained on: PSF licence |
 
-Acceptance by position is the share of target calls in which that many drafted tokens and more were kept: greedily, {prompts} prompts of held-out code of 128 tokens, {new} new tokens
-each, {drafting}. The lengths in training are of 64 new tokens after other beginnings.
+Acceptance by position is the share of target calls that kept at least this many drafted tokens. It
+was measured greedily on {prompts} prompts of held-out code of 128 tokens, with {new} new tokens each,
+{drafting}. The acceptance lengths during training are those of 64 new tokens after other prompts.
 """
 WHAT = {
     "medusa": "Medusa heads",
@@ -71,9 +77,8 @@ def main():
         save_head(head, where)
         (where / "README.md").write_text(card(recipe, head, target, records(run)))
     runs = {kind: args.work / kind for kind in KINDS if (args.work / kind / LOG).exists()}
-    draw({kind: records(run) for kind, run in runs.items()}).savefig(
-        ROOT / "docs" / "results" / "training_zoo.png", dpi=80
-    )
+    figure = draw({kind: records(run) for kind, run in runs.items()})
+    figure.savefig(ROOT / "docs" / "results" / "training_zoo.png", dpi=80)
 
 
 def records(run: Path) -> list[dict]:
@@ -89,18 +94,34 @@ def card(recipe, head, target, log: list[dict]) -> str:
     losses = [record["loss"] for record in log]
     named = lambda table: ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in vars(table).items())
     options = ", ".join(f"`{key} = {value}`" for key, value in TREES.get(kind, {}).items())
+    shares = ", ".join(f"{share:.2f}" for share in stats.acceptance_rate_per_position)
     return CARD.format(
-        kind=kind, what=WHAT[kind], method=method, parameters=sum(x.size for x in leaves) / 1e6, dtype=leaves[0].dtype, shape=named(recipe.head),
-        python=platform.python_version(), steps=recipe.steps, tokens=recipe.batch * recipe.length, optimizer=recipe.optimizer.name,
-        rate=recipe.optimizer.rate, loss=named(recipe.loss), first=np.mean(losses[:PART]), last=np.mean(losses[-PART:]), part=PART,
-        lengths=", ".join(f"{record['acceptance']:.2f}" for record in measured), counts=", ".join(str(record["step"]) for record in measured),
-        positions=", ".join(f"{share:.2f}" for share in stats.acceptance_rate_per_position) + f"; {stats.mean_acceptance_length:.2f} tokens a call",
-        prompts=PROMPTS, new=NEW, drafting=f"with {options}" if options else "with the method's own options",
-    )  # fmt: skip
+        kind=kind,
+        what=WHAT[kind],
+        method=method,
+        parameters=sum(x.size for x in leaves) / 1e6,
+        dtype=leaves[0].dtype,
+        shape=named(recipe.head),
+        python=platform.python_version(),
+        steps=recipe.steps,
+        tokens=recipe.batch * recipe.length,
+        optimizer=recipe.optimizer.name,
+        rate=recipe.optimizer.rate,
+        loss=named(recipe.loss),
+        first=np.mean(losses[:PART]),
+        last=np.mean(losses[-PART:]),
+        part=PART,
+        lengths=", ".join(f"{record['acceptance']:.2f}" for record in measured),
+        counts=", ".join(str(record["step"]) for record in measured),
+        positions=f"{shares}; {stats.mean_acceptance_length:.2f} tokens a call",
+        prompts=PROMPTS,
+        new=NEW,
+        drafting=f"with {options}" if options else "with the method's own options",
+    )
 
 
 def accepted(target, method: str, head, options: dict):
-    """What the drafting cost and brought, over all prompts."""
+    """The statistics of decoding with a head, over all prompts."""
     generator = specjax.Generator(target, method, head, **options)
     results = generator(held_out_prompts(target.tokenizer, PROMPTS, 128), max_new_tokens=NEW, ignore_eos=True)
     return total([result.stats for result in results])

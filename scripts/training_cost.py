@@ -1,10 +1,12 @@
-"""Memory and time of one training step as its window grows, one window a batch, with tiny-python as the target.
+"""Measures memory and time of one training step as its window grows.
 
-python scripts/training_cost.py [--lengths 1000 2000 4000 8000] [--timed eagle3]      writes docs/results/training_cost_<platform>.md
+    python scripts/training_cost.py [--lengths 1000 2000 4000 8000] [--timed eagle3]
 
-The step is the one that `specjax train` runs, compiled once for each length. What it needs beside its arguments is what the compiler says,
-and that no array is as large as a mask of the window by itself is read from the compiled program. Lengths are none of the model's widths, so
-that axes are told apart by size.
+The target is tiny-python, and a batch has one window. The step is that of `specjax train`, compiled
+once for each length. The compiler reports the memory that the step needs beside its arguments. The
+compiled program shows that no array is as large as a mask of all tokens by all tokens. The lengths
+differ from all widths of the model, so an axis of the window is known by its size. Writes
+docs/results/training_cost_<platform>.json and .md.
 """
 
 import argparse
@@ -29,19 +31,19 @@ from specjax.training.run import cast_target, make_loss
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ("medusa", "eagle3", "mtp", "block")
 TOKENS_PER_BLOCK = 8
-"""As many blocks begin in a window, for each of its tokens, as in the shipped recipe."""
+"""A window has one block for this many tokens, as in the shipped recipe."""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 2000, 4000, 8000], help="tokens of a window")
     parser.add_argument(
-        "--kinds", nargs="+", default=RECIPES, choices=RECIPES, help="those to measure; the others stay as they were"
+        "--kinds", nargs="+", default=RECIPES, choices=RECIPES, help="measure only these; keep the figures of others"
     )
     parser.add_argument(
-        "--timed", nargs="*", default=("eagle3",), choices=RECIPES, help="kinds whose steps are run, too: minutes each"
+        "--timed", nargs="*", default=("eagle3",), choices=RECIPES, help="also run the steps of these; minutes each"
     )
-    parser.add_argument("--steps", type=int, default=2, help="timed, after one that is not")
+    parser.add_argument("--steps", type=int, default=2, help="number of timed steps, after an untimed one")
     args = parser.parse_args()
     target = long_context(load("tiny-python"), max(args.lengths) + 1)
     file = ROOT / f"docs/results/training_cost_{jax.default_backend()}.json"
@@ -58,7 +60,7 @@ def main():
 
 
 def long_context(target: LanguageModel, context: int) -> LanguageModel:
-    """The target as if it had been trained on texts so long: what it costs does not depend on what it says."""
+    """The target with a longer context. The cost of a step does not depend on the weights."""
     target.model.config = target.config.replace(max_position_embeddings=context)
     return dataclasses.replace(target, config=target.model.config)
 
@@ -71,11 +73,12 @@ def recipe_for(kind: str, length: int) -> Recipe:
 
 
 def figures(kind: str, length: int, target: LanguageModel, steps: int) -> dict:
-    """What a step costs: bytes from the compiler, the largest array and all with two axes of the window from the program, seconds from so many steps."""
-    recipe, stream = (
-        recipe_for(kind, length),
-        np.random.default_rng(0).integers(0, target.config.vocab_size, length + 1).astype(np.int32),
-    )
+    """The cost of a step: bytes by the compiler, arrays of the program, seconds of ``steps`` steps.
+
+    "pairs" are the arrays with two axes of the window.
+    """
+    recipe = recipe_for(kind, length)
+    stream = np.random.default_rng(0).integers(0, target.config.vocab_size, length + 1).astype(np.int32)
     module = KINDS[kind].shape.make(recipe.head, target, stream, jax.random.key(0))
     graph, params, rest = nnx.split(module, nnx.Param, ...)
     optimizer = recipe.optimizer.make(recipe.steps)
@@ -86,7 +89,7 @@ def figures(kind: str, length: int, target: LanguageModel, steps: int) -> dict:
     widths = {size for leaf in jax.tree.leaves((params, rest, extra)) for size in leaf.shape}
     assert length not in widths
     array = hlo.largest(text)
-    # On a CPU the processor's own seconds, of all its cores together, which hardly depend on what else is running.
+    # On a CPU the clock counts the seconds of all cores. They hardly depend on other processes.
     clock, seconds = time.process_time if jax.default_backend() == "cpu" else time.perf_counter, []
     for _ in range(steps and 1 + steps):
         began = clock()
@@ -104,10 +107,12 @@ def page(found: dict[str, list[dict]]) -> str:
     lines = [
         "# Memory and time of a training step by the length of its window",
         "",
-        "Written by `scripts/training_cost.py`: one window a batch, target tiny-python with a longer context, recipes `configs/tiny-python-*.toml` (of blocks one for each "
-        f"{TOKENS_PER_BLOCK} tokens), float32, on {jax.default_backend()}, jax {jax.__version__}.",
+        "Written by `scripts/training_cost.py`: one window a batch, target tiny-python with a longer context, "
+        f"recipes `configs/tiny-python-*.toml` (with one block for {TOKENS_PER_BLOCK} tokens), float32, "
+        f"on {jax.default_backend()}, jax {jax.__version__}.",
         "",
-        "| kind | tokens | temporary memory | to the first | largest array | its elements to tokens² | pairs | seconds | to the first |",
+        "| kind | tokens | temporary memory | to the first | largest array | its elements to tokens² | pairs "
+        "| seconds | to the first |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for kind, rows in sorted(found.items(), key=lambda item: RECIPES.index(item[0])):
@@ -115,14 +120,17 @@ def page(found: dict[str, list[dict]]) -> str:
             n, size, seconds = row["length"], row["temporary_bytes"], float(np.median(row["seconds"] or 0))
             times = f"{seconds:.2f} | {seconds / np.median(rows[0]['seconds']):.1f}" if seconds else "- | -"
             lines.append(
-                f"| {kind} | {n} | {size / 1e6:.0f} MB | {size / rows[0]['temporary_bytes']:.1f} | `{row['largest']}` | "
-                f"{row['elements'] / n**2:.2f} | {', '.join(row['pairs']) or 'none'} | {times} |"
+                f"| {kind} | {n} | {size / 1e6:.0f} MB | {size / rows[0]['temporary_bytes']:.1f} "
+                f"| `{row['largest']}` | {row['elements'] / n**2:.2f} | {', '.join(row['pairs']) or 'none'} | {times} |"
             )
     lines += [
         "",
-        "Temporary memory is what the compiled step needs beside parameters, the optimizer's state and the window. Pairs are arrays of the compiled program, those inside fusions included, with two "
-        "axes of nine tenths of the window or more that are no widths of the model: a mask or scores of all tokens by all would be one. Seconds are the median of the steps that were run, of some kinds alone; on a CPU they "
-        "are the processor's, of all cores together. Attention looks at every pair of tokens, a chunk of 128 rows at a time: time has a part that grows with the square, memory has none.",
+        "Temporary memory is the memory that the compiled step needs beside the parameters, the optimizer's state",
+        "and the window. Pairs are arrays with an entry for each pair of tokens, such as a full attention mask:",
+        "arrays of the compiled program, inside fusions too, with two axes of at least nine tenths of the window",
+        "that are not widths of the model. Seconds are the median of the timed steps, on a CPU summed over all",
+        "cores. Attention computes scores for 128 rows at a time. So one part of the time grows with the square",
+        "of the window, and no part of the memory does.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,8 @@
 """Draws the loss and the measured acceptance length of training runs, from their logs.
 
-python scripts/training_curves.py RUN [RUN ...] --output curves.png       needs the extra "plot"
+    python scripts/training_curves.py RUN [RUN ...] --output curves.png
+
+It needs the extra "plot".
 """
 
 import argparse
@@ -10,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 _SMOOTHED = 20
-"""Steps that a point of the loss is the mean of."""
+"""A point of the loss is the mean over this many steps."""
 
 
 def main():
@@ -24,7 +26,7 @@ def main():
 
 
 def draw(logs: dict[str, list[dict]]):
-    """A matplotlib figure: the loss over the steps, and beside it the acceptance length where it was measured."""
+    """A matplotlib figure of the loss, and beside it of the measured acceptance length, by step."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -1,9 +1,10 @@
-"""Ten samples of the embedded model at temperature 0.8, and how many of them are Python.
+"""Prints ten samples of the embedded model at temperature 0.8, and counts those that are Python.
 
     python scripts/zoo_samples.py [MODEL]
 
-A sample is the beginning and what follows it, 20 lines in all, cut after the last complete statement. It counts where ten lines or more are
-left and parse. Exit code 1 if fewer than six do.
+A sample is a beginning and its continuation, 20 lines together, cut after the last complete
+statement. It counts if at least ten lines are left and parse. The exit code is 1 if fewer than six
+samples count.
 """
 
 import ast
@@ -31,7 +32,8 @@ def main() -> int:
     model = specjax.load(sys.argv[1] if len(sys.argv) > 1 else "tiny-python")
     generator = specjax.Generator(model, "none")
     results = generator(list(BEGINNINGS), max_new_tokens=TOKENS, temperature=0.8, seed=list(range(len(BEGINNINGS))))
-    texts = [whole_statements("\n".join((b + r.text).split("\n")[:LINES])) for b, r in zip(BEGINNINGS, results)]
+    whole = [beginning + result.text for beginning, result in zip(BEGINNINGS, results)]
+    texts = [whole_statements("\n".join(text.split("\n")[:LINES])) for text in whole]
     good = [len(text.split("\n")) >= LEAST for text in texts]
     for text, is_good in zip(texts, good):
         print(f"# {'-' * 60} {'parses' if is_good else 'does not parse, or is short'}\n{text}\n")
@@ -40,7 +42,7 @@ def main() -> int:
 
 
 def whole_statements(text: str) -> str:
-    """As many of the first lines as parse."""
+    """The longest beginning of the text, in whole lines, that parses."""
     lines = text.rstrip().split("\n")
     while lines and not parses("\n".join(lines)):
         lines.pop()
@@ -50,7 +52,7 @@ def whole_statements(text: str) -> str:
 def parses(text: str) -> bool:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in strings
+            warnings.simplefilter("ignore")  # Python warns of unknown escapes in strings.
             ast.parse(text)
     except (SyntaxError, ValueError):
         return False

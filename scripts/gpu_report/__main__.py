@@ -1,11 +1,13 @@
 """Measures how close specjax comes to the limits of a GPU, in one call under ten minutes.
 
-    python scripts/gpu_report                      random weights of real shapes in bfloat16, batch 1
-    python scripts/gpu_report --toy --output /tmp/report           the same program on any machine, at toy size
-    python scripts/gpu_report --empty              only the Markdown table, with nothing measured
+    python scripts/gpu_report                               on a GPU, at real size
+    python scripts/gpu_report --toy --output /tmp/report    on any machine, at toy size
+    python scripts/gpu_report --empty                       only the table, without figures
 
-It writes docs/results/gpu_report.json and .md. Every column has a share of the time. A measurement that fails leaves its
-error in its cell, and a measurement for which there is no time is "not measured". All finished figures are on disk.
+The weights are random and have real shapes, in bfloat16 at batch 1. The report is
+docs/results/gpu_report.json and .md. Every column has a share of the time. A measurement that fails
+leaves its error in its cell. A measurement without time left is "not measured". Finished figures are
+on disk at once.
 """
 
 import argparse
@@ -35,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         help="path of the two files, without suffix (default: docs/results/gpu_report)",
     )
     parser.add_argument("--toy", action="store_true", help="tiny models and few repeats, on any machine")
-    parser.add_argument("--empty", action="store_true", help="write the Markdown table with nothing measured")
+    parser.add_argument("--empty", action="store_true", help="write the Markdown table without figures")
     args = parser.parse_args(argv)
     plan = TOY if args.toy else FULL
     if args.empty:
@@ -49,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(plan: Plan, output: Path) -> None:
-    """Fills a report column by column. Each column has an equal share of the time that is left."""
+    """Fills a report column by column. Each column gets an equal share of the remaining time."""
     finish = time.monotonic() + plan.seconds
     report = blank(plan)
     report["machine"] = {
@@ -67,20 +69,15 @@ def measure(plan: Plan, output: Path) -> None:
             print(f"{column(name, context)}: {group}", file=sys.stderr, flush=True)
             save(report, output)
 
-        keep(
-            figures,
-            "all",
-            lambda: measure_column(
-                plan.models[name], context, plan, report.get("copy_gb_s", {}), figures, deadline, save_group
-            ),
-        )
+        fill = partial(measure_column, plan.models[name], context, plan, report.get("copy_gb_s", {}))
+        keep(figures, "all", lambda: fill(figures, deadline, save_group))
     save(report, output)
 
 
 def measure_column(
     config: ModelConfig, context: int, plan: Plan, copying: dict, figures: dict, deadline: float, save_group: Callable
 ) -> dict:
-    """Adds the figures of one model at one context while there is time, and returns them."""
+    """Adds the figures of one model at one context, until ``deadline``, and returns them."""
     bench = Bench(config, context, plan)
     groups = {
         "compile": bench.compile_times,
@@ -101,7 +98,7 @@ def keep(figures: dict, group: str, function: Callable[[], dict]) -> None:
     """Adds the figures of a measurement, or its error under the name of its group."""
     try:
         figures |= function()
-    except Exception as error:  # the other figures stay
+    except Exception as error:  # The other figures are kept.
         figures[group] = failure(error)
 
 

@@ -26,7 +26,10 @@ from specjax.tree import chain
 
 
 class Bench:
-    """One model with a cache of one size. Every timed loop donates the cache, and its result gives the cache back."""
+    """One model with a cache of one size.
+
+    Every timed loop donates the cache, and its result returns it.
+    """
 
     def __init__(self, config: ModelConfig, context: int, plan: Plan):
         self.config, self.plan, self.context = config, plan, context
@@ -41,23 +44,32 @@ class Bench:
         request = RequestOptions(sampling_params(1), keys, jnp.full(1, self.context, jnp.int32), stop_ids)
         no, zero = jnp.zeros(1, bool), jnp.zeros(1, jnp.int32)
         return DecodeState(
-            request=request, tokens=jnp.zeros((1, self.context), jnp.int32),
-            from_draft=jnp.zeros((1, self.context), bool), prompt_length=zero + 1, cache=self.cache, drafter=(),
-            done=no, failed=jnp.copy(no), constraint_state=zero, stop_state=jnp.copy(zero), round=jnp.int32(0), logprobs=None,
+            request=request,
+            tokens=jnp.zeros((1, self.context), jnp.int32),
+            from_draft=jnp.zeros((1, self.context), bool),
+            prompt_length=zero + 1,
+            cache=self.cache,
+            drafter=(),
+            done=no,
+            failed=jnp.copy(no),
+            constraint_state=zero,
+            stop_state=jnp.copy(zero),
+            round=jnp.int32(0),
+            logprobs=None,
             counters=Counters.zeros(1, nodes - 1),
-        )  # fmt: skip
+        )
 
     def random_layers(self) -> tuple:
         return random_like(empty(self.config, 1, self.context, jnp.bfloat16).layers)
 
     @property
     def cache(self) -> KVCache:
-        if self.layers[0][0].is_deleted():  # a run that failed has donated them
+        if self.layers[0][0].is_deleted():  # A failed run donated them.
             self.layers = self.random_layers()
         return KVCache(self.layers, jnp.full(1, self.length, jnp.int32))
 
     def compile_times(self) -> dict:
-        """Seconds from Python to a program, with an empty persistent cache and with a full one."""
+        """Seconds to compile the loop, with an empty persistent cache and with a filled one."""
 
         def compile_loop() -> float:
             began = time.perf_counter()
@@ -78,7 +90,10 @@ class Bench:
         return {"plain/ms": figure(seconds * 1e3), "plain/gb_s": figure(rate)} | share
 
     def bytes_read(self) -> int:
-        """Bytes that a token must read: all weights but the rows of an untied embedding, and the valid part of the cache."""
+        """The bytes that the target reads for each token.
+
+        They are all weights, except an untied embedding, and the valid part of the cache.
+        """
         weights = sum(x.nbytes for x in jax.tree.leaves(self.model))
         unread = 0 if self.config.tie_embeddings else self.model.embed[...].nbytes
         valid = (self.length + self.plan.rounds / 2) / self.context
@@ -101,23 +116,25 @@ class Bench:
         return {"dispatch": figure(seconds["loop"] / seconds["step"])}
 
     def against_one(self, kind: str, function: Callable[[int], float]) -> dict:
-        """Times of trees over that of one node."""
+        """The times of trees, divided by the time of one node."""
         self.prepare([(kind, n) for n in (1, *self.plan.nodes)])
         seconds = alternate({n: partial(function, n) for n in (1, *self.plan.nodes)}, self.plan.repeats)
         return {f"{kind}/{n}": figure(seconds[n] / seconds[1]) for n in self.plan.nodes}
 
     def attention(self, nodes: int) -> dict:
-        """Microseconds a layer of each implementation. The caches of all layers take turns, so that they come from memory."""
+        """Microseconds per layer of each implementation.
+
+        The caches of all layers take turns, so each is read from memory.
+        """
         found, runs = {}, {}
         for name in ATTENTIONS:
             try:
                 runs[name] = self.attention_run(name, nodes)
-            except Exception as error:  # cuDNN is missing, or refuses these shapes
+            except Exception as error:  # cuDNN is missing or refuses these shapes.
                 found[f"attention{nodes}/{name}"] = failure(error)
         seconds = alternate(runs, self.plan.repeats)
-        return found | {
-            f"attention{nodes}/{name}": figure(s / self.config.num_layers * 1e6) for name, s in seconds.items()
-        }
+        each = {name: samples / self.config.num_layers * 1e6 for name, samples in seconds.items()}
+        return found | {f"attention{nodes}/{name}": figure(samples) for name, samples in each.items()}
 
     def attention_run(self, name: str, nodes: int) -> Callable[[], float]:
         config, theirs = self.config, name != "specjax"
@@ -135,23 +152,22 @@ class Bench:
             return jax.jit(score).lower(self.model, line(jnp.zeros(1, jnp.int32), nodes), self.state(nodes))
         if kind == "step":
             return jax.jit(partial(decode.step, **setting), donate_argnums=2).lower(self.model, None, self.state(nodes))
-        return jax.jit(partial(decode.run, **setting), donate_argnums=2).lower(
-            self.model, None, self.state(nodes), jnp.int32(0)
-        )
+        run = jax.jit(partial(decode.run, **setting), donate_argnums=2)
+        return run.lower(self.model, None, self.state(nodes), jnp.int32(0))
 
     def prepare(self, wanted: list[tuple[str, int]]) -> None:
-        """Compiles the missing programs, side by side."""
+        """Compiles the missing programs in parallel."""
         lowered = {key: self.lowered(*key) for key in wanted if key not in self.programs}
         with ThreadPoolExecutor(max(len(lowered), 1)) as pool:
             self.programs |= dict(zip(lowered, pool.map(lambda program: program.compile(), lowered.values())))
 
     def loop(self, nodes: int) -> float:
-        """Seconds a round, in the loop."""
+        """Seconds per round, in the loop."""
         until = jnp.int32(self.plan.rounds)
         return self.timed_rounds(lambda state: self.programs["loop", nodes](self.model, None, state, until), nodes)
 
     def steps(self) -> float:
-        """Seconds a round: a program call for each, without waiting for its result."""
+        """Seconds per round, with one program call for each round and no wait between them."""
 
         def several(state):
             for _ in range(self.plan.rounds):
@@ -178,7 +194,10 @@ class Bench:
 
 @dataclasses.dataclass(frozen=True)
 class Idle(Plain):
-    """Adds ``depth`` nodes that are scored and never accepted. A round costs their verification and emits one token."""
+    """Proposes ``depth`` nodes, which the target scores and never accepts.
+
+    A round costs their verification and emits one token.
+    """
 
     depth: int = 0
 
@@ -187,7 +206,7 @@ class Idle(Plain):
 
 
 def line(root: jax.Array, nodes: int) -> Tree:
-    """A batched chain of which only the root may be accepted."""
+    """A batched chain of ``nodes`` nodes, of which only the root can be accepted."""
     tokens = jnp.broadcast_to(root[:, None], (root.size, nodes))
     return jax.vmap(lambda row: chain(row, valid=jnp.arange(nodes) == 0))(tokens)
 
@@ -198,21 +217,18 @@ def score(model: Decoder, tree: Tree, state: DecodeState) -> jax.Array:
 
 
 def our_attention(q, layers, length):
-    """Every layer's ``attend``, each after the one before. q: [B, N, K, G, D]."""
+    """The ``attend`` of every layer, one after the other. q: [B, N, K, G, D]."""
     B, N, K, _, D = q.shape
-    rows = (jnp.ones((B, K, N, D), q.dtype),) * 2
+    rows, mask = (jnp.ones((B, K, N, D), q.dtype),) * 2, jnp.tril(jnp.ones((N, N), bool))
     for past in layers:
-        q = (
-            attend(q, past, length, rows, jnp.tril(jnp.ones((N, N), bool)), length[:, None] + jnp.arange(N), None)
-            .reshape(q.shape)
-            .astype(q.dtype)
-        )
+        out = attend(q, past, length, rows, mask, length[:, None] + jnp.arange(N), None)
+        q = out.reshape(q.shape).astype(q.dtype)
     return q
 
 
 def their_attention(q, layers, length, implementation: str):
-    """The same by JAX's own function, over caches in the layout that it wants. q: [B, N, H, D]."""
-    with jax.numpy_dtype_promotion("standard"):  # its own code mixes dtypes
+    """JAX's own attention of every layer, over caches in the layout it needs. q: [B, N, H, D]."""
+    with jax.numpy_dtype_promotion("standard"):  # The code of JAX mixes dtypes.
         for k, v in layers:
             q = jax.nn.dot_product_attention(q, k, v, key_value_seq_lengths=length, implementation=implementation)
     return q
@@ -221,18 +237,16 @@ def their_attention(q, layers, length, implementation: str):
 def random_model(config: ModelConfig) -> Decoder:
     """Bfloat16 weights drawn on the device, one array at a time."""
     leaves, structure = jax.tree.flatten(abstract_decoder(config, jnp.bfloat16))
-    return jax.tree.unflatten(
-        structure, [random_like(x, 0.02) if len(x.shape) == 2 else jnp.ones(x.shape, x.dtype) for x in leaves]
-    )
+    draw = lambda x: random_like(x, 0.02) if len(x.shape) == 2 else jnp.ones(x.shape, x.dtype)
+    return jax.tree.unflatten(structure, [draw(x) for x in leaves])
 
 
 def random_like(tree, scale: float = 1.0):
     """Normal numbers in the shapes and dtypes of ``tree``."""
     leaves, structure = jax.tree.flatten(tree)
     keys = jax.random.split(jax.random.key(0), len(leaves))
-    return jax.tree.unflatten(
-        structure, [_normal(key, scale, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves)]
-    )
+    drawn = [_normal(key, scale, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves)]
+    return jax.tree.unflatten(structure, drawn)
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3))

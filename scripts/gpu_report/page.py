@@ -1,4 +1,4 @@
-"""The report as JSON and as a page in Markdown."""
+"""Writes the report as JSON and as a page in Markdown."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ ATTENTIONS = {
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Key, title and goal of each line of the table."""
+    """The key, the title and the goal of each line of the table."""
     lines = [
         ("plain/ms", "plain decoding, ms per token", ""),
         ("plain/gb_s", "weights and cache read, GB/s", ""),
@@ -66,8 +66,9 @@ def markdown(report: dict) -> str:
         [
             "# GPU report",
             "",
-            "Written by `scripts/gpu_report`: random weights, bfloat16, batch 1; the number beside a model is the capacity of its cache,",
-            "nearly filled. Medians, with the least and the greatest of the repeats. Ratios come from alternating runs.",
+            "Written by `scripts/gpu_report`: random weights, bfloat16, batch 1. The number beside a model is",
+            "the capacity of its cache, which is nearly full. Cells are medians, with the least and the",
+            "greatest of the repeats. Ratios come from alternating runs.",
             "",
             f"Device: {where}. Copy bandwidth, read and written: {cell(report, 'copy_gb_s')} GB/s.",
             "",

@@ -1,4 +1,4 @@
-"""How much the report measures: the shapes of the models, contexts, trees and repeats."""
+"""The extent of the report: the shapes of the models, contexts, trees and repeats."""
 
 import dataclasses
 
@@ -9,32 +9,34 @@ NODES = (8, 16, 64)
 ATTENDED = (1, 16)
 
 LLAMA_3_8B = ModelConfig(
-    "llama", vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,
-    max_position_embeddings=8192, norm_eps=1e-5, rope=Rope(theta=500000.0),
+    "llama", vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32,
+    num_kv_heads=8, head_dim=128, max_position_embeddings=8192, norm_eps=1e-5, rope=Rope(theta=500000.0),
 )  # fmt: skip
 QWEN3_4B = ModelConfig(
-    "qwen3", vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_layers=36, num_heads=32, num_kv_heads=8, head_dim=128,
-    max_position_embeddings=40960, rope=Rope(theta=1000000.0), tie_embeddings=True, qk_norm=True,
+    "qwen3", vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_layers=36, num_heads=32,
+    num_kv_heads=8, head_dim=128, max_position_embeddings=40960, rope=Rope(theta=1000000.0), tie_embeddings=True,
+    qk_norm=True,
 )  # fmt: skip
 TINY = ModelConfig(
-    "llama", vocab_size=61, hidden_size=32, intermediate_size=48, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=8,
-    max_position_embeddings=256,
+    "llama", vocab_size=61, hidden_size=32, intermediate_size=48, num_layers=1, num_heads=4, num_kv_heads=2,
+    head_dim=8, max_position_embeddings=256,
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """The extent of a report.
 
     Attributes:
-      models: shapes by name.
-      contexts: cache capacities. The cache is full except for the room that the rounds need.
-      nodes: sizes of trees. The time of their verification is divided by that of one node.
+      models: the shapes of the models, by name.
+      contexts: capacities of the cache. The cache is full except for the room that the rounds need.
+      nodes: sizes of trees. The time of a tree is divided by the time of one node.
       attended: sizes of trees whose attention to the past is timed.
-      rounds: of a timed loop.
-      repeats: timed runs, after three untimed ones.
-      copied: bytes of the array whose copy is timed.
-      seconds: for everything. A compilation that has begun is finished, hence the distance to ten minutes.
+      rounds: the number of rounds of a timed loop.
+      repeats: the number of timed runs, after three untimed ones.
+      copied: the bytes of the array whose copy is timed.
+      seconds: the time of the whole report. It is less than ten minutes, because a compilation that
+        has begun is not stopped.
     """
 
     models: dict

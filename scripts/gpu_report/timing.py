@@ -1,4 +1,4 @@
-"""Times of functions, their figures, and compilation with an empty cache."""
+"""Times functions, summarises samples, and gives an empty compilation cache."""
 
 import tempfile
 import time
@@ -19,7 +19,7 @@ CACHE_SETTINGS = (
 
 
 def copy_bandwidth(plan: Plan) -> dict:
-    """Bytes read and written each second, in GB/s, by copying a large array."""
+    """The rate in GB/s at which a copy of a large array reads and writes bytes."""
     source = jnp.zeros(plan.copied // 2, jnp.bfloat16)
     copy = jax.jit(jnp.copy)
     seconds = alternate({"copy": lambda: timed(lambda: copy(source))}, plan.repeats)["copy"]
@@ -27,7 +27,7 @@ def copy_bandwidth(plan: Plan) -> dict:
 
 
 def timed(call: Callable, calls: int = 1) -> float:
-    """Seconds of a call. Several calls follow one another without waiting, so that the device sets the pace and not Python."""
+    """The seconds of a call. Several calls do not wait for each other, so Python adds no time."""
     began = time.perf_counter()
     for _ in range(calls):
         out = call()
@@ -36,7 +36,7 @@ def timed(call: Callable, calls: int = 1) -> float:
 
 
 def alternate(functions: dict, repeats: int) -> dict:
-    """Samples [repeats] of each function, which returns seconds: three warm-up calls each, then in turns."""
+    """The seconds [repeats] that each function returns, in turns after three warm-ups each."""
     for function in functions.values():
         for _ in range(3):
             function()
@@ -46,7 +46,7 @@ def alternate(functions: dict, repeats: int) -> dict:
 
 @contextmanager
 def persistent_cache():
-    """JAX's compilation cache is in a new directory, and afterwards where it was."""
+    """Moves JAX's compilation cache to a new directory during the block."""
     with tempfile.TemporaryDirectory() as directory:
         before = configure(zip(CACHE_SETTINGS, (directory, 0.0, -1)))
         try:
@@ -56,12 +56,12 @@ def persistent_cache():
 
 
 def configure(settings) -> dict:
-    """Changes options of the compilation cache and returns what they were."""
+    """Changes options of the compilation cache, and returns their former values."""
     before = {}
     for name, value in settings:
         before[name] = getattr(jax.config, name)
         jax.config.update(name, value)
-    compilation_cache.reset_cache()  # it reads its options only then
+    compilation_cache.reset_cache()  # The cache reads its options only after a reset.
     return before
 
 
@@ -71,6 +71,5 @@ def figure(samples) -> dict:
 
 
 def failure(error: Exception) -> dict:
-    return {
-        "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:200]
-    }
+    first_line = str(error).strip().partition("\n")[0]
+    return {"error": f"{type(error).__name__}: {first_line}"[:200]}
