@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from textwrap import fill
 
 import jax
 from rich.progress import track
@@ -33,12 +34,11 @@ Written by `scripts/lossless_table.py`. `tests/test_lossless.py` runs the same c
 
 Each cell is the p-value of a chi-square test. The test compares {draws:,} sequences from the whole
 loop (prefill, drafts, verification, stops) with the probability of every sequence, enumerated in
-numpy. A sequence has {length} tokens over a vocabulary of {vocabulary}. All cases are mixed in one
-batch.
+numpy. A sequence has {length} tokens over a vocabulary of {vocabulary}. All cases are mixed in one batch.
 
-The p-values of an exact method are spread evenly over 0 to 1. Of the {cells} below, {low} are under
-0.05, and the least is {least:.2g}. By chance alone these would be about {chance:.0f} and
-{expected:.2g}. A sequence that is impossible under the law would give 0.
+The p-values of an exact method are spread evenly over 0 to 1. Of the {cells} below, {low} are under 0.05,
+and the least is {least:.2g}. By chance alone these would be about {chance:.0f} and {expected:.2g}. A sequence
+that is impossible under the law would give 0.
 
 All columns use the same seeds. Some rules are the same test on a chain (recursive rejection,
 multi-step and K-SEQ; traversal and block verification), and so have the same figures there. Under
@@ -121,6 +121,7 @@ def page(results: dict) -> str:
     """The text of docs/lossless.md."""
     measured = results["p_values"]
     missing = [f"`{column}`" for column in COLUMNS if column not in measured]
+    names = ", ".join(missing)
     left_out = ("temperature 0", "pooled")
     cells = [p for values in measured.values() for name, p in values.items() if name not in left_out]
     faults = [faults_row(name, values) for name, values in results["faults"].items()]
@@ -133,7 +134,7 @@ def page(results: dict) -> str:
         least=min(cells),
         chance=0.05 * len(cells),
         expected=1 / len(cells),
-        missing=f"\nSo far only the tests run: {', '.join(missing)}.\n" if missing else "",
+        missing=f"\n{fill(f'So far only the tests run {names}.', 100)}\n" if missing else "",
         options=options_table(measured),
         rules=rules_table(),
         faults=table(["rule", "shown by", "p-value", "all cases"], faults),
