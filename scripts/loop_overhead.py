@@ -1,8 +1,8 @@
 """Measures the overhead of the loop, in runs that alternate in one process.
 
-    python scripts/loop_overhead.py                               a round against the sum of its parts
-    python scripts/loop_overhead.py --capacity 256 4096           a small cache against a large one
-    python scripts/loop_overhead.py --options [--temperature 1]   all options against temperature alone
+    python scripts/loop_overhead.py                               a round and its parts
+    python scripts/loop_overhead.py --capacity 256 4096           a small and a large cache
+    python scripts/loop_overhead.py --options [--temperature 1]   all options and temperature alone
 
 The goals: a round takes at most 1.05 times the time of one draft phase and one verify forward. At
 equal content, the capacity of the cache changes the time per token by at most 5 %. Options at their

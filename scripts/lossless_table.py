@@ -30,7 +30,8 @@ ROWS, WIDTH = 12_500, 7
 COLUMNS = [f"{method}: {rule}" for method, (_, rules) in METHODS.items() for rule in rules]
 TEXT = """# Lossless, option by option
 
-Written by `scripts/lossless_table.py`. `tests/test_lossless.py` runs the same cases with fewer draws.
+`scripts/lossless_table.py` writes this page. `tests/test_lossless.py` runs the same cases with fewer
+draws.
 
 Each cell is the p-value of a chi-square test. The test compares {draws:,} sequences from the whole
 loop (prefill, drafts, verification, stops) with the probability of every sequence, enumerated in
@@ -51,8 +52,8 @@ No cell is refused: every option works with every method and rule.
 
 *min_new_tokens* and *stop_token_ids* cover end-of-text tokens, which are stop tokens unless
 `ignore_eos` is set. *regex* covers choices and JSON schemas, which become the same automaton.
-*processor* is a user's own function of the two newest tokens. `max_new_tokens` ends the sequences of
-all cases. `seed`, `logprobs`, streams and the place in a batch must not change the tokens;
+*processor* is a user's own function of the two newest tokens. `max_new_tokens` ends the sequences
+of all cases. `seed`, `logprobs`, streams and the place in a batch must not change the tokens;
 `tests/requests/test_options.py` compares them for equality.
 
 ## Rules and methods

@@ -32,8 +32,8 @@ SHAPE = dict(
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
 LLAMA, MISTRAL, QWEN2, QWEN3 = (dict(model_type=family, **SHAPE) for family in ("llama", "mistral", "qwen2", "qwen3"))
 
-# Small thetas spread the four wavelengths of eight dimensions over 6 to 200 positions. So scaling by
-# wavelength meets short, long and blended ones.
+# Small thetas spread the four wavelengths of eight dimensions over 6 to 200 positions. So scaling
+# by wavelength meets short, long and blended ones.
 LLAMA3 = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
 )

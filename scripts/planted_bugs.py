@@ -1,10 +1,11 @@
-"""Plants known bugs, one at a time, in a copy of the code, and runs the first tier of the tests on it.
+"""Plants known bugs, one at a time, in a copy of the code, and runs the first tier of the tests.
 
-    python scripts/planted_bugs.py [--only NAME ...]      writes docs/results/planted_bugs.md
+    python scripts/planted_bugs.py [--only NAME ...]
 
-A test suite that cannot fail shows nothing. The first four bugs are those of `specjax verify --inject`, each found
-in published code. The others are in the loop, the cache and a head. A run ends at the first test that fails.
-Exit code 1 if the tests pass in spite of a bug.
+The tests must fail for each bug. The first four bugs are the faults of `specjax verify --inject`,
+which were found in published code. The others are in the loop, the cache and a head. A run ends at
+the first test that fails. The exit code is 1 if the tests pass in spite of a bug. Writes
+docs/results/planted_bugs.md.
 """
 
 import argparse
@@ -32,7 +33,7 @@ writes this page.
 
 @dataclasses.dataclass(frozen=True)
 class Bug:
-    """A line of a file, and the wrong line that takes its place."""
+    """A line of a file, and the wrong line that replaces it."""
 
     name: str
     file: str
@@ -88,7 +89,7 @@ BUGS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="beginnings of the names of bugs; by default all")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="plant only the bugs whose names begin so")
     only = parser.parse_args().only
     bugs = [bug for bug in BUGS if only is None or bug.name.startswith(tuple(only))]
     found = {}
@@ -104,7 +105,7 @@ def main() -> int:
 def first_failure(bug: Bug) -> str | None:
     """The first test of the first tier that fails with this bug in the code; None if all pass.
 
-    Raises SystemExit where the code no longer has the line, or pytest ends otherwise than by a failed test.
+    Raises SystemExit where the code no longer has the line, and where pytest itself fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "specjax"

@@ -4,10 +4,10 @@
 #   scripts/test.sh [arguments of pytest]          the first tier, at most 8 minutes on two cores
 #   scripts/test.sh --all [arguments of pytest]    both tiers, at most 40 minutes
 #
-# The first tier checks every behaviour. The second tier adds statistics, soaks, the compilers of TPU
-# and GPU, comparisons with transformers on PyTorch, and the documentation. With --all, no test may
-# be skipped. The times start from an empty compilation cache (.pytest_cache/jax) and do not include
-# the set-up of .venv or .venv-all.
+# The first tier checks every behaviour. The second tier adds statistics, soaks, the compilers of
+# TPU and GPU, comparisons with transformers on PyTorch, and the documentation. With --all, no test
+# may be skipped. The times start from an empty compilation cache (.pytest_cache/jax) and do not
+# include the set-up of .venv or .venv-all.
 tier=(-m "not slow")
 if [ "${1:-}" = "--all" ]; then
     shift

@@ -56,8 +56,8 @@ DRAFT = ModelConfig(
 CARD = """# {name}
 
 {what} It belongs to the embedded pair of specjax, with which every method runs and can be measured
-without network and without a GPU. It is a toy: single lines are plausible Python, whole programs are
-not.
+without network and without a GPU. It is a toy: single lines are plausible Python, but whole programs
+are not.
 
 | | |
 |---|---|

@@ -4,8 +4,8 @@
 
 The text is Python's standard library and permissively licensed packages. The first run downloads
 250 MB of wheels and takes minutes. It writes DIR/tokens.npy, and DIR/corpus.json with the version,
-licence, files and tokens of each package. The tokens depend only on the version of Python and on the
-versions in zoo_corpus.txt. Only train_zoo.py reads them. The text stays out of the repository.
+licence, files and tokens of each package. The tokens depend only on the version of Python and on
+the versions in zoo_corpus.txt. Only train_zoo.py reads them. The text stays out of the repository.
 """
 
 import argparse

@@ -6,8 +6,8 @@
 
 The weights are random and have real shapes, in bfloat16 at batch 1. The report is
 docs/results/gpu_report.json and .md. Every column has a share of the time. A measurement that fails
-leaves its error in its cell. A measurement without time left is "not measured". Finished figures are
-on disk at once.
+leaves its error in its cell. A measurement without time left is "not measured". Finished figures
+are on disk at once.
 """
 
 import argparse

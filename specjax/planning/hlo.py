@@ -89,8 +89,8 @@ def moved(
 def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruction]:
     """The instructions whose result has two axes of ``least`` elements or more.
 
-    Such an array has an entry for each pair of ``least`` tokens. Axes whose size is in ``widths`` do
-    not count. The search includes the inside of fusions.
+    Such an array has an entry for each pair of ``least`` tokens. Axes whose size is in ``widths``
+    do not count. The search includes the inside of fusions.
     """
     wide = lambda shape: [n for n in shape if n >= least and n not in widths]
     return [i for i in sum(computations(text).values(), []) if len(wide(i.shape)) > 1]

@@ -64,8 +64,8 @@ def measure_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
 def solve(seconds: dict, nodes: int, L: int) -> Costs:
     """The costs of ``L`` layers from measured seconds by (nodes, skip).
 
-    ``seconds`` has six entries: one node and ``nodes`` nodes, each with no sub-layer, all attentions
-    or all MLPs skipped.
+    ``seconds`` has six entries: one node and ``nodes`` nodes, each with no sub-layer, all
+    attentions or all MLPs skipped.
     """
     parts, every = [], tuple(range(L))
     for n in (1, nodes):

@@ -1,9 +1,9 @@
 """Finds the best tree of a fixed shape by dynamic programming (Sequoia, Chen et al. 2024).
 
-As in section 4.1 of the paper, the probability of accepting a child is assumed to depend on its rank
-alone. A round then reaches a node with the product of the probabilities on its path. The expected
-number of tokens of a target call is 1 + the sum of these products over all nodes but the root.
-Numbers of nodes include the root.
+As in section 4.1 of the paper, the probability of accepting a child is assumed to depend only on
+its rank. A round then reaches a node with the product of the probabilities on its path. The
+expected number of tokens of a target call is 1 + the sum of these products over all nodes but the
+root. Numbers of nodes include the root.
 """
 
 import dataclasses
@@ -58,9 +58,9 @@ def expected_tokens(tree: Topology, chance: np.ndarray) -> float:
 def programme(chance: np.ndarray, max_nodes: int, max_depth: int) -> tuple[np.ndarray, np.ndarray]:
     """The table T of the dynamic programme, and the best split y of each entry.
 
-    ``T[d, m, b]`` is the largest number of expected tokens of a tree with m nodes, at most d levels,
-    and b branches at its root. It is minus infinity where there is no such tree. The last branch
-    takes m - y of the nodes. The other y nodes form the best tree with b - 1 branches:
+    ``T[d, m, b]`` is the largest number of expected tokens of a tree with m nodes, at most d
+    levels, and b branches at its root. It is minus infinity where there is no such tree. The last
+    branch takes m - y of the nodes. The other y nodes form the best tree with b - 1 branches:
 
         T[d, 1, 0] = 1
         T[d, m, b] = max over y of (T[d, y, b - 1]

@@ -134,7 +134,7 @@ _KINDS = {
     "choices": (_is_list_of(_is_text), "a list of strings"),
     "json_schema": (lambda value: isinstance(value, str | Mapping), "a dict or JSON text"),
 }
-"""A test for each option whether a value is that of one prompt, and the value's name in messages."""
+"""For each option, a test whether a value is for one prompt, and its description in messages."""
 
 
 def _per_prompt(name: str, value, batch: int) -> list:

@@ -16,9 +16,9 @@ _SAMPLES = 2**32 - 1
 def make_keys(seeds: np.ndarray, n: int = 1) -> jax.Array:
     """The typed keys [B * n] of the samples of prompts with ``seeds`` [B].
 
-    Seeds are whole numbers from 0 to 2^32 - 1. Sample 0 has the key of its prompt's seed, so it does
-    not depend on ``n``. Sample i > 0 has the key ``fold_in(fold_in(key, 2^32 - 1), i)``. Two keys
-    have the same 64 bits with probability 2^-64.
+    Seeds are whole numbers from 0 to 2^32 - 1. Sample 0 has the key of its prompt's seed, so it
+    does not depend on ``n``. Sample i > 0 has the key ``fold_in(fold_in(key, 2^32 - 1), i)``. Two
+    keys have the same 64 bits with probability 2^-64.
     """
     keys = repeat_rows(random_keys(seeds, len(seeds)), n)
     if n == 1:

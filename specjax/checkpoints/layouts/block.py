@@ -53,8 +53,8 @@ class DFlashLayout(Layout):
     """DFlash, JetSpec and DSpark, in the layout of their authors.
 
     The tensors are ``fc``, ``hidden_norm``, ``layers.N`` and ``norm``, in DSpark also
-    ``markov_head`` and ``confidence_head``. Embeddings and output matrix are in the file if the head
-    has its own.
+    ``markov_head`` and ``confidence_head``. Embeddings and output matrix are in the file if the
+    head has its own.
     """
 
     name, kind, default = "dflash", "block", True
