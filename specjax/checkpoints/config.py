@@ -168,7 +168,7 @@ def _head_dim(options: dict, where: str) -> int:
         )
     size = size or width // heads
     if size % 2:
-        raise ConfigError(f"{where}: head_dim is {size}; it must be even, because rotary positions turn pairs")
+        raise ConfigError(f"{where}: head_dim is {size}; it must be even, because rotary positions rotate pairs")
     return size
 
 
@@ -208,7 +208,7 @@ def _windows(options: dict, family: str, where: str) -> tuple[int | None, ...]:
     """The attention window of each layer in tokens, None for a layer that attends to all tokens."""
     layers, window, kinds = options["num_hidden_layers"], options["sliding_window"], options["layer_types"]
     if kinds is not None and len(kinds) != layers:
-        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; num_hidden_layers is {layers}")
+        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
     if family in ("llama", "mistral"):
         return (window,) * layers
     if kinds is not None:

@@ -79,7 +79,7 @@ def choose_head(target: LanguageModel, drafts: tuple, kind: str, method: str) ->
         raise RequestError(f"{wanted}, and draft {draft.name!r} {given}; name another draft, or another method")
     name = f"{target.name}-{kind}"
     if name not in zoo():
-        raise RequestError(f"{wanted}, and {target.name!r} comes with none; name one with draft, or --draft")
+        raise RequestError(f"{wanted}, and none is embedded for {target.name!r}; name one with draft, or --draft")
     return load_drafter(name, target)
 
 

@@ -237,7 +237,7 @@ def check_output(file: Path | None) -> None:
         return
     writable = os.access(file if file.exists() else file.parent, os.W_OK)
     if file.is_dir() or not file.parent.is_dir() or not writable:
-        raise RequestError(f"--output {file}: cannot be written; name a file in a directory that can")
+        raise RequestError(f"--output {file}: cannot be written; name a file in a directory that can be written")
 
 
 @contextmanager

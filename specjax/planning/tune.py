@@ -103,7 +103,7 @@ def tune_tree(
         if draft.config.mask_token is not None:
             raise RequestError(
                 f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; "
-                "choose tree_nodes by specjax compare"
+                "compare values of tree_nodes with specjax compare"
             )
         max_depth = min(max_depth, draft.config.num_heads or max_depth)
     Generator(target, method, draft)  # raises RequestError where the models do not fit

@@ -26,7 +26,7 @@ def render_chat(tokenizer, messages: Sequence[Mapping], add_generation_prompt: b
     """
     check_messages(messages)
     if add_generation_prompt and messages[-1]["role"] == "assistant":
-        raise RequestError("messages ends with the assistant's turn; end with the turn that the model shall answer")
+        raise RequestError("messages ends with the assistant's turn; end with the turn that the model is to answer")
     text = _render(tokenizer, [dict(message) for message in messages], add_generation_prompt)
     for i, message in enumerate(messages):  # templates may shorten earlier answers
         if message["role"] != "assistant" and message["content"].strip() not in text:

@@ -138,7 +138,7 @@ def _compile(
             raise RequestError(
                 f"{name} cannot match without the tokens that allowed_tokens, suppressed_tokens or logit_bias rule out"
             )
-        raise RequestError(f"{name} cannot match over this vocabulary")
+        raise RequestError(f"{name} cannot match over this vocabulary; use characters that its tokens spell")
     table, shortest = _drop_dead_ends(table, shortest)
     longest = _longest(table.next)
     ends = np.where(shortest == 0, np.arange(len(shortest)), -1)

@@ -118,7 +118,9 @@ class _Reader:
         if not values:
             raise RequestError(f"json_schema: {path}.enum is empty; give at least one value")
         if kinds and not all(Draft202012Validator({"type": kinds}).is_valid(value) for value in values):
-            raise RequestError(f"json_schema: {path}.{keyword} has a value that is not of type {schema['type']!r}")
+            raise RequestError(
+                f"json_schema: {path}.{keyword} has a value that is not of type {schema['type']!r}; remove the value"
+            )
         return Either(tuple(_spell(json_text.constant, value, f"{path}.{keyword}") for value in values))
 
     def _reference(self, name: str, path: str, within: dict[str, int]) -> Pattern | None:
@@ -181,7 +183,8 @@ class _Reader:
         items = [self.read(part, f"{path}.prefixItems[{i}]", within) for i, part in enumerate(schema["prefixItems"])]
         if least > len(items) or most is not None and most < len(items) or schema.get("items", False) is not False:
             raise RequestError(
-                f"json_schema: {path}.prefixItems is not supported beside items, minItems or maxItems of another number"
+                f"json_schema: {path}.prefixItems is not supported beside items, or with another minItems or maxItems; "
+                f"leave them out"
             )
         return None if None in items else json_text.tuple_of(items)
 

@@ -19,8 +19,8 @@ def token_bytes(tokenizer, vocab_size: int) -> tuple[bytes | None, ...]:
     read_token = _reader_of(spec)
     if read_token is None:
         raise RequestError(
-            "stop strings, constraints and drafts of another vocabulary need byte-level or SentencePiece tokenizers, "
-            "and this is neither"
+            "stop strings, constraints and drafts of another vocabulary need a byte-level or SentencePiece tokenizer; "
+            "leave them out, or use another model"
         )
     special = {token["id"] for token in spec["added_tokens"] if token["special"]} | set(tokenizer.all_special_ids)
     added = {token["id"]: token["content"] for token in spec["added_tokens"]}

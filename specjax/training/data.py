@@ -76,7 +76,7 @@ def read_streams(paths: Sequence[str | Path], tokenizer, separator: int) -> tupl
         return token_stream(library, tokenizer, separator), token_stream(held_out, tokenizer, separator)
     texts = [text for text in read_texts(text_files(paths)) if text.strip() and "\0" not in text]  # no binary files
     if not texts:
-        raise RequestError(f"--data {_join(paths)}: no text there; name files that have some")
+        raise RequestError(f"--data {_join(paths)}: no text there; name files with text")
     stream = token_stream(texts, tokenizer, separator)
     train, held_out = np.split(stream, [stream.size - stream.size // 20])
     return train, held_out

@@ -185,9 +185,7 @@ def _check_recipe(given: dict, path: Path) -> None:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, dict):
-        raise RequestError(
-            f"{path.parent} holds checkpoints and no {RECIPE} that names their recipe; name another --output"
-        )
+        raise RequestError(f"{path.parent} holds checkpoints, but no {RECIPE} with their recipe; name another --output")
     for key in given.keys() - _MAY_CHANGE:
         if found.get(key) != given[key]:
             raise RequestError(

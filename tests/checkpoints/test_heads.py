@@ -110,7 +110,7 @@ def test_names(tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="draft 'deep' is a language model; name another draft"):
         choose_head(DEEP, (DEEP, head), "eagle3", "x")
     with pytest.raises(
-        RequestError, match="method 'eagle2' drafts with a trained head of kind eagle, and 'deep' comes with none"
+        RequestError, match="method 'eagle2' drafts with a trained head of kind eagle, and none is embedded for 'deep'"
     ):
         choose_head(DEEP, (), "eagle", "eagle2")
     with pytest.raises(RequestError, match="deep-eagle3' is one of kind 'eagle3'; name another draft"):

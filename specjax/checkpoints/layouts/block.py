@@ -105,7 +105,7 @@ class DFlashLayout(Layout):
 
     def raw(self, config: BlockConfig) -> dict:
         if config.draft_vocab_size < config.vocab_size or config.causal_windows:
-            which = "layers that differ in what they see" if config.causal_windows else "a draft vocabulary"
+            which = "both causal and other layers" if config.causal_windows else "a draft vocabulary"
             raise ConfigError(
                 f"the layout {self.name!r} holds no head with {which}; use speculators-dflash or speculators-dspark"
             )

@@ -89,7 +89,7 @@ class MtpLayout(Layout):
         if self.several and found.begins(further):
             raise ConfigError(
                 f"{found.where}: num_nextn_predict_layers is {modules}, "
-                f"and there are tensors of a module {further[:-1]} beyond"
+                f"but there are tensors of a further module {further[:-1]}; mend config.json"
             )
         own = [name for name in found.tensors if name.startswith(self.prefixes(depth, modules))]
         if any(".experts." in name or name.endswith("mlp.gate.weight") for name in own):
@@ -116,12 +116,12 @@ class MtpLayout(Layout):
         if modules != 1 and not self.several:
             raise ConfigError(
                 f"{where}: the layout {self.name!r} holds one module of multi-token prediction, not {modules}; "
-                f"deepseek holds several"
+                f"use deepseek, which holds several"
             )
         if layers != 1 and self.several:
             raise ConfigError(
                 f"{where}: the layout {self.name!r} holds modules of one decoder layer, not {layers}; "
-                f"mtp holds one of several"
+                f"use mtp, which holds one module of several layers"
             )
 
     def names(self, config: MtpConfig, found: Found | None = None) -> dict[str, list[str]]:

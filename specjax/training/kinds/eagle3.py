@@ -54,7 +54,8 @@ class Eagle3Shape(Shape):
         check_taps(taps, L)
         if not 0 <= self.draft_vocab_size <= V:
             raise RequestError(
-                f"draft_vocab_size {self.draft_vocab_size} does not fit the target, whose vocabulary has {V} tokens"
+                f"draft_vocab_size {self.draft_vocab_size} does not fit the target, whose vocabulary has {V} tokens; "
+                f"use a number from 0 to {V}"
             )
         config = Eagle3Config(
             with_layers(target.config, self.num_layers), target.config.hidden_size, L, taps,

@@ -84,11 +84,11 @@ REFUSED = {
     ),
     "another module": (
         lambda: mtp("deepseek", 2, num_nextn_predict_layers=1),
-        rf"num_nextn_predict_layers is 1.*model\.layers\.{L + 1} beyond",
+        rf"num_nextn_predict_layers is 1.* further module model\.layers\.{L + 1};",
     ),
     "a third module": (
         lambda: mtp("mimo", 3, num_nextn_predict_layers=2),
-        r"num_nextn_predict_layers is 2.*mtp_layers\.2 beyond",
+        r"num_nextn_predict_layers is 2.* further module model\.mtp_layers\.2;",
     ),
     "Qwen3-Next": (lambda: mtp("mtp", model_type="qwen3_next"), "qwen3_next"),
 }
