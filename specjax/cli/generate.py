@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _spell_tokens(target) -> Sequence[bytes | None]:
-    """The bytes of each token; nothing where the tokenizer does not say them."""
+    """The bytes of each token; empty for a tokenizer that ``token_bytes`` cannot read."""
     from ..requests.vocabulary import token_bytes
 
     try:
