@@ -68,9 +68,21 @@ def test_plain_decoding_takes_the_argmax_of_a_forward_without_cache():
             assert len(new) == NEW and new == wanted[row, len(prompt) - 1 : len(prompt) - 1 + NEW].tolist()
 
 
-@pytest.mark.parametrize("kind", DRAFT_OF)
-def test_a_draft_model_changes_nothing(kind):
-    for b in BATCHES:
+# The first tier decodes every batch with a similar draft, and two with each other draft; the second tier the others.
+SHORT_AND_LONG = (0, 4)
+REST = tuple(b for b in BATCHES if b not in SHORT_AND_LONG)
+DRAFTED = [pytest.param("similar", BATCHES, id="similar")]
+DRAFTED += [pytest.param(kind, SHORT_AND_LONG, id=kind) for kind in DRAFT_OF if kind != "similar"]
+DRAFTED += [
+    pytest.param(kind, REST, id=f"{kind}, other batches", marks=pytest.mark.slow)
+    for kind in DRAFT_OF
+    if kind != "similar"
+]
+
+
+@pytest.mark.parametrize(("kind", "batches"), DRAFTED)
+def test_a_draft_model_changes_nothing(kind, batches):
+    for b in batches:
         case = batch(b)
         state, new = decode_all(case.target, DRAFT_OF[kind](case.target), MODEL, case.prompts)
         assert new == case.plain
@@ -211,9 +223,11 @@ def test_nan_fails_the_row_that_meets_it_and_no_other():
 
 
 def test_capacity_changes_nothing():
-    case = batch(4)
-    _, new = decode_all(case.target, disturbed(case.target), MODEL, case.prompts, capacity=1024)
-    assert new == case.plain
+    case, rows = batch(4), 8
+    prompts = case.prompts[:rows]
+    assert max(map(len, prompts)) + NEW > CAPACITY // 2
+    _, new = decode_all(case.target, disturbed(case.target), MODEL, prompts, capacity=1024)
+    assert new == case.plain[:rows]
 
 
 def test_a_prompt_read_in_pieces_is_read_whole():
@@ -231,7 +245,7 @@ def test_a_prompt_read_in_pieces_is_read_whole():
         np.testing.assert_allclose(next_logits(case.target, state), without_cache, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("drafter", [NGRAM, MODEL], ids=["ngram", "draft_model"])
+@pytest.mark.parametrize("drafter", [pytest.param(NGRAM, marks=pytest.mark.slow), MODEL], ids=["ngram", "draft_model"])
 def test_windows_and_positions_that_stretch(drafter):
     """Layers that see eight tokens back, and rotary frequencies that change with the length of the text."""
     config = TINY.replace(windows=(8, None), max_position_embeddings=24, rope=Rope(rope_type="dynamic", factor=8.0))
