@@ -33,7 +33,7 @@ PROMPTS = [[5, 6, 7, 5, 6], [9, 4], [7]]
 @cache
 def models() -> tuple:
     """A target and its draft."""
-    model = tiny_model(0)
+    model = tiny_model(0, num_layers=1)
     return language_model(model), language_model(disturbed(model))
 
 

@@ -317,6 +317,7 @@ def test_a_bfloat16_head_on_two_devices_leaves_the_text_greedy():
     assert len(result.token_ids) == 24 and result.stats.accepted > 0
 
 
+@pytest.mark.slow
 def test_the_loop_copies_neither_cache_nor_weights():
     layers = WIDE.replace(hidden_size=96, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
     config = BlockConfig(layers, WIDE.hidden_size, 2, (1, 2), 5, 4, own_embedding=True, own_head=True)

@@ -281,14 +281,13 @@ def test_the_text_of_a_ragged_batch_is_greedy(name):
     assert name in ("mtp", "modules") or state.counters.accepted_at.sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "head", "options"),
     [
-        pytest.param(
-            "eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC)), marks=pytest.mark.slow
-        ),
+        ("eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC))),
         ("eagle3", EAGLE3, dict(num_speculative_tokens=2)),
-        pytest.param("mtp", MODULES, dict(num_speculative_tokens=3), marks=pytest.mark.slow),
+        ("mtp", MODULES, dict(num_speculative_tokens=3)),
     ],
 )
 def test_generators_draft_with_heads_and_compile_once(method, head, options):

@@ -42,6 +42,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_one_line(small, text, tmp_path):
     """The threads that write add no traces."""
     done = run_in_a_process(FULL, small, text, tmp_path)
