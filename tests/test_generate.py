@@ -53,6 +53,7 @@ def test_the_prompt_of_several_samples_is_read_once(generator, monkeypatch):
     assert shapes == [1]
 
 
+@pytest.mark.slow
 def test_samples_follow_the_law_of_plain_sampling(target):
     """First tokens of many samples of one seed, against those of as many seeds: a chi-square test."""
     generator, rows = Generator(target, "none"), 512

@@ -109,7 +109,8 @@ def test_no_tree_catches_more(seed):
     assert chains[1].tokens == pytest.approx(1 + caught[(0,)] + caught[(0, 0)])
 
 
-@pytest.mark.parametrize("method", [pytest.param("medusa", marks=pytest.mark.slow), "eagle3"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["medusa", "eagle3"])
 def test_rounds_with_a_head_are_timed(method):
     jax.config.update("jax_disable_most_optimizations", True)
     try:

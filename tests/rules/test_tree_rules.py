@@ -225,7 +225,11 @@ def test_better_rules_accept_more():
 
 @pytest.mark.parametrize(
     ("tree_rule", "chain_rule"),
-    [("recursive_rejection", rejection), ("traversal", block_verification), ("multi_step", rejection)],
+    [
+        ("recursive_rejection", rejection),
+        ("traversal", block_verification),
+        pytest.param("multi_step", rejection, marks=pytest.mark.slow),
+    ],
 )
 def test_on_a_chain_it_is_the_chain_rule(tree_rule, chain_rule):
     p, q = (np.random.default_rng(3).dirichlet(np.ones(4), 4) for _ in range(2))
