@@ -53,7 +53,7 @@ def room_for_programs():
     """A Linux process may map 65,530 areas of memory. Each compiled program takes a dozen; beyond the limit XLA aborts."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and len(maps.read_text().splitlines()) > 30_000:
+    if maps.exists() and len(maps.read_text().splitlines()) > 40_000:
         jax.clear_caches()
 
 

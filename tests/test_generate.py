@@ -15,7 +15,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{% i
 
 @pytest.fixture(scope="module")
 def target() -> LanguageModel:
-    model = tiny_model(0)
+    model = tiny_model(0, num_layers=1)
     tokenizer = byte_tokenizer(model.config.vocab_size)
     tokenizer.chat_template = TEMPLATE
     return LanguageModel(model, model.config, tokenizer, "tiny")
@@ -53,6 +53,7 @@ def test_the_prompt_of_several_samples_is_read_once(generator, monkeypatch):
     assert shapes == [1]
 
 
+@pytest.mark.slow
 def test_samples_follow_the_law_of_plain_sampling(target):
     """First tokens of many samples of one seed, against those of as many seeds: a chi-square test."""
     generator, rows = Generator(target, "none"), 512
@@ -135,7 +136,7 @@ def test_a_generator_takes_its_target_by_name_and_generate_takes_messages(target
 
 
 def test_new_weights_compile_nothing_and_others_are_refused(target):
-    generator, other = Generator(target, "none"), tiny_model(1)
+    generator, other = Generator(target, "none"), tiny_model(1, num_layers=1)
     before = generator([5, 6, 7], max_new_tokens=6, ignore_eos=True)
     generator.update(nnx.state(other))
     after = generator([5, 6, 7], max_new_tokens=6, ignore_eos=True)

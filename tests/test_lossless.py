@@ -39,7 +39,7 @@ def properties(method: str, rule: str) -> dict:
         "shape": "node"
         if drafter.depth == 0
         else "tree"
-        if hasattr(drafter, "tree") or hasattr(drafter, "tree_nodes")
+        if getattr(drafter, "tree", None) or getattr(drafter, "tree_nodes", None)
         else "chain",
         "chooses its length": bool(drafter.lengths)
         or isinstance(drafter, Switch)

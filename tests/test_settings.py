@@ -1,5 +1,6 @@
 """Decoding under JAX settings that the program around specjax may have set: the tokens stay those of the default settings."""
 
+import itertools
 from functools import cache
 
 import jax
@@ -32,7 +33,7 @@ PROMPTS = [[5, 6, 7, 5, 6], [9, 4], [7]]
 @cache
 def models() -> tuple:
     """A target and its draft."""
-    model = tiny_model(0)
+    model = tiny_model(0, num_layers=1)
     return language_model(model), language_model(disturbed(model))
 
 
@@ -47,15 +48,35 @@ def tokens_of(method: str) -> list[list[int]]:
 default_tokens = cache(tokens_of)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("method", DRAFTING)
+# Each setting and each method; the second tier runs every setting with every method.
+FIRST_TIER = {
+    ("draft_model", "JAX_ENABLE_X64"),
+    ("tree", "jax_numpy_rank_promotion"),
+    ("ngram", "jax_transfer_guard"),
+    ("none", "jax_disable_jit"),
+    ("tree", "jax_default_prng_impl"),
+}
+PAIRS = [
+    pytest.param(*pair, marks=() if pair in FIRST_TIER else pytest.mark.slow)
+    for pair in itertools.product(DRAFTING, SETTINGS)
+]
+
+
+def test_the_first_tier_meets_every_setting_and_every_method():
+    methods, settings = map(set, zip(*FIRST_TIER))
+    assert methods == set(DRAFTING) and settings == set(SETTINGS)
+
+
+@pytest.mark.parametrize(("method", "setting"), PAIRS)
 def test_the_generator_gives_the_tokens_of_the_default_settings(method, setting):
     wanted = default_tokens(method)
     with SETTINGS[setting]():
         assert tokens_of(method) == wanted
 
 
-@pytest.mark.parametrize("setting", ["JAX_ENABLE_X64", "jax_numpy_rank_promotion"])
+@pytest.mark.parametrize(
+    "setting", [pytest.param("JAX_ENABLE_X64", marks=pytest.mark.slow), "jax_numpy_rank_promotion"]
+)
 def test_the_pure_layer_gives_the_tokens_of_the_default_settings(setting):
     """Under the caller's own ``jit``."""
     target, draft = (language.model for language in models())
@@ -87,10 +108,10 @@ def test_prefill_refuses_other_keys(kind):
 def test_a_finished_row_leaves_its_caches_alone():
     """Row 0 ends at once. The rounds of row 1 change neither the target's cache of row 0 nor the draft's."""
     target, draft = (language.model for language in models())
-    lengths = np.array([len(prompt) for prompt in PROMPTS[:2]])
-    limit = lengths + np.array([0, 12])
-    before = start(target, draft, DraftModel(2), PROMPTS[:2], limit=limit)
-    after, _ = decode_all(target, draft, DraftModel(2), PROMPTS[:2], limit=limit)
+    lengths = np.array([len(prompt) for prompt in PROMPTS])
+    limit = lengths + np.array([0, 12, 12])
+    before = start(target, draft, DraftModel(2), PROMPTS, limit=limit)
+    after, _ = decode_all(target, draft, DraftModel(2), PROMPTS, limit=limit)
     for old, new in ((before.cache, after.cache), (before.drafter.cache, after.drafter.cache)):
         held = int(old.length[0])
         assert held > 0 and new.length[0] == held

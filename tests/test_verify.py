@@ -331,7 +331,7 @@ def test_without_randomness_every_rule_is_the_greedy_walk(name):
     if not name.endswith("walk"):
         tree = tree.replace(q=jnp.pad(jax.nn.one_hot(tree.tokens[:, 1:], WORDS), ((0, 0), (0, 1), (0, 0))))
     p = jax.nn.one_hot(wanted, WORDS)
-    verdict = verify(RULES[name], p, tree)
+    verdict = jax.device_get(verify(RULES[name], p, tree))
     for b, row in enumerate(zip(*map(np.asarray, (tree.tokens, tree.parent, tree.valid)), wanted)):
         path = followed(*row)
         assert verdict.path[b].tolist() == path + path[-1:] * (N - len(path))

@@ -21,6 +21,7 @@ def test_a_torch_file_is_read(tmp_path, layout, file):
     assert same_heads(made, load_drafter(write(tmp_path / "b", raw, tensors), DEEP))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_what_torch_itself_writes(tmp_path, dtype):
     """Ordered and plain dictionaries, parameters, views of a shared storage, transposed tensors, integers, booleans."""

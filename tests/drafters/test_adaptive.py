@@ -215,7 +215,13 @@ def test_the_chain_of_a_row_does_not_depend_on_the_length_that_the_batch_needs()
     assert drafter.lengths == (1, 2, 4) and int(drafter.choose(state)) == 1
 
 
-@pytest.mark.parametrize("rule", [name for name in RULES if name not in LOSSY])
+CHAIN_RULES = ("argmax_walk", "sample_and_walk", "rejection", "block")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(name, marks=() if name in CHAIN_RULES else pytest.mark.slow) for name in RULES if name not in LOSSY],
+)
 def test_invalid_nodes_do_not_change_a_verdict(rule):
     """A chain with invalid nodes at its end gets the verdict of the shorter chain without them."""
     rng, V, rows, short, long = np.random.default_rng(0), 6, 300, 3, 7

@@ -245,7 +245,7 @@ def test_chains_equal_plain_python(name, options):
     assert max(lengths) == drafter.depth and (len(lengths) > 1) == bool(drafter.draft_confidence)
 
 
-@pytest.mark.parametrize("name", ["from the root", "recurrent"])
+@pytest.mark.parametrize("name", ["from the root", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_q_of_drawn_chains_equals_numpy(name):
     """After temperature, for every drafted token given the tokens before it.
 
@@ -305,6 +305,7 @@ def test_a_prompt_alone_gets_the_greedy_text():
         assert len(result.token_ids) == 24 and result.stats.accepted > 0
 
 
+@pytest.mark.slow
 def test_a_bfloat16_head_on_two_devices_leaves_the_text_greedy():
     """The mesh splits head and target; the oracle is a forward without a cache."""
     target, head = (on_mesh(module, make_mesh(1, 2)) for module in (TARGET, cast(HEADS["in place"], "bfloat16")))
@@ -316,6 +317,7 @@ def test_a_bfloat16_head_on_two_devices_leaves_the_text_greedy():
     assert len(result.token_ids) == 24 and result.stats.accepted > 0
 
 
+@pytest.mark.slow
 def test_the_loop_copies_neither_cache_nor_weights():
     layers = WIDE.replace(hidden_size=96, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
     config = BlockConfig(layers, WIDE.hidden_size, 2, (1, 2), 5, 4, own_embedding=True, own_head=True)

@@ -101,6 +101,7 @@ def test_chains_have_the_drafts_law(drafts):
     assert 0 < np.mean(pending.calls < 3) < 1
 
 
+@pytest.mark.slow
 def test_a_first_draft_of_another_vocabulary_leaves_the_text_greedy(target, draft):
     """The draft has 50 of 61 letters. The text equals the argmax of a forward without a cache."""
     prompts = random_prompts(4, 20, vocab_size=50, seed=3)

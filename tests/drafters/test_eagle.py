@@ -30,7 +30,7 @@ LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
 PROMPTS = [[7], [5, 9], *random_prompts(6, 30, seed=4)]
 KNOWN = np.sort(np.random.default_rng(1).choice(TINY.vocab_size, 40, replace=False))
 LONGEST, LIMIT = 64, 56
-AS_THE_RULE = jnp.full(len(PROMPTS), -1.0)
+AS_THE_RULE = np.full(len(PROMPTS), -1, np.float32)
 
 EAGLE = random_head(EagleHead, EagleConfig(LAYERS, target_layers=2))
 EAGLE3 = random_head(Eagle3Head, Eagle3Config(LAYERS, 32, 2, taps=(0, 1, 2), draft_vocab_size=KNOWN.size), scale=0.4)
@@ -185,11 +185,11 @@ def rounds(head, drafter, count: int = 4, prompts=PROMPTS, **options):
     In every round one row accepts the deepest node and another accepts nothing.
     """
     state = start(TARGET, head, drafter, prompts, limit=LIMIT, chunk=16, **options)
-    lengths, luck = [], np.random.default_rng(0).random((count, len(PROMPTS)))
+    lengths, luck = [], np.float32(np.random.default_rng(0).random((count, len(PROMPTS))))
     for i in range(count):
         luck[i, i % len(PROMPTS)], luck[i, (i + 1) % len(PROMPTS)] = 1, 0
-        tree, after = force_round(TARGET, head, state, jnp.float32(luck[i]), drafter, resolve("auto", drafter.drawn))
-        yield state, tree
+        tree, after = force_round(TARGET, head, state, luck[i], drafter, resolve("auto", drafter.drawn))
+        yield state, jax.device_get(tree)
         lengths.extend(np.asarray(after.cache.length - state.cache.length))
         state = after
     assert min(lengths) == 1 and max(lengths) == drafter.depth + 1  # rounds that accepted nothing, and all
@@ -245,6 +245,7 @@ def test_trees_of_one_pass_equal_those_of_a_heap():
             assert set(spell_paths(tree, b)) == take_best_sequences(logs, 20, 4)
 
 
+@pytest.mark.slow
 def test_chains_of_one_pass_equal_plain_python():
     for state, tree in rounds(PARALLEL, Eagle3(num_speculative_tokens=3, head=PARALLEL.config)):
         for b, text in enumerate(texts(state)):
@@ -280,14 +281,13 @@ def test_the_text_of_a_ragged_batch_is_greedy(name):
     assert name in ("mtp", "modules") or state.counters.accepted_at.sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "head", "options"),
     [
-        pytest.param(
-            "eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC)), marks=pytest.mark.slow
-        ),
+        ("eagle2", EAGLE, dict(zip(("tree_nodes", "tree_depth", "tree_top_k"), DYNAMIC))),
         ("eagle3", EAGLE3, dict(num_speculative_tokens=2)),
-        pytest.param("mtp", MODULES, dict(num_speculative_tokens=3), marks=pytest.mark.slow),
+        ("mtp", MODULES, dict(num_speculative_tokens=3)),
     ],
 )
 def test_generators_draft_with_heads_and_compile_once(method, head, options):

@@ -326,6 +326,7 @@ def test_eight_devices_compute_two_of_sixteen_nodes_each():
     assert gathers and all("attention" in i.text for i in gathers)  # nothing of the pool
 
 
+@pytest.mark.slow
 def test_loop_copies_neither_cache_nor_pool():
     program = Program(Lookahead(4, 3, 4, 5, True), 4, options={"xla_backend_optimization_level": 0})
     assert program.state.drafter.pool.size in program.caches

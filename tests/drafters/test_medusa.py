@@ -107,9 +107,8 @@ def logits_below(heads, states: np.ndarray, text: list[int], above: tuple[int, .
     return plain_logits(heads, len(above), hidden, [text[-1], *above])
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("medusa", "hydra")), "hydra++"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_prompt_alone_gets_the_greedy_text(name):
     generator = Generator(
         language_model(TARGET), CONFIGS[name].kind, Head(HEADS[name], CONFIGS[name], "head"), tree=PUBLISHED

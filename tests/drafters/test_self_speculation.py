@@ -89,6 +89,7 @@ def test_rounds_equal_draft_and_verify_in_numpy(method):
     lengths, kept = set(), set()
     for _ in range(ROUNDS):
         tree, state = play_round(TARGET, None, state, drafter, RULE)
+        tree = jax.device_get(tree)
         drafts = [row.draft() for row in rows]
         for b, drafted in enumerate(drafts):
             assert tree.valid[b].tolist() == [True] * (len(drafted) + 1) + [False] * (DRAFTS - len(drafted))
@@ -146,15 +147,15 @@ def test_the_verify_pass_runs_no_layer_again(method, monkeypatch):
     assert seen == part | {(i, DRAFTS + 1, True, True) for i in range(first, L)}
 
 
+@pytest.mark.slow
 def test_the_loop_copies_neither_cache_nor_weights():
     program = Program(EarlyExit(1, DRAFTS, CONFIDENCE), 4, options={"xla_backend_optimization_level": 0})
     assert hlo.moved(program.text, program.caches | program.weights, MOVES) == [] and hlo.host_calls(program.text) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "drafter",
-    [LayerSkip(num_speculative_tokens=DRAFTS), pytest.param(EarlyExit(2, DRAFTS), marks=pytest.mark.slow)],
-    ids=["layer_skip", "early_exit"],
+    "drafter", [LayerSkip(num_speculative_tokens=DRAFTS), EarlyExit(2, DRAFTS)], ids=["layer_skip", "early_exit"]
 )
 def test_the_text_of_one_row_is_greedy(drafter):
     alone = lambda leaf: leaf[1:2] if leaf.ndim else leaf

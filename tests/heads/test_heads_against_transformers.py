@@ -5,6 +5,7 @@ import pytest
 from heads.test_feature_heads import EAGLE, EAGLE3, LAYERS, MTP, TOKENS, N, close, embedded, found, head_of, linear, rms
 
 
+@pytest.mark.slow
 class TestTransformers:
     @pytest.fixture(autouse=True)
     def torch(self):

@@ -60,7 +60,9 @@ def longer() -> list:
     return Generator(TARGET)(PROMPTS, max_new_tokens=NEW + 4, ignore_eos=True)
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=() if m in ("hydra++", "eagle3") else pytest.mark.slow) for m in HEADS]
+)
 def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
     """At every place the engine accepts the longest path of the tree that the ranks contain."""
     head, tree = head_of(method), from_paths(TREE)
@@ -107,6 +109,7 @@ def test_no_tree_catches_more(seed):
     assert chains[1].tokens == pytest.approx(1 + caught[(0,)] + caught[(0, 0)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["medusa", "eagle3"])
 def test_rounds_with_a_head_are_timed(method):
     jax.config.update("jax_disable_most_optimizations", True)

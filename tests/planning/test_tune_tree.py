@@ -155,6 +155,7 @@ def test_deviations_shrink_with_what_was_tried():
     np.testing.assert_allclose(found.deviation, [0.05, 0.08, 1])
 
 
+@pytest.mark.slow
 def test_expected_tokens_are_those_of_the_real_loop():
     """Drawn trees at temperature 1, where the text of a random model does not repeat itself."""
     tree = from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])

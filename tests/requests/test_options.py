@@ -89,7 +89,10 @@ def test_a_seed_gives_plain_texts_where_drafts_are_chosen(generators):
     assert sum(result.stats.accepted for result in drafted) > 0
 
 
-@pytest.mark.parametrize("method", METHODS)
+WITH_DRAFTS = [pytest.param("none", marks=pytest.mark.slow), "ngram", "draft_model"]
+
+
+@pytest.mark.parametrize("method", WITH_DRAFTS)
 def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, generators):
     generator = generators[method]
     together = in_batch(generator, PROMPTS, **MIXED)
@@ -107,7 +110,7 @@ def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, genera
         assert same(result, together[i]) and "".join(pieces) == together[i].text, i
 
 
-@pytest.mark.parametrize("method", METHODS[:2])
+@pytest.mark.parametrize("method", WITH_DRAFTS[:2])
 def test_samples_are_those_of_any_number_and_the_first_is_that_of_the_seed(method, generators):
     options = dict(temperature=2.0, max_new_tokens=12, seed=[7, 8])
     alone, two, four = (in_batch(generators[method], PROMPTS[:2], n, **options) for n in (1, 2, 4))
@@ -308,12 +311,12 @@ def test_bad_processors_are_named(processor, named, generators):
         Generator(generators["none"].target, processors=[processor])
 
 
-def test_options_that_leave_no_token_stop_with_one_line(generators):
+@pytest.mark.parametrize("method", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
+def test_options_that_leave_no_token_stop_with_one_line(method, generators):
     target = generators["none"].target
     nothing = lambda logits, context: jnp.where(context.generated[..., None] >= 3, -jnp.inf, logits)
-    for method in ("none", "ngram"):
-        with pytest.raises(NumericsError, match="no token is possible for prompt 0"):
-            Generator(target, method, processors=[nothing], capacity=256)([5, 6, 7], max_new_tokens=9, ignore_eos=True)
+    with pytest.raises(NumericsError, match="no token is possible for prompt 0"):
+        Generator(target, method, processors=[nothing], capacity=256)([5, 6, 7], max_new_tokens=9, ignore_eos=True)
 
 
 def test_typical_acceptance_says_that_it_is_lossy(generators):

@@ -89,7 +89,7 @@ def halved(draft) -> Translated:
     return Translated(draft, own - own % 2, own % 2 == 0)
 
 
-@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_greedy_text_is_that_of_plain_decoding(rows):
     prompts, draft = PROMPTS[-rows:], halved(DRAFT)
     state = finish(TARGET, draft, DraftModel(3), start(TARGET, draft, DraftModel(3), prompts))

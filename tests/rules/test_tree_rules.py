@@ -1,5 +1,6 @@
 """Acceptance rules on trees: their law against the target's, their acceptance against the papers' loops written in plain Python."""
 
+import itertools
 from functools import cache, partial
 
 import jax
@@ -88,26 +89,35 @@ def play(rule, scheme: str, p, q, valid, keys):
     return jnp.stack([first, second], 1), length
 
 
-def outcome(rule, scheme, kind, valid=None, several=False, seed=0) -> tuple[float, float, float]:
+@cache
+def outcome(rule, scheme, kind, ragged=False, several=False) -> tuple[float, float, float]:
     """The p-value of the two tokens, the mean accepted drafts and its standard error."""
     p, q = world(kind)
     q = np.stack([q, np.roll(q, 1, -1)]) if several else q
-    valid = jnp.ones(len(PARENT), bool) if valid is None else jnp.asarray(valid)
-    tokens, length = play(rule, scheme, jnp.float32(p), jnp.float32(q), valid, random.split(random.key(seed), DRAWS))
+    valid = jnp.asarray(RAGGED) if ragged else jnp.ones(len(PARENT), bool)
+    tokens, length = play(rule, scheme, jnp.float32(p), jnp.float32(q), valid, random.split(random.key(0), DRAWS))
     counts = np.bincount(np.ravel_multi_index(np.asarray(tokens).T, (V, V)), minlength=V * V)
     accepted = np.asarray(length) - 1.0
     return p_value(counts, p[0][:, None] * p[1:]), accepted.mean(), accepted.std() / DRAWS**0.5
 
 
-@pytest.mark.parametrize("kind", ["random", "equal", "zeros", "disjoint", "one-hot", "ties"])
-@pytest.mark.parametrize("name", DRAWN)
+KINDS = ("random", "zeros", "disjoint", "equal", "one-hot", "ties")
+# Every rule meets three kinds and one of the other three, by turns; the second tier has every rule with every kind.
+TURNS = dict(zip(DRAWN, itertools.cycle(KINDS[3:])))
+CELLS = [
+    pytest.param(name, kind, marks=() if kind in (*KINDS[:3], TURNS[name]) else pytest.mark.slow)
+    for name, kind in itertools.product(DRAWN, KINDS)
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_law_is_the_targets(name, kind):
     assert outcome(RULES[name], DRAWN[name], kind)[0] > UNLIKELY
 
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_law_is_the_targets_on_ragged_trees(name):
-    assert outcome(RULES[name], DRAWN[name], "random", RAGGED)[0] > UNLIKELY
+    assert outcome(RULES[name], DRAWN[name], "random", ragged=True)[0] > UNLIKELY
 
 
 @pytest.mark.parametrize("kind", ["random", "zeros", "disjoint"])
@@ -121,9 +131,14 @@ def test_siblings_of_several_drafts(kind):
     [
         pytest.param("recursive_rejection", "independent", id="equal siblings tested as if they differed"),
         pytest.param(
-            "multi_step", "without_replacement", id="siblings without replacement tested with their parent's q"
+            "multi_step",
+            "without_replacement",
+            id="siblings without replacement tested with their parent's q",
+            marks=pytest.mark.slow,
         ),
-        pytest.param("k_seq", "without_replacement", id="k-seq on siblings without replacement"),
+        pytest.param(
+            "k_seq", "without_replacement", id="k-seq on siblings without replacement", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_rule_on_siblings_drawn_otherwise_is_noticed(rule, scheme):
@@ -210,7 +225,11 @@ def test_better_rules_accept_more():
 
 @pytest.mark.parametrize(
     ("tree_rule", "chain_rule"),
-    [("recursive_rejection", rejection), ("traversal", block_verification), ("multi_step", rejection)],
+    [
+        ("recursive_rejection", rejection),
+        ("traversal", block_verification),
+        pytest.param("multi_step", rejection, marks=pytest.mark.slow),
+    ],
 )
 def test_on_a_chain_it_is_the_chain_rule(tree_rule, chain_rule):
     p, q = (np.random.default_rng(3).dirichlet(np.ones(4), 4) for _ in range(2))
@@ -231,12 +250,13 @@ def test_on_a_chain_it_is_the_chain_rule(tree_rule, chain_rule):
 
 def test_typical_keeps_what_is_likely_enough_and_says_it_is_lossy():
     """Two drafts of 0.5 and 0.06 under a target of 0.5, 0.44, 0.06: min(0.09, 0.3 exp(-0.88)) = 0.09 keeps the first only."""
+    typical = jax.jit(RULES["typical"])
     p = jnp.tile(jnp.array([0.5, 0.44, 0.06]), (3, 1))
     tree = lambda a, b: Tree(jnp.array([0, a, b]), jnp.array([0, 0, 1]), jnp.ones(3, bool), max_depth=2)
-    assert RULES["typical"](p, tree(0, 2), random.split(random.key(0), 3)).length == 2
-    assert RULES["typical"](p, tree(2, 0), random.split(random.key(0), 3)).length == 1
+    assert typical(p, tree(0, 2), random.split(random.key(0), 3)).length == 2
+    assert typical(p, tree(2, 0), random.split(random.key(0), 3)).length == 1
     flat = jnp.full((3, 100), 0.01)  # exp(-H) = 0.01, so 0.003 is enough
-    assert RULES["typical"](flat, tree(5, 6), random.split(random.key(0), 3)).length == 3
+    assert typical(flat, tree(5, 6), random.split(random.key(0), 3)).length == 3
 
 
 N, WIDE = 7, 5

@@ -81,11 +81,11 @@ def play_round(target, draft, state: DecodeState, drafter: Drafter, rule) -> tup
 
 
 def rounds(target, draft, drafter: Drafter, count: int, prompts, **options) -> Iterator[tuple[DecodeState, Tree]]:
-    """For each of ``count`` rounds the state before it and its tree. ``options``: see ``start``."""
+    """For each of ``count`` rounds the state before it and its tree, in numpy. ``options``: see ``start``."""
     state = start(target, draft, drafter, prompts, **options)
     for _ in range(count):
         tree, after = play_round(target, draft, state, drafter, resolve("auto", drafter.drawn))
-        yield state, tree
+        yield state, jax.device_get(tree)
         state = after
 
 

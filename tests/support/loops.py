@@ -42,7 +42,7 @@ def make_drafters(config: ModelConfig) -> dict[str, Drafter]:
         "ngram": Ngram(3),
         "draft_model": DraftModel(3),
         "switch": Switch((Ngram(2), DraftModel(2))),
-        "ema": Adaptive(DraftModel(2)),
+        "ema": Adaptive(DraftModel(1)),
         "suffix": Suffix(2, 3),
         "token_recycling": TokenRecycling(expansion((2, 1)), 2),
         "lookahead": Lookahead(window=5, ngram_size=3, guesses=2),

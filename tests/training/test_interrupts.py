@@ -42,6 +42,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_one_line(small, text, tmp_path):
     """The threads that write add no traces."""
     done = run_in_a_process(FULL, small, text, tmp_path)
@@ -64,7 +65,7 @@ def run_in_a_process(script, small, text, tmp_path, *first):
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("when", ["between", "in a checkpoint"])
+@pytest.mark.parametrize("when", [pytest.param("between", marks=pytest.mark.slow), "in a checkpoint"])
 def test_ctrl_c_is_one_line_and_leaves_a_good_checkpoint(small, text, tmp_path, when):
     done = run_in_a_process(STOPPED, small, text, tmp_path, when)
     lines = [line for line in done.stderr.splitlines() if line.startswith("specjax")]

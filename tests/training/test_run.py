@@ -61,7 +61,7 @@ def test_a_mesh_gives_the_same_losses_and_parameters(whole, small, text, tmp_pat
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+@pytest.mark.parametrize("kind", [pytest.param("medusa", marks=pytest.mark.slow), "hydra"])
 def test_heads_without_layers_are_saved_in_the_dtype_of_the_target(small, text, tmp_path, kind):
     target = dataclasses.replace(small, model=cast(small.model, "bfloat16"))
     short = dict(kind=kind, loss={}, head={"num_heads": 2}, steps=1, batch=2)

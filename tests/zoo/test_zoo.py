@@ -23,12 +23,17 @@ def test_all_of_it_is_small():
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_embedded_heads_draft_what_the_target_says(target, kind):
+def test_embedded_heads_fit_the_embedded_target(target, kind):
     head = load_drafter(f"tiny-python-{kind}", target)
     assert head.config.kind == kind
+    (found,) = Generator(target, kind).drafts  # no draft is named
+    assert found.name == head.name == f"tiny-python-{kind}"
+
+
+@pytest.mark.parametrize("kind", ["block", *(pytest.param(k, marks=pytest.mark.slow) for k in HEADS if k != "block")])
+def test_embedded_heads_draft_what_the_target_says(target, kind):
     options = dict(tree_nodes=7, tree_depth=3, tree_top_k=2) if kind == "eagle3" else {}
-    generator = Generator(target, kind, **options)  # no draft is named
+    generator = Generator(target, kind, **options)
     prompt = "import os\n\n\nclass Path:\n    def __init__(self, path):\n        self.path = path\n\n    def"
     result = generator(prompt, max_new_tokens=48, ignore_eos=True)
-    assert generator.drafts[0].name == f"tiny-python-{kind}"
     assert result.stats.mean_acceptance_length > HEADS[kind]
