@@ -6,6 +6,8 @@ kernels are [in, out], all layers are stacked along the second axis, and heads h
     python examples/from_trainer.py
 """
 
+from typing import Any
+
 import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -71,7 +73,8 @@ def main() -> tuple[list[int], list[int]]:
         "llama", vocab_size=4096, hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4, num_kv_heads=2,
         head_dim=16, max_position_embeddings=512, eos_token_ids=(0,),
     )  # fmt: skip
-    decoder = lambda params: decoder_from_arrays(config, flatten_dict(params, sep="."), NAMES, ROWS)
+    flat: Any = lambda params: flatten_dict(params, sep=".")  # flax types its values as dictionaries
+    decoder = lambda params: decoder_from_arrays(config, flat(params), NAMES, ROWS)
     model = decoder(trainer_params(config, seed=0))
     generator = specjax.Generator(specjax.LanguageModel(model, config, tokenizer, "from my trainer"), "ngram")
     before = generator("def add(", max_new_tokens=16)

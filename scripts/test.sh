@@ -18,4 +18,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 ruff format --check --quiet .
 ruff check --quiet .
+if [ -n "${SPECJAX_ALL:-}" ]; then # half a minute to two minutes; needs no network
+    PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright --project pyproject.toml
+fi
 python -m pytest -n 2 --dist loadfile "${tier[@]}" "$@"

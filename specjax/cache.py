@@ -15,8 +15,7 @@ _POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
 
 
-@struct.dataclass
-class KVCache:
+class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
@@ -43,8 +42,7 @@ class KVCache:
         return Rows(tuple(None if i in skip else jax.tree.map(blank, pair) for i, pair in enumerate(self.layers)))
 
 
-@struct.dataclass
-class Rows:
+class Rows(struct.PyTreeNode):
     """Uncommitted keys and values of M nodes.
 
     Attributes:

@@ -12,8 +12,7 @@ from flax import struct
 from .tree import Tree
 
 
-@struct.dataclass
-class Context:
+class Context(struct.PyTreeNode):
     """The history of N nodes in each row.
 
     Attributes:

@@ -22,7 +22,7 @@ from .cache import commit as commit_rows
 from .drafter import Drafter
 from .ending import cut_at_end, has_failed
 from .logprobs import record
-from .models.base import Model, Output
+from .models.base import Model, Scored
 from .parallel import split_nodes, whole_nodes
 from .sampling import probabilities
 from .settings import own_settings
@@ -31,8 +31,7 @@ from .tree import Tree, ancestors
 from .verify import Verdict, accept
 
 
-@struct.dataclass
-class Round:
+class Round(struct.PyTreeNode):
     """The results of a round, before any of them is written.
 
     Attributes:
@@ -46,7 +45,7 @@ class Round:
 
     tree: Tree
     drafted: Any
-    scored: Output
+    scored: Scored
     p: jax.Array
     verdict: Verdict
     failed: jax.Array
@@ -121,7 +120,7 @@ def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, ru
     return lax.while_loop(is_unfinished, lambda state: step(target, draft, state, drafter=drafter, rule=rule), state)
 
 
-def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), computed: tuple | None = None) -> Output:
+def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), computed: tuple | None = None) -> Scored:
     """The target's output, logits included, for every node of a batched tree, leaves [B, N, ...].
 
     ``computed``: results of the first layers, if the drafter has run them already; see ``Model``.
@@ -129,7 +128,7 @@ def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), compu
     mask = jax.vmap(ancestors)(tree)
     positions = state.cache.length[:, None] + mask.sum(-1) - 1
     out = target(split_nodes(tree.tokens), positions, mask, state.cache, taps=taps, computed=computed)
-    return out.replace(logits=target.logits(split_nodes(out.hidden)))
+    return Scored(out.hidden, out.rows, out.taps, logits=target.logits(split_nodes(out.hidden)))
 
 
 def round_keys(state: DecodeState, places: int) -> tuple[jax.Array, jax.Array]:

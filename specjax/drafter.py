@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from .models.base import Model, Output
+from .models.base import Model, Scored
 from .models.config import ModelConfig
 from .state import DecodeState
 from .tree import Tree
@@ -95,7 +95,7 @@ class Drafter:
         """
         raise TypeError(f"{type(self).__name__} must define propose")
 
-    def commit(self, target: Model, draft, state: DecodeState, tree: Tree, scored: Output, verdict: Verdict) -> Any:
+    def commit(self, target: Model, draft, state: DecodeState, tree: Tree, scored: Scored, verdict: Verdict) -> Any:
         """The method's state for the next round.
 
         ``state`` is the batch before this round's commit: its cache does not hold the path yet.

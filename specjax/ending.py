@@ -10,8 +10,7 @@ from .tree import Tree
 from .verify import Verdict
 
 
-@struct.dataclass
-class Emission:
+class Emission(struct.PyTreeNode):
     """The tokens that a round emits. P is ``tree.max_depth + 1``.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, overload
 
 import jax
 import numpy as np
@@ -93,17 +94,25 @@ class Generator:
         """The drafts that the method uses, and their modules for the target's tokens."""
         if isinstance(needs, Nothing):
             return (), None
-        drafts = load_drafts(self.target, given[: needs.most])
+        drafts, models = load_drafts(self.target, given[: needs.most]), []
         for draft in drafts:
             if isinstance(draft, Head):
                 kind = draft.config.kind
                 raise RequestError(
                     f"draft {draft.name!r} is a head of kind {kind!r}; method {self.method!r} needs a language model"
                 )
-        models = tuple(translate_draft(draft, self.target) for draft in drafts)
-        return drafts, models[0] if needs.most == 1 else models
+            models.append(translate_draft(draft, self.target))
+        return drafts, models[0] if needs.most == 1 else tuple(models)
 
-    def __call__(self, prompts=None, *, messages=None, **options):
+    @overload
+    def __call__(self, prompts: str, *, messages: None = None, n: Literal[1] = 1, **options) -> Result: ...
+    @overload
+    def __call__(self, prompts: Sequence[Prompt], *, messages: None = None, **options) -> list[Result]: ...
+    @overload
+    def __call__(self, prompts: Sequence[int], *, messages: None = None, n: Literal[1] = 1, **options) -> Result: ...
+    @overload
+    def __call__(self, prompts: None = None, *, messages: Sequence, **options) -> Result | list[Result]: ...
+    def __call__(self, prompts=None, *, messages=None, **options) -> Result | list[Result]:
         """Continues a prompt (a string, or token ids), or a list of prompts as one ragged batch.
 
         Args:

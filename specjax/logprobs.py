@@ -6,8 +6,7 @@ from flax import struct
 from jax import lax
 
 
-@struct.dataclass
-class Logprobs:
+class Logprobs(struct.PyTreeNode):
     """Log-probabilities of the emitted tokens under the target, before any option is applied.
 
     vLLM calls them raw_logprobs.

@@ -24,7 +24,8 @@ def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
 def mesh_of(array: jax.Array) -> Mesh | None:
     """The mesh that ``array`` is placed on, or None."""
     placed = getattr(array, "sharding", None)
-    return placed.mesh if isinstance(placed, NamedSharding) else None
+    mesh = placed.mesh if isinstance(placed, NamedSharding) else None
+    return mesh if isinstance(mesh, Mesh) else None
 
 
 def use_mesh_of(array: jax.Array):

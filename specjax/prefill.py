@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from .cache import KVCache, commit, empty
 from .drafter import Drafter
 from .errors import RequestError
 from .logprobs import empty_logprobs
-from .models.base import Model
+from .models.base import Model, Output, Shape
 from .sampling import KEYS, random_keys, sampling_params
 from .settings import own_settings
 from .state import DecodeState, RequestOptions
@@ -26,8 +27,7 @@ _MISSED = 4
 """Tokens that one forward of ``catch_up`` reads."""
 
 
-@struct.dataclass
-class Requests:
+class Requests(struct.PyTreeNode):
     """A batch of B prompts and their options.
 
     Attributes:
@@ -48,7 +48,7 @@ def make_requests(
     drafter: Drafter,
     max_new_tokens: int = 128,
     temperature=0.0,
-    seed=0,
+    seed: int | Sequence[int] = 0,
     stop_ids: Sequence[int] = (),
     capacity: int | None = None,
     **sampling,
@@ -89,7 +89,7 @@ def prefill(
     requests: Requests,
     *,
     drafter: Drafter,
-    dtype="float32",
+    dtype: jax.typing.DTypeLike = "float32",
     chunk: int | None = None,
     logprobs: int | None = None,
 ) -> DecodeState:
@@ -124,7 +124,7 @@ def prefill(
         drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype),
         done=(lengths >= options.limit) | ~finite,
         failed=~finite,
-        constraint_state=options.sampling.start,
+        constraint_state=jnp.zeros(B, jnp.int32) if options.sampling.start is None else options.sampling.start,
         stop_state=jnp.zeros(B, jnp.int32) if options.stop_start is None else options.stop_start,
         round=jnp.int32(0),
         logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
@@ -132,8 +132,18 @@ def prefill(
     )
 
 
+class Reads(Protocol):
+    """What ``fill`` reads with: a ``Model``, or modules that stand for one."""
+
+    @property
+    def config(self) -> Shape: ...
+    def __call__(
+        self, tokens, positions, mask, cache: KVCache, *, taps: tuple[int, ...], rope_lengths: jax.Array
+    ) -> Output: ...
+
+
 def fill(
-    model: Model, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()
+    model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()
 ) -> tuple[KVCache, tuple, jax.Array]:
     """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
 

@@ -8,6 +8,7 @@ min-p.
 """
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,20 @@ _PIECE = 64
 """The number of tokens in a piece of the vocabulary, see ``likeliest``."""
 
 
-@struct.dataclass
-class SamplingParams:
+class ConstraintTable(Protocol):
+    """What ``_constrain`` reads of an automaton, see ``requests.constraint``."""
+
+    @property
+    def next(self) -> jax.Array: ...
+    @property
+    def classes(self) -> jax.Array: ...
+    @property
+    def shortest(self) -> jax.Array: ...
+    @property
+    def longest(self) -> jax.Array: ...
+
+
+class SamplingParams(struct.PyTreeNode):
     """Sampling options of each row.
 
     Attributes:
@@ -63,7 +76,7 @@ class SamplingParams:
     frequency_penalty: jax.Array
     min_new_tokens: jax.Array
     bias: jax.Array
-    constraint: struct.PyTreeNode | None = None
+    constraint: ConstraintTable | None = None
     start: jax.Array | None = None
     processors: tuple[Callable, ...] = struct.field(pytree_node=False, default=())
 
@@ -115,7 +128,8 @@ def sampling_params(
         np.zeros((batch, 1), np.float32) if bias is None else bias,
     )
     start = np.zeros(batch, np.int32) if start is None else start
-    return SamplingParams(*map(jax.device_put, options), constraint, jax.device_put(start), tuple(processors))
+    placed = map(jax.device_put, options)
+    return SamplingParams(*placed, constraint=constraint, start=jax.device_put(start), processors=tuple(processors))
 
 
 def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:
@@ -123,7 +137,7 @@ def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple
 
     Raises RequestError for a processor that changes shape or dtype of float32 logits [B, N, V].
     """
-    shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, dtype)
+    shape: Callable[..., Any] = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, dtype)  # stands for an array
     i32, logits = jnp.int32, shape(jnp.float32, 2, 3, vocab_size)
     rows, nodes = shape(i32, 2), shape(i32, 2, 3)
     context = Context(shape(i32, 2, 16), rows, rows, rows, shape(i32, 2, 1), nodes, shape(bool, 2, 3, 3), nodes)
@@ -266,6 +280,7 @@ def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> j
     reached.
     """
     automaton = params.constraint
+    assert automaton is not None
     after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
     reached = jnp.maximum(after, 0)
     wanted = params.min_new_tokens[:, None] - context.generated - 1

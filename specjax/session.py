@@ -78,9 +78,8 @@ class Session:
         tokens = np.zeros((len(prompts), capacity), np.int32)
         for row, prompt in zip(tokens, prompts):
             row[: len(prompt)] = prompt
-        limit = np.int32(batch.limit)
-        options = RequestOptions(batch.sampling, batch.keys, limit, batch.stop_ids, batch.stops, batch.stopping)
-        options = jax.device_put(options)
+        given = batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping
+        options = RequestOptions(*jax.device_put(given))
         requests = Requests(jax.device_put(tokens), jax.device_put(lengths), first_samples(options, n))
         asked = [n for n in batch.logprobs if n is not None]
         width = None if not asked else MOST_LOGPROBS if max(asked) else 0

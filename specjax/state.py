@@ -14,8 +14,7 @@ from .stats import Counters
 from .tree import Tree, ancestors
 
 
-@struct.dataclass
-class RequestOptions:
+class RequestOptions(struct.PyTreeNode):
     """The options of each row's request. They do not change while a batch is decoded.
 
     Attributes:
@@ -36,8 +35,7 @@ class RequestOptions:
     stop_start: jax.Array | None = None
 
 
-@struct.dataclass
-class DecodeState:
+class DecodeState(struct.PyTreeNode):
     """A batch of B rows during decoding.
 
     Attributes:

@@ -8,8 +8,7 @@ import numpy as np
 from flax import struct
 
 
-@struct.dataclass
-class Counters:
+class Counters(struct.PyTreeNode):
     """Sums over the rounds in which a row was unfinished.
 
     Attributes:

@@ -29,8 +29,7 @@ LARGEST_TREE_FILE = 2**20
 """The most bytes of a file with a tree."""
 
 
-@struct.dataclass
-class Tree:
+class Tree(struct.PyTreeNode):
     """The candidate tokens of one row.
 
         node     0    1    2    3    4          0 (root)
@@ -93,7 +92,7 @@ class Topology:
     @property
     def paths(self) -> tuple[tuple[int, ...], ...]:
         """The ranks from the root down to each node, as in ``from_paths``; () for the root."""
-        paths = [()]
+        paths: list[tuple[int, ...]] = [()]
         for parent, rank in zip(self.parent[1:], self.rank[1:]):
             paths.append((*paths[parent], rank))
         return tuple(paths)
@@ -106,24 +105,24 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
     RequestError for an empty list, a node named twice, a node without its parent, or more than
     ``MOST_TREE_NODES`` nodes.
     """
-    paths = [tuple(path) for path in itertools.islice(paths, MOST_TREE_NODES + 1)]
-    if len(paths) > MOST_TREE_NODES:
+    listed = [tuple(path) for path in itertools.islice(paths, MOST_TREE_NODES + 1)]
+    if len(listed) > MOST_TREE_NODES:
         raise RequestError(f"the tree is above the limit of {MOST_TREE_NODES:,} nodes (MOST_TREE_NODES); use fewer")
-    if not paths or not all(paths):
+    if not listed or not all(listed):
         raise RequestError(
             "the tree has no node below its root; list the ranks on the way to each node, such as (0,), (0, 0), (1,)"
         )
-    if not all(isinstance(rank, int) and rank >= 0 for path in paths for rank in path):
+    if not all(isinstance(rank, int) and rank >= 0 for path in listed for rank in path):
         raise RequestError("the tree has a rank that is no whole number from 0; ranks count the choices after a node")
-    paths = sorted(paths, key=lambda path: (len(path), path))
-    number = {(): 0}
-    for path in paths:
+    listed.sort(key=lambda path: (len(path), path))
+    number: dict[tuple[int, ...], int] = {(): 0}
+    for path in listed:
         if path in number:
             raise RequestError(f"the tree names node {path} twice; leave one out")
         if path[:-1] not in number:
             raise RequestError(f"the tree has a gap: node {path} is listed, its parent {path[:-1]} is not; list it too")
         number[path] = len(number)
-    return Topology((0, *(number[path[:-1]] for path in paths)), (0, *(path[-1] for path in paths)))
+    return Topology((0, *(number[path[:-1]] for path in listed)), (0, *(path[-1] for path in listed)))
 
 
 def expansion(widths: Sequence[int]) -> Topology:
@@ -157,7 +156,9 @@ def as_topology(tree) -> Topology:
         raise RequestError(
             f"tree must be widths such as 1,1,3,1, a TOML file or a list of paths, not {shorten(tree)}"
         ) from None
-    return expansion(parts) if all(isinstance(part, int) for part in parts) else from_paths(parts)
+    widths = [part for part in parts if isinstance(part, int)]
+    paths = [(part,) if isinstance(part, int) else part for part in parts]
+    return expansion(widths) if len(widths) == len(parts) else from_paths(paths)
 
 
 def topology(text: str) -> Topology:

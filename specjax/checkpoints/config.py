@@ -174,11 +174,11 @@ def _head_dim(options: dict, where: str) -> int:
 
 def _check_ids(name: str, ids: int | list[int] | None, vocab_size: int, where: str) -> tuple[int, ...]:
     """The ids as a tuple, empty for null. Raises ConfigError for an id outside the vocabulary."""
-    ids = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
-    for token in ids:
+    listed = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
+    for token in listed:
         if token >= vocab_size:
             raise ConfigError(f"{where}: {name} is {token}; the vocabulary has ids 0 to {vocab_size - 1}")
-    return ids
+    return listed
 
 
 def _rope(options: dict, where: str) -> Rope:

@@ -87,6 +87,7 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
     sources = source_names(path, names)
     if len(sources) != 3:
         return [Block(name, 0, rows // len(sources)) for name in sources]
+    assert config is not None  # queries, keys and values belong to decoder layers
     D, G = config.head_dim, config.num_heads // config.num_kv_heads
     return [
         Block(name, head * size, (head + 1) * size)

@@ -80,7 +80,9 @@ def choose_head(target: LanguageModel, drafts: tuple, kind: str, method: str) ->
     name = f"{target.name}-{kind}"
     if name not in zoo():
         raise RequestError(f"{wanted}, and none is embedded for {target.name!r}; name one with draft, or --draft")
-    return load_drafter(name, target)
+    head = load_drafter(name, target)
+    assert isinstance(head, Head)
+    return head
 
 
 def _read_head(layout: Layout, found: Found, target: LanguageModel, dtype: str, mesh) -> HeadModule:

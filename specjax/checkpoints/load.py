@@ -18,7 +18,7 @@ from .layouts import LAYOUTS, Found
 from .tensors import load_model, open_tensors, save_model
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers.tokenization_utils_base import PreTrainedTokenizerBase  # reads no model
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,7 +103,9 @@ def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer in a directory. Python files that it names are never run."""
     # Without this, transformers prints that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import AutoTokenizer  # here, because it imports torch if it is installed
+    # Here, because it imports torch if it is installed. From the file, because pyright reads all
+    # models of transformers for a name of the package.
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     try:
         for path in directory.iterdir():  # the read of a pipe would wait for ever

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ from .config import check_dtype, read_config, to_hf
 from .families import NAMES, Block, blocks, model_names, model_tensors
 from .files import WEIGHTS, check_file, weight_files
 from .torch_files import open_torch
+
+M = TypeVar("M", bound=nnx.Module)
 
 MadeOf = Callable[[str, int], list[Block]]
 """Maps the path of a parameter and the number of its rows to the blocks of these rows."""
@@ -72,9 +74,7 @@ def save_model(model: Decoder, directory: str | Path) -> None:
     write_checkpoint(directory, tensors, to_hf(config))
 
 
-def read_module(
-    module: nnx.Module, tensors: dict, made_of: MadeOf, where, mesh: jax.sharding.Mesh | None = None
-) -> nnx.Module:
+def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: jax.sharding.Mesh | None = None) -> M:
     """The module with its parameters read from a checkpoint.
 
     Args:
@@ -91,7 +91,7 @@ def read_module(
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
     pieces = {path: made_of(dotted(path), param.shape[0]) for path, param in params}
-    found = {name: (tuple(x.get_shape()), _TYPES.get(x.get_dtype(), x.get_dtype())) for name, x in tensors.items()}
+    found = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
     check_tensors(found, [(param, pieces[path]) for path, param in params], where)
     loaded = [(path, param.replace(_read(param, tensors, pieces[path], mesh, where))) for path, param in params]
     return nnx.merge(graph, nnx.from_flat_state(loaded))

@@ -198,7 +198,7 @@ def _interpret(code: bytes):
                 items = since_mark()
                 _update(stack[-1], items)
             case "GLOBAL":
-                stack.append(_admit(argument.replace(" ", ".")))
+                stack.append(_admit(str(argument).replace(" ", ".")))
             case "STACK_GLOBAL":
                 name, module = stack.pop(), stack.pop()
                 if not isinstance(name, str) or not isinstance(module, str):

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..errors import RequestError
 from .parser import integer, name, path
@@ -102,8 +103,8 @@ def add_new_tokens_argument(group) -> None:
 def add_sampling_arguments(command: argparse.ArgumentParser, temperature: float = 0.0) -> None:
     """Adds the options of ``requests.options.Options`` under their names."""
     add = command.add_argument_group("sampling").add_argument
-    token = dict(type=int, action="append", metavar="ID")
-    text = dict(action="append", metavar="TEXT")
+    token: dict[str, Any] = dict(type=int, action="append", metavar="ID")
+    text: dict[str, Any] = dict(action="append", metavar="TEXT")
     add("--temperature", type=float, metavar="X", default=temperature, help="0 is greedy (default %(default)s)")
     add("--top-k", type=int, metavar="N", help="sample from the N likeliest tokens; 0 for all (default)")
     add("--top-p", type=float, metavar="X", help="sample from the likeliest tokens that sum to this probability")

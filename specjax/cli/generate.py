@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> None:
         results = [print_text(results, table, sys.stderr if args.json else sys.stdout)]
     else:
         with status("compiling and decoding"):
-            results = generator(messages=chats, **options) if chats else generator(prompts, **options)
+            found = generator(messages=chats, **options) if chats else generator(prompts, **options)
+        results = found if isinstance(found, list) else [found]
         if not args.json:
             for i, result in enumerate(results):
                 print_prompt(prompts[i // args.n])

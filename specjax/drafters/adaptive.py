@@ -22,8 +22,7 @@ _PROBE = 16
 """A row that drafts nothing tries again in every ``_PROBE``-th round."""
 
 
-@struct.dataclass
-class AdaptiveState:
+class AdaptiveState(struct.PyTreeNode):
     """The state between rounds.
 
     Attributes:
@@ -152,9 +151,10 @@ class Adaptive(Drafter):
         before = state.replace(drafter=own.inner)
         before = before.replace(drafter=self.drafter.catch_up(draft, before))
         tree, inner = self._at(length).propose(target, draft, before, key, **until)
-        cut = lambda leaf: None if leaf is None else leaf[:, : length + 1]
+        cut = lambda leaf: leaf[:, : length + 1]
+        q = None if tree.q is None else cut(tree.q)
         valid = cut(tree.valid) & (jnp.arange(length + 1) <= own.wanted[:, None])
-        return jax.vmap(chain)(cut(tree.tokens), cut(tree.q), valid), own.replace(inner=inner)
+        return jax.vmap(chain)(cut(tree.tokens), q, valid), own.replace(inner=inner)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> AdaptiveState:
         own, length = state.drafter, tree.tokens.shape[1] - 1

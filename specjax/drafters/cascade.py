@@ -19,8 +19,7 @@ from .draft_model import DraftModel
 from .ngram import Ngram
 
 
-@struct.dataclass
-class CascadeState:
+class CascadeState(struct.PyTreeNode):
     """The state between rounds.
 
     Attributes:

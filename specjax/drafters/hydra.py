@@ -34,6 +34,7 @@ class Hydra(Medusa):
         if not self.prefixed:
             return super().propose(target, draft, state, key)
         first = _READER.begin(target, draft, state, self.depth)
+        assert self.tree is not None and first.hidden is not None  # set by ``__post_init__`` and ``begin``
         tree = fill_tree(self.tree, target, draft, state.root, first.hidden[:, 0])
         return tree, state.drafter.replace(rows=first.rows)
 

@@ -26,8 +26,7 @@ from ..sampling import KEYS
 from ..tree import Tree, ancestors
 
 
-@struct.dataclass
-class LookaheadState:
+class LookaheadState(struct.PyTreeNode):
     """The window and the pool of each row.
 
     Attributes:

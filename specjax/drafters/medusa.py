@@ -48,6 +48,7 @@ class Medusa(Drafter):
 
     @property
     def depth(self) -> int:
+        assert self.tree is not None  # ``__post_init__`` sets it
         return max(self.tree.depths)
 
     @property
@@ -63,6 +64,7 @@ class Medusa(Drafter):
         return jnp.where((lengths > 1)[:, None], draft.fuse(target, (read,))[:, 0], 0)
 
     def propose(self, target, draft, state, key):
+        assert self.tree is not None  # ``__post_init__`` sets it
         return fill_tree(self.tree, target, draft, state.root, state.drafter), state.drafter
 
     def commit(self, target, draft, state, tree, scored, verdict):

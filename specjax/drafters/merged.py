@@ -54,6 +54,7 @@ class Merged(Drafter):
             before = state.replace(drafter=own)
             before = before.replace(drafter=self.member.catch_up(model, before))
             tree, drawing = self.member.propose(target, model, before, keys)
+            assert tree.q is not None  # a draft model draws its chain
             chains.append((tree.tokens[:, 1:], tree.q[:, :-1]))
             pending.append(drawing)
         tokens, q = (jnp.stack(leaves, 1) for leaves in zip(*chains))

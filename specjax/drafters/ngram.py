@@ -59,7 +59,7 @@ class Ngram(Drafter):
         for back in range(1, self.prompt_lookup_max):
             earlier = jnp.roll(tokens, back) == tokens[jnp.maximum(last - back, 0)]
             same.append(same[-1] & earlier & (end >= back))
-        matched = sum(s.astype(jnp.int32) for s in same)
+        matched = sum((s.astype(jnp.int32) for s in same), jnp.int32(0))
         best = jnp.argmax(matched * tokens.size + end)  # the longest match, and of these the most recent
         found = matched[best] >= self.prompt_lookup_min
         period = jnp.maximum(last - best, 1)

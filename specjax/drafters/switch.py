@@ -19,8 +19,7 @@ from .ngram import Ngram
 from .parts.gain import RunningAcceptance, gain, tally
 
 
-@struct.dataclass
-class SwitchState:
+class SwitchState(struct.PyTreeNode):
     """The state between rounds. The last four fields are set from ``propose`` to ``commit`` only.
 
     Attributes:
@@ -127,6 +126,7 @@ class Switch(Drafter):
         tokens, valid = of_row(drafts), jnp.arange(self.depth) < of_row(count)[:, None]
         q = None
         if self.drawn is Drawn.CHAIN:
+            assert model is not None  # without a model nothing is drawn
             one_hot = _pad(jax.nn.one_hot(tokens, target.config.vocab_size), self.depth + 1)
             q = jnp.where((chosen == model)[:, None, None], _pad(found[model][0].q, self.depth + 1), one_hot)
         first = lambda value, rest: jnp.concatenate([value[:, None], rest], 1)

@@ -76,7 +76,9 @@ def compare(
     for generator in generators.values():
         generator.session.capacity = room
     runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
-    setting = dict(model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats)
+    setting: dict[str, object] = dict(
+        model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats
+    )
     setting["drafters"] = {method: dataclasses.asdict(g.drafter) for method, g in generators.items()}
     setting["options"] = {name: value for name, value in drafting.items() if isinstance(value, int | float | str)}
     used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)

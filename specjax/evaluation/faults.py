@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
+from ..drafter import Drafter
 from ..drafters import DraftModel
 from ..drafters.parts import chains
 from ..errors import RequestError
+from ..rules.verdict import q_of
 from ..sampling import probabilities, sample
 from ..tree import Tree
 from ..verify import Verdict
@@ -26,7 +28,7 @@ Published code has smaller ones. They are equally wrong.
 """
 
 
-def plant(fault: str, drafter: DraftModel, rule):
+def plant(fault: str, drafter: Drafter, rule):
     """A drafter and a rule that are wrong in one way.
 
     Raises RequestError for an unknown fault or a drafter without a q.
@@ -84,12 +86,12 @@ def _ratio_epsilon(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Adds an epsilon to the denominator of the ratio, to avoid a division by zero."""
     accept_key, bonus_key = random.split(key[0])
     of_next = lambda dist: jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], -1)[:, 0]
-    kept = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(tree.q) + _EPSILON)
+    kept = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(q_of(tree)) + _EPSILON)
     return _chain(kept, p, tree, bonus_key)
 
 
 def _chain(kept: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     last = jnp.cumprod(kept & tree.valid[1:]).sum()
-    residual = jnp.maximum(p[last] - tree.q[last], 0)
+    residual = jnp.maximum(p[last] - q_of(tree)[last], 0)
     bonus = random.categorical(key, jnp.log(jnp.where(residual.sum() > 0, residual, p[last])))
     return Verdict(jnp.minimum(jnp.arange(tree.max_depth + 1), last), last + 1, bonus)

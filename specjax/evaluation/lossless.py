@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -93,13 +94,13 @@ def verify(
         [result for part in parts for result in run(generator, part, **greedy)[: len(part)]]
         for generator in (method, plain)
     ]
-    differences = [d for i, pair in enumerate(zip(*texts)) if (d := _difference(i, *pair, plain, greedy))]
+    differences = [d for i, pair in enumerate(zip(*texts)) if (d := _difference(i, pair[0], pair[1], plain, greedy))]
 
     sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
     seeds = itertools.count(seed, _ROWS)  # Every draw has its own seed.
     drawn = [_draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)]
     by_length = [
-        _p_value(*(Counter(text[: k + 1] for text in texts) for texts in drawn), len(prompts))
+        _p_value(Counter(text[: k + 1] for text in drawn[0]), Counter(text[: k + 1] for text in drawn[1]), len(prompts))
         for k in range(1, tokens + 1)
     ]
     p_value = min(1.0, tokens * min(by_length))
@@ -181,7 +182,7 @@ def _p_value(a: Counter, b: Counter, prompts: int) -> float:
                     cells[prefix if a[prefix] + b[prefix] >= _FEWEST else None, sample] += n
         table = np.array([[cells[cell, 0], cells[cell, 1]] for cell in {cell for cell, _ in cells}])
         if len(table) > 1:
-            test = stats.chi2_contingency(table, correction=False)
+            test: Any = stats.chi2_contingency(table, correction=False)  # scipy has no types
             statistic, freedom = statistic + test.statistic, freedom + test.dof
     return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0
 

@@ -1,6 +1,7 @@
 """Measures the share of a round that drafting takes: times rounds with and without the target."""
 
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,10 @@ def drafting_share(
         rounds = max(1, min(rounds, (generator.session.capacity - len(prompt)) // path - 1))
     decoding = generator.start([prompt], max_new_tokens=rounds * path, ignore_eos=True)
     state = decoding.state
-    record, last = jax.jit(lambda *args: _record(*args, drafter, generator.session.rule, rounds))(target, draft, state)
-    alone = jax.jit(lambda *args: _draft_alone(*args, drafter))
+    record, last = jax.jit(partial(_record, drafter=drafter, rule=generator.session.rule, rounds=rounds))(
+        target, draft, state
+    )
+    alone = jax.jit(partial(_draft_alone, drafter=drafter))
 
     def whole() -> float:
         copy = Decoding(jax.block_until_ready(jax.tree.map(jnp.copy, state)), decoding.prompts, decoding.batch)
@@ -41,9 +44,11 @@ def drafting_share(
         jax.block_until_ready(alone(target, draft, state.drafter, last, record))
         return time.perf_counter() - began
 
-    whole(), drafting()
+    whole()
+    drafting()
     pairs = np.array([(whole(), drafting()) for _ in range(repeats)])
-    return tuple(float(x) for x in np.percentile(pairs[:, 1] / pairs[:, 0], [25, 50, 75]))
+    low, middle, high = np.percentile(pairs[:, 1] / pairs[:, 0], [25, 50, 75])
+    return float(low), float(middle), float(high)
 
 
 def _record(target, draft, state, drafter, rule, rounds: int):

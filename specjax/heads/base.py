@@ -7,7 +7,7 @@ by one more.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -39,6 +39,7 @@ class HeadConfig:
       reads_tokens: whether these heads also read the tokens after that hidden state (Hydra).
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
     kind: ClassVar[str]
     vocab_size: int
     target_size: int
@@ -52,7 +53,7 @@ class HeadConfig:
 
     def with_dtype(self, dtype: str) -> "HeadConfig":
         """The same configuration, with weights of type ``dtype``."""
-        return dataclasses.replace(self, layers=self.layers.replace(dtype=dtype))
+        return dataclasses.replace(self, layers=self.layers and self.layers.replace(dtype=dtype))
 
 
 class LastLayerConfig(HeadConfig):
@@ -73,7 +74,13 @@ class LastLayerConfig(HeadConfig):
         return self.layers.vocab_size
 
 
-class HeadModule(nnx.Module):
+class RowModule(nnx.Module):
+    """A module of a head that scores rows by ``logits``."""
+
+    logits: Callable[..., jax.Array]
+
+
+class HeadModule(RowModule):
     """The parameters and the forward of a head.
 
     A head that predicts token by token from features has a cache of its own. Its call reads N rows:
@@ -99,7 +106,7 @@ class HeadModule(nnx.Module):
     config: HeadConfig
 
     @property
-    def modules(self) -> Sequence[nnx.Module]:
+    def modules(self) -> Sequence[RowModule]:
         """The modules, each of which continues the one before; by default the head itself.
 
         Module 0 reads the features. Module k reads the hidden states of module k - 1, and tokens
@@ -131,7 +138,7 @@ class Kind(NamedTuple):
     """
 
     config: type[HeadConfig]
-    module: type[HeadModule]
+    module: Callable[..., HeadModule]
 
     @property
     def name(self) -> str:

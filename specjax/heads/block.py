@@ -75,7 +75,8 @@ class BlockConfig(HeadConfig):
     def __post_init__(self):
         if self.draft_vocab_size is None:
             object.__setattr__(self, "draft_vocab_size", self.vocab_size)
-        own, width, Vd = self.own_embedding and self.own_head, self.layers.hidden_size, self.draft_vocab_size
+        own, width = self.own_embedding and self.own_head, self.layers.hidden_size
+        Vd = self.draft_vocab_size or self.vocab_size
         if width != self.target_size and not own:
             raise ConfigError(
                 f"the block head is {width} wide and its target {self.target_size}: "
@@ -140,9 +141,10 @@ class Markov(nnx.Module):
           before: int32 [...], the token before the place.
         """
         code = self.embedding(before)
-        if self.kind == "vanilla":
+        if self.gate is None:  # "vanilla"
             return state, code
-        gate = lambda *read: linear(jnp.concatenate(read, -1), self.gate[...], value_of(self.gate_bias))
+        weight, bias = self.gate[...], value_of(self.gate_bias)
+        gate = lambda *read: linear(jnp.concatenate(read, -1), weight, bias)
         if self.kind == "gated":
             return state, code * jax.nn.sigmoid(gate(hidden, code))
         stays, becomes, code = jnp.split(gate(state, code, hidden), 3, -1)
@@ -173,6 +175,8 @@ class BlockHead(HeadModule):
     [Vd] is as in ``Eagle3Head``, or None for a head that knows the whole vocabulary.
     """
 
+    config: BlockConfig
+
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
         layers, E, Vd = config.layers, config.layers.hidden_size, config.draft_vocab_size
         dtype = jnp.dtype(dtype or layers.dtype)
@@ -184,7 +188,7 @@ class BlockHead(HeadModule):
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
         self.head = matrix(head, (Vd, E), ("vocab", "embed"), dtype) if config.own_head else None
         offsets = nnx.Variable(jnp.zeros(Vd, jnp.int32), axes=(None,))
-        self.draft_to_target = offsets if Vd < config.vocab_size else None
+        self.draft_to_target = offsets if Vd != config.vocab_size else None
         self.markov = Markov(config, markov, dtype) if config.markov_rank else None
         read = E + config.markov_rank * config.confidence_markov
         self.confidence = matrix(confidence, (1, read), (None, None), dtype) if config.confidence else None
@@ -254,6 +258,7 @@ class BlockHead(HeadModule):
 
     def correction(self, code: jax.Array) -> jax.Array:
         """The correction float32 [..., V] of logits, from the Markov codes [..., r] of places."""
+        assert self.markov is not None
         scores = self.markov(code)
         if self.draft_to_target is None:
             return scores
@@ -266,7 +271,11 @@ class BlockHead(HeadModule):
         It depends on the place's hidden state [..., E] and on the token before it, int32 [...],
         never on the token itself.
         """
-        read = jnp.concatenate([hidden, self.markov.embedding(before)], -1) if self.config.confidence_markov else hidden
+        assert self.confidence is not None
+        read = hidden
+        if self.config.confidence_markov:
+            assert self.markov is not None
+            read = jnp.concatenate([hidden, self.markov.embedding(before)], -1)
         return jax.nn.sigmoid(linear(read, self.confidence[...], value_of(self.confidence_bias))[..., 0])
 
 

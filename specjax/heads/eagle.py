@@ -43,6 +43,8 @@ class EagleConfig(LastLayerConfig):
 class EagleHead(HeadModule):
     """An EAGLE head. ``fc`` [E, 2E] joins the next token's embedding and the feature."""
 
+    config: EagleConfig
+
     def __init__(self, config: EagleConfig, key: jax.Array, dtype=None):
         layers, E = config.layers, config.layers.hidden_size
         dtype = jnp.dtype(dtype or layers.dtype)

@@ -77,6 +77,8 @@ class FirstLayer(Layer):
     the feature.
     """
 
+    attention_norm: nnx.Param
+
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, norm_before_residual: bool):
         super().__init__(config, key, dtype, inputs=2)
         self.hidden_norm = param(jnp.ones(config.hidden_size, dtype), ("embed",))
@@ -100,6 +102,8 @@ class Eagle3Head(HeadModule):
     [1, 1, len(taps) * target's E] replaces the taps of drafted tokens.
     """
 
+    config: Eagle3Config
+
     def __init__(self, config: Eagle3Config, key: jax.Array, dtype=None):
         layers, E, width = config.layers, config.layers.hidden_size, len(config.taps) * config.target_size
         dtype = jnp.dtype(dtype or layers.dtype)
@@ -119,7 +123,7 @@ class Eagle3Head(HeadModule):
         self.mask_hidden = param(0.02 * jax.random.normal(fc, (1, 1, width), dtype), (None,) * 3) if masked else None
 
     def mask(self, target: Decoder) -> tuple[int, jax.Array] | None:
-        if self.mask_hidden is None:
+        if self.mask_hidden is None or self.config.mask_token is None:
             return None
         taps = tuple(jnp.split(self.mask_hidden[...], len(self.config.taps), -1))
         return self.config.mask_token, self.fuse(target, taps)

@@ -46,14 +46,17 @@ class HydraConfig(MedusaConfig):
 class HydraHeads(HeadModule):
     """The Hydra heads of a target. ``norm`` follows the prefix layers."""
 
+    config: HydraConfig
+
     def __init__(self, config: HydraConfig, key: jax.Array, dtype=None):
         dtype, shape = jnp.dtype(dtype or config.dtype), (config.vocab_size, config.target_size)
         embed, prefix, *keys = jax.random.split(key, config.num_heads + 2)
         self.config = config
         self.heads = nnx.List([MedusaHead(config, key, dtype, k + 2, config.head_bias) for k, key in enumerate(keys)])
         self.embed = matrix(embed, shape, ("vocab", "embed"), dtype) if config.own_embedding else None
-        layers = jax.random.split(prefix, config.layers.num_layers) if config.layers else ()
-        self.layers = nnx.List([Layer(config.layers, key, dtype) for key in layers])
+        own = config.layers
+        layers = [Layer(own, key, dtype) for key in jax.random.split(prefix, own.num_layers)] if own else []
+        self.layers = nnx.List(layers)
         self.norm = param(jnp.ones(config.target_size, dtype), ("embed",)) if config.layers else None
 
     def __call__(
@@ -64,7 +67,7 @@ class HydraHeads(HeadModule):
         Prefix layers ignore ``tokens``.
         """
         config = self.config.layers
-        if config is None:
+        if config is None or self.norm is None:
             return Output(features, ())
         dtype, earlier = self.norm[...].dtype, dict(rows=rows, row_positions=row_positions)
         x, new_rows = run_own_layers(self.layers, config, features, positions, mask, cache, dtype, **earlier)

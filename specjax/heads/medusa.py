@@ -88,6 +88,8 @@ class MedusaHead(nnx.Module):
 class MedusaHeads(HeadModule):
     """The Medusa heads of a target."""
 
+    config: MedusaConfig
+
     def __init__(self, config: MedusaConfig, key: jax.Array, dtype=None):
         dtype = jnp.dtype(dtype or config.dtype)
         _, _, *keys = jax.random.split(key, config.num_heads + 2)  # Hydra has parameters for the first two

@@ -13,6 +13,7 @@ code counts modules from 0.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -23,7 +24,7 @@ from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder, Layer
 from ..models.layers import linear, matrix, param, rms_norm
-from .base import HeadModule, Kind, LastLayerConfig, embeddings, run_own_layers
+from .base import HeadModule, Kind, LastLayerConfig, RowModule, embeddings, run_own_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,8 @@ class MtpConfig(LastLayerConfig):
 class MtpHead(HeadModule):
     """The modules, one after another."""
 
-    modules = ()  # every head holds its own list
+    config: MtpConfig
+    modules: Sequence["MtpModule"] = ()  # every head holds its own list
 
     def __init__(self, config: MtpConfig, key: jax.Array, dtype=None):
         self.config = config
@@ -69,7 +71,7 @@ class MtpHead(HeadModule):
         return super().fuse(target, taps) if self.config.normed_features else taps[0]
 
 
-class MtpModule(nnx.Module):
+class MtpModule(RowModule):
     """Module number ``place``, counted from 0.
 
     ``join`` [E, 2E] joins the normed embedding and the normed hidden state. Decoder layers and a

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from ..models.attention import Seen
 from ..models.decoder import Decoder, Output
-from .base import HeadModule
+from .base import HeadModule, RowModule
 
 
 def read_target(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) -> Output:
@@ -22,7 +22,7 @@ def read_target(target: Decoder, tokens: jax.Array, taps: tuple[int, ...] = ()) 
 
 def unroll(
     head: HeadModule, target: Decoder, features: jax.Array, tokens: jax.Array, steps: int
-) -> Iterator[tuple[HeadModule, jax.Array]]:
+) -> Iterator[tuple[RowModule, jax.Array]]:
     """Yields for each step the module of the head that runs, and its hidden states [B, N, E].
 
     The first step reads the target's ``features`` float32 [B, N, E], each further step the hidden

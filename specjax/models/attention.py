@@ -5,6 +5,8 @@ the capacity. The nodes are few, and a dense mask lets them form any tree. Only 
 ``cache.py`` know the cache's layout: keys and values [B, K, T, D].
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -17,8 +19,7 @@ _NEVER = -1e30
 """The score of a masked position. It is finite, because an empty past must not give NaN."""
 
 
-@struct.dataclass
-class Seen:
+class Seen(struct.PyTreeNode):
     """A mask for training, stored as intervals instead of a matrix of nodes by rows.
 
     Training has no cache. With this mask attention goes through the nodes in chunks, so the memory
@@ -51,8 +52,7 @@ def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
     return mask & (row_positions[:, None, :] > positions[:, :, None] - window)
 
 
-@struct.dataclass
-class Partial:
+class Partial(struct.PyTreeNode):
     """The softmax-weighted sum over a part of the rows, not yet normalised.
 
     Attributes:
@@ -92,12 +92,14 @@ def attend(
     B, N, K, G, D = q.shape
     q = (q * D**-0.5).astype(rows[0].dtype).transpose(0, 2, 1, 3, 4)
     flat = q.reshape(B, K, N * G, D)
+    keys, values = rows
     if isinstance(mask, Seen):
-        out = _attend_seen(q, *rows, mask)
+        out = _attend_seen(q, keys, values, mask)
     else:
-        out = _partial(flat, *rows, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
+        out = _partial(flat, keys, values, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
     if past is not None:
-        out = _merge(out, _attend_past(flat, *past, length, jnp.repeat(positions, G, 1), window))
+        keys, values = past
+        out = _merge(out, _attend_past(flat, keys, values, length, jnp.repeat(positions, G, 1), window))
     out = out.values / out.weight[..., None]
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
 
@@ -108,7 +110,7 @@ def _attend_seen(q, k, v, seen: Seen) -> Partial:
     calls = 0 if seen.inner is None else seen.inner.shape[1] // seen.inner.shape[0]
     split = k.shape[2] - calls * N
     out = _first_rows(q, k[:, :, :split], v[:, :, :split], seen)
-    if not calls:
+    if seen.inner is None or not calls:
         return out
     g = seen.inner.shape[0]
     by_call = lambda x: x[:, :, split:].reshape(B, K, calls, N // g, g, D)
@@ -152,16 +154,15 @@ def _attend_past(q, k, v, length, positions, window) -> Partial:
     platforms it is one masked product, because a loop would wait for the host. Callers there keep
     the capacity close to the content.
     """
-    in_chunks = lambda *args: _past_in_chunks(*args, window)
-    at_once = lambda *args: _past_at_once(*args, window)
+    in_chunks, at_once = partial(_past_in_chunks, window=window), partial(_past_at_once, window=window)
     return lax.platform_dependent(q, k, v, length, positions, cpu=in_chunks, default=at_once)
 
 
-def _past_at_once(q, k, v, length, positions, window) -> Partial:
+def _past_at_once(q, k, v, length, positions, *, window) -> Partial:
     return _partial(q, k, v, _visible(jnp.arange(k.shape[2]), length, positions, window))
 
 
-def _past_in_chunks(q, k, v, length, positions, window) -> Partial:
+def _past_in_chunks(q, k, v, length, positions, *, window) -> Partial:
     size = min(PAST_CHUNK, k.shape[2])
 
     def read(i, out):

@@ -8,8 +8,7 @@ from flax import struct
 from ..cache import KVCache
 
 
-@struct.dataclass
-class Output:
+class Output(struct.PyTreeNode):
     """The result of a forward for N nodes.
 
     Attributes:
@@ -26,6 +25,29 @@ class Output:
     logits: jax.Array | None = None
 
 
+class Scored(Output):
+    """An Output with its logits, as ``decode.score`` returns it."""
+
+    logits: jax.Array = struct.field(kw_only=True)
+
+
+class Shape(Protocol):
+    """The sizes of a model: what a method and the cache read from ``Model.config``."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+
+
 class Model(Protocol):
     """A language model: a pytree of parameters with a configuration and two functions.
 
@@ -39,7 +61,8 @@ class Model(Protocol):
         the cache follows from layers, key/value heads and head size.
     """
 
-    config: object
+    @property
+    def config(self) -> Shape: ...
 
     def __call__(
         self,
@@ -74,6 +97,8 @@ class Model(Protocol):
 
         Returns an Output without logits.
         """
+        ...
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits float32 [..., V] of hidden states [..., E]."""
+        ...

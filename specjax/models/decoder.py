@@ -36,6 +36,15 @@ class Layer(nnx.Module):
     ``normed`` says whether the layer norms the input of attention.
     """
 
+    qkv: nnx.Param
+    out: nnx.Param
+    gate_up: nnx.Param
+    down: nnx.Param
+    qkv_bias: nnx.Param | None
+    out_bias: nnx.Param | None
+    gate_up_bias: nnx.Param | None
+    down_bias: nnx.Param | None
+
     def __init__(self, config: ModelConfig, key: jax.Array, dtype, *, inputs: int = 1, normed: bool = True):
         E, F = config.hidden_size, config.intermediate_size
         H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
@@ -89,7 +98,7 @@ class Layer(nnx.Module):
         K, G, D, eps = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim, config.norm_eps
         qkv = linear(normed, self.qkv[...], value_of(self.qkv_bias)).reshape(B, N, K, G + 2, D)
         q, k, v = qkv[..., :G, :], qkv[..., G, :], qkv[..., G + 1, :]
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             q, k = rms_norm(q, self.q_norm[...], eps), rms_norm(k, self.k_norm[...], eps)
         q, k = rotate(q, *angles), rotate(k, *angles)
         return q, *(a.transpose(0, 2, 1, 3).astype(dtype) for a in (k, v))

@@ -5,6 +5,7 @@ The method is that of Timor et al. 2025, section 4.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from .decoder import Decoder, Output
@@ -32,7 +33,7 @@ class Translated(nnx.Module):
       shared: bool [V], whether both tokens stand for the same text. Only these may be drafted.
     """
 
-    def __init__(self, model: Decoder, own: jax.Array, shared: jax.Array):
+    def __init__(self, model: Decoder, own: np.ndarray, shared: np.ndarray):
         self.model = model
         self.config = model.config.replace(vocab_size=len(own))
         self.own = nnx.Variable(jnp.asarray(own))

@@ -117,7 +117,7 @@ def of_draft(
         )
         places = [np.asarray(x, np.float64)[first:last] for x in found]
         tried, accepted = tried + places[0].sum(0), accepted + places[1].sum(0)
-        by_depth += _by_depth(*places, depth)
+        by_depth += _by_depth(places[0], places[1], places[2], depth)
     return Acceptance(tried, accepted, *by_depth)
 
 
@@ -143,8 +143,7 @@ def of_recycling(
     return Acceptance(tried_at.sum(0), accepted_at.sum(0), tried_at, accepted_at)
 
 
-@struct.dataclass
-class _Counts:
+class _Counts(struct.PyTreeNode):
     """The state of ``CountingRecycling``.
 
     Attributes:

@@ -57,7 +57,8 @@ def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
     reached = np.cumprod(np.pad(ranks < most, ((0, 0), (1, 0)), constant_values=True), 1)[:, :-1, None].astype(bool)
     rank = np.arange(most)
     tried, accepted = ((reached & (ranks[..., None] >= rank)).sum(0), (reached & (ranks[..., None] == rank)).sum(0))
-    return Acceptance(*(np.float64(x) for x in (tried[0], accepted[0], tried, accepted)))
+    tried, accepted = tried.astype(np.float64), accepted.astype(np.float64)
+    return Acceptance(tried[0], accepted[0], tried, accepted)
 
 
 def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> tuple[list[Choice], list[Choice]]:

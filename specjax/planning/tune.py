@@ -6,6 +6,7 @@ One report holds the measured acceptance, the measured cost, and the trees of th
 import json
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -14,6 +15,7 @@ from rich.text import Text
 from ..checkpoints.heads import choose_head
 from ..checkpoints.load import LanguageModel
 from ..checks import per_row, whole
+from ..drafter import TrainedHead
 from ..drafters import default_method, needs_of
 from ..errors import RequestError
 from ..evaluation.comparison import machine
@@ -99,7 +101,9 @@ def tune_tree(
     method = method or ("token_recycling" if draft is None else "tree")
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
     if method in HEADS:
-        draft = choose_head(target, (draft,) if draft else (), needs_of(method).kind, method)
+        needs = needs_of(method)
+        assert isinstance(needs, TrainedHead)
+        draft = choose_head(target, (draft,) if draft else (), needs.kind, method)
         if draft.config.mask_token is not None:
             raise RequestError(
                 f"{draft.name!r} is a P-EAGLE head, whose trees have no fixed shape to tune; "
@@ -111,13 +115,13 @@ def tune_tree(
     length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))
     nodes = sorted({n for n in nodes if n < max_nodes} | {1, max_nodes})
     widths = sorted({w for w in widths if w < max_nodes} | {1})
-    setting = dict(length=length, batch=batch, temperature=temperature)
+    setting: dict[str, Any] = dict(length=length, batch=batch, temperature=temperature)
     if method in HEADS and max(len(text.token_ids) for text in texts) <= max_depth:
         raise RequestError(
             f"max_new_tokens must be above {max_depth}, the depth of the trees; raise it or lower max_depth"
         )
     spent = cost.measure(target, draft, method=method, **setting, nodes=nodes, widths=widths, repeats=repeats)
-    if method in HEADS:
+    if isinstance(draft, Head):
         ranks = head_trees.ranks_of(target, draft, texts, depth=max_depth)
         found = head_trees.count_acceptance(ranks)
         trees, chains = head_trees.search(ranks, spent, max_nodes)

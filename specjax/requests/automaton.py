@@ -116,8 +116,11 @@ def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> 
             (then,) = graph.after[node]
             if then not in closures:
                 closures[then] = graph.closure([then])
-            steps += len(groups[graph.reads[node]]) * len(closures[then])
-            for group in groups[graph.reads[node]]:
+            mark = graph.reads[node]
+            assert mark is not None  # a closure holds nodes that read
+            read = groups[mark]
+            steps += len(read) * len(closures[then])
+            for group in read:
                 reached[group] |= closures[then]
         row = []
         for nodes in map(frozenset, reached):
@@ -133,7 +136,8 @@ def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> 
 
 def _spell_out(moves: np.ndarray, final: np.ndarray, spelling: Spelling, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The automaton over bytes: that over groups of characters, with states inside characters."""
-    rows, inner = [None] * len(moves), {}
+    rows: list[np.ndarray] = [np.empty(0)] * len(moves)
+    inner: dict[bytes, int] = {}
 
     def begin(after: np.ndarray, missing: int, table: int) -> int:
         """The state where ``missing`` bytes of a character follow; -1 where none can match.

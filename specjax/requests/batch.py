@@ -77,7 +77,8 @@ def build_batch(
     for b in np.flatnonzero(least > wanted):
         raise RequestError(f"min_new_tokens {least[b]} is above max_new_tokens {wanted[b]}; lower it")
     for row in rows:
-        row["logprobs"] is None or per_row("logprobs", row["logprobs"], 1, np.int32, most=MOST_LOGPROBS)
+        if row["logprobs"] is not None:
+            per_row("logprobs", row["logprobs"], 1, np.int32, most=MOST_LOGPROBS)
     extra = [read_tokens("stop_token_ids", row["stop_token_ids"] or (), V).tolist() for row in rows]
 
     bias = np.zeros((B, V), np.float32)

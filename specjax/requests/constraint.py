@@ -9,6 +9,7 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,8 +28,7 @@ ENDLESS = 2**30
 """The value of ``longest`` in states where a match can grow without end."""
 
 
-@struct.dataclass
-class Automaton:
+class Automaton(struct.PyTreeNode):
     """The automata over tokens of a batch, in one table.
 
     State 0 allows every token and leads to itself. Different automata have different states.
@@ -79,7 +79,7 @@ def compile_constraint(
     Raises RequestError for more than one of the three, for an expression that cannot be read or
     cannot match over this vocabulary, and where a limit of ``limits`` is exceeded.
     """
-    given = {
+    given: dict[str, Any] = {
         name: value
         for name, value in dict(regex=regex, choices=choices, json_schema=json_schema).items()
         if value is not None

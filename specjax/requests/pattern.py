@@ -109,7 +109,10 @@ class _Reader:
             items = items[:-1]
         last = len(items) - 1
         return Sequence(
-            tuple(self._one(*item, flags, starts and i == 0, ends and i == last) for i, item in enumerate(items))
+            tuple(
+                self._one(item[0], item[1], flags, starts and i == 0, ends and i == last)
+                for i, item in enumerate(items)
+            )
         )
 
     def _one(self, kind, value, flags: int, starts: bool, ends: bool) -> Pattern:

@@ -52,6 +52,7 @@ def read_schema(schema: Mapping | str) -> Pattern:
         schema = parse_json("json_schema", schema)
     _check_depth(schema)
     _check_schema(schema)
+    assert not isinstance(schema, str)  # no text is a schema
     try:
         pattern = _Reader(schema).read(schema, "$", {})
     except RecursionError:
@@ -141,7 +142,7 @@ class _Reader:
                 raise RequestError(
                     f"json_schema: {path} {shorten(name)} is not found; refer to a part such as #/$defs/x"
                 )
-            part = part[int(place)] if inside else part[place]
+            part = part[int(place)] if isinstance(part, list) else part[place]
         return part
 
     def _object(self, schema, path: str, within) -> Pattern | None:
@@ -186,7 +187,8 @@ class _Reader:
                 f"json_schema: {path}.prefixItems is not supported beside items, or with another minItems or maxItems; "
                 f"leave them out"
             )
-        return None if None in items else json_text.tuple_of(items)
+        known = [item for item in items if item is not None]
+        return json_text.tuple_of(known) if len(known) == len(items) else None
 
     def _string(self, schema, path: str, within) -> Pattern:
         if "pattern" in schema:

@@ -47,7 +47,7 @@ def shared_tokens(target, target_size: int, draft, draft_size: int) -> tuple[np.
         if meaning in ours and not shared[token]:
             own[token], shared[token] = ours[meaning], True
     for token, text in enumerate(token_bytes(target, target_size)):
-        ends = (ours[text[i:]] for i in range(len(text or b"")) if text[i:] in ours)
+        ends = (ours[text[i:]] for i in range(len(text)) if text[i:] in ours) if text else iter(())
         if not shared[token]:
             own[token] = next(ends, own[token])
     return own, shared

@@ -14,8 +14,7 @@ from .token_table import TokenTable, add_class, stack_states, stack_tables, walk
 from .vocabulary import token_bytes
 
 
-@struct.dataclass
-class StopAutomaton:
+class StopAutomaton(struct.PyTreeNode):
     """The stop strings of a batch. State 0 matches nothing and leads to itself.
 
     Attributes:

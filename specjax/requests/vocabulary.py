@@ -24,7 +24,7 @@ def token_bytes(tokenizer, vocab_size: int) -> tuple[bytes | None, ...]:
         )
     special = {token["id"] for token in spec["added_tokens"] if token["special"]} | set(tokenizer.all_special_ids)
     added = {token["id"]: token["content"] for token in spec["added_tokens"]}
-    table = [None] * vocab_size
+    table: list[bytes | None] = [None] * vocab_size
     for token, id in tokenizer.get_vocab().items():
         if id < vocab_size and id not in special:
             table[id] = added[id].encode() if id in added else read_token(token)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax, random
 
 from ..tree import Tree
-from .verdict import Verdict, residual
+from .verdict import Verdict, q_of, residual
 
 
 def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -16,7 +16,7 @@ def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     the bonus token from p.
     """
     accept_key, bonus_key = random.split(key[0])
-    p_drafted, q_drafted = (_prob_of_next(d, tree) for d in (p, tree.q))
+    p_drafted, q_drafted = _prob_of_next(p, tree), _prob_of_next(q_of(tree), tree)
     # The comparison is strict, so that a token with p = 0 is never accepted.
     accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted
     last = jnp.cumprod(accepted & tree.valid[1:]).sum()
@@ -37,11 +37,11 @@ def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         w = jnp.where(w * p >= q, 1.0, w * p / q)  # min(1, w p / q) without overflow; a drawn token has q > 0
         return w, w
 
-    _, w = lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(tree.q, tree)))
+    _, w = lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(q_of(tree), tree)))
     w = jnp.concatenate([jnp.ones(1), w])  # [N]
 
     node, end = jnp.arange(w.size), _end(tree)
-    surplus = jnp.maximum(w[:, None] * p - tree.q, 0).sum(-1)
+    surplus = jnp.maximum(w[:, None] * p - q_of(tree), 0).sum(-1)
     loss = surplus + 1 - w  # zero only if w = 1 and p = q; a longer prefix then passes with certainty
     keep = jnp.where(node == end, w, surplus / jnp.where(loss > 0, loss, 1))
     passed = (random.uniform(accept_key, keep.shape) < keep) & (node <= end)
@@ -65,6 +65,6 @@ def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) ->
 
     It draws the bonus token from norm(max(p - q, 0)), or from p after the last node of the chain.
     """
-    left = residual(p, jnp.where(last == _end(tree), 0, tree.q[last]))
+    left = residual(p, jnp.where(last == _end(tree), 0, q_of(tree)[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
     return Verdict(path, last + 1, random.categorical(key, jnp.log(left)))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax, random
 
 from ..tree import Tree, ancestors
-from .verdict import Verdict, normalise, residual, verdict_at
+from .verdict import Verdict, normalise, q_of, residual, verdict_at
 
 
 def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -18,7 +18,7 @@ def recursive_rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """
 
     def proposal(i, parent, tried):
-        return normalise(jnp.where(tried, 0, tree.q[parent]))
+        return normalise(jnp.where(tried, 0, q_of(tree)[parent]))
 
     return _descend(p, tree, key, proposal, residual)
 
@@ -33,7 +33,7 @@ def multi_step(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """
 
     def proposal(i, parent, tried):
-        return tree.q[parent] if tree.source is None else tree.q[tree.source[i], parent]
+        return q_of(tree)[parent] if tree.source is None else q_of(tree)[tree.source[i], parent]
 
     return _descend(p, tree, key, proposal, residual)
 
@@ -47,7 +47,7 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """
     nodes = jnp.arange(tree.parent.size)
     k = jnp.zeros(nodes.size).at[tree.parent].add(jnp.float32(tree.valid & (nodes > 0)))
-    overlap = lambda rho: jnp.minimum(p / rho[:, None], tree.q)
+    overlap = lambda rho: jnp.minimum(p / rho[:, None], q_of(tree))
     some = lambda beta: 1 - (1 - beta) ** k
 
     def halve(_, bounds):
@@ -61,7 +61,7 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     beta = overlap(rho).sum(-1)
     covered = overlap(rho) * (some(beta) / jnp.where(beta > 0, beta, 1))[:, None]
     left = residual(p, jnp.where(k[:, None] > 0, covered, 0))
-    return _descend(p, tree, key, lambda i, parent, tried: rho[parent] * tree.q[parent], lambda p, q: p, left)
+    return _descend(p, tree, key, lambda i, parent, tried: rho[parent] * q_of(tree)[parent], lambda p, q: p, left)
 
 
 def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: jax.Array | None = None) -> Verdict:

@@ -7,8 +7,7 @@ from flax import struct
 from ..tree import Tree, ancestors
 
 
-@struct.dataclass
-class Verdict:
+class Verdict(struct.PyTreeNode):
     """The path that a rule accepts, and the token after it. P is ``tree.max_depth + 1``.
 
     Attributes:
@@ -43,6 +42,12 @@ def deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tupl
     reachable = ((kept & tree.valid).at[0].set(True) | ~lineage).all(-1)
     depth = jnp.where(reachable, lineage.sum(-1), 0)
     return jnp.argmax(depth if value is None else jnp.where(depth == depth.max(), value, -jnp.inf)), lineage
+
+
+def q_of(tree: Tree) -> jax.Array:
+    """The q [N, V] of a tree whose nodes were drawn."""
+    assert tree.q is not None  # ``verify.resolve`` gives such rules to methods that draw
+    return tree.q
 
 
 def normalise(weights: jax.Array) -> jax.Array:

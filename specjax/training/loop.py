@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,26 +21,28 @@ from ..errors import NumericsError
 from ..parallel import sharding
 from .saving import Checkpoints, lock, report_failure
 
+M = TypeVar("M", bound=nnx.Module)
+
 LOG = "log.jsonl"
 """The name of the log in the directory of a training."""
 
 
 def fit(
-    model: nnx.Module,
+    model: M,
     loss: Callable[..., jax.Array],
     batches: Callable[[int], Any],
     optimizer: optax.GradientTransformation,
     steps: int,
     directory: Path,
     extra: tuple = (),
-    report: Callable[[int, nnx.Module], dict] = lambda step, model: {},
+    report: Callable[[int, M], dict] = lambda step, model: {},
     every: int = 100,
     *,
     mesh: Mesh | None = None,
-    renew: Callable[[int, nnx.Module], None] = lambda step, model: None,
+    renew: Callable[[int, M], None] = lambda step, model: None,
     describe: Callable[[int], str] = lambda step: "",
     pieces: int = 1,
-) -> nnx.Module:
+) -> M:
     """Minimises ``loss(model, batch, *extra)`` and returns the trained model.
 
     Only ``nnx.Param`` variables are trained. ``directory`` gets ``log.jsonl``, one line for each

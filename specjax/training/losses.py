@@ -53,8 +53,8 @@ def cross_entropy(
       target_hidden: the target's hidden states that predict these tokens, [B, N, E].
       teacher: the weight of the target's distribution. The weight of the text is 1 - ``teacher``.
     """
-    hard = optax.softmax_cross_entropy_with_integer_labels(q, label) if teacher < 1 else 0.0
-    soft = soft_cross_entropy(target.logits(target_hidden), q) if teacher > 0 else 0.0
+    hard = optax.softmax_cross_entropy_with_integer_labels(q, label) if teacher < 1 else jnp.float32(0)
+    soft = soft_cross_entropy(target.logits(target_hidden), q) if teacher > 0 else jnp.float32(0)
     return (1 - teacher) * hard + teacher * soft
 
 

@@ -8,6 +8,8 @@ from flax import nnx
 from ..checkpoints.load import LanguageModel
 from ..drafters import method_for_head
 from ..generate import Generator
+from ..heads.base import HeadModule
+from ..models.decoder import Decoder
 from ..stats import total
 from .kinds import KINDS
 
@@ -73,7 +75,7 @@ class MeasuredAcceptance:
         self.method = method_for_head(kind) if self.kind.is_head else "draft_model"
         self.generator = None
 
-    def __call__(self, module: nnx.Module) -> float | None:
+    def __call__(self, module: HeadModule | Decoder) -> float | None:
         """The mean number of tokens for each call of the target; None without prompts."""
         if not self.prompts:
             return None

@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from ..checkpoints.heads import save_head
 from ..checkpoints.load import LanguageModel, save
 from ..errors import RequestError
 from ..heads import Head
+from ..heads.base import HeadModule
 from ..models.decoder import Decoder
 from . import data
 from .kinds import KINDS
@@ -23,6 +25,8 @@ from .loop import fit
 from .on_policy import MeasuredAcceptance, Writer
 from .recipe import Recipe
 from .saving import CHECKPOINTS, lock, report_failure
+
+M = TypeVar("M", bound=nnx.Module)
 
 RECIPE = "recipe.json"
 """The file in the directory of a training that holds its recipe."""
@@ -43,7 +47,7 @@ def train(
     paths: Sequence[str | Path] = (),
     output: str | Path = "run",
     *,
-    measure: Callable[[nnx.Module], float | None] | None = None,
+    measure: Callable[[HeadModule | Decoder], float | None] | None = None,
 ) -> LanguageModel | Head:
     """Trains a drafter, saves it in ``output`` and returns it.
 
@@ -68,13 +72,13 @@ def train(
         separator = (target.config.eos_token_ids or (0,))[0]
         stream, held_out = data.read_streams(paths, target.tokenizer, separator)
         data.check_windows(stream, recipe.length)
-        measure = measure or _make_measure(recipe, target, held_out)
+        read_acceptance = measure or _make_measure(recipe, target, held_out)
         module = KINDS[recipe.kind].shape.make(recipe.head, target, stream, jax.random.key(recipe.seed))
         _keep_recipe(recipe, stream, output)
         batches = Batches(recipe, stream, target, module)
 
-        def report(step: int, module: nnx.Module) -> dict:
-            length = measure(module)
+        def report(step: int, module: HeadModule | Decoder) -> dict:
+            length = read_acceptance(module)
             return {} if length is None else {"acceptance": round(length, 4)}
 
         trained = fit(
@@ -117,14 +121,15 @@ def make_loss(recipe: Recipe) -> Callable[..., jax.Array]:
 class Batches:
     """The batches of a recipe: windows cut from a stream, or windows written by a model."""
 
-    def __init__(self, recipe: Recipe, stream: np.ndarray, target: LanguageModel, module: nnx.Module):
+    def __init__(self, recipe: Recipe, stream: np.ndarray, target: LanguageModel, module: HeadModule | Decoder):
         self.recipe, self.stream = recipe, stream
-        self.rows = None
+        self.rows = np.empty((0, recipe.length + 1), np.int32)
         if recipe.on_policy:
             draft = KINDS[recipe.kind].wrap(module, target, recipe.kind)
-            self.writer = Writer(target if recipe.on_policy == "target" else draft, stream, recipe.length)
+            writes = draft if recipe.on_policy == "draft" and isinstance(draft, LanguageModel) else target
+            self.writer = Writer(writes, stream, recipe.length)
 
-    def read(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, step: int) -> tuple[np.ndarray, np.uint32]:
         """Windows int32 [batch, length + 1], and the step, from which the loss makes its key."""
         recipe = self.recipe
         if recipe.on_policy:
@@ -154,7 +159,7 @@ def cast_target(model: Decoder) -> Decoder:
     return cast(model, "float32") if jax.default_backend() == "cpu" else model
 
 
-def cast(module: nnx.Module, dtype: str) -> nnx.Module:
+def cast(module: M, dtype: str) -> M:
     """The module with its floating-point parameters in ``dtype``."""
     graph, state = nnx.split(module)
     convert = lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
@@ -167,7 +172,7 @@ def _keep_recipe(recipe: Recipe, stream: np.ndarray, output: Path) -> None:
     Raises RequestError where ``output`` holds checkpoints of another recipe, of other data, or of
     an unknown recipe.
     """
-    content = dataclasses.asdict(recipe) | {"data": f"{stream.size} tokens of checksum {zlib.crc32(stream)}"}
+    content = dataclasses.asdict(recipe) | {"data": f"{stream.size} tokens of checksum {zlib.crc32(stream.data)}"}
     given = json.loads(json.dumps(content))
     path, checkpoints = output / RECIPE, output / CHECKPOINTS
     if checkpoints.exists() and any(checkpoints.iterdir()):
@@ -193,11 +198,17 @@ def _check_recipe(given: dict, path: Path) -> None:
             )
 
 
-def _save(recipe: Recipe, module: nnx.Module, target: LanguageModel, output: Path) -> LanguageModel | Head:
+def _save(recipe: Recipe, module: HeadModule | Decoder, target: LanguageModel, output: Path) -> LanguageModel | Head:
     """Writes the drafter to ``output`` in the target's dtype and returns it."""
     dtype, kind = str(target.model.embed[...].dtype), KINDS[recipe.kind]
     module = jax.tree.map(jnp.asarray, cast(module, dtype))
-    module.config = module.config.with_dtype(dtype) if kind.is_head else module.config.replace(dtype=dtype)
+    if isinstance(module, HeadModule):
+        module.config = module.config.with_dtype(dtype)
+    else:
+        module.config = module.config.replace(dtype=dtype)
     drafter = kind.wrap(module, target, str(output))
-    (save_head if kind.is_head else save)(drafter, output)
+    if isinstance(drafter, Head):
+        save_head(drafter, output)
+    else:
+        save(drafter, output)
     return drafter

@@ -101,7 +101,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path):
         self.directory, self.root = directory, directory / CHECKPOINTS
-        self.orbax, self.hook = None, sys.unraisablehook
+        self.orbax: ocp.training.Checkpointer  # ``__enter__`` sets it
+        self.hook = sys.unraisablehook
 
     def __enter__(self):
         for name in _LOGGERS:
@@ -109,7 +110,11 @@ class Checkpoints:
         self.hook, sys.unraisablehook = sys.unraisablehook, _skip_closed_loops(sys.unraisablehook)
         policy = ocp.training.preservation_policies.LatestN(_KEPT)
         with report_failure(self.directory, "the directory of checkpoints"):
-            self.orbax = ocp.training.Checkpointer(self.root, preservation_policy=policy, cleanup_tmp_directories=True)
+            self.orbax = ocp.training.Checkpointer(
+                self.root,  # pyright: ignore[reportArgumentType]  (orbax names a protocol that Path does not meet)
+                preservation_policy=policy,  # pyright: ignore[reportArgumentType]
+                cleanup_tmp_directories=True,
+            )
         return self
 
     def __exit__(self, kind, *_):

@@ -104,7 +104,7 @@ class DFlashLayout(Layout):
         } | layer_names("layers.N")
 
     def raw(self, config: BlockConfig) -> dict:
-        if config.draft_vocab_size < config.vocab_size or config.causal_windows:
+        if config.draft_vocab_size != config.vocab_size or config.causal_windows:
             which = "both causal and other layers" if config.causal_windows else "a draft vocabulary"
             raise ConfigError(
                 f"the layout {self.name!r} holds no head with {which}; use speculators-dflash or speculators-dspark"

@@ -78,9 +78,10 @@ class Speculators(Layout):
 
     def check_qwen3(self, config: HeadConfig) -> None:
         """Raises ConfigError for layers other than Qwen3's. This type has no others."""
-        if config.layers.family != "qwen3" or not config.layers.qk_norm:
+        layers = config.layers
+        if layers is None or layers.family != "qwen3" or not layers.qk_norm:
             raise ConfigError(
-                f"the layout {self.name!r} holds layers of qwen3, not of {config.layers.family}; use another layout"
+                f"the layout {self.name!r} holds layers of qwen3, not of {layers and layers.family}; use another layout"
             )
 
 

@@ -16,8 +16,7 @@ from ...context import advance
 from ...sampling import adjust, sample, warp
 
 
-@struct.dataclass
-class Chain:
+class Chain(struct.PyTreeNode):
     """An unfinished chain of P nodes, root included.
 
     Attributes:

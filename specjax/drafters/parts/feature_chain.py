@@ -43,11 +43,12 @@ class FeatureChain(Drafter):
         reader, modules = self.reader, self.reader.modules(draft, self.depth)
         first, layers = reader.begin(target, draft, state, self.depth), ()
         chain = chains.begin(state, self.depth, target.config.vocab_size)
-        chain = chains.draw(chain, reader.logits(target, modules[0], first.hidden), 0, state, key)
+        predict = lambda module, first: reader.logits(target, module, first.hidden)
+        chain = chains.draw(chain, predict(modules[0], first), 0, state, key)
         for k, module in enumerate(modules[1:], 1):
             layers += first.rows.layers
             first = reader.follow(target, module, first, chain.tokens[:, k])
-            chain = chains.draw(chain, reader.logits(target, module, first.hidden), k, state, key)
+            chain = chains.draw(chain, predict(module, first), k, state, key)
 
         (B, R), D, module = first.seen.shape, len(modules), modules[-1]
         node = jnp.arange(D, self.depth)  # the drafts that the last module reads; the newest is not read

@@ -70,11 +70,13 @@ class FeatureReader:
 
         Each row reads the token one place further on; the last row reads ``newest`` int32 [B].
         """
+        assert first.tokens is not None  # ``pairs`` sets them
         last = jnp.arange(first.seen.shape[1]) == first.seen.sum(-1, keepdims=True) - 1
         tokens = jnp.where(last, newest[:, None], jnp.roll(first.tokens, -1, 1))
         return self._read_rows(target, module, first.replace(tokens=tokens, root=first.root - 1))
 
     def _read_rows(self, target: Model, module, first: FirstRows) -> FirstRows:
+        assert first.tokens is not None  # ``pairs`` sets them
         R = first.tokens.shape[1]
         mask = jnp.tril(jnp.ones((R, R), bool))
         out = module(target, first.tokens, first.states, first.positions, mask, first.cache)

@@ -11,8 +11,7 @@ _MEMORY = 0.9
 """The factor by which each round reduces the weight of all earlier rounds."""
 
 
-@struct.dataclass
-class RunningAcceptance:
+class RunningAcceptance(struct.PyTreeNode):
     """A moving estimate of the acceptance rate alpha.
 
     Attributes:

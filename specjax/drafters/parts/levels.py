@@ -17,8 +17,7 @@ from ...sampling import adjust, siblings, warp
 from .readers import Reader, ReaderState
 
 
-@struct.dataclass
-class Level:
+class Level(struct.PyTreeNode):
     """The candidates below a frontier of F nodes in each row.
 
     Attributes:

@@ -14,8 +14,7 @@ from ...cache import KVCache, Rows
 from ...models.base import Model, Output
 
 
-@struct.dataclass
-class ReaderState:
+class ReaderState(struct.PyTreeNode):
     """A reader's state between rounds, and between ``propose`` and ``commit``.
 
     Attributes:
@@ -33,8 +32,7 @@ class ReaderState:
     row_of: jax.Array | None = None
 
 
-@struct.dataclass
-class FirstRows:
+class FirstRows(struct.PyTreeNode):
     """The first R rows of a round.
 
     Attributes:
@@ -68,9 +66,11 @@ class Reader(Protocol):
 
         The other arguments are those of ``Drafter.init``.
         """
+        ...
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
         """Reads the first rows of a round."""
+        ...
 
     def read(self, target: Model, module, tokens, features, positions, mask, cache, **rows) -> Output:
         """Reads drafted nodes.
@@ -82,15 +82,18 @@ class Reader(Protocol):
             ignores it.
           positions, mask, cache, rows: as in ``Model``.
         """
+        ...
 
     def logits(self, target: Model, module, hidden: jax.Array) -> jax.Array:
         """Logits float32 [..., V] of hidden states [..., E]."""
+        ...
 
     def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
         """The state after a verdict.
 
         ``on_path``: int32 [B, P], the rows of the path's nodes, counted from the root's row.
         """
+        ...
 
 
 def commit_tree(reader: Reader, target: Model, draft, state: Any, scored: Output, verdict) -> ReaderState:

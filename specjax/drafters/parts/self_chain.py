@@ -16,6 +16,7 @@ chains of any length.
 """
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +27,12 @@ from ...cache import Rows
 from ...checks import per_row, whole
 from ...drafter import Drafter
 from ...models.config import ModelConfig
-from ...models.decoder import Skip
+from ...models.decoder import Decoder, Skip
 from ...verify import Drawn
 from . import chains
 
 
-@struct.dataclass
-class Confidence:
+class Confidence(struct.PyTreeNode):
     """The confidence at which rows stop drafting.
 
     Attributes:
@@ -45,8 +45,7 @@ class Confidence:
     matched: jax.Array
 
 
-@struct.dataclass
-class SelfChainState:
+class SelfChainState(struct.PyTreeNode):
     """The state between rounds.
 
     Attributes:
@@ -75,6 +74,13 @@ class SelfChain(Drafter):
     def drawn(self) -> Drawn:
         return Drawn.CHAIN
 
+    if TYPE_CHECKING:  # fields of the subclasses
+
+        @property
+        def num_speculative_tokens(self) -> int: ...
+        @property
+        def draft_confidence(self) -> float: ...
+
     def skip(self, config: ModelConfig) -> Skip:
         """The sub-layers to skip. Raises RequestError if the part would skip none or all."""
         raise TypeError(f"{type(self).__name__} must define skip")
@@ -96,7 +102,7 @@ class SelfChain(Drafter):
         B = lengths.size
         return SelfChainState(Confidence(jnp.full(B, self.draft_confidence, jnp.float32), jnp.zeros(B)))
 
-    def propose(self, target, draft, state, key):
+    def propose(self, target: Decoder, draft, state, key):
         skip, depth = self.skip(target.config), self.depth
         n, cache, config = state.cache.length, state.cache, target.config
         first = min(skip.attention + skip.mlp)  # nothing is skipped below this layer
@@ -111,8 +117,9 @@ class SelfChain(Drafter):
             position = (n + i)[:, None]
             seen = jnp.broadcast_to(jnp.append(place < i, True), (B, 1, P + 1))
             positions = jnp.concatenate([n[:, None] + place, position], 1)
-            known = dict(rows=rows.layers, row_positions=positions)
-            out = target(token, position, seen, cache, **known, skip=skip, taps=(first,))
+            out = target(
+                token, position, seen, cache, rows=rows.layers, row_positions=positions, skip=skip, taps=(first,)
+            )
             entering = lax.dynamic_update_slice_in_dim(entering, out.taps[0], i, 1)
             return out.hidden, (entering, rows.put(out.rows, 1, i))
 

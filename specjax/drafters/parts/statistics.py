@@ -22,8 +22,7 @@ ORDERS = (1, 2)
 """The numbers of tokens in a context. With the next token these are bigrams and trigrams."""
 
 
-@struct.dataclass
-class Statistics:
+class Statistics(struct.PyTreeNode):
     """For each context length a table of R contexts and their most frequent next tokens.
 
     Attributes:
@@ -62,8 +61,8 @@ def count_ngrams(texts: Iterable[Sequence[int]], vocab_size: int, most: int) -> 
     If contexts are equally frequent, the lowest token ids win. Raises RequestError if no text has
     two tokens.
     """
-    texts = [np.asarray(text, np.int64) for text in texts]
-    tables = [_table(texts, m, vocab_size, most) for m in ORDERS]
+    arrays = [np.asarray(text, np.int64) for text in texts]
+    tables = [_table(arrays, m, vocab_size, most) for m in ORDERS]
     if not tables[0][1].size:
         raise RequestError("the data has no text of two tokens; name files with more text")
     return Statistics(*zip(*tables))

@@ -18,8 +18,7 @@ _SORTED_BY = 64
 """The number of tokens by which suffixes are sorted. Suffixes that begin alike are in any order."""
 
 
-@struct.dataclass
-class Store:
+class Store(struct.PyTreeNode):
     """Texts, the newest last, and their suffix array.
 
     Attributes:
@@ -27,8 +26,8 @@ class Store:
       order: int32 [S], the places of ``tokens``, sorted by the suffix that begins at each place.
     """
 
-    tokens: jax.Array
-    order: jax.Array
+    tokens: jax.Array | np.ndarray
+    order: jax.Array | np.ndarray
 
 
 def empty(size: int) -> Store:

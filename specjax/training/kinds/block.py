@@ -128,7 +128,7 @@ class BlockLoss:
           code: the codes of a Markov head.
         """
         q = head.logits(target, hidden, code)
-        p = target.logits(target_hidden) if self.forward_kl or self.tv or self.confidence else None
+        p = target.logits(target_hidden) if self.forward_kl or self.tv or self.confidence else q  # q: not read
         total = jnp.zeros(label.shape)
         if self.ce:
             total += self.ce * optax.softmax_cross_entropy_with_integer_labels(q, label)

@@ -92,9 +92,9 @@ class DraftLoss:
         rows = (losses.forward(draft, window[:, :-1]).hidden, window[:, 1:])
         rows += (read_target(target, window[:, :-1]).hidden,) if terms else ()
 
-        def value(hidden, label, target_hidden=None):
+        def value(hidden, label, target_hidden: jax.Array | None = None):
             q = draft.logits(hidden)
-            p = target.logits(target_hidden) if terms else None
+            p = q if target_hidden is None else target.logits(target_hidden)
             total = jnp.zeros(label.shape)
             if self.ce:
                 total += self.ce * optax.softmax_cross_entropy_with_integer_labels(q, label)

@@ -110,7 +110,7 @@ class Eagle3Loss:
         counted = drafted[p.argmax(-1)]
         p = p[..., known]
         value = lambda hidden, p: soft_cross_entropy(p, head.draft_logits(hidden))
-        total = 0.0
+        total = jnp.float32(0)
         features = head.fuse(target, out.taps)[:, :N]
         for s, (_, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
             values = map_pieces(value, config.draft_vocab_size, hidden, p[:, s : s + N])

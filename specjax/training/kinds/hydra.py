@@ -29,8 +29,11 @@ class HydraShape(MedusaShape):
         heads = HydraHeads(HydraConfig(**self.sizes(target), head_bias=True, layers=layers), key)
         copy_output(heads, target.model)
         for head in heads.heads:  # Identity on the hidden state, zero on the token embeddings.
-            head.blocks[0].residual[...] = jnp.eye(*head.blocks[0].residual.shape)
-        if self.prefix:  # The second norm keeps the size of the hidden states that the target's norm gives.
+            residual = head.blocks[0].residual
+            assert residual is not None  # Hydra's first blocks read more than one vector
+            rows, columns = residual.shape
+            residual[...] = jnp.eye(rows, columns)
+        if heads.norm is not None:  # The second norm keeps the size of the hidden states that the target's norm gives.
             scale = jnp.sqrt(jnp.mean(jnp.square(target.model.norm[...].astype(jnp.float32))))
             heads.norm[...] = jnp.full_like(heads.norm[...], scale)
         return heads

@@ -1,6 +1,7 @@
 """Medusa (2401.10774): heads that read one hidden state, each for a token further on."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ class MedusaShape(Shape):
     def reach(self, loss) -> int:
         return self.num_heads
 
-    def sizes(self, target: LanguageModel) -> dict[str, int]:
+    def sizes(self, target: LanguageModel) -> dict[str, Any]:
         """The fields that the configurations of Medusa and Hydra share."""
         config = target.config
         return dict(
@@ -73,14 +74,14 @@ class MedusaLoss:
         N = window.shape[1] - 1 - config.num_heads  # the rows in which every head predicts a token of the window
         out = read_target(target, window[:, :-1], config.taps)
         ((_, hidden),) = unroll(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
-        total = 0.0
+        total = jnp.float32(0)
         for k in range(config.num_heads):
             label, target_hidden = window[:, k + 2 :][:, :N], out.hidden[:, k + 1 :][:, :N]
             rows = (hidden, label, target_hidden)
             if config.reads_tokens:
                 rows += (jnp.stack([window[:, j : j + N] for j in range(1, k + 2)], -1),)
 
-            def value(hidden, label, target_hidden, read=None, k=k):
+            def value(hidden, label, target_hidden, read: Any = None, k=k):
                 return cross_entropy(head.logits(target, k, hidden, read), label, target, target_hidden, self.teacher)
 
             total += self.decay**k * map_pieces(value, config.vocab_size, *rows).mean()

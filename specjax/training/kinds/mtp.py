@@ -85,7 +85,7 @@ class MtpLoss:
         N = window.shape[1] - 1 - self.steps
         features = head.fuse(target, out.taps)[:, :N]
         weights = [self.beta ** max(s + 1 - len(head.modules), 0) for s in range(self.steps)]
-        total = 0.0
+        total = jnp.float32(0)
         for s, (module, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
 
             def value(hidden, label, target_hidden, module=module):

@@ -1,6 +1,6 @@
 """The record of a kind, the base class of shapes, and initial weights of drafters."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -9,6 +9,7 @@ from flax import nnx
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import Head
+from ...heads.base import HeadModule
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder
 
@@ -23,7 +24,7 @@ class Shape:
 
     modules: int = 1
 
-    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> nnx.Module:
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> HeadModule | Decoder:
         """Makes the untrained drafter in float32.
 
         Args:
@@ -56,9 +57,9 @@ class Kind(NamedTuple):
     loss: type
     is_head: bool = True
 
-    def wrap(self, module: nnx.Module, target: LanguageModel, name: str) -> LanguageModel | Head:
+    def wrap(self, module: HeadModule | Decoder, target: LanguageModel, name: str) -> LanguageModel | Head:
         """The module for decoding and saving. A language model gets the target's tokenizer."""
-        if self.is_head:
+        if isinstance(module, HeadModule):
             return Head(module, module.config, name)
         return LanguageModel(module, module.config, target.tokenizer, name)
 
@@ -73,7 +74,11 @@ def output_matrix(model: Decoder) -> jax.Array:
     return (model.embed if model.head is None else model.head)[...].astype("float32")
 
 
-def copy_layers(head: nnx.Module, target: Decoder) -> None:
+class _WithLayers(Protocol):
+    layers: nnx.List
+
+
+def copy_layers(head: _WithLayers, target: Decoder) -> None:
     """Copies the target's last layers into the layers of ``head``, where names and shapes agree."""
     for own_layer, layer in zip(head.layers, list(target.layers)[-len(head.layers) :]):
         own = _parameters(own_layer)
