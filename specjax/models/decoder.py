@@ -159,9 +159,9 @@ class Decoder(nnx.Module):
         """
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
         x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if computed is None else computed
-        options = dict(rows=rows, taps=taps, rope_lengths=rope_lengths, row_positions=row_positions, skip=skip)
+        options = dict(rows=rows, taps=taps, rope_lengths=rope_lengths, row_positions=row_positions)
         x, new_rows, tapped = run_layers(
-            self.layers, self.config, x, positions, mask, cache, dtype, done=done, **options
+            self.layers, self.config, x, positions, mask, cache, dtype, done=done, skip=skip, **options
         )
         return Output(rms_norm(x, self.norm[...], self.config.norm_eps), new_rows, tapped)
 
