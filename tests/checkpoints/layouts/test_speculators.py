@@ -145,7 +145,11 @@ CANNOT_HOLD = {
         dataclasses.replace(BLOCK, own_head=True, draft_vocab_size=KNOWN),
         "no head with a draft vocabulary",
     ),
-    "one window": ("dflash", dataclasses.replace(BLOCK, causal_windows=True), "no head with both causal and other layers"),
+    "one window": (
+        "dflash",
+        dataclasses.replace(BLOCK, causal_windows=True),
+        "no head with both causal and other layers",
+    ),
 }
 
 
