@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +25,11 @@ from support.models import disturbed, language_model, tiny_model
 from specjax import LanguageModel
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background jobs ignore Ctrl-C, and the processes that tests start and interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 gc.set_threshold(20_000, 10, 10)  # tracing makes millions of objects; collecting them took a tenth of the time
 
 EVERYTHING = os.environ.get("SPECJAX_ALL") == "1"
