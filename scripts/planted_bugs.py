@@ -1,4 +1,4 @@
-"""Plants known bugs, one at a time, in a copy of the code, and runs the first tier of the tests.
+"""Plants known bugs, one at a time, in a copy of the code, and runs tests of the first tier.
 
     python scripts/planted_bugs.py [--only NAME ...]
 
@@ -21,13 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results" / "planted_bugs.md"
 
-FIRST = ("tests/rules", "tests/drafters", "tests/test_verify.py", "tests/test_decode.py", "tests/test_lossless.py")
-"""The files that run first, because a bug in the loop shows there; all other files follow."""
-
 HEAD = """# Planted bugs
 
-Each bug was planted alone; then the first tier of the tests ran until a test failed. `python scripts/planted_bugs.py`
-writes this page.
+Each bug was planted alone. Then the tests of the first tier in one file ran until a test failed.
+`python scripts/planted_bugs.py` writes this page.
 
 | bug | file | the test that failed |
 |---|---|---|
@@ -36,12 +33,13 @@ writes this page.
 
 @dataclasses.dataclass(frozen=True)
 class Bug:
-    """A line of a file, and the wrong line that replaces it."""
+    """A line of a file, the wrong line that replaces it, and the file of tests that must fail."""
 
     name: str
     file: str
     right: str
     wrong: str
+    tests: str
 
 
 BUGS = (
@@ -50,42 +48,49 @@ BUGS = (
         "specjax/rules/chains.py",
         "accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted",
         "accepted = tree.tokens[1:] == random.categorical(accept_key, jnp.log(p))[:-1]",
+        "tests/test_verify.py",
     ),
     Bug(
         "q-before-top-p: q is reported before truncation",
         "specjax/drafters/parts/chains.py",
         "q=put(chain.q, jnp.where(chain.going[:, None], q, 0), i),",
         "q=put(chain.q, jnp.where(chain.going[:, None], jax.nn.softmax(logits[:, 0]), 0), i),",
+        "tests/test_lossless.py",
     ),
     Bug(
         "softmax-q-for-argmax: the likeliest token is taken and the q of a draw reported",
         "specjax/drafters/parts/chains.py",
         "token = sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, options)",
         "token = jnp.argmax(q, -1).astype(jnp.int32)",
+        "tests/test_lossless.py",
     ),
     Bug(
         "ratio-epsilon: an epsilon in the denominator of p / q",
         "specjax/rules/chains.py",
         "accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted",
         "accepted = random.uniform(accept_key, p_drafted.shape) * (q_drafted + 0.1) < p_drafted",
+        "tests/test_verify.py",
     ),
     Bug(
         "loop: all rounds of a row draw with the same keys",
         "specjax/decode.py",
         "return jax.vmap(of_row)(state.request.keys, state.cache.length)",
         "return jax.vmap(of_row)(state.request.keys, jnp.zeros_like(state.cache.length))",
+        "tests/test_lossless.py",
     ),
     Bug(
         "cache: the rows of a branching tree are kept in the order of nodes",
         "specjax/cache.py",
         "kept = Rows(rows) if path is None else Rows(rows).gather(path)",
         "kept = Rows(rows) if path is None else Rows(rows).first(path.shape[1])",
+        "tests/drafters/test_tree_drafts.py",
     ),
     Bug(
         "head: a feature is read beside its own token, not beside the next",
         "specjax/drafters/parts/feature_reader.py",
         "tokens = jnp.take_along_axis(state.tokens, jnp.minimum(positions + 1, n[:, None]), 1)",
         "tokens = jnp.take_along_axis(state.tokens, jnp.minimum(positions, n[:, None]), 1)",
+        "tests/drafters/test_eagle.py",
     ),
 )
 
@@ -106,7 +111,7 @@ def main() -> int:
 
 
 def first_failure(bug: Bug) -> str | None:
-    """The first test of the first tier that fails with this bug in the code; None if all pass.
+    """The first of the bug's tests in the first tier that fails; None if all pass.
 
     Raises SystemExit where the code no longer has the line, and where pytest itself fails.
     """
@@ -120,13 +125,11 @@ def first_failure(bug: Bug) -> str | None:
             raise SystemExit(f"{bug.file} does not have this line once; change it in BUGS: {bug.right}")
         (copy / bug.file).write_text(text.replace(bug.right, bug.wrong))
         cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "jax"))
-        options = ["-q", "-x", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not slow"]
-        options += ["--ignore", "tests/scripts/test_planted_bugs.py"]  # fails for every change of these lines
-        command = [sys.executable, "-m", "pytest", *options, *FIRST, "tests"]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", bug.tests]
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "PYTHONPATH": str(copy)}
         run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", run.stdout, re.MULTILINE)
-    if run.returncode not in (0, 1, 2) or bool(run.returncode) != bool(failed):  # 2: ended at the first failure
+    if run.returncode not in (0, 1) or bool(run.returncode) != bool(failed):
         raise SystemExit(f"pytest ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
     return failed and failed[1]
 
