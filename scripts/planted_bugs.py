@@ -128,7 +128,7 @@ def first_failure(bug: Bug) -> str | None:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", bug.tests]
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, "PYTHONPATH": str(copy)}
         run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", run.stdout, re.MULTILINE)
+    failed = re.search(r"^FAILED (.+?)(?: - |$)", run.stdout, re.MULTILINE)
     if run.returncode not in (0, 1) or bool(run.returncode) != bool(failed):
         raise SystemExit(f"pytest ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
     return failed and failed[1]

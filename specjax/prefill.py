@@ -14,7 +14,7 @@ from .cache import KVCache, commit, empty
 from .drafter import Drafter
 from .errors import RequestError
 from .logprobs import empty_logprobs
-from .models.base import Model, Output, Shape
+from .models.base import Model, Output, Sizes
 from .sampling import KEYS, random_keys, sampling_params
 from .settings import own_settings
 from .state import DecodeState, RequestOptions
@@ -136,7 +136,7 @@ class Reads(Protocol):
     """What ``fill`` reads with: a ``Model``, or modules that stand for one."""
 
     @property
-    def config(self) -> Shape: ...
+    def config(self) -> Sizes: ...
     def __call__(
         self, tokens, positions, mask, cache: KVCache, *, taps: tuple[int, ...], rope_lengths: jax.Array
     ) -> Output: ...

@@ -95,7 +95,7 @@ def settled_text(result: Result, target: LanguageModel, stop_strings: list[str])
 def _cut(text: str, ids: list[int], target: LanguageModel, stop_strings: list[str]) -> tuple[str, str | None]:
     """The text before the stop string that is complete first, and that stop string or None.
 
-    If several stop strings are complete at the same place, the one that begins first wins.
+    If several stop strings are complete at the same place, the text ends before the longest.
     """
     seen = _seen_text(ids, target) if stop_strings else ""
     found = [(seen.find(stop) + len(stop), seen.find(stop), stop) for stop in stop_strings if stop in seen]

@@ -157,8 +157,10 @@ def as_topology(tree) -> Topology:
             f"tree must be widths such as 1,1,3,1, a TOML file or a list of paths, not {shorten(tree)}"
         ) from None
     widths = [part for part in parts if isinstance(part, int)]
-    paths = [(part,) if isinstance(part, int) else part for part in parts]
-    return expansion(widths) if len(widths) == len(parts) else from_paths(paths)
+    paths = [part for part in parts if not isinstance(part, int)]
+    if widths and paths:
+        raise RequestError(f"tree mixes widths and paths: {shorten(tree)}; give widths alone or paths alone")
+    return from_paths(paths) if paths else expansion(widths)
 
 
 def topology(text: str) -> Topology:

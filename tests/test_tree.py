@@ -97,3 +97,9 @@ def test_trees_beyond_the_limits_are_refused_before_they_are_built(tmp_path):
         with pytest.raises(RequestError) as error:
             as_topology(tree)
         assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("tree", [[0, (0, 0)], [(0,), 1]])
+def test_widths_and_paths_are_not_mixed(tree):
+    with pytest.raises(RequestError, match="mixes widths and paths.*give widths alone or paths alone"):
+        as_topology(tree)

@@ -25,10 +25,9 @@ Published trees have 63 nodes. They pay if scoring 63 nodes costs no more than s
 class Medusa(Drafter):
     """Fills a tree with the likeliest tokens of the heads: head k, from 0, fills depth k + 1.
 
-    All heads read the hidden state of the token before the root, the newest one that the target has
-    computed. The target itself predicts the root from it, and the heads predict the tokens after
-    the root. Heads do not see the tokens between. All nodes of a depth therefore have children with
-    the same tokens.
+    All heads read one hidden state: the target's for the token before the root. From it the target
+    itself predicts the root, and the heads predict the tokens after the root. Heads do not see the
+    tokens between. All nodes of a depth therefore have children with the same tokens.
 
     Attributes:
       tree: the shape; a node of rank r at depth k + 1 is the r-th choice of head k. By default

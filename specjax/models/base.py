@@ -31,7 +31,7 @@ class Scored(Output):
     logits: jax.Array = struct.field(kw_only=True)
 
 
-class Shape(Protocol):
+class Sizes(Protocol):
     """The sizes of a model: what a method and the cache read from ``Model.config``."""
 
     @property
@@ -62,7 +62,7 @@ class Model(Protocol):
     """
 
     @property
-    def config(self) -> Shape: ...
+    def config(self) -> Sizes: ...
 
     def __call__(
         self,
