@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from .parallel import each_part_of_rows, split_rows
+
 _POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
 
@@ -84,7 +86,7 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     """
     shape = (batch, config.num_kv_heads, capacity, config.head_dim)
     layers = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_layers))
-    return KVCache(layers, jnp.zeros(batch, jnp.int32))
+    return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
 
 
 def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Array, *, valid: jax.Array) -> KVCache:
@@ -104,7 +106,8 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
     kept = Rows(rows) if path is None else Rows(rows).gather(path)
     start = jnp.where(valid, cache.length, 0)
     layers = tuple(
-        (_write(k, new_k, start), _write(v, new_v, start)) for (k, v), (new_k, new_v) in zip(cache.layers, kept.layers)
+        tuple(each_part_of_rows(_write, leaf, new, start) for leaf, new in zip(pair, new_pair))
+        for pair, new_pair in zip(cache.layers, kept.layers)
     )
     return KVCache(layers, length)
 

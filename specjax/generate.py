@@ -15,6 +15,7 @@ from .drafter import Models, Nothing, TrainedHead
 from .drafters import all_options, check_drafts, check_options, default_method, make_drafter, needs_of
 from .errors import RequestError
 from .heads.base import Head
+from .parallel import mesh_of, place
 from .requests.batch import build_batch
 from .requests.chat import end_of_turn_ids, is_conversation, render_chat
 from .requests.options import Options
@@ -261,12 +262,23 @@ def as_model(target: LanguageModel | str) -> LanguageModel:
 
 
 def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
-    """The drafts that a user gave, see ``Generator``.
+    """The drafts that a user gave, see ``Generator``, on the devices of the target.
 
-    A draft that is a name is loaded in the target's dtype.
+    A draft that is a name is loaded in the target's dtype. If a loaded draft is not on the target's
+    mesh, each device of the mesh gets all its weights.
     """
+    mesh = mesh_of(target.model)
+
+    def on_mesh(given: LanguageModel | Head) -> LanguageModel | Head:
+        part = "module" if isinstance(given, Head) else "model"
+        module = getattr(given, part)
+        if mesh is None or mesh_of(module) == mesh:
+            return given
+        return dataclasses.replace(given, **{part: place(module, mesh, rows=False)})
+
     return tuple(
-        given if isinstance(given, LanguageModel | Head) else load_drafter(given, target) for given in as_list(draft)
+        on_mesh(given) if isinstance(given, LanguageModel | Head) else load_drafter(given, target)
+        for given in as_list(draft)
     )
 
 

@@ -1,40 +1,157 @@
-"""Meshes of devices, and the table that maps axes of parameters to axes of the mesh."""
+"""Meshes of devices, and the table that maps logical axes of arrays to axes of the mesh."""
 
+import math
+import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-RULES = {"heads": "model", "mlp": "model", "vocab": "model", "embed": None}
-"""For each logical axis of a parameter, the mesh axis that splits it; None replicates it."""
+from .errors import RequestError
+
+AXES = ("data", "model", "nodes")
+"""The axes of a mesh: rows of the batch, weights, and nodes of token trees."""
+
+Rules = Mapping[str, str | None]
+"""The mesh axis of each logical axis of an array; None, or no entry, replicates the axis."""
+
+RULES: Rules = {"rows": "data", "heads": "model", "mlp": "model", "vocab": "model", "embed": None}
+"""The rules of a model that is split over the mesh."""
+
+WHOLE: Rules = {}
+"""The rules of a module that every device holds whole, such as a draft."""
 
 _FREE = PartitionSpec.UNCONSTRAINED
 
 
-def make_mesh(data: int = 1, model: int = 1, nodes: int = 1) -> Mesh:
+def make_mesh(data: int = 1, model: int = 1, nodes: int = 1, *, devices=None) -> Mesh:
     """A mesh of ``data * model * nodes`` devices.
 
     The axis ``data`` splits rows of the batch, ``model`` splits weights, and ``nodes`` splits the
-    nodes of token trees. Weights are replicated along ``nodes``.
+    nodes of token trees. Weights are replicated along ``data`` and ``nodes``.
+
+    Args:
+      devices: the devices to take the first ones of; by default all devices of all hosts.
+
+    Raises RequestError for sizes below 1, and for more devices than there are.
     """
-    return jax.make_mesh((data, model, nodes), ("data", "model", "nodes"), axis_types=(AxisType.Auto,) * 3)
+    sizes, devices = (data, model, nodes), jax.devices() if devices is None else devices
+    for name, size in zip(AXES, sizes):
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise RequestError(f"mesh axis {name} must be a whole number from 1, not {size!r}")
+    count = math.prod(map(int, sizes))
+    if count > len(devices):
+        raise RequestError(f"a mesh of {count} devices is wanted and there are {len(devices)}; lower data or model")
+    if count < len(devices) and jax.process_count() > 1:
+        raise RequestError(f"the mesh has {count} of {len(devices)} devices; with several hosts it must have all")
+    return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:count])
 
 
-def mesh_of(array: jax.Array) -> Mesh | None:
-    """The mesh that ``array`` is placed on, or None."""
-    placed = getattr(array, "sharding", None)
+def parse_mesh(text: str) -> dict[str, int]:
+    """The arguments of ``make_mesh`` in a text such as "data=2,model=4".
+
+    Raises RequestError for another form or an unknown axis.
+    """
+    sizes = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", part)
+        if match is None or match[1] not in AXES or match[1] in sizes:
+            raise RequestError(f"mesh {text!r} is no list of axes such as data=2,model=4; axes are {', '.join(AXES)}")
+        sizes[match[1]] = int(match[2])
+    return sizes
+
+
+def mesh_of(tree) -> Mesh | None:
+    """The mesh that the arrays of a pytree are placed on, or None; the first array decides."""
+    placed = getattr(next(iter(jax.tree.leaves(tree)), None), "sharding", None)
     mesh = placed.mesh if isinstance(placed, NamedSharding) else None
     return mesh if isinstance(mesh, Mesh) else None
 
 
-def use_mesh_of(array: jax.Array):
-    """A context in which functions are traced for the mesh of ``array``.
-
-    If ``array`` has no mesh, the context changes nothing.
-    """
-    mesh = mesh_of(array)
+def use_mesh(mesh: Mesh | None):
+    """A context in which functions are traced for ``mesh``; None changes nothing."""
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def sharding(param: nnx.Param, mesh: Mesh | None, rules: Rules = RULES):
+    """The sharding of a parameter: on a mesh by ``rules``, without a mesh on the first device.
+
+    An axis whose size the mesh does not divide is replicated.
+    """
+    if mesh is None:
+        return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    names = [rules.get(axis) for axis in param.axes]
+    divides = lambda name, size: name is not None and size % mesh.shape[name] == 0
+    spec = PartitionSpec(*[name if divides(name, size) else None for name, size in zip(names, param.shape)])
+    return NamedSharding(mesh, spec)
+
+
+def place(tree, mesh: Mesh | None, *, rows: bool):
+    """A pytree of host arrays or local device arrays, on the devices of ``mesh``.
+
+    Args:
+      mesh: None stands for the default device.
+      rows: whether the first axis of each array is that of the batch's rows. It is split over
+        ``data`` if the size of that axis divides the number of rows, and otherwise every device
+        holds all rows.
+    """
+    if mesh is None:
+        return jax.device_put(tree)
+
+    def put(x):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        split = rows and x.ndim and x.shape[0] % mesh.shape["data"] == 0
+        spec, host = PartitionSpec("data") if split else PartitionSpec(), np.asarray(x)
+        return jax.make_array_from_callback(host.shape, NamedSharding(mesh, spec), lambda index: host[index])
+
+    return jax.tree.map(put, tree)
+
+
+def fetch(tree):
+    """The pytree's arrays on every host, as numpy arrays. Waits for the devices."""
+    arrays = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+    if all(x.is_fully_addressable or x.is_fully_replicated for x in arrays):
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def split_rows(tree, rows: int):
+    """The pytree, with the first axis of every array [rows, ...] split over the mesh axis ``data``.
+
+    The tree is unchanged without that axis, or if the axis does not divide ``rows``.
+    """
+    if not _divides("data", rows):
+        return tree
+    has_rows = lambda x: x.ndim > 0 and x.shape[0] == rows
+    constrain = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec("data", *[_FREE] * (x.ndim - 1)))
+    return jax.tree.map(lambda x: constrain(x) if has_rows(x) else x, tree)
+
+
+def each_part_of_rows(function, *arrays: jax.Array) -> jax.Array:
+    """``function(*arrays)``, computed by each device for its own rows of all arrays [B, ...].
+
+    ``function`` must compute each row from the same rows of its arguments. XLA would gather the
+    rows of all devices for a loop over rows.
+    """
+    if not _divides("data", arrays[0].shape[0]):
+        return function(*arrays)
+    return jax.shard_map(
+        function, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), axis_names={"data"}, check_vma=False
+    )(*arrays)
+
+
+def whole_features(x: jax.Array) -> jax.Array:
+    """``x`` [..., F], whose last axis every device holds whole."""
+    if _axis_size("model") < 2:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*[_FREE] * (x.ndim - 1), None))
 
 
 def split_nodes(x: jax.Array) -> jax.Array:
@@ -44,9 +161,9 @@ def split_nodes(x: jax.Array) -> jax.Array:
     (lookahead parallelism, Fu et al. 2024, section 3.3). ``x`` is unchanged without that axis, or
     if the size of the axis does not divide N.
     """
-    if x.shape[1] % _count_node_parts():
+    if not _divides("nodes", x.shape[1]):
         return x
-    return _constrain(x, _FREE, "nodes", *[_FREE] * (x.ndim - 2))
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(_FREE, "nodes", *[_FREE] * (x.ndim - 2)))
 
 
 def whole_nodes(tree):
@@ -54,30 +171,20 @@ def whole_nodes(tree):
 
     The computation of these arrays is then not split either; later computations may be.
     """
-    return jax.tree.map(lambda x: _constrain(x, _FREE), tree)
+    if not nodes_are_split():
+        return tree
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec(_FREE)), tree)
 
 
 def nodes_are_split() -> bool:
     """Whether the mesh in use has a ``nodes`` axis of more than one device."""
-    return _count_node_parts() > 1
+    return _axis_size("nodes") > 1
 
 
-def _count_node_parts() -> int:
-    return jax.sharding.get_abstract_mesh().shape.get("nodes", 1)
+def _axis_size(name: str) -> int:
+    return jax.sharding.get_abstract_mesh().shape.get(name, 1)
 
 
-def _constrain(x: jax.Array, *spec) -> jax.Array:
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec)) if nodes_are_split() else x
-
-
-def sharding(param: nnx.Param, mesh: Mesh | None):
-    """The sharding of a parameter: on a mesh by ``RULES``, without a mesh on the first device.
-
-    An axis whose size the mesh does not divide is replicated.
-    """
-    if mesh is None:
-        return jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    names = [RULES.get(axis) for axis in param.axes]
-    divides = lambda name, size: name is not None and size % mesh.shape[name] == 0
-    spec = PartitionSpec(*[name if divides(name, size) else None for name, size in zip(names, param.shape)])
-    return NamedSharding(mesh, spec)
+def _divides(name: str, size: int) -> bool:
+    """Whether the mesh in use splits an axis of ``size`` over its axis ``name``."""
+    return _axis_size(name) > 1 and size % _axis_size(name) == 0

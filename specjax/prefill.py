@@ -15,6 +15,7 @@ from .drafter import Drafter
 from .errors import RequestError
 from .logprobs import empty_logprobs
 from .models.base import Model, Output, Sizes
+from .parallel import split_rows
 from .sampling import KEYS, random_keys, sampling_params
 from .settings import own_settings
 from .state import DecodeState, RequestOptions
@@ -115,7 +116,7 @@ def prefill(
     B, T = tokens.shape
     chunk = chunk or math.gcd(T, _CHUNK)
     cache, taps, finite = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
-    return DecodeState(
+    state = DecodeState(
         request=options,
         tokens=tokens,
         from_draft=jnp.zeros((B, T), bool),
@@ -130,6 +131,7 @@ def prefill(
         logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
         counters=Counters.zeros(B, drafter.depth),
     )
+    return split_rows(state, B)
 
 
 class Reads(Protocol):

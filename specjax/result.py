@@ -6,6 +6,7 @@ import jax
 
 from .checkpoints.load import LanguageModel
 from .errors import NumericsError
+from .parallel import fetch
 from .requests.vocabulary import decode_continuation, token_bytes
 from .session import Decoding
 from .stats import Stats, stats_of
@@ -58,7 +59,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
     state, batch = decoding.state, decoding.batch
     times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
     device = state.tokens, state.from_draft, state.cache.length, state.failed, state.counters, state.logprobs
-    tokens, from_draft, lengths, failed, counters, logprobs = jax.device_get(device)
+    tokens, from_draft, lengths, failed, counters, logprobs = fetch(device)
     if failed.any():
         raise NumericsError(
             f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out "

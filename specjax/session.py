@@ -9,13 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from . import decode
 from .checkpoints.load import LanguageModel
 from .checks import LARGEST
 from .drafter import Drafter
 from .errors import RequestError
-from .parallel import use_mesh_of
+from .parallel import fetch, mesh_of, place, split_rows, use_mesh
 from .prefill import Requests, prefill
 from .requests.batch import Batch
 from .requests.options import MOST_LOGPROBS
@@ -45,7 +46,7 @@ class Decoding:
     @property
     def is_done(self) -> bool:
         """Whether every row has ended. Waits for the device."""
-        return bool(jax.device_get(self.state.done).all())
+        return bool(fetch(self.state.done).all())
 
 
 class Session:
@@ -65,6 +66,7 @@ class Session:
     ):
         self.target, self.drafter, self.parameters = target, drafter, parameters
         self.rule, self.capacity = rule, capacity
+        self.mesh = mesh_of(target.model)
         self._compiled: dict = {}
 
     def start(self, prompts: list[list[int]], batch: Batch) -> Decoding:
@@ -78,9 +80,17 @@ class Session:
         tokens = np.zeros((len(prompts), capacity), np.int32)
         for row, prompt in zip(tokens, prompts):
             row[: len(prompt)] = prompt
-        given = batch.sampling, batch.keys, np.int32(batch.limit), batch.stop_ids, batch.stops, batch.stopping
-        options = RequestOptions(*jax.device_put(given))
-        requests = Requests(jax.device_put(tokens), jax.device_put(lengths), first_samples(options, n))
+        given: list[Any] = [
+            batch.sampling,
+            batch.keys,
+            np.int32(batch.limit),
+            batch.stop_ids,
+            batch.stops,
+            batch.stopping,
+        ]
+        options = RequestOptions(*given)
+        tokens, lengths = place((tokens, lengths), self.mesh, rows=True)
+        requests = Requests(tokens, lengths, place_options(first_samples(options, n), self.mesh))
         asked = [n for n in batch.logprobs if n is not None]
         width = None if not asked else MOST_LOGPROBS if max(asked) else 0
         static = dict(drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
@@ -88,16 +98,18 @@ class Session:
         state, seconds, compile_seconds = self._run(("prefill", chunk, width), function, (requests,))
         began = time.perf_counter()
         if n > 1:
-            state = jax.block_until_ready(repeat_state(state, options, n))
+            with use_mesh(self.mesh):
+                state = jax.block_until_ready(repeat_state(state, place_options(options, self.mesh), n))
         rows = [prompt for prompt in prompts for _ in range(n)]
         return Decoding(state, rows, batch, seconds + time.perf_counter() - began, 0.0, compile_seconds)
 
     def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
         """Runs ``rounds`` more rounds, or as many as it takes until every row has ended."""
-        until = LARGEST if rounds is None else int(jax.device_get(decoding.state.round)) + rounds
-        args = (decoding.state, jax.device_put(np.int32(until)))
+        until = LARGEST if rounds is None else int(fetch(decoding.state.round)) + rounds
+        args = (decoding.state, place(np.int32(until), self.mesh, rows=False))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
-        decoding.state, seconds, compile_seconds = self._run(("run",), function, args, donate_argnums=2)
+        donated = dict(donate_argnums=2) | ({} if self.mesh is None else dict(out_shardings=shardings(decoding.state)))
+        decoding.state, seconds, compile_seconds = self._run(("run",), function, args, **donated)
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
@@ -137,7 +149,7 @@ class Session:
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
-            with use_mesh_of(jax.tree.leaves(self.target.model)[0]), own_settings():
+            with use_mesh(self.mesh), own_settings():
                 jitted = jax.jit(function, **options)
                 self._compiled[key] = jitted.lower(self.target.model, self.parameters, *args).compile()
         return self._compiled[key], time.perf_counter() - began if new else 0.0
@@ -162,12 +174,25 @@ def first_samples(options: RequestOptions, n: int) -> RequestOptions:
     return first.replace(sampling=sampling, stops=options.stops)
 
 
+def place_options(options: RequestOptions, mesh: Mesh | None) -> RequestOptions:
+    """The options on the devices of ``mesh``: those of rows split by rows, automata whole."""
+    shared = options.sampling.constraint, options.stops
+    rows = options.replace(sampling=options.sampling.replace(constraint=None), stops=None)
+    (constraint, stops), rows = place(shared, mesh, rows=False), place(rows, mesh, rows=True)
+    return rows.replace(sampling=rows.sampling.replace(constraint=constraint), stops=stops)
+
+
 @partial(jax.jit, static_argnames="n")
 def repeat_state(state: DecodeState, options: RequestOptions, n: int) -> DecodeState:
     """The state after the prefill, with ``n`` rows for each prompt, and their ``options``."""
     rows = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), state.replace(request=None, round=None))
-    rows = rows.replace(request=options, round=state.round)
-    return rows.replace(constraint_state=options.sampling.start)
+    rows = split_rows(rows, options.limit.size)
+    return rows.replace(request=options, round=state.round, constraint_state=options.sampling.start)
+
+
+def shardings(state: DecodeState):
+    """The sharding of each array of the state, with which the rounds return it too."""
+    return jax.tree.map(lambda x: x.sharding, state)
 
 
 def cache_dtype(target: LanguageModel):

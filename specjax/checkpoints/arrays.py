@@ -13,7 +13,7 @@ from ..models.decoder import Decoder
 from ..parallel import sharding
 from .config import check_dtype
 from .families import blocks, source_names
-from .tensors import abstract_decoder, check_tensors, dotted
+from .tensors import abstract_decoder, check_tensors, dotted, split_config
 
 ToRows = Callable[[jax.Array, int | None], jax.Array]
 """Turns a source array into rows [out, in], given the number of the layer, None outside layers."""
@@ -46,10 +46,10 @@ def decoder_from_arrays(
       dtype: one of ``config.DTYPES``; by default the configuration's.
       mesh: devices to split the parameters over.
 
-    Raises RequestError for a parameter without names, and CheckpointError, which lists every array
+    Raises RequestError for a parameter without names or a mesh that does not divide the model, and CheckpointError, which lists every array
     that is missing, is unused, or has a wrong shape or type.
     """
-    to_rows = to_rows or {}
+    to_rows, config = to_rows or {}, split_config(config, mesh)
     graph, abstract = nnx.split(abstract_decoder(config, None if dtype is None else check_dtype(dtype)))
     params = [(path, dotted(path), param) for path, param in nnx.to_flat_state(abstract)]
     arrays = {name: jnp.asarray(array) for name, array in arrays.items()}

@@ -136,7 +136,7 @@ def to_hf(config: ModelConfig) -> dict:
         "intermediate_size": config.intermediate_size,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
+        "num_key_value_heads": config.num_kv_heads // config.kv_copies,
         "head_dim": config.head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": config.max_position_embeddings,

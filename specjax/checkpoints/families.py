@@ -25,7 +25,10 @@ _LAYER = {
     "down": ["mlp.down_proj.weight"],
     "down_bias": ["mlp.down_proj.bias"],
 }
-"""The tensors of each parameter of a decoder layer. Three tensors are queries, keys and values."""
+"""The tensors of each parameter of a decoder layer.
+
+Three tensors are queries, keys and values, and two are the gate and the up projection.
+"""
 
 _EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -77,6 +80,8 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
     """The blocks of rows that make up the parameter at ``path``, in order.
 
     Queries, keys and values go by key head: first its G query heads, then its key, then its value.
+    Copies of a key head have the same rows. The gate and the up projection go by parts, see
+    ``decoder.Layer``.
 
     Args:
       path: the path of the parameter.
@@ -85,14 +90,19 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
       config: the configuration of the decoder layers, None for a module without any.
     """
     sources = source_names(path, names)
-    if len(sources) != 3:
-        return [Block(name, 0, rows // len(sources)) for name in sources]
-    assert config is not None  # queries, keys and values belong to decoder layers
-    D, G = config.head_dim, config.num_heads // config.num_kv_heads
+    if len(sources) == 1:
+        return [Block(sources[0], 0, rows)]
+    assert config is not None  # only decoder layers have stacked parameters
+    if len(sources) == 3:
+        D, G = config.head_dim, config.num_heads // config.num_kv_heads
+        parts, sizes, copies = config.num_kv_heads, (G * D, D, D), (1, config.kv_copies, config.kv_copies)
+    else:
+        parts, copies = config.mlp_parts, (1, 1)
+        sizes = (rows // 2 // parts,) * 2
     return [
-        Block(name, head * size, (head + 1) * size)
-        for head in range(config.num_kv_heads)
-        for name, size in zip(sources, (G * D, D, D))
+        Block(name, part // n * size, (part // n + 1) * size)
+        for part in range(parts)
+        for name, size, n in zip(sources, sizes, copies)
     ]
 
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..heads import KINDS, Head, HeadConfig, HeadModule
-from ..parallel import mesh_of
+from ..parallel import WHOLE, mesh_of
 from .config import check_dtype
 from .families import blocks, derived
 from .files import read_json
@@ -23,6 +23,8 @@ def load_drafter(
     name: str | Path, target: LanguageModel, dtype=None, revision: str | None = None
 ) -> LanguageModel | Head:
     """The drafter called ``name``: a head made for the target, or a language model.
+
+    If the target is on a mesh, each of its devices holds all weights of the drafter.
 
     Args:
       name: an embedded name, a directory, or a hub id. docs/heads.md lists the layouts of heads.
@@ -42,7 +44,7 @@ def load_drafter(
         if layout is not None:
             module = _read_head(layout, found, target, dtype, mesh)
             return Head(module, module.config, str(name), layout.name)
-    return load(name, dtype, mesh, revision)
+    return load(name, dtype, mesh, revision, WHOLE)
 
 
 def save_head(head: Head, directory: str | Path, layout: str | None = None) -> None:
@@ -91,7 +93,7 @@ def _read_head(layout: Layout, found: Found, target: LanguageModel, dtype: str, 
     abstract = nnx.eval_shape(lambda: KINDS[layout.kind].module(config, jax.random.key(0), dtype))
     owned = [name for name in found.tensors if layout.owns(name, config, found) and not derived(name)]
     tensors = {name: found.tensors[name] for name in owned}
-    module = read_module(abstract, tensors, _made_of(layout, config, found), found.where, mesh)
+    module = read_module(abstract, tensors, _made_of(layout, config, found), found.where, mesh, WHOLE)
     layout.check_values(module, found)
     return module
 

@@ -11,6 +11,7 @@ import jax
 from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..parallel import RULES, Rules
 from .config import check_dtype, read_config
 from .files import check_file, read_json
 from .hub import find
@@ -42,7 +43,11 @@ class LanguageModel:
 
 
 def load(
-    name: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None, revision: str | None = None
+    name: str | Path,
+    dtype=None,
+    mesh: jax.sharding.Mesh | None = None,
+    revision: str | None = None,
+    rules: Rules = RULES,
 ) -> LanguageModel:
     """The language model called ``name``, with its tokenizer.
 
@@ -51,15 +56,17 @@ def load(
       dtype: "float32", "bfloat16" or "float16"; by default the checkpoint's.
       mesh: devices to split the weights over; see ``parallel.make_mesh``.
       revision: a branch, a tag or a commit of the hub's repository.
+      rules: the mesh axis of each logical axis; with ``parallel.WHOLE`` each device holds all
+        weights.
 
     Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
-    is not supported, and RequestError for an empty name, another dtype, or a revision of a name
-    that is not a hub id.
+    is not supported, and RequestError for an empty name, another dtype, a mesh that does not divide
+    the model, or a revision of a name that is not a hub id.
     """
     dtype = None if dtype is None else check_dtype(dtype)
     directory = find(name, revision)
     try:
-        model = load_model(directory, dtype, mesh)
+        model = load_model(directory, dtype, mesh, rules)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise

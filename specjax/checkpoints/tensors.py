@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..parallel import sharding
+from ..parallel import RULES, Rules, sharding
 from .config import check_dtype, read_config, to_hf
 from .families import NAMES, Block, blocks, model_names, model_tensors
 from .files import WEIGHTS, check_file, weight_files
@@ -43,25 +44,26 @@ def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
     return nnx.eval_shape(lambda: Decoder(config, jax.random.key(0), dtype))
 
 
-def load_model(directory: str | Path, dtype=None, mesh: jax.sharding.Mesh | None = None) -> Decoder:
+def load_model(directory: str | Path, dtype=None, mesh: Mesh | None = None, rules: Rules = RULES) -> Decoder:
     """The model in a Hugging Face directory.
 
     Args:
       dtype: one of ``config.DTYPES``; by default the dtype in the configuration.
       mesh: devices to split the weights over. Each device reads only its own part.
+      rules: the mesh axis of each logical axis, see ``parallel.RULES``.
 
-    Raises ConfigError for a model that is not supported, RequestError for another dtype, and
-    CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong shape
-    or type.
+    Raises ConfigError for a model that is not supported, RequestError for another dtype or a mesh
+    that does not divide the model, and CheckpointError, which lists every tensor that is missing,
+    is unexpected, or has a wrong shape or type.
     """
     dtype = None if dtype is None else check_dtype(dtype)
     directory = Path(directory)
-    config = read_config(directory)
+    config = split_config(read_config(directory), mesh, rules)
     with ExitStack() as stack:
         found = open_tensors(directory, stack)
         tensors = {name: found[name] for name in model_tensors(config, found)}
         made_of = partial(blocks, names=model_names(config, tensors), config=config)
-        return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh)
+        return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules)
 
 
 def save_model(model: Decoder, directory: str | Path) -> None:
@@ -74,7 +76,16 @@ def save_model(model: Decoder, directory: str | Path) -> None:
     write_checkpoint(directory, tensors, to_hf(config))
 
 
-def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: jax.sharding.Mesh | None = None) -> M:
+def split_config(config: ModelConfig, mesh: Mesh | None, rules: Rules = RULES) -> ModelConfig:
+    """The configuration of a model whose heads are split over ``mesh`` by ``rules``.
+
+    Raises RequestError for a mesh that does not divide the model, see ``ModelConfig.split_over``.
+    """
+    axis = rules.get("heads")
+    return config if mesh is None or axis is None else config.split_over(mesh.shape[axis])
+
+
+def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | None = None, rules: Rules = RULES) -> M:
     """The module with its parameters read from a checkpoint.
 
     Args:
@@ -83,7 +94,7 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: jax.shar
         zeros.
       made_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
-      mesh: devices to split the parameters over.
+      mesh, rules: the devices, and how they split the parameters, see ``parallel.sharding``.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
     shape or type.
@@ -93,19 +104,22 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: jax.shar
     pieces = {path: made_of(dotted(path), param.shape[0]) for path, param in params}
     found = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
     check_tensors(found, [(param, pieces[path]) for path, param in params], where)
-    loaded = [(path, param.replace(_read(param, tensors, pieces[path], mesh, where))) for path, param in params]
+    loaded = [
+        (path, param.replace(_read(param, tensors, pieces[path], where, sharding(param, mesh, rules))))
+        for path, param in params
+    ]
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 
 def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint from which ``read_module`` reads the same bits."""
-    out: dict[str, list] = {}
+    parts: dict[str, dict[int, np.ndarray]] = {}
     for path, param in nnx.to_flat_state(nnx.state(module)):
         value, row = np.asarray(param[...]), 0
         for name, start, stop in made_of(dotted(path), param.shape[0]):
-            out.setdefault(name, []).append(value[row : row + stop - start])
+            parts.setdefault(name, {})[start] = value[row : row + stop - start]  # copies of a head replace it
             row += stop - start
-    return {name: np.concatenate(parts) for name, parts in out.items()}
+    return {name: np.concatenate([rows[start] for start in sorted(rows)]) for name, rows in parts.items()}
 
 
 def write_checkpoint(directory: str | Path, tensors: dict[str, np.ndarray], raw: dict, file: str = WEIGHTS[0]) -> None:
@@ -196,8 +210,8 @@ def check_tensors(
         raise CheckpointError(f"{where}: the weights do not fit {source}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
 
 
-def _read(param: nnx.Param, tensors: dict, made_of: list[Block], mesh, where) -> jax.Array:
-    """The parameter as an array. On a mesh each device reads its own rows and columns."""
+def _read(param: nnx.Param, tensors: dict, made_of: list[Block], where, placed: jax.sharding.Sharding) -> jax.Array:
+    """The parameter as an array. Each device reads its own rows and columns."""
 
     def part(index) -> np.ndarray:
         rows, rest = index[0], tuple(index[1:])
@@ -212,7 +226,7 @@ def _read(param: nnx.Param, tensors: dict, made_of: list[Block], mesh, where) ->
             return np.zeros((last - first, *param.shape[1:]), param.dtype)
         return _cast(np.concatenate(pieces), param.dtype, made_of[0].name, where)
 
-    return jax.make_array_from_callback(param.shape, sharding(param, mesh), part)
+    return jax.make_array_from_callback(param.shape, placed, part)
 
 
 def _cast(values: np.ndarray, dtype, name: str, where) -> np.ndarray:

@@ -39,6 +39,7 @@ def add_model_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_revision_argument(group)
     add_dtype_argument(group)
+    add_mesh_argument(group)
 
 
 def add_revision_argument(group) -> None:
@@ -48,6 +49,16 @@ def add_revision_argument(group) -> None:
 def add_dtype_argument(group) -> None:
     group.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights; by default the checkpoint's"
+    )
+
+
+def add_mesh_argument(group) -> None:
+    group.add_argument(
+        "--mesh",
+        type=name,
+        metavar="AXES",
+        help="devices to run on, such as data=2,model=4: data splits the prompts of a batch, model the weights, "
+        "nodes the nodes of token trees; by default one device",
     )
 
 
@@ -224,8 +235,10 @@ def prepare_conversations(args: argparse.Namespace) -> Callable:
 def load_target(args: argparse.Namespace):
     """The model of ``--model``."""
     from ..checkpoints.load import load
+    from ..parallel import make_mesh, parse_mesh
 
-    target = load(args.model, dtype=args.dtype, revision=args.revision)
+    mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
+    target = load(args.model, dtype=args.dtype, mesh=mesh, revision=args.revision)
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_revision_argument
+from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_mesh_argument, add_revision_argument
 from .parser import integer, name, path
 from .terminal import status
 
@@ -33,6 +33,7 @@ def add_command(commands) -> None:
     )
     add_revision_argument(command)
     add_dtype_argument(command)
+    add_mesh_argument(command)
     add(
         "--data",
         type=path,
@@ -70,11 +71,13 @@ def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
     from ..training.data import text_files
-    from ..training.recipe import read_recipe
+    from ..training.recipe import MeshShape, read_recipe
     from ..training.run import train
 
     recipe = read_recipe(args.recipe, **{name: getattr(args, name) for name in _CHANGES})
     recipe = dataclasses.replace(recipe, model=args.model or recipe.model or "tiny-python")
+    if args.mesh is not None:
+        recipe = dataclasses.replace(recipe, mesh=MeshShape.parse(args.mesh))
     recipe.mesh.check_devices()
     text_files(args.data) if args.data else None
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"

@@ -86,6 +86,7 @@ def _prepare(args: argparse.Namespace) -> Callable:
 
 
 def _tune_layers(args: argparse.Namespace) -> None:
+    from ..parallel import mesh_of, use_mesh
     from ..planning import layers
 
     texts = _prepare(args)
@@ -96,7 +97,8 @@ def _tune_layers(args: argparse.Namespace) -> None:
     with progress_bar("tuning") as progress:
         longest = args.num_speculative_tokens or _LONGEST_DRAFT
         options = dict(temperature=args.temperature, longest=longest, budget=args.budget)
-        report = layers.tune_layers(target, texts, progress=progress, **options)
+        with use_mesh(mesh_of(target.model)):
+            report = layers.tune_layers(target, texts, progress=progress, **options)
     write_output(args.output, layers.toml(report))
     if args.json:
         print(json.dumps(report))
@@ -106,6 +108,7 @@ def _tune_layers(args: argparse.Namespace) -> None:
 
 def _tune_tree(args: argparse.Namespace) -> None:
     from ..checkpoints.heads import load_drafter
+    from ..parallel import mesh_of, use_mesh
     from ..planning import tune
 
     draft = next(iter(args.draft), None)
@@ -120,7 +123,8 @@ def _tune_tree(args: argparse.Namespace) -> None:
         prompts = prompts(target)
     with status("measuring acceptance and cost"):
         names = ("method", "temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
-        report = tune.tune_tree(target, draft, prompts, **{name: getattr(args, name) for name in names})
+        with use_mesh(mesh_of(target.model)):
+            report = tune.tune_tree(target, draft, prompts, **{name: getattr(args, name) for name in names})
     write_output(args.output, tune.toml(report))
     if args.json:
         print(json.dumps(report))

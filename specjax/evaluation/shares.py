@@ -10,6 +10,7 @@ from jax import lax
 
 from .. import decode
 from ..generate import Generator
+from ..parallel import use_mesh
 from ..session import Decoding
 
 
@@ -29,9 +30,9 @@ def drafting_share(
         rounds = max(1, min(rounds, (generator.session.capacity - len(prompt)) // path - 1))
     decoding = generator.start([prompt], max_new_tokens=rounds * path, ignore_eos=True)
     state = decoding.state
-    record, last = jax.jit(partial(_record, drafter=drafter, rule=generator.session.rule, rounds=rounds))(
-        target, draft, state
-    )
+    with use_mesh(generator.session.mesh):
+        recorded = jax.jit(partial(_record, drafter=drafter, rule=generator.session.rule, rounds=rounds))
+        record, last = recorded(target, draft, state)
     alone = jax.jit(partial(_draft_alone, drafter=drafter))
 
     def whole() -> float:
@@ -41,7 +42,8 @@ def drafting_share(
 
     def drafting() -> float:
         began = time.perf_counter()
-        jax.block_until_ready(alone(target, draft, state.drafter, last, record))
+        with use_mesh(generator.session.mesh):
+            jax.block_until_ready(alone(target, draft, state.drafter, last, record))
         return time.perf_counter() - began
 
     whole()

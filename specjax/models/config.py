@@ -1,6 +1,12 @@
 """The static configuration of a decoder: the values that its computation depends on."""
 
 import dataclasses
+import math
+
+from ..errors import RequestError
+
+MLP_PARTS = 16
+"""The largest number of parts in which the weights of an MLP's gate and up projections lie."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +53,7 @@ class ModelConfig:
       family: the ``model_type`` under which the configuration is saved.
       vocab_size, hidden_size, intermediate_size, num_layers: V, E, F and L.
       num_heads, num_kv_heads, head_dim: H, K and D; K divides H, D is even.
+      kv_copies: the number of equal copies of each key head, included in K; see ``split_over``.
       max_position_embeddings: the context in tokens, before it is stretched.
       norm_eps: the constant under the root of the norms.
       rope: rotary positions.
@@ -78,6 +85,7 @@ class ModelConfig:
     qk_norm: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    kv_copies: int = 1
     dtype: str = "float32"
 
     @property
@@ -85,6 +93,31 @@ class ModelConfig:
         """The longest sequence, prompt and output together, in tokens."""
         trained = {"dynamic": self.max_position_embeddings, "yarn": self.rope.original_max_position_embeddings}
         return max(self.max_position_embeddings, int(trained.get(self.rope.rope_type, 0) * self.rope.factor))
+
+    @property
+    def mlp_parts(self) -> int:
+        """The number of parts of ``Layer.gate_up``; it divides the MLP's width."""
+        return math.gcd(self.intermediate_size, MLP_PARTS)
+
+    def split_over(self, devices: int) -> "ModelConfig":
+        """The configuration of the same model with its heads and MLPs split over ``devices``.
+
+        If there are fewer key heads than devices, each key head has copies, so that every device
+        has its own queries' key head.
+
+        Raises RequestError where the devices do not divide the heads or the MLP's width.
+        """
+        for what, size in (("attention heads", self.num_heads), ("MLP channels", self.intermediate_size)):
+            if size % devices:
+                fits = [
+                    n for n in range(1, self.num_heads + 1) if not (self.num_heads % n or self.intermediate_size % n)
+                ]
+                raise RequestError(
+                    f"a mesh with model={devices} does not divide the model's {size} {what}; "
+                    f"use model={', '.join(map(str, fits))}"
+                )
+        copies = math.lcm(self.num_kv_heads, devices) // self.num_kv_heads
+        return self.replace(num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
 
     def replace(self, **changes) -> "ModelConfig":
         """A copy in which the fields in ``changes`` have new values."""

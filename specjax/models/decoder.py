@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..cache import KVCache
+from ..parallel import whole_features
 from .attention import Seen, attend, within
 from .base import Output
 from .config import ModelConfig
@@ -28,9 +29,10 @@ class Skip:
 class Layer(nnx.Module):
     """A decoder layer: attention and a gated MLP.
 
-    ``qkv`` [K * (G + 2) * D, E] stacks the query heads, the key and the value of each key head, so
-    that they stay together when the matrix is split over devices. ``gate_up`` [2 * F, E] stacks the
-    gate on the up projection.
+    Rows that are computed with one another lie together, so that they stay on one device when the
+    matrix is split. ``qkv`` [K * (G + 2) * D, E] stacks the query heads, the key and the value of
+    each key head. ``gate_up`` [P * 2 * F / P, E] stacks a part of the gate and the same part of the
+    up projection for each of P ``config.mlp_parts``.
 
     Trained heads use two variations. Attention may read ``inputs`` vectors of width E side by side.
     ``normed`` says whether the layer norms the input of attention.
@@ -106,8 +108,10 @@ class Layer(nnx.Module):
     @jax.named_scope("mlp")
     def mlp(self, x, config: ModelConfig):
         normed = rms_norm(x, self.mlp_norm[...], config.norm_eps)
-        gate, up = jnp.split(linear(normed, self.gate_up[...], value_of(self.gate_up_bias)), 2, -1)
-        return x + linear(jax.nn.silu(gate) * up, self.down[...], value_of(self.down_bias))
+        parts = linear(normed, self.gate_up[...], value_of(self.gate_up_bias))
+        parts = parts.reshape(*x.shape[:-1], config.mlp_parts, 2, -1)
+        gated = jax.nn.silu(parts[..., 0, :]) * parts[..., 1, :]
+        return x + linear(gated.reshape(*x.shape[:-1], -1), self.down[...], value_of(self.down_bias))
 
 
 class Decoder(nnx.Module):
@@ -167,7 +171,7 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits float32 [..., V] of hidden states [..., E]."""
-        return linear(hidden, (self.embed if self.head is None else self.head)[...])
+        return whole_features(linear(hidden, (self.embed if self.head is None else self.head)[...]))
 
 
 def run_layers(

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from ..errors import RequestError
-from ..parallel import make_mesh
+from ..parallel import make_mesh, parse_mesh
 from .kinds import KINDS, Shape
 from .numbers import check_numbers, number
 from .optimizers import Optimizer
@@ -30,6 +30,14 @@ class MeshShape:
 
     data: int = number(1, 1, 10**5)
     model: int = number(1, 1, 10**5)
+
+    @classmethod
+    def parse(cls, text: str) -> "MeshShape":
+        """The devices in a text such as "data=2,model=4". Raises RequestError for other axes."""
+        sizes = parse_mesh(text)
+        if "nodes" in sizes:
+            raise RequestError(f"mesh {text!r}: a training splits data and model only; leave nodes out")
+        return cls(**sizes)
 
     def check_devices(self) -> None:
         """Raises RequestError where the mesh has more devices than there are."""

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from support.decoding import rounds, spell_paths, texts
 from support.models import TINY, language_model, on_mesh, random_head, random_prompts, tiny_model
+from support.numpy_layer import gate_and_up
 from support.program import MOVES, Program
 from support.program import TARGET as WIDE
 from support.reference import array, assert_greedy, log_softmax, normed, read_target, take_best_sequences
@@ -119,13 +120,13 @@ class NumpyHead:
 
     def hidden(self, taps: np.ndarray, root: int) -> np.ndarray:
         """Hidden states [N, E] of all places of the block."""
-        c, eps, F = self.config, self.layers.norm_eps, self.layers.intermediate_size
+        c, eps = self.config, self.layers.norm_eps
         context = normed(np.concatenate(list(taps), 1) @ array(self.head.fc).T, self.head.hidden_norm, eps)
         x = self.embed[[root] + [c.mask_token] * (c.block_size - 1)]
         for layer in self.head.layers:
             x = x + self.attention(layer, normed(x, layer.attention_norm, eps), context)
-            gate_up = normed(x, layer.mlp_norm, eps) @ array(layer.gate_up).T
-            x = x + gate_up[:, :F] * sigmoid(gate_up[:, :F]) * gate_up[:, F:] @ array(layer.down).T
+            gate, up = gate_and_up(normed(x, layer.mlp_norm, eps) @ array(layer.gate_up).T)
+            x = x + gate * sigmoid(gate) * up @ array(layer.down).T
         return normed(x, self.head.norm, eps)
 
     def logits(self, places: np.ndarray, before: list[int]) -> np.ndarray:

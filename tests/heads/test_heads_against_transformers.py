@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from heads.test_feature_heads import EAGLE, EAGLE3, LAYERS, MTP, TOKENS, N, close, embedded, found, head_of, linear, rms
+from support.numpy_layer import gate_and_up
 
 
 @pytest.mark.slow
@@ -62,7 +63,7 @@ class TestTransformers:
         layer, self.rotary = LlamaDecoderLayer(config, 0).eval(), LlamaRotaryEmbedding(config)
         K, G, D = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
         qkv = self.tensor(ours.qkv).reshape(K, G + 2, D, -1)
-        gate, up = self.tensor(ours.gate_up).chunk(2)
+        gate, up = map(self.torch.tensor, gate_and_up(np.asarray(ours.gate_up[...]), 0))
         parts = {"q_proj": qkv[:, :G], "k_proj": qkv[:, G], "v_proj": qkv[:, G + 1], "o_proj": self.tensor(ours.out)}
         for owner, weights in (
             (layer.self_attn, parts),

@@ -38,8 +38,19 @@ def attention(layer, config, read) -> np.ndarray:
     return linear(out.reshape(len(read), -1), layer.out)
 
 
+def gate_and_up(rows, axis: int = -1) -> tuple[np.ndarray, np.ndarray]:
+    """The gate and the up projection, from an array with the rows of ``gate_up`` on an axis: sixteen parts of each in turn.
+
+    If sixteen does not divide the width, there are as many parts as the greatest common divisor.
+    """
+    both = np.moveaxis(np.asarray(rows), axis, 0)
+    parts = both.reshape(np.gcd(len(both) // 2, 16), 2, -1, *both.shape[1:])
+    flat = lambda x: np.moveaxis(x.reshape(-1, *both.shape[1:]), 0, axis)
+    return flat(parts[:, 0]), flat(parts[:, 1])
+
+
 def mlp(layer, config, x) -> np.ndarray:
-    gate, up = np.split(linear(rms(x, layer.mlp_norm, config.norm_eps), layer.gate_up), 2, -1)
+    gate, up = gate_and_up(linear(rms(x, layer.mlp_norm, config.norm_eps), layer.gate_up))
     return x + linear(gate / (1 + np.exp(-gate)) * up, layer.down)
 
 

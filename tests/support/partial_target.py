@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 
 from .models import tiny_model
+from .numpy_layer import gate_and_up
 from .reference import array
 
 TARGET = tiny_model(0, 5.0, num_layers=3)
@@ -45,6 +46,6 @@ def logits_without(text: list[int], lacks: dict[str, set[int]], since: int) -> n
         scores = np.exp(np.where(np.tri(S, dtype=bool), scores, -np.inf))
         mixed = np.einsum("kgst,tkd->skgd", scores / scores.sum(-1, keepdims=True), heads[:, :, G + 1])
         x = x + runs("attention") * (mixed.reshape(S, -1) @ out.T)
-        gate, up = np.split(norm(x) @ gate_up.T, 2, -1)
+        gate, up = gate_and_up(norm(x) @ gate_up.T)
         x = x + runs("mlp") * ((gate / (1 + np.exp(-gate)) * up) @ down.T)
     return norm(x[-1]) @ head.T

@@ -1,0 +1,185 @@
+"""Meshes of eight simulated devices: every drafter gives the tokens of one device, and what is split lies in parts."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec
+from support.loops import make_drafters
+from support.models import TINY, language_model, random_head, random_prompts, tiny_model
+
+from specjax import Generator, RequestError, load, make_mesh, save
+from specjax.checkpoints.tensors import load_model, save_model
+from specjax.cli.main import main
+from specjax.drafter import Models, TrainedHead
+from specjax.heads import KINDS
+from specjax.parallel import WHOLE, parse_mesh, place
+from specjax.requests.batch import build_batch
+from specjax.requests.options import Options
+from specjax.session import Session
+from specjax.verify import resolve
+
+DRAFTERS = make_drafters(TINY.replace(num_layers=1, num_kv_heads=1))
+PROMPTS = random_prompts(4, TINY.vocab_size, seed=3)
+MIXED = dict(
+    temperature=[0.0, 0.0, 1.0, 0.7], seed=[1, 2, 3, 4], max_new_tokens=[20, 13, 20, 7], stop=[None, ["A"], None, None]
+)
+MESHES = {
+    "data": dict(data=4),
+    "model": dict(model=2),
+    "copied key heads": dict(model=4),
+    "data and model": dict(data=2, model=4),
+    "all axes": dict(data=2, model=2, nodes=2),
+}
+FIRST_TIER = {("draft_model", "data and model"), ("eagle3", "all axes")}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """The checkpoint of the target."""
+    save_model(tiny_model(0), path := tmp_path_factory.mktemp("target"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def unsharded():
+    """The texts of one device by drafter, filled as they are asked for."""
+    return {}
+
+
+def texts(drafter, directory, mesh) -> list[list[int]]:
+    """The tokens of the prompts' rows, with the weights of target and drafts on the mesh."""
+    target = language_model(load_model(directory, mesh=mesh), "tiny")
+    given = place(parameters_of(drafter), mesh, rows=False)
+    session = Session(target, drafter, drafter.parameters(given, TINY.vocab_size), resolve("auto", drafter.drawn))
+    lengths = np.array([len(prompt) for prompt in PROMPTS], np.int32)
+    decoding = session.start(PROMPTS, build_batch(Options.of(MIXED), lengths, target))
+    session.advance(decoding, 2)
+    session.advance(decoding)
+    ends, tokens = np.asarray(decoding.state.cache.length) + 1, np.asarray(decoding.state.tokens)
+    if mesh is not None:
+        check_parts(decoding.state, mesh)
+    return [row[:end].tolist() for row, end in zip(tokens, ends)]
+
+
+def parameters_of(drafter):
+    """Random drafts or a random head for a drafter."""
+    if isinstance(drafter.needs, TrainedHead):
+        return random_head(KINDS[drafter.head.kind].module, drafter.head)
+    if isinstance(drafter.needs, Models):
+        drafts = tuple(tiny_model(seed, num_layers=1) for seed in range(1, 1 + drafter.needs.least))
+        return drafts[0] if drafter.needs.most == 1 else drafts
+    return None
+
+
+def check_parts(state, mesh) -> None:
+    """Each device holds its rows and its key heads of the cache."""
+    keys = state.cache.layers[0][0]
+    data, model = mesh.shape["data"], mesh.shape["model"]
+    heads = max(TINY.num_kv_heads, model)
+    assert keys.shape[:2] == (len(PROMPTS), heads)
+    assert keys.sharding.shard_shape(keys.shape)[:2] == (len(PROMPTS) // data, heads // model)
+    assert state.tokens.sharding.shard_shape(state.tokens.shape)[0] == len(PROMPTS) // data
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        pytest.param(name, mesh, marks=() if (name, mesh) in FIRST_TIER else pytest.mark.slow, id=f"{name}-{mesh}")
+        for name in DRAFTERS
+        for mesh in MESHES
+    ],
+)
+def test_every_drafter_gives_the_tokens_of_one_device(name, mesh, directory, unsharded):
+    if name not in unsharded:
+        unsharded[name] = texts(DRAFTERS[name], directory, None)
+    assert texts(DRAFTERS[name], directory, make_mesh(**MESHES[mesh])) == unsharded[name]
+
+
+def test_key_heads_have_copies_where_devices_are_more(directory, tmp_path):
+    """Each of four devices holds one of the four key heads that stand for two; saving writes two."""
+    model = load_model(directory, mesh=make_mesh(model=4))
+    assert (model.config.num_kv_heads, model.config.kv_copies) == (4, 2)
+    D, whole = TINY.head_dim, np.asarray(load_model(directory).layers[0].qkv[...])
+    first, second = whole[: 4 * D], whole[4 * D :]  # of each key head two queries, the key, the value
+    of = lambda group, query: np.concatenate([group[query * D : (query + 1) * D], group[2 * D :]])
+    wanted = np.concatenate([of(first, 0), of(first, 1), of(second, 0), of(second, 1)])
+    np.testing.assert_array_equal(model.layers[0].qkv[...], wanted)
+    save_model(model, tmp_path / "copy")
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "copy" / file).read_bytes() == (directory / file).read_bytes()
+
+
+def test_a_given_draft_goes_to_the_targets_devices(directory):
+    target = language_model(load_model(directory, mesh=make_mesh(data=2, model=2)), "tiny")
+    draft = language_model(tiny_model(1, num_layers=1), "draft")
+    generator = Generator(target, draft=draft)
+    assert {leaf.sharding.spec for leaf in jax.tree.leaves(nnx.state(generator.session.parameters))} == {
+        PartitionSpec()
+    }
+    alone = Generator(language_model(load_model(directory), "tiny"), draft=draft)
+    options = dict(max_new_tokens=8, n=2, temperature=1.0, seed=5)
+    together, apart = (g(PROMPTS[:2], **options) for g in (generator, alone))
+    assert [result.token_ids for result in together] == [result.token_ids for result in apart]
+
+
+def test_rows_that_the_axis_does_not_divide_are_whole(directory):
+    mesh = make_mesh(data=2, model=2)
+    target = language_model(load_model(directory, mesh=mesh), "tiny")
+    alone = language_model(load_model(directory), "tiny")
+    together, apart = (Generator(model, "ngram")(PROMPTS[:3], max_new_tokens=6) for model in (target, alone))
+    assert [result.token_ids for result in together] == [result.token_ids for result in apart]
+    assert place(np.zeros((3, 2)), mesh, rows=True).sharding.spec == PartitionSpec()
+
+
+def test_a_model_that_is_held_whole_has_no_copies(directory):
+    model = load_model(directory, mesh=make_mesh(model=8), rules=WHOLE)
+    assert model.config == load_model(directory).config
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "no list of axes such as data=2,model=4"),
+        ("model", "no list of axes"),
+        ("model=2,model=2", "no list of axes"),
+        ("depth=2", "axes are data, model, nodes"),
+        ("model=0", "mesh axis model must be a whole number from 1"),
+        ("data=3,model=3", "a mesh of 9 devices is wanted and there are 8"),
+    ],
+)
+def test_bad_meshes_are_named(text, named):
+    with pytest.raises(RequestError, match=named):
+        make_mesh(**parse_mesh(text))
+
+
+def test_a_mesh_that_does_not_divide_the_heads_is_refused(directory):
+    with pytest.raises(RequestError, match="model=8 does not divide the model's 4 attention heads; use model=1, 2, 4"):
+        load_model(directory, mesh=make_mesh(model=8))
+
+
+@pytest.mark.slow
+def test_the_command_line_on_a_mesh(tmp_path, capsys):
+    """Each command that loads a model prints with a mesh what it prints without one."""
+    save(language_model(tiny_model(0), "tiny"), tmp_path / "target")
+    command = [
+        "generate",
+        "--model",
+        str(tmp_path / "target"),
+        "--method",
+        "ngram",
+        "--prompt",
+        "ab",
+        "--json",
+        "--max-new-tokens",
+        "8",
+    ]
+    printed = []
+    for mesh in ([], ["--mesh", "data=2,model=4"]):
+        assert main([*command, *mesh]) == 0
+        printed.append(json.loads(capsys.readouterr().out)["token_ids"])
+    assert printed[0] == printed[1]
+    assert load(tmp_path / "target", mesh=make_mesh(model=2)).config.kv_copies == 1
