@@ -25,6 +25,12 @@ class StorageError(CheckpointError):
     exit_code = 1
 
 
+class HostError(SpecjaxError):
+    """The processes of several hosts could not join, or one of them has died."""
+
+    exit_code = 1
+
+
 class RequestError(SpecjaxError):
     """An option, a prompt or a combination of models cannot be decoded."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestError
+from ..parallel import is_first_host
 from .parser import integer, name, path
 
 SAMPLING = (
@@ -276,8 +277,8 @@ def replace_file(file: Path) -> Iterator[Path]:
 
 
 def write_output(file: Path | None, text: str) -> None:
-    """Writes ``text`` to the file of ``--output``, if it was given."""
-    if file is not None:
+    """Writes ``text`` to the file of ``--output``, if it was given, on the first host."""
+    if file is not None and is_first_host():
         with replace_file(file) as new:
             new.write_text(text)
 

@@ -11,8 +11,11 @@ import jax
 
 from .. import __version__
 from ..errors import SpecjaxError
+from ..parallel import leave_others, several_hosts
 from . import compare, generate, ngrams, train, tune, verify
+from .hosts import add_host_arguments, join_hosts
 from .interrupt import leave, watch_interrupts
+from .log_filter import ERROR
 from .parser import Parser
 
 COMMANDS = (generate, compare, verify, tune, train, ngrams)
@@ -38,6 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     with watch_interrupts(argv is None):
         try:
             args = _parse(argv)
+            if argv is None:
+                join_hosts(args)
             code = args.handler(args) or 0
             sys.stdout.flush()
             return code
@@ -69,6 +74,8 @@ def _make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     for module in COMMANDS:
         module.add_command(commands)
+    for command in commands.choices.values():
+        add_host_arguments(command)
     return parser
 
 
@@ -83,6 +90,8 @@ def _explain(error: BaseException) -> str | None:
         no_device_memory = isinstance(cause, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in text
         if isinstance(cause, MemoryError) or no_device_memory:
             return "the memory does not suffice; use a smaller model, capacity, batch or tree"
+        if isinstance(cause, jax.errors.JaxRuntimeError) and several_hosts():
+            return f"the processes lost one another ({text[:160]}); all end; start the command again on every host"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'output'} cannot be used ({error.strerror}); name another file"
     return None
@@ -100,8 +109,12 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _complain(message: str, code: int) -> int:
+    line = f"{ERROR} {' '.join(message.split())}"
     with suppress(OSError):
-        print("specjax: error:", " ".join(message.split()), file=sys.stderr, flush=True)
+        if several_hosts():
+            os.write(2, f"{line}\n".encode())
+            leave_others(code)
+        print(line, file=sys.stderr, flush=True)
     return code
 
 

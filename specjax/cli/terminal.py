@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from ..parallel import is_first_host
+
 _WIDTH = 120
 """The width of a table in columns, where stdout is not a terminal."""
 
@@ -64,11 +66,14 @@ def print_text(results: Iterable, table: Sequence[bytes | None], out: TextIO):
 
 
 def print_stats(stats: list) -> None:
-    """Prints the figures on stderr, under the names of vLLM's log.
+    """Prints the figures on stderr, under the names of vLLM's log, on the first host.
 
     The seconds are those of the whole batch.
     """
     from ..stats import total
+
+    if not is_first_host():
+        return
 
     whole, first = total(stats), stats[0]
     lines = []
@@ -101,7 +106,7 @@ def mark_drafts(result, table: Sequence[bytes | None]) -> Text:
 
 def _can_animate() -> bool:
     """Whether stderr is a terminal that supports cursor movements."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+    return is_first_host() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def _print_rich(*things, **options) -> None:

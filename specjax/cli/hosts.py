@@ -1,0 +1,49 @@
+"""One command on several hosts: the flags that join its processes, who prints, and how all end."""
+
+import argparse
+import os
+import subprocess
+import sys
+
+from ..errors import RequestError
+from ..parallel import is_first_host, start
+from . import log_filter
+from .parser import integer, name
+
+
+def add_host_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group(
+        "several hosts", "Run the same command on every host; TPU pods, SLURM and Open MPI need no flags."
+    ).add_argument
+    add(
+        "--coordinator", type=name, metavar="HOST:PORT", help="address of process 0; by default JAX_COORDINATOR_ADDRESS"
+    )
+    add("--num-processes", type=integer(1), metavar="N", help="number of processes; by default JAX_NUM_PROCESSES")
+    add("--process-id", type=integer(0), metavar="N", help="number of this process, from 0; by default JAX_PROCESS_ID")
+
+
+def join_hosts(args: argparse.Namespace) -> None:
+    """Joins the processes of all hosts. Only process 0 prints results and progress.
+
+    Raises RequestError for several processes without ``--mesh``, which would all do the same work.
+    """
+    if not start(args.coordinator, args.num_processes, args.process_id):
+        return
+    if getattr(args, "mesh", None) is None:
+        raise RequestError("several processes share the devices of a mesh; give --mesh, such as --mesh model=8")
+    _part_streams()
+
+
+def _part_streams() -> None:
+    """Gives Python's output files of its own. Files 1 and 2 go to the filter of XLA's log.
+
+    XLA's C++ code writes there: connections, and a stack trace when it ends the process because
+    process 0 has died. The filter outlives this process.
+    """
+    shown = os.dup(1) if is_first_host() else os.open(os.devnull, os.O_WRONLY)
+    sys.stdout, sys.stderr = os.fdopen(shown, "w"), os.fdopen(os.dup(2), "w", buffering=1)
+    command = [sys.executable, "-S", "-E", log_filter.__file__]
+    log = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    assert log.stdin is not None
+    for file in (1, 2):
+        os.dup2(log.stdin.fileno(), file)

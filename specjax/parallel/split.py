@@ -1,0 +1,79 @@
+"""The layout of arrays in traced functions: the axes that the mesh in use splits, and those it does not.
+
+Without a mesh, or with a mesh of one device, all functions return their arguments.
+"""
+
+from collections.abc import Callable
+
+import jax
+from jax.sharding import PartitionSpec
+
+_FREE = PartitionSpec.UNCONSTRAINED
+
+
+def split_rows(tree, rows: int):
+    """The pytree, with the first axis of every array [rows, ...] split over the mesh axis ``data``.
+
+    The tree is unchanged without that axis, or if the axis does not divide ``rows``.
+    """
+    if not _divides("data", rows):
+        return tree
+    has_rows = lambda x: x.ndim > 0 and x.shape[0] == rows
+    constrain = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec("data", *[_FREE] * (x.ndim - 1)))
+    return jax.tree.map(lambda x: constrain(x) if has_rows(x) else x, tree)
+
+
+def each_part_of_rows(function: Callable, *arrays: jax.Array) -> jax.Array:
+    """``function(*arrays)``, computed by each device for its own rows of all arrays [B, ...].
+
+    ``function`` must compute each row from the same rows of its arguments. XLA would gather the
+    rows of all devices for a loop over rows.
+    """
+    if not _divides("data", arrays[0].shape[0]):
+        return function(*arrays)
+    return jax.shard_map(
+        function, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), axis_names={"data"}, check_vma=False
+    )(*arrays)
+
+
+def whole_features(x: jax.Array) -> jax.Array:
+    """``x`` [..., F], whose last axis every device holds whole."""
+    if _axis_size("model") < 2:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*[_FREE] * (x.ndim - 1), None))
+
+
+def split_nodes(x: jax.Array) -> jax.Array:
+    """``x`` [B, N, ...] with N split over the mesh axis ``nodes``.
+
+    Each device then computes its own nodes, and gathers the keys and values that they attend to
+    (lookahead parallelism, Fu et al. 2024, section 3.3). ``x`` is unchanged without that axis, or
+    if the size of the axis does not divide N.
+    """
+    if not _divides("nodes", x.shape[1]):
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(_FREE, "nodes", *[_FREE] * (x.ndim - 2)))
+
+
+def whole_nodes(tree):
+    """A pytree of arrays [B, ...] in which no axis but B is split.
+
+    The computation of these arrays is then not split either; later computations may be.
+    """
+    if not nodes_are_split():
+        return tree
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec(_FREE)), tree)
+
+
+def nodes_are_split() -> bool:
+    """Whether the mesh in use has a ``nodes`` axis of more than one device."""
+    return _axis_size("nodes") > 1
+
+
+def _axis_size(name: str) -> int:
+    return jax.sharding.get_abstract_mesh().shape.get(name, 1)
+
+
+def _divides(name: str, size: int) -> bool:
+    """Whether the mesh in use splits an axis of ``size`` over its axis ``name``."""
+    return _axis_size(name) > 1 and size % _axis_size(name) == 0
