@@ -125,7 +125,7 @@ class Decoder(nnx.Module):
         embed_key, head_key, *keys = jax.random.split(key, config.num_layers + 2)
         shape = (config.vocab_size, config.hidden_size)
         self.config = config
-        self.embed = matrix(embed_key, shape, ("vocab", "embed"), dtype)
+        self.embed = matrix(embed_key, shape, ("table", "width"), dtype)
         self.layers = nnx.List([Layer(config, k, dtype) for k in keys])
         self.norm = param(jnp.ones(config.hidden_size, dtype), ("embed",))
         self.head = None if config.tie_embeddings else matrix(head_key, shape, ("vocab", "embed"), dtype)
@@ -162,7 +162,9 @@ class Decoder(nnx.Module):
             each of these layers. These layers do not run, and have no taps.
         """
         dtype = self.embed[...].dtype if cache is None else cache.layers[0][0].dtype
-        x, done = (lookup(self.embed[...], tokens).astype(jnp.float32), ()) if computed is None else computed
+        x, done = (
+            (whole_features(lookup(self.embed[...], tokens).astype(jnp.float32)), ()) if computed is None else computed
+        )
         options = dict(rows=rows, taps=taps, rope_lengths=rope_lengths, row_positions=row_positions)
         x, new_rows, tapped = run_layers(
             self.layers, self.config, x, positions, mask, cache, dtype, done=done, skip=skip, **options

@@ -19,8 +19,12 @@ AXES = ("data", "model", "nodes")
 Rules = Mapping[str, str | None]
 """The mesh axis of each logical axis of an array; None, or no entry, replicates the axis."""
 
-RULES: Rules = {"rows": "data", "heads": "model", "mlp": "model", "vocab": "model", "embed": None}
-"""The rules of a model that is split over the mesh."""
+RULES: Rules = {"heads": "model", "mlp": "model", "vocab": "model", "width": "model"}
+"""The rules of a model that is split over the mesh.
+
+"width" is the second axis of the table of embeddings. Its first axis stays whole, because XLA for
+GPUs would gather the whole table for a lookup in its parts.
+"""
 
 WHOLE: Rules = {}
 """The rules of a module that every device holds whole, such as a draft."""
