@@ -225,7 +225,7 @@ def each_round(name: str, drafter: BlockDrafter, **options):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("in place", dict(draft_confidence=0.4)),
+        ("in place", dict(draft_confidence=0.6)),
         ("from the root", dict(draft_confidence=0.4)),
         pytest.param("recurrent", {}, marks=pytest.mark.slow),
     ],
