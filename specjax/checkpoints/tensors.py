@@ -113,12 +113,19 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | N
 
 def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint from which ``read_module`` reads the same bits."""
-    parts: dict[str, dict[int, np.ndarray]] = {}
+    tensors: dict[str, np.ndarray] = {}
     for path, param in nnx.to_flat_state(nnx.state(module)):
-        value, row = np.asarray(param[...]), 0
-        for name, start, stop in made_of(dotted(path), param.shape[0]):
-            parts.setdefault(name, {})[start] = value[row : row + stop - start]  # copies of a head replace it
-            row += stop - start
+        tensors |= split_rows(dotted(path), np.asarray(param[...]), made_of)
+    return tensors
+
+
+def split_rows(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
+    """The tensors of the parameter at ``path``."""
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    row = 0
+    for name, start, stop in made_of(path, len(value)):
+        parts.setdefault(name, {})[start] = value[row : row + stop - start]  # copies of a head replace it
+        row += stop - start
     return {name: np.concatenate([rows[start] for start in sorted(rows)]) for name, rows in parts.items()}
 
 
