@@ -222,6 +222,10 @@ def predictions(head: Head, target: LanguageModel) -> list[np.ndarray]:
     return found
 
 
+def test_every_kind_of_head_grows():
+    assert {config.kind for config in HEADS.values()} == KINDS.keys()
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.slow) for name in HEADS]
 )
