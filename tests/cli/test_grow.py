@@ -31,7 +31,7 @@ def shape(tmp_path):
 def test_a_model_and_a_head(specjax_main, models, shape, tmp_path):
     """The printed directories are checkpoints of the shape, and the head is one for the grown model."""
     target, like, grown = specjax.load(models["target"]), shape(), tmp_path / "grown"
-    config = EagleConfig(TINY.replace(num_layers=1), target_layers=TINY.num_layers)
+    config = EagleConfig(TINY.replace(num_layers=1), target_layers=target.config.num_layers)
     save_head(Head(random_head(EagleHead, config), config, "eagle"), tmp_path / "eagle")
     grow = ("grow", "--model", models["target"], "--like", like, "--output")
     code, out, err = specjax_main(*grow, grown)
