@@ -13,7 +13,9 @@ import pytest
 from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from support.head_cases import MADE, parameters
 from support.models import TINY, byte_tokenizer, language_model, random_head, tiny_model
+from support.published_heads import DEEP, write
 
 import specjax
 from specjax import Generator, LanguageModel, load_drafter
@@ -241,6 +243,18 @@ def test_a_grown_head_predicts_the_same(name, pair, tmp_path):
             assert large[..., 61:].max() < small[known].min() - 50  # new tokens
             small, large = small[known].reshape(2, -1), large[..., :61][known].reshape(2, -1)
         np.testing.assert_allclose(large, small, rtol=1e-4, atol=1e-4 * np.abs(small).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MADE)
+def test_a_grown_head_keeps_its_layout(case, tmp_path):
+    head = load_drafter(write(tmp_path / "head", *MADE[case]()), DEEP)
+    like = DEEP.config.replace(**LARGE | dict(num_layers=8))
+    config = grow_head(head, DEEP, like, tmp_path / "grown")
+    target = language_model(tiny_model(config=grow_config(DEEP.config, like, "deep")))
+    grown = load_drafter(tmp_path / "grown", target)
+    assert (grown.layout, grown.config.kind, grown.config.taps) == (head.layout, config.kind, config.taps)
+    assert parameters(grown.module).keys() == parameters(head.module).keys()
 
 
 def test_files_of_a_few_gigabytes_have_an_index(tmp_path, monkeypatch):
