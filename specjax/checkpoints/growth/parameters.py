@@ -146,8 +146,7 @@ class Growth:
             case "same, read":
                 return Axis(axes.join([(np.arange(old - E), old - E), (self._stream(E, width), E)]))
             case "gate_up":
-                part = axes.widen(old // 2, new // 2, RANDOM)
-                return Axis(axes.join([(part, old // 2)] * 2))
+                return Axis(axes.gate_up(self.old, self.new))
             case "write" | "units":
                 return Axis(axes.widen(old, new, ZERO))
         return Axis(axes.widen(old, new, RANDOM))
