@@ -43,7 +43,7 @@ GOLDEN = sorted((Path(__file__).parents[1] / "models" / "golden").glob("*.safete
 
 LARGE = dict(
     vocab_size=83,
-    hidden_size=52,
+    hidden_size=60,
     intermediate_size=60,
     num_layers=3,
     num_heads=12,
@@ -103,11 +103,11 @@ def test_logits_are_those_of_transformers_for_the_small_model(path, tmp_path):
 TOKENS = np.random.default_rng(0).integers(0, TINY.vocab_size, (2, 24))
 ALONE = {
     "the same shape": {},
-    "vocabulary and one dimension": dict(vocab_size=62, hidden_size=33),
+    "vocabulary and one dimension": dict(vocab_size=62, hidden_size=33, family="mistral"),
     "an output matrix of its own": dict(vocab_size=83, hidden_size=64, tie_embeddings=False),
     "one query head for each key head": dict(num_heads=4, num_kv_heads=4),
-    "groups of seven": dict(num_heads=14, num_kv_heads=2),
-    "an old group of two over two key heads": dict(num_heads=5, num_kv_heads=5, head_dim=16),
+    "groups of seven": dict(num_heads=14, num_kv_heads=2, hidden_size=42),
+    "an old group of two over two key heads": dict(num_heads=5, num_kv_heads=5, head_dim=16, hidden_size=35),
     "head size": dict(head_dim=40),
     "layers": dict(num_layers=5),
     "qwen2": LARGE | dict(family="qwen2", qkv_bias=True),
@@ -235,7 +235,7 @@ def test_a_grown_head_predicts_the_same(name, pair, tmp_path):
     head = head_of(HEADS[name])
     config = grow_head(head, pair[0], pair[1].config, tmp_path / "head")
     grown = load_drafter(tmp_path / "head", pair[1])
-    assert (config.target_layers, config.target_size, config.vocab_size) == (3, 52, 83)
+    assert (config.target_layers, config.target_size, config.vocab_size) == (3, 60, 83)
     assert config.layers is None or (config.layers.num_heads, config.layers.intermediate_size) == (12, 60)
     for small, large in zip(predictions(head, pair[0]), predictions(grown, pair[1])):
         if small.shape[-1] == TINY.vocab_size:
@@ -288,6 +288,7 @@ REFUSED = [
     (TINY, dict(num_kv_heads=1), "num_key_value_heads is 1; it must be at least 2, because 4 query heads share one"),
     (GROUPS, dict(num_kv_heads=3), "num_key_value_heads is 3; it must be at least 4, because 2 query heads share one"),
     (TINY, dict(vocab_size=62), "hidden_size is 32; it must be at least 33, because a larger vocabulary"),
+    (TINY, dict(hidden_size=42), "hidden_size is 42; it must be a multiple of num_attention_heads, 4, or transformers"),
     (TINY, dict(tie_embeddings=True), "tie_word_embeddings is true; it must be false"),
     (TINY.replace(qkv_bias=True), dict(qkv_bias=False), "attention_bias is false; it must be true"),
     (TINY.replace(mlp_bias=True), dict(mlp_bias=False), "mlp_bias is false; it must be true"),

@@ -70,7 +70,10 @@ _CONSTANT = 2.0**-8
 """The constant in the stream, as a part of the typical entry of the embedding."""
 
 _GAIN, _PENALTY = 2.0**4, 2.0**24
-"""The weight of the last norm and minus the weight of new tokens, at the constant's place."""
+"""The weight of the last norm and minus the weight of new tokens, at the constant's place.
+
+The largest float16 is smaller than the second number. Its norm then has a larger weight.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +170,7 @@ class Growth:
         if name in ("embed", "head"):
             value[len(old) :, E] = penalty
         if name == "norm":
-            value[E] = _GAIN * (E / width) ** 0.5
+            value[E] = max(_GAIN, -_PENALTY / penalty) * (E / width) ** 0.5
         if name in self.pass_on:
             value[E, self.pass_on[name] * width + E] = 1
 

@@ -61,6 +61,9 @@ def grow_config(old: ModelConfig, like: ModelConfig, name: str) -> ModelConfig:
         _refuse(name, "model_type", new.family, f"{family}, because only qwen3 norms queries and keys")
     if any(windows) and (new.family == "llama" or new.family == "mistral" and len(set(windows)) > 1):
         _refuse(name, "model_type", new.family, f"{old.family}, because {name} has attention windows")
+    if new.family == "llama" and new.hidden_size % new.num_heads:
+        multiple = f"a multiple of num_attention_heads, {new.num_heads}, or transformers refuses it"
+        _refuse(name, "hidden_size", new.hidden_size, multiple)
     return new
 
 
