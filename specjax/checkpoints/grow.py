@@ -26,7 +26,7 @@ from .growth.shape import grow_config, grow_layers
 from .heads import save_head
 from .load import LanguageModel
 from .shards import new_directory, write_shards
-from .tensors import abstract_decoder, dotted, split_rows
+from .tensors import abstract_decoder, dotted, parameter_tensors
 
 
 def grow_model(target: LanguageModel, like: ModelConfig, directory: str | Path) -> ModelConfig:
@@ -50,7 +50,7 @@ def grow_model(target: LanguageModel, like: ModelConfig, directory: str | Path) 
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for path, value in _grow(target.model, abstract, growth):
-            yield from split_rows(path, value, made_of).items()
+            yield from parameter_tensors(path, value, made_of).items()
 
     with new_directory(directory, _bytes(abstract)) as directory:
         write_shards(directory, tensors())

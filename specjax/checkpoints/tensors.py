@@ -115,11 +115,11 @@ def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint from which ``read_module`` reads the same bits."""
     tensors: dict[str, np.ndarray] = {}
     for path, param in nnx.to_flat_state(nnx.state(module)):
-        tensors |= split_rows(dotted(path), np.asarray(param[...]), made_of)
+        tensors |= parameter_tensors(dotted(path), np.asarray(param[...]), made_of)
     return tensors
 
 
-def split_rows(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
+def parameter_tensors(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
     """The tensors of the parameter at ``path``."""
     parts: dict[str, dict[int, np.ndarray]] = {}
     row = 0
