@@ -44,14 +44,27 @@ class Context(struct.PyTreeNode):
 
     def counts(self, vocab_size: int) -> jax.Array:
         """Float32 [B, N, V], how often each token occurs after the prompt, up to each node."""
-        place = jnp.arange(self.tokens.shape[1])
-        new = (place >= self.prompt_length[:, None]) & (place < self.length[:, None])
-        return _histogram(self.tokens, new, vocab_size)[:, None] + self._on_path(vocab_size)
+        return self._with_path(self.text_counts(vocab_size)[1])
 
     def seen(self, vocab_size: int) -> jax.Array:
         """Bool [B, N, V], whether each token occurs up to each node, in the prompt or after it."""
-        text = jnp.arange(self.tokens.shape[1]) < self.length[:, None]
-        return (_histogram(self.tokens, text, vocab_size)[:, None] + self._on_path(vocab_size)) > 0
+        return self._with_path(self.text_counts(vocab_size)[0]) > 0
+
+    def text_counts(self, vocab_size: int) -> tuple[jax.Array, jax.Array]:
+        """How often each token occurs up to the root: in the whole text, and after the prompt.
+
+        Both float32 [B, V].
+        """
+        place, rows = jnp.arange(self.tokens.shape[1]), jnp.arange(self.tokens.shape[0])[:, None]
+        text = place < self.length[:, None]
+        count = lambda counted: jnp.zeros((rows.size, vocab_size)).at[rows, self.tokens].add(jnp.float32(counted))
+        return count(text), count(text & (place >= self.prompt_length[:, None]))
+
+    @property
+    def path_counts(self) -> jax.Array:
+        """Float32 [B, N, M], how often the token of each tree node occurs on the path to each node."""
+        same = self.nodes[:, :, None] == self.nodes[:, None, :]
+        return jnp.float32(self.path) @ jnp.float32(same)
 
     def last(self, k: int) -> jax.Array:
         """Int32 [B, N, k], the last k tokens up to each node, in order.
@@ -69,11 +82,11 @@ class Context(struct.PyTreeNode):
         text = jnp.take_along_axis(self.tokens[:, None], inside, -1)
         return jnp.where(back < depth, drafted, jnp.where(place >= 0, text, -1))
 
-    def _on_path(self, vocab_size: int) -> jax.Array:
-        """Float32 [B, N, V], how often each token lies on the path to each node."""
+    def _with_path(self, counts: jax.Array) -> jax.Array:
+        """Float32 [B, N, V], the ``counts`` [B, V] of a text with the tokens on each node's path added."""
         rows = jnp.arange(self.nodes.shape[0])[:, None, None]
         nodes = jnp.arange(self.path.shape[1])[None, :, None]
-        counts = jnp.zeros((*self.path.shape[:2], vocab_size))
+        counts = jnp.broadcast_to(counts[:, None], (*self.path.shape[:2], counts.shape[1]))
         return counts.at[rows, nodes, self.nodes[:, None]].add(jnp.float32(self.path))
 
 
@@ -108,9 +121,3 @@ def advance_tree(automaton, start: jax.Array, tree: Tree) -> jax.Array:
         return jnp.where(jnp.arange(tree.tokens.shape[1]) == 0, root, following)
 
     return jax.lax.fori_loop(0, tree.max_depth, descend, root)
-
-
-def _histogram(tokens: jax.Array, counted: jax.Array, vocab_size: int) -> jax.Array:
-    """Float32 [B, V], how often each token occurs in ``tokens`` [B, T] at places ``counted``."""
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    return jnp.zeros((tokens.shape[0], vocab_size)).at[rows, tokens].add(jnp.float32(counted))

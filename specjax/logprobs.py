@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from .selection import likeliest
+
 
 class Logprobs(struct.PyTreeNode):
     """Log-probabilities of the emitted tokens under the target, before any option is applied.
@@ -37,8 +39,8 @@ def record(old: Logprobs, logits: jax.Array, path: jax.Array, emitted: jax.Array
       logits: [B, N, V], the target's logits after each node, before any option is applied.
       path, emitted: int32 [B, P], the accepted nodes, and the token emitted after each of them.
     """
-    after = jax.nn.log_softmax(jnp.take_along_axis(logits.astype(jnp.float32), path[..., None], 1))
+    after = jax.nn.log_softmax(jnp.take_along_axis(logits, path[..., None], 1).astype(jnp.float32))
     chosen = jnp.take_along_axis(after, emitted[..., None], 2)[..., 0]
-    top, top_ids = lax.top_k(after, old.top.shape[-1])
+    top, top_ids = likeliest(after, old.top.shape[-1])
     write = jax.vmap(lambda buffer, new, at: lax.dynamic_update_slice_in_dim(buffer, new, at, 0))
     return Logprobs(write(old.chosen, chosen, start), write(old.top_ids, top_ids, start), write(old.top, top, start))

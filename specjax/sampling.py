@@ -18,6 +18,8 @@ from flax import struct
 from .checks import LARGEST, per_row
 from .context import Context
 from .errors import RequestError
+from .selection import argmax, draw, likeliest
+from .truncation import truncated_softmax
 
 KEYS = "threefry2x32"
 """The implementation of all random keys.
@@ -25,9 +27,6 @@ KEYS = "threefry2x32"
 "rbg", the default on many TPU hosts, is unsuitable: a vmapped draw uses the first key of the batch
 for all rows. Sampling would be neither lossless nor independent of the batch.
 """
-
-_PIECE = 64
-"""The number of tokens in a piece of the vocabulary, see ``likeliest``."""
 
 
 class ConstraintTable(Protocol):
@@ -161,7 +160,7 @@ def probabilities(logits: jax.Array, params: SamplingParams, context: Context | 
     NaN. Without a ``context`` only temperature and truncation apply.
 
     Options that no row uses cost nothing: a batch of greedy rows costs an argmax, and a batch
-    without truncation sorts nothing.
+    without top-k and top-p searches for no threshold.
     """
     logits = logits.astype(jnp.float32)
     return warp(logits if context is None else adjust(logits, params, context), params)
@@ -169,23 +168,21 @@ def probabilities(logits: jax.Array, params: SamplingParams, context: Context | 
 
 def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
     """Temperature and truncation of adjusted logits: the second half of ``probabilities``."""
-    greedy = params.temperature == 0
+    option = lambda x: x[:, None, None]
+    greedy = option(params.temperature == 0)
 
     def sampled(logits):
-        scaled = logits - logits.max(-1, keepdims=True)  # the largest becomes 0, finite at any temperature
-        scaled /= jnp.where(greedy, 1.0, params.temperature)[:, None, None]
-        cut = jnp.any((params.top_k > 0) | (params.top_p < 1) | (params.min_p > 0))
-        p = jax.nn.softmax(jax.lax.cond(cut, _truncate, lambda x, _: x, scaled, params))
-        return jnp.where(greedy[:, None, None], _one_hot_argmax(logits), p)
+        temperature = jnp.where(greedy, 1.0, option(params.temperature))
+        p = truncated_softmax(logits, temperature, option(params.top_k), option(params.top_p), option(params.min_p))
+        return jnp.where(greedy, _one_hot_argmax(logits), p)
 
     return jax.lax.cond(jnp.all(greedy), _one_hot_argmax, sampled, logits)
 
 
 def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
     """One token for each row, int32 [B], drawn from ``probabilities`` [B, V] with keys [B]."""
-    take_best = lambda keys, p: jnp.argmax(p, -1).astype(jnp.int32)
-    draw = lambda keys, p: jax.vmap(jax.random.categorical)(keys, jnp.log(p)).astype(jnp.int32)
-    return jax.lax.cond(jnp.all(params.temperature == 0), take_best, draw, keys, p)
+    take_best = lambda keys, p: argmax(p)
+    return jax.lax.cond(jnp.all(params.temperature == 0), take_best, jax.vmap(draw), keys, p)
 
 
 def siblings(
@@ -206,13 +203,13 @@ def siblings(
 
     def drawn(keys, logits, q):
         if how == "independent":
-            of_row = lambda key, q: jax.random.categorical(key, jnp.log(q), shape=(k, q.shape[0])).T
+            of_row = lambda key, q: argmax(jnp.log(q) + jax.random.gumbel(key, (k, *q.shape))).T
             tokens, exists = jax.vmap(of_row)(keys, q), jnp.ones((*q.shape[:2], k), bool)
         else:
             noise = jax.vmap(lambda key: jax.random.gumbel(key, q.shape[1:]))(keys)
             tokens, exists = best(jnp.log(q) + noise)
         greedy = (params.temperature == 0)[:, None, None]
-        return jax.tree.map(lambda a, b: jnp.where(greedy, a, b), best(logits), (tokens.astype(jnp.int32), exists))
+        return jax.tree.map(lambda a, b: jnp.where(greedy, a, b), best(logits), (tokens, exists))
 
     def best(scores):
         values, tokens = likeliest(scores, k)
@@ -221,25 +218,6 @@ def siblings(
     if how == "top_k":
         return best(logits)
     return jax.lax.cond(jnp.all(params.temperature == 0), lambda keys, logits, q: best(logits), drawn, keys, logits, q)
-
-
-def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest of ``scores`` [..., V] and their indices int32, both [..., k].
-
-    The result is that of ``lax.top_k``, but comes faster. The vocabulary is cut into pieces. The k
-    pieces with the largest maxima contain the k largest scores. These pieces stay in order, so
-    equal scores come in the order of their indices.
-    """
-    size = _PIECE
-    if scores.shape[-1] < 2 * k * size or scores.shape[-1] % size:
-        values, where = jax.lax.top_k(scores, k)
-        return values, where.astype(jnp.int32)
-    pieces = scores.reshape(*scores.shape[:-1], -1, size)
-    chosen = jnp.sort(jax.lax.top_k(pieces.max(-1), k)[1], -1)
-    held = jnp.take_along_axis(pieces, chosen[..., None], -2).reshape(*scores.shape[:-1], k * size)
-    values, where = jax.lax.top_k(held, k)
-    piece = jnp.take_along_axis(chosen, where // size, -1)
-    return values, (piece * size + where % size).astype(jnp.int32)
 
 
 def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
@@ -258,16 +236,32 @@ def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.A
 
 
 def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+    """Logits after bias, penalties and ``min_new_tokens``.
+
+    All nodes of a row share the histogram of its text. Only the few tokens on a node's path have
+    other counts, so their logits are computed apart and written over the others.
+    """
     V = logits.shape[-1]
     option = lambda x: x[:, None, None]
+
+    def penalised(logits, seen, count):
+        repetition = jnp.where(seen, option(params.repetition_penalty), 1)
+        logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
+        return logits - (
+            option(params.frequency_penalty) * count + option(params.presence_penalty) * jnp.float32(count > 0)
+        )
+
     logits = logits + params.bias[:, None]
-    repetition = jnp.where(context.seen(V), option(params.repetition_penalty), 1)
-    logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
-    counts = context.counts(V)
-    logits -= option(params.frequency_penalty) * counts + option(params.presence_penalty) * jnp.float32(counts > 0)
-    rows = jnp.arange(logits.shape[0])[:, None]
+    on_path = jnp.take_along_axis(logits, context.nodes[:, None], 2)  # [B, N, M]
+    text, output = context.text_counts(V)
+    counts = jnp.take_along_axis(output, context.nodes, 1)[:, None] + context.path_counts
+    logits = penalised(logits, text[:, None] > 0, output[:, None])
+    rows, nodes = jnp.arange(logits.shape[0])[:, None, None], jnp.arange(logits.shape[1])[:, None]
+    tokens = jnp.where(context.path, context.nodes[:, None], V)
+    logits = logits.at[rows, nodes, tokens].set(penalised(on_path, True, counts), mode="drop")
+
     stop_ids = jnp.where(context.stop_ids < 0, V, context.stop_ids)
-    stops = jnp.zeros((logits.shape[0], V), bool).at[rows, stop_ids].set(True, mode="drop")
+    stops = jnp.zeros((logits.shape[0], V), bool).at[rows[:, 0], stop_ids].set(True, mode="drop")
     early = context.generated < params.min_new_tokens[:, None]
     return jnp.where(early[..., None] & stops[:, None], -jnp.inf, logits)
 
@@ -294,25 +288,4 @@ def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> j
 
 def _one_hot_argmax(logits: jax.Array) -> jax.Array:
     impossible = logits.max(-1, keepdims=True) == -jnp.inf
-    return jnp.where(impossible, jnp.nan, jax.nn.one_hot(jnp.argmax(logits, -1), logits.shape[-1]))
-
-
-def _truncate(logits: jax.Array, params: SamplingParams) -> jax.Array:
-    """Logits with minus infinity at the tokens that top-k, then top-p, then min-p drop.
-
-    Each option keeps a prefix of the tokens sorted by falling logit. One sort therefore gives one
-    threshold for all three. Ties at the threshold are kept, as in transformers' top-k. The
-    likeliest token always stays.
-    """
-    V = logits.shape[-1]
-    option = lambda x: x[:, None, None]
-    ranked = -jnp.sort(-logits, axis=-1)
-    last = jnp.where(option(params.top_k) == 0, V, jnp.minimum(option(params.top_k), V)) - 1
-    ranked = jnp.where(ranked >= jnp.take_along_axis(ranked, last, -1), ranked, -jnp.inf)
-    p = jax.nn.softmax(ranked)
-    before = jnp.cumsum(p, -1) - p  # a token is in the nucleus while the mass before it is below top_p
-    kept = ((before < option(params.top_p)) | (option(params.top_p) >= 1)) & jnp.isfinite(ranked)
-    p = jnp.where(kept, p, 0)
-    kept &= p >= option(params.min_p) * p[..., :1]
-    threshold = jnp.min(jnp.where(kept, ranked, jnp.inf), -1, keepdims=True)
-    return jnp.where(logits >= threshold, logits, -jnp.inf)
+    return jnp.where(impossible, jnp.nan, jax.nn.one_hot(argmax(logits), logits.shape[-1]))

@@ -11,7 +11,7 @@ import specjax
 ROOT = Path(specjax.__file__).parent
 ORDER = [
     "errors checks settings stats parallel",
-    "tree cache context sampling logprobs rules verify state",
+    "selection truncation tree cache context sampling logprobs rules verify state",
     "models",
     "heads",
     "drafter prefill ending decode",

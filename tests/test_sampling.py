@@ -7,7 +7,8 @@ import pytest
 from support.models import p_value, warped
 
 from specjax import RequestError
-from specjax.sampling import likeliest, probabilities, random_keys, sample, sampling_params
+from specjax.sampling import probabilities, random_keys, sample, sampling_params
+from specjax.selection import likeliest
 
 V = 17
 OPTIONS = {

@@ -9,7 +9,7 @@ from jax import lax
 from ..checks import whole
 from ..drafter import Drafter
 from ..errors import RequestError
-from ..sampling import likeliest
+from ..selection import likeliest
 from ..tree import Topology, Tree, as_topology, from_paths
 
 PATHS = [

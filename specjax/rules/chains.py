@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 
+from ..selection import draw
 from ..tree import Tree
 from .verdict import Verdict, q_of, residual
 
@@ -67,4 +68,4 @@ def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) ->
     """
     left = residual(p, jnp.where(last == _end(tree), 0, q_of(tree)[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
-    return Verdict(path, last + 1, random.categorical(key, jnp.log(left)))
+    return Verdict(path, last + 1, draw(key, left))

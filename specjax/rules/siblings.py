@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 
+from ..selection import draw
 from ..tree import Tree, ancestors
 from .verdict import Verdict, normalise, q_of, residual, verdict_at
 
@@ -67,7 +68,8 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: jax.Array | None = None) -> Verdict:
     """Tests siblings one after another and descends to the first that passes.
 
-    One pass over the nodes suffices, because parents come before their children.
+    The walk ends when no child is left to test. Each step tests one child, so nodes away from the
+    walk cost nothing.
 
     Args:
       proposal: ``(i, parent, tried) -> [V]``, the distribution from which node i was drawn.
@@ -77,18 +79,20 @@ def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: j
         distribution after all rejections.
     """
     accept_key, bonus_key = random.split(key[0])
-    luck = random.uniform(accept_key, tree.parent.shape)
+    nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
 
-    def test(carry, i):
-        node, r, tried = carry
+    def untested(node, newest):
+        """Bool [N], the children of ``node`` that follow ``newest``, the last tested node."""
+        return (tree.parent == node) & (nodes > newest) & tree.valid
+
+    def test(carry):
+        node, newest, r, tried = carry
+        i = jnp.argmax(untested(node, newest))
         x, q = tree.tokens[i], proposal(i, node, tried)
-        tested = (tree.parent[i] == node) & tree.valid[i]
-        kept = tested & (luck[i] * q[x] < r[x])
-        r = jnp.where(kept, p[i], jnp.where(tested, residual(r, q), r))
-        tried = ~kept & tried.at[x].set(tried[x] | tested)
-        return (jnp.where(kept, i, node), r, tried), None
+        kept = luck[i] * q[x] < r[x]
+        return jnp.where(kept, i, node), i, jnp.where(kept, p[i], residual(r, q)), ~kept & tried.at[x].set(True)
 
-    start = (jnp.int32(0), p[0], jnp.zeros(p.shape[-1], bool))
-    (last, r, _), _ = lax.scan(test, start, jnp.arange(1, tree.parent.size))
-    bonus = random.categorical(bonus_key, jnp.log(r if left is None else left[last]))
+    start = (jnp.int32(0), jnp.int32(0), p[0], jnp.zeros(p.shape[-1], bool))
+    last, _, r, _ = lax.while_loop(lambda carry: untested(*carry[:2]).any(), test, start)
+    bonus = draw(bonus_key, r if left is None else left[last])
     return verdict_at(last, bonus, tree, ancestors(tree))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 
+from ..selection import draw
 from ..tree import Tree, ancestors
 from .verdict import Verdict, normalise, verdict_at
 
@@ -51,4 +52,4 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     # seen[i] is the last visited child of node i, at first i itself: children have higher numbers.
     start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)
     node, _, _, p, _, _ = lax.while_loop(lambda state: ~state[-1], visit, start)
-    return verdict_at(node, random.categorical(bonus_key, jnp.log(p[node])), tree, ancestors(tree))
+    return verdict_at(node, draw(bonus_key, p[node]), tree, ancestors(tree))

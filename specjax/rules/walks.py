@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
+from ..selection import argmax, draw
 from ..tree import Tree, ancestors
 from .verdict import Verdict, deepest, verdict_at
 
 
 def argmax_walk(p: jax.Array, tree: Tree, key: jax.Array | None = None) -> Verdict:
     """Follows the children that are the target's likeliest tokens (SpecInfer, VerifyGreedy)."""
-    return _walk(jnp.argmax(p, -1), tree)
+    return _walk(argmax(p), tree)
 
 
 def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -24,7 +25,7 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     lineage = ancestors(tree)
     # All nodes of a depth share their noise, because the walk reaches only one of them.
     noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)
-    return _walk(jnp.argmax(jnp.log(p) + noise[lineage.sum(-1) - 1], -1), tree)
+    return _walk(argmax(jnp.log(p) + noise[lineage.sum(-1) - 1]), tree)
 
 
 def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
@@ -40,7 +41,7 @@ def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, 
     likely = p[tree.parent, tree.tokens]
     path = jnp.where(ancestors(tree), jnp.log(likely).at[0].set(0), 0).sum(-1)
     last, lineage = deepest(likely > threshold[tree.parent], tree, path)
-    return verdict_at(last, random.categorical(key[0], jnp.log(p[last])), tree, lineage)
+    return verdict_at(last, draw(key[0], p[last]), tree, lineage)
 
 
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...errors import RequestError
-from ...sampling import likeliest
+from ...selection import likeliest
 from ...tree import Tree
 
 

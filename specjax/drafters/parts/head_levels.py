@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...errors import RequestError
-from ...sampling import likeliest
+from ...selection import likeliest
 from ...tree import Topology, Tree, from_paths
 
 

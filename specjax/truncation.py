@@ -1,0 +1,105 @@
+"""Temperature, top-k, top-p and min-p, without a sort of the vocabulary.
+
+The options apply in this order. Each keeps a set of likeliest tokens, so each comes down to one
+threshold for each node. A search over the bits of a float finds it, and reads the vocabulary a few
+times. A sort of 64 nodes with 128,000 tokens takes seconds on a CPU.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def truncated_softmax(
+    logits: jax.Array, temperature: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array
+) -> jax.Array:
+    """Distributions float32 [B, N, V] over the tokens that top-k, then top-p, then min-p keep.
+
+    Top-k keeps the k tokens with the largest logits, and all tokens whose logit equals the last of
+    them, as in transformers. Top-p keeps the smallest set of likeliest tokens whose mass reaches
+    top_p. It keeps or drops tokens of equal weight together. A mass is a float32 sum over the
+    node's own weights, so it depends on no other node. Min-p compares each weight with that of the
+    likeliest token, which is 1. The likeliest token always stays. If a node's logits contain NaN or
+    are all minus infinity, its distribution is NaN.
+
+    Args:
+      logits: float32 [B, N, V].
+      temperature: float32 [B, 1, 1], above 0.
+      top_k, top_p, min_p: [B, 1, 1], see ``sampling.SamplingParams``.
+    """
+    largest = logits.max(-1, keepdims=True)
+    # Functions instead of arrays: each use computes its values again, and none of [B, N, V] is stored.
+    scaled = lambda: (logits - largest) / temperature  # the largest is 0, finite at any temperature
+    weights = lambda: jnp.exp(scaled())
+    keep_all = jnp.zeros_like(largest)
+
+    def by_top_k():
+        wanted = jnp.where(top_k > 0, jnp.float32(top_k), jnp.inf)
+        return least_kept(_rank(scaled()), jnp.float32(1), wanted + keep_all)
+
+    def by_top_p():
+        w = weights()
+        mass = jnp.where(_rank(scaled()) < least_rank, 0, w).sum(-1, keepdims=True)
+        wanted = jnp.where(top_p < 1, top_p * mass, jnp.inf)
+        return least_kept(w, w, jnp.maximum(wanted, jnp.finfo(jnp.float32).tiny))
+
+    least_rank = lax.cond(jnp.any(top_k > 0), by_top_k, lambda: keep_all)
+    least_weight = lax.cond(jnp.any(top_p < 1), by_top_p, lambda: keep_all)
+    dropped = (_rank(scaled()) < least_rank) | (weights() < jnp.maximum(least_weight, min_p))
+    kept = jnp.where(dropped, 0, weights())  # NaN stays
+    return kept / kept.sum(-1, keepdims=True)
+
+
+def least_kept(scores: jax.Array, weights: jax.Array, wanted: jax.Array) -> jax.Array:
+    """The largest t for which the weights of all scores from t up reach the sum ``wanted``.
+
+    The tokens with scores from t up are the smallest set of largest scores, equals included, whose
+    weights reach that sum. If the weights of all scores fall short of it, t is 0.
+
+    The result is exact: the search fixes t bit by bit, from the highest bit down. The bits of
+    non-negative floats are ordered as the floats are. Each step compares the sums for all values of
+    the next bits. A GPU or TPU waits for memory and takes four bits at a time. A CPU waits for
+    arithmetic and takes one bit.
+
+    Args:
+      scores: float32 [..., V], not negative.
+      weights: float32, broadcasts to [..., V]; not negative. Their sums are float32.
+      wanted: float32 [..., 1], above 0.
+
+    Returns float32 [..., 1].
+    """
+
+    def search(scores, weights, wanted, bits: int):
+        def fix(step, found):
+            shift = jnp.maximum(31 - bits * (step + 1), 0)  # the sign bit is zero; the last steps may overlap
+            longer = [found + (digit << shift) for digit in range(1, 2**bits)]
+            masses = _sums([jnp.where(scores >= _as_float(t), weights, 0) for t in longer])
+            return found + (sum(jnp.int32(mass >= wanted) for mass in masses) << shift)
+
+        return _as_float(lax.fori_loop(0, -(-31 // bits), fix, jnp.zeros(wanted.shape, jnp.int32)))
+
+    cpu, default = partial(search, bits=1), partial(search, bits=4)
+    return lax.platform_dependent(scores, weights, wanted, cpu=cpu, default=default)
+
+
+def _rank(scaled: jax.Array) -> jax.Array:
+    """Float32 from 0 up, in the order of logits from minus infinity to 0.
+
+    The bits of the absolute value are subtracted from those of infinity. Different logits therefore
+    have different ranks.
+    """
+    bits = lambda x: lax.bitcast_convert_type(jnp.float32(x), jnp.int32)
+    return _as_float(bits(jnp.inf) - bits(jnp.abs(scaled)))
+
+
+def _as_float(bits: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _sums(terms: list[jax.Array]) -> list[jax.Array]:
+    """The sum over the last axis of each term, [..., 1]. One pass over memory computes them all."""
+    add = lambda a, b: tuple(x + y for x, y in zip(a, b))
+    sums = lax.reduce(tuple(terms), (jnp.float32(0),) * len(terms), add, (terms[0].ndim - 1,))
+    return [total[..., None] for total in sums]
