@@ -58,11 +58,6 @@ def least_kept(scores: jax.Array, weights: jax.Array, wanted: jax.Array) -> jax.
     The tokens with scores from t up are the smallest set of largest scores, equals included, whose
     weights reach that sum. If the weights of all scores fall short of it, t is 0.
 
-    The result is exact: the search fixes t bit by bit, from the highest bit down. The bits of
-    non-negative floats are ordered as the floats are. Each step compares the sums for all values of
-    the next bits. A GPU or TPU waits for memory and takes four bits at a time. A CPU waits for
-    arithmetic and takes one bit.
-
     Args:
       scores: float32 [..., V], not negative.
       weights: float32, broadcasts to [..., V]; not negative. Their sums are float32.
@@ -70,18 +65,28 @@ def least_kept(scores: jax.Array, weights: jax.Array, wanted: jax.Array) -> jax.
 
     Returns float32 [..., 1].
     """
-
-    def search(scores, weights, wanted, bits: int):
-        def fix(step, found):
-            shift = jnp.maximum(31 - bits * (step + 1), 0)  # the sign bit is zero; the last steps may overlap
-            longer = [found + (digit << shift) for digit in range(1, 2**bits)]
-            masses = _sums([jnp.where(scores >= _as_float(t), weights, 0) for t in longer])
-            return found + (sum(jnp.int32(mass >= wanted) for mass in masses) << shift)
-
-        return _as_float(lax.fori_loop(0, -(-31 // bits), fix, jnp.zeros(wanted.shape, jnp.int32)))
-
-    cpu, default = partial(search, bits=1), partial(search, bits=4)
+    # A GPU or TPU waits for memory, and fixes four bits a pass. A CPU waits for arithmetic.
+    cpu, default = partial(search_bits, bits=1), partial(search_bits, bits=4)
     return lax.platform_dependent(scores, weights, wanted, cpu=cpu, default=default)
+
+
+def search_bits(scores: jax.Array, weights: jax.Array, wanted: jax.Array, *, bits: int) -> jax.Array:
+    """The result of ``least_kept``, by ``31 / bits`` passes over the scores, rounded up.
+
+    The search fixes t from the highest bits down, because non-negative floats have the order of
+    their bits. Each pass sums the weights from t up for all values of the next ``bits`` bits, and
+    keeps the largest value whose sum reaches ``wanted``. Scores below the least normal float count
+    as 0, because devices differ in how they compare them.
+    """
+
+    def fix(step, found):
+        shift = jnp.maximum(31 - bits * (step + 1), 0)  # the sign bit is zero; the last passes may overlap
+        larger = [found + (digit << shift) for digit in range(1, 2**bits)]
+        sums = _sum_last([jnp.where(scores >= _as_float(t), weights, 0) for t in larger])
+        return found + (sum(jnp.int32(mass >= wanted) for mass in sums) << shift)
+
+    found = lax.fori_loop(0, -(-31 // bits), fix, jnp.zeros(wanted.shape, jnp.int32))
+    return _as_float(jnp.where(found < 1 << 23, 0, found))
 
 
 def _rank(scaled: jax.Array) -> jax.Array:
@@ -98,8 +103,8 @@ def _as_float(bits: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def _sums(terms: list[jax.Array]) -> list[jax.Array]:
-    """The sum over the last axis of each term, [..., 1]. One pass over memory computes them all."""
+def _sum_last(terms: list[jax.Array]) -> list[jax.Array]:
+    """The sums [..., 1] of each term over its last axis. One pass over memory computes them all."""
     add = lambda a, b: tuple(x + y for x, y in zip(a, b))
     sums = lax.reduce(tuple(terms), (jnp.float32(0),) * len(terms), add, (terms[0].ndim - 1,))
     return [total[..., None] for total in sums]
