@@ -238,32 +238,31 @@ def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.A
 def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
     """Logits after bias, penalties and ``min_new_tokens``.
 
-    All nodes of a row share the histogram of its text. Only the few tokens on a node's path have
-    other counts, so their logits are computed apart and written over the others.
+    All nodes of a row share the histogram of its text. Only the tokens on a node's path have other
+    counts. Their few logits are computed apart and written over the others.
     """
-    V = logits.shape[-1]
-    option = lambda x: x[:, None, None]
-
-    def penalised(logits, seen, count):
-        repetition = jnp.where(seen, option(params.repetition_penalty), 1)
-        logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
-        return logits - (
-            option(params.frequency_penalty) * count + option(params.presence_penalty) * jnp.float32(count > 0)
-        )
-
-    logits = logits + params.bias[:, None]
-    on_path = jnp.take_along_axis(logits, context.nodes[:, None], 2)  # [B, N, M]
-    text, output = context.text_counts(V)
-    counts = jnp.take_along_axis(output, context.nodes, 1)[:, None] + context.path_counts
-    logits = penalised(logits, text[:, None] > 0, output[:, None])
+    V, option = logits.shape[-1], lambda x: x[:, None, None]
     rows, nodes = jnp.arange(logits.shape[0])[:, None, None], jnp.arange(logits.shape[1])[:, None]
-    tokens = jnp.where(context.path, context.nodes[:, None], V)
-    logits = logits.at[rows, nodes, tokens].set(penalised(on_path, True, counts), mode="drop")
-
+    drafted = context.nodes[:, None]
+    early = (context.generated < params.min_new_tokens[:, None])[..., None]
     stop_ids = jnp.where(context.stop_ids < 0, V, context.stop_ids)
     stops = jnp.zeros((logits.shape[0], V), bool).at[rows[:, 0], stop_ids].set(True, mode="drop")
-    early = context.generated < params.min_new_tokens[:, None]
-    return jnp.where(early[..., None] & stops[:, None], -jnp.inf, logits)
+
+    def penalise(logits, bias, seen, count, stops):
+        logits = logits + bias
+        repetition = jnp.where(seen, option(params.repetition_penalty), 1)
+        logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
+        presence = option(params.presence_penalty) * jnp.float32(count > 0)
+        logits = logits - (option(params.frequency_penalty) * count + presence)
+        return jnp.where(early & stops, -jnp.inf, logits)
+
+    text, output = context.text_counts(V)
+    of_row = (jnp.broadcast_to(params.bias, stops.shape), text > 0, output, stops)  # each [B, V]
+    bias, _, counts, stopping = (jnp.take_along_axis(table[:, None], drafted, 2) for table in of_row)  # [B, 1, M]
+    on_path = jnp.take_along_axis(logits, drafted, 2)  # [B, N, M]
+    on_path = penalise(on_path, bias, True, counts + context.path_counts, stopping)
+    logits = penalise(logits, *(table[:, None] for table in of_row))
+    return logits.at[rows, nodes, jnp.where(context.path, drafted, V)].set(on_path, mode="drop")
 
 
 def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
