@@ -286,5 +286,6 @@ def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> j
 
 
 def _one_hot_argmax(logits: jax.Array) -> jax.Array:
+    likeliest_token = jnp.arange(logits.shape[-1]) == argmax(logits)[..., None]
     impossible = logits.max(-1, keepdims=True) == -jnp.inf
-    return jnp.where(impossible, jnp.nan, jax.nn.one_hot(argmax(logits), logits.shape[-1]))
+    return jnp.where(impossible, jnp.nan, jnp.float32(likeliest_token))

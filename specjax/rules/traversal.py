@@ -20,36 +20,41 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     accept_key, bonus_key = random.split(key[0])
     nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
 
-    def enter(state, child):
-        node, seen, w, p, q, _ = state
-        x = tree.tokens[child]
-        kept, proposed = w[node] * p[node, x], q[node, x]
-        ratio = jnp.where(kept > 0, kept / jnp.maximum(proposed, kept), 0)
-        return child, seen.at[node].set(child), w.at[child].set(ratio), p, q, False
+    def visit(_, state):
+        """Enters the next child of a node, or leaves the node for its parent, or keeps the node.
 
-    def leave(state, _):
-        node, seen, w, p, q, _ = state
+        The rows of p and q change one at a time. A branch or a loop with an early end would select
+        between whole p and q of the batch in every step.
+        """
+        node, seen, w, p, q, found = state
+        waiting = (tree.parent == node) & (nodes > seen[node]) & tree.valid
+        child, enters = jnp.argmax(waiting), waiting.any() & ~found
+        found |= ~enters & ((luck[node] < w[node]) | (node == 0))
+        leaves = ~enters & ~found
+
+        # Enter: the mass with which the child may be kept.
+        kept, proposed = w[node] * p[node, tree.tokens[child]], q[node, tree.tokens[child]]
+        ratio = jnp.where(kept > 0, kept / jnp.maximum(proposed, kept), 0)
+
+        # Leave: the node is rejected, which reduces w, p and q of its parent.
         above, x = tree.parent[node], tree.tokens[node]
         left = jnp.maximum(w[above] * p[above] - q[above], 0)
         surplus, loss = left.sum(), left.sum() + (1 - w[above])
-        shrunk = (
-            above,
-            seen,
-            w.at[above].set(jnp.where(loss > 0, surplus / jnp.where(loss > 0, loss, 1), 1.0)),
-            p.at[above].set(jnp.where(surplus > 0, left / jnp.where(surplus > 0, surplus, 1), p[above])),
-            q.at[above].set(normalise(q[above].at[x].set(0))),
-            False,
-        )
-        kept = (luck[node] < w[node]) | (node == 0)
-        return jax.tree.map(lambda a, b: jnp.where(kept, a, b), (node, seen, w, p, q, True), shrunk)
+        shrunk = jnp.where(loss > 0, surplus / jnp.where(loss > 0, loss, 1), 1.0)
+        p_above = jnp.where(leaves & (surplus > 0), left / jnp.where(surplus > 0, surplus, 1), p[above])
+        q_above = jnp.where(leaves, normalise(q[above].at[x].set(0)), q[above])
 
-    def visit(state):
-        node, seen = state[:2]
-        waiting = (tree.parent == node) & (nodes > seen[node]) & tree.valid
-        child = jnp.argmax(waiting)
-        return lax.cond(waiting.any(), enter, leave, state, child)
+        changed = jnp.where(enters, child, above)
+        return (
+            jnp.where(enters, child, jnp.where(leaves, above, node)),
+            seen.at[node].set(jnp.where(enters, child, seen[node])),
+            w.at[changed].set(jnp.where(enters, ratio, jnp.where(leaves, shrunk, w[above]))),
+            p.at[above].set(p_above),
+            q.at[above].set(q_above),
+            found,
+        )
 
     # seen[i] is the last visited child of node i, at first i itself: children have higher numbers.
-    start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, False)
-    node, _, _, p, _, _ = lax.while_loop(lambda state: ~state[-1], visit, start)
+    start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, jnp.bool(False))
+    node, _, _, p, _, _ = lax.fori_loop(0, 2 * nodes.size - 1, visit, start)  # enters and leaves each node at most once
     return verdict_at(node, draw(bonus_key, p[node]), tree, ancestors(tree))
