@@ -45,6 +45,29 @@ def test_each_node_has_its_own_history(seed):
             assert last[b, i].tolist() == ([-1] * 4 + tokens)[-4:]
 
 
+def test_penalties_of_a_node_follow_from_its_own_history():
+    """Tokens on the path, repeated ones and those of the prompt alone, each by the definition of its option."""
+    context, wanted = histories(3)
+    rng = np.random.default_rng(3)
+    logits, bias = (rng.normal(0, 2, shape).astype(np.float32) for shape in ((3, NODES, V), (3, V)))
+    bias[1, 2] = -np.inf
+    repetition, presence, frequency, least = [1.4, 1.0, 0.8], [0.5, 0.0, -0.3], [0.0, 0.2, 0.1], [3, 0, 9]
+    options = dict(repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency)
+    params = sampling_params(3, **options, min_new_tokens=least, bias=jnp.asarray(bias))
+    ours = np.asarray(jax.jit(adjust)(jnp.asarray(logits), params, context))
+    for b, row in enumerate(wanted):
+        for i, (tokens, prompt) in enumerate(row):
+            new = tokens[prompt:]
+            for v in range(V):
+                logit = logits[b, i, v] + bias[b, v]
+                if v in tokens:
+                    logit = logit * repetition[b] if logit < 0 else logit / repetition[b]
+                logit -= frequency[b] * new.count(v) + presence[b] * (v in new)
+                if v == END and len(new) < least[b]:
+                    logit = -np.inf
+                np.testing.assert_allclose(ours[b, i, v], logit, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_lookback_options_and_their_order_are_those_of_transformers():
     torch = pytest.importorskip("torch", reason="the processors of transformers work on torch tensors")

@@ -8,7 +8,6 @@ from support.models import p_value, warped
 
 from specjax import RequestError
 from specjax.sampling import probabilities, random_keys, sample, sampling_params
-from specjax.selection import likeliest
 
 V = 17
 OPTIONS = {
@@ -164,14 +163,3 @@ def test_options_mean_what_they_mean_in_transformers(name):
         scores = warper(None, scores)
     ours = apply(jnp.asarray(logits), params([options] * ROWS)).reshape(-1, V)
     np.testing.assert_allclose(ours, torch.softmax(scores, -1).numpy(), rtol=1e-5, atol=1e-7)
-
-
-def test_the_likeliest_are_those_of_a_whole_sort():
-    """Equals come in the order of their ids, also where all are minus infinity."""
-    rng = np.random.default_rng(0)
-    for V, k in ((1024, 3), (1024, 8), (1000, 3), (61, 4)):
-        for scores in (rng.normal(size=(2, 5, V)), rng.integers(0, 9, (2, 5, V)), np.full((2, 5, V), -np.inf)):
-            values, where = likeliest(jnp.asarray(scores, jnp.float32), k)
-            right = np.argsort(-scores, axis=-1, kind="stable")[..., :k]
-            np.testing.assert_array_equal(where, right)
-            np.testing.assert_array_equal(values, np.take_along_axis(scores, right, -1).astype(np.float32))

@@ -125,3 +125,9 @@ def test_the_search_finds_the_threshold_of_a_sort(bits: int):
     for b in range(40):
         reach = [s for s in scores[b] if weights[b][scores[b] >= s].sum() >= wanted[b]]
         np.testing.assert_array_equal(scores[b] >= found[b], scores[b] >= max(reach, default=0))
+
+
+def test_no_program_sorts():
+    """At 128,000 tokens a sort of 64 nodes takes as long as many rounds."""
+    program = apply.lower(jnp.zeros((len(OPTIONS), NODES, V)), batch(OPTIONS)).compile().as_text()
+    assert " while(" in program and " sort(" not in program
