@@ -54,7 +54,7 @@ vocabulary] for penalties.
 ## On a CPU
 
 Milliseconds with the search, and in brackets the time with the sort divided by it. Medians of
-{repeats} runs that alternate in one process; {cores} x {cpu}, jax {jax}.
+{repeats} runs that alternate in one process, so other programs on the machine slow both alike; {cores} x {cpu}, jax {jax}.
 
 """
 
