@@ -84,12 +84,17 @@ def check_parts(state, mesh) -> None:
     assert state.tokens.sharding.shard_shape(state.tokens.shape)[0] == len(PROMPTS) // data
 
 
+CELLS = [(name, "data and model") for name in DRAFTERS] + [
+    (name, mesh) for i, name in enumerate(DRAFTERS) for k, mesh in enumerate(MESHES) if k == i % len(MESHES)
+]
+"""Every drafter on the mesh with all difficulties but nodes, and every mesh with several drafters."""
+
+
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
-        pytest.param(name, mesh, marks=() if (name, mesh) in FIRST_TIER else pytest.mark.slow, id=f"{name}-{mesh}")
-        for name in DRAFTERS
-        for mesh in MESHES
+        pytest.param(*cell, marks=() if cell in FIRST_TIER else pytest.mark.slow, id="-".join(cell))
+        for cell in sorted({*CELLS, *FIRST_TIER})
     ],
 )
 def test_every_drafter_gives_the_tokens_of_one_device(name, mesh, directory, unsharded):

@@ -242,7 +242,7 @@ def test_a_closed_stdin_is_named(specjax_main, monkeypatch):
 
 def test_version_and_help(specjax_main):
     assert specjax_main("--version") == (0, f"specjax {specjax.__version__}\n", "")
-    for command in ("generate", "compare", "verify", "tune", "train", "ngrams"):
+    for command in ("generate", "compare", "verify", "tune", "train", "ngrams", "grow"):
         code, out, err = specjax_main(command, "--help")
         assert (code, err) == (0, "") and out.startswith("usage: specjax " + command)
 
