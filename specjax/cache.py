@@ -6,11 +6,14 @@ never writes it. It returns the keys and values of the nodes that it scored. Aft
 from ``length`` on are void: attention masks them, and later writes overwrite them.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from . import kernels
 from .parallel import each_part_of_rows, split_rows
 
 _POSITIONS = 2
@@ -103,19 +106,23 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
       length: int32 [B], the new lengths. ``cache.length + P`` must not exceed the capacity.
       valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
-    kept = Rows(rows) if path is None else Rows(rows).gather(path)
     start = jnp.where(valid, cache.length, 0)
-    layers = tuple(
-        tuple(each_part_of_rows(_write, leaf, new, start) for leaf, new in zip(pair, new_pair))
-        for pair, new_pair in zip(cache.layers, kept.layers)
-    )
+    by_slices = partial(_write_path, write=_write_row_by_row)
+    at_once = partial(_write_path, write=_write_at_once)
+    cuda = kernels.write_path if kernels.are_usable() else at_once
+    layers = lax.platform_dependent(cache.layers, rows, path, start, cuda=cuda, rocm=at_once, default=by_slices)
     return KVCache(layers, length)
 
 
-def _write(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
+def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, write) -> tuple:
+    kept = Rows(rows) if path is None else Rows(rows).gather(path)
+    return jax.tree.map(lambda leaf, new: each_part_of_rows(write, leaf, new, start), layers, kept.layers)
+
+
+def _write_row_by_row(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
     """Writes one slice for each row of the batch, in a loop.
 
-    A vectorised write would become a scatter, and XLA copies the cache for a scatter.
+    A vectorised write would become a scatter. XLA:TPU and XLA:CPU copy the cache for a scatter.
     """
 
     def write_row(b, leaf):
@@ -124,3 +131,17 @@ def _write(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
 
     return write_row(0, leaf) if leaf.shape[0] == 1 else lax.fori_loop(0, leaf.shape[0], write_row, leaf)
+
+
+def _write_at_once(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
+    """Writes all rows of the batch in one scatter.
+
+    On a GPU a loop would launch several kernels for each row, and XLA:GPU scatters in place.
+    """
+
+    def write_row(leaf, rows, start):
+        return lax.dynamic_update_slice_in_dim(leaf, rows.astype(leaf.dtype), start, _POSITIONS - 1)
+
+    if leaf.shape[0] == 1:  # One slice takes a smaller kernel than a scatter.
+        return write_row(leaf[0], rows[0], start[0])[None]
+    return jax.vmap(write_row)(leaf, rows, start)

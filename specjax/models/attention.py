@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from .. import kernels
+from . import attention_kernel
+from .layers import rotate
+
 PAST_CHUNK = 128
 """Positions of the past that one iteration reads, on platforms that read the past in a loop."""
-
-_NEVER = -1e30
-"""The score of a masked position. It is finite, because an empty past must not give NaN."""
 
 
 class Seen(struct.PyTreeNode):
@@ -64,6 +65,47 @@ class Partial(struct.PyTreeNode):
     values: jax.Array
     top: jax.Array
     weight: jax.Array
+
+
+def rotate_and_attend(
+    qkv: jax.Array, angles, past: tuple | None, length, rows: tuple | None, mask, positions, window: int | None, dtype
+) -> tuple[jax.Array, tuple]:
+    """The attention of a layer to its past and its rows, and the nodes' own keys and values.
+
+    On an NVIDIA GPU this is one kernel, where ``kernels.are_usable`` and ``attention_kernel.fits``.
+
+    Args:
+      qkv: float32 [B, N, K, G + 2, D], the query heads, the key and the value of each key head. They
+        are not rotated yet.
+      angles: cosines and sines of the nodes' positions, see ``layers.rotary``.
+      rows: keys and values of an earlier call, not committed. They come before the nodes' own.
+      dtype: the dtype of the keys and values.
+
+    The other arguments are those of ``attend``. The attention is [B, N, K * G * D], in float32 or,
+    where the kernel may run, in ``dtype``. The keys and values are [B, K, N, D].
+    """
+
+    def by_products(qkv, angles, past, length, rows, mask, positions):
+        new = rotate_keys(qkv, angles, dtype)
+        seen = new if rows is None else tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
+        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, window), new
+
+    given = qkv, angles, past, length, rows, mask, positions
+    if isinstance(mask, Seen) or not (kernels.are_usable() and attention_kernel.fits(qkv, past)):
+        return by_products(*given)
+
+    def rounded(*given):
+        attended, new = by_products(*given)
+        return attended.astype(dtype), new
+
+    in_kernel = partial(attention_kernel.attend, window=window)
+    return lax.platform_dependent(*given, cuda=in_kernel, default=rounded)
+
+
+def rotate_keys(qkv: jax.Array, angles, dtype) -> tuple[jax.Array, jax.Array]:
+    """Rotated keys, and values, each [B, K, N, D] of ``dtype``; ``qkv`` as in ``rotate_and_attend``."""
+    k, v = rotate(qkv[..., -2, :], *angles), qkv[..., -1, :]
+    return k.transpose(0, 2, 1, 3).astype(dtype), v.transpose(0, 2, 1, 3).astype(dtype)
 
 
 def attend(
@@ -175,7 +217,9 @@ def _past_in_chunks(q, k, v, length, positions, *, window) -> Partial:
 
     first = 0 if window is None else jnp.maximum(jnp.min(length) - window + 1, 0) // size
     last = (jnp.max(length) + size - 1) // size
-    nothing = Partial(jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:-1], _NEVER), jnp.zeros(q.shape[:-1]))
+    nothing = Partial(
+        jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:-1], attention_kernel.NEVER), jnp.zeros(q.shape[:-1])
+    )
     return lax.fori_loop(first, last, read, nothing)
 
 
@@ -189,7 +233,7 @@ def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int
 
 def _partial(q, k, v, mask) -> Partial:
     scores = jnp.einsum("bkmd,bktd->bkmt", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
-    scores = jnp.where(mask, scores, _NEVER)
+    scores = jnp.where(mask, scores, attention_kernel.NEVER)
     top = lax.stop_gradient(scores.max(-1))  # the result does not depend on this number
     weights = jnp.exp(scores - top[..., None])
     values = jnp.einsum("bkmt,bktd->bkmd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)

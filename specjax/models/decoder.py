@@ -12,10 +12,10 @@ from flax import nnx
 
 from ..cache import KVCache
 from ..parallel import whole_features
-from .attention import Seen, attend, within
+from .attention import Seen, rotate_and_attend, rotate_keys, within
 from .base import Output
 from .config import ModelConfig
-from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, value_of
+from .layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,26 +84,25 @@ class Layer(nnx.Module):
 
         ``normed``: float32 [B, N, inputs * E].
         """
-        q, k, v = self._project(normed, config, angles, dtype)
+        qkv = self._project(normed, config)
+        attended, new = rotate_and_attend(qkv, angles, past, length, rows, mask, positions, window, dtype)
         if rows is not None:
-            k, v = (jnp.concatenate([old, new], 2) for old, new in zip(rows, (k, v)))
-        attended = attend(q, past, length, (k, v), mask, positions, window)
-        return linear(attended, self.out[...], value_of(self.out_bias)), (k, v)
+            new = tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
+        return linear(attended, self.out[...], value_of(self.out_bias)), new
 
     def keys_values(self, normed, config: ModelConfig, angles, dtype) -> tuple:
         """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""
-        return self._project(normed, config, angles, dtype)[1:]
+        return rotate_keys(self._project(normed, config), angles, dtype)
 
-    def _project(self, normed, config: ModelConfig, angles, dtype):
-        """Queries [B, N, K, G, D], keys and values [B, K, N, D]."""
+    def _project(self, normed, config: ModelConfig):
+        """Queries, keys and values float32 [B, N, K, G + 2, D], not rotated."""
         B, N, _ = normed.shape
         K, G, D, eps = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim, config.norm_eps
         qkv = linear(normed, self.qkv[...], value_of(self.qkv_bias)).reshape(B, N, K, G + 2, D)
-        q, k, v = qkv[..., :G, :], qkv[..., G, :], qkv[..., G + 1, :]
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = rms_norm(q, self.q_norm[...], eps), rms_norm(k, self.k_norm[...], eps)
-        q, k = rotate(q, *angles), rotate(k, *angles)
-        return q, *(a.transpose(0, 2, 1, 3).astype(dtype) for a in (k, v))
+        if self.q_norm is None or self.k_norm is None:
+            return qkv
+        q, k = rms_norm(qkv[..., :G, :], self.q_norm[...], eps), rms_norm(qkv[..., G : G + 1, :], self.k_norm[...], eps)
+        return jnp.concatenate([q, k, qkv[..., G + 1 :, :]], -2)
 
     @jax.named_scope("mlp")
     def mlp(self, x, config: ModelConfig):

@@ -76,9 +76,22 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Root-mean-square norm over the last axis, in float32 (Zhang & Sennrich 2019)."""
-    x = x.astype(jnp.float32)
-    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight.astype(jnp.float32)
+    """Root-mean-square norm over the last axis, in float32 (Zhang & Sennrich 2019).
+
+    XLA:GPU computes the norm of several rows in one kernel, and the norm of a single row in two.
+    Therefore a single row gets a second row of zeros on GPU.
+    """
+
+    def norm(x, weight):
+        return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
+
+    def norm_of_two(x, weight):
+        return norm(jnp.pad(x, [(0, 1)] + [(0, 0)] * (x.ndim - 1)), weight)[:1]
+
+    x, weight = x.astype(jnp.float32), weight.astype(jnp.float32)
+    if x.ndim == 1 or x.size > x.shape[-1]:
+        return norm(x, weight)
+    return lax.platform_dependent(x, weight, default=norm, cuda=norm_of_two, rocm=norm_of_two)
 
 
 def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:

@@ -50,7 +50,8 @@ def small_programs():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "PAST_CHUNK", 8)
-        for name, static in {"attend": "window", "rms_norm": "eps", "linear": (), "rotate": ()}.items():
+        parts = {"rotate_and_attend": ("window", "dtype"), "rms_norm": "eps", "linear": ()}
+        for name, static in parts.items():
             patch.setattr(decoder, name, jax.jit(getattr(decoder, name), static_argnames=static))
         yield
 

@@ -1,0 +1,81 @@
+"""Kernels for NVIDIA GPUs: where they may be used, and the write of the cache.
+
+XLA launches a kernel for each write. A launch takes about as long as the write of a few rows.
+"""
+
+import functools
+import os
+from importlib import util
+
+import jax
+import jax.numpy as jnp
+
+_LAYERS = 32
+"""Layers that one kernel writes. A kernel takes 4 kB of arguments."""
+
+
+@functools.cache
+def _are_installed() -> bool:
+    """Whether JAX has a CUDA plug-in and Pallas for Triton, and no GPU here is older than Ampere."""
+    exists = lambda module: util.find_spec(module.partition(".")[0]) and util.find_spec(module)
+    if not any(exists(f"jax_plugins.xla_cuda{version}") for version in (12, 13)):
+        return False
+    if not exists("jax.experimental.pallas.triton"):  # Newer versions of JAX may drop it.
+        return False
+    return all(float(getattr(device, "compute_capability", 8)) >= 8 for device in jax.devices())
+
+
+def are_usable() -> bool:
+    """Whether functions that are traced now may contain kernels for CUDA.
+
+    XLA cannot split a kernel over devices, so a mesh of several devices has none. The environment
+    variable ``SPECJAX_KERNELS=0`` turns all kernels off.
+    """
+    devices = jax.sharding.get_abstract_mesh().size
+    return _are_installed() and devices <= 1 and os.environ.get("SPECJAX_KERNELS") != "0"
+
+
+def write_path(
+    layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, interpret: bool = False
+) -> tuple:
+    """The leaves of a cache with the rows of a path, as ``cache.commit`` describes."""
+    written = ()
+    for first in range(0, len(layers), _LAYERS):
+        of = slice(first, first + _LAYERS)
+        written += _write_layers(layers[of], rows[of], path, start, interpret=interpret)
+    return written
+
+
+@functools.partial(jax.jit, static_argnames="interpret")
+def _write_layers(layers, rows, path, start, *, interpret: bool):
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    leaves, structure = jax.tree.flatten(layers)
+    new = jax.tree.leaves(rows)
+    B, K, N, D = new[0].shape
+    count, width = N if path is None else path.shape[1], pl.next_power_of_2(D)
+    chosen = () if path is None else (path,)
+
+    def kernel(start, *refs):
+        b, k, i = (pl.program_id(axis) for axis in range(3))
+        node = jnp.clip(refs[0][b, i], 0, N - 1) if chosen else i
+        place = jnp.clip(start[b], 0, leaves[0].shape[2] - count) + i  # as dynamic_update_slice clamps
+        sources, targets = refs[len(chosen) :][: len(new)], refs[-len(leaves) :]
+        at, real = jnp.arange(width), jnp.arange(width) < D
+        # All loads come before all stores, so that the GPU does not wait for each of them.
+        read = [triton.load(source.at[b, k, node, at], mask=real, other=0) for source in sources]
+        for x, target in zip(read, targets):
+            triton.store(target.at[b, k, place, at], x.astype(target.dtype), mask=real)
+
+    first = 1 + len(chosen) + len(new)
+    written = pl.pallas_call(
+        kernel,
+        grid=(B, K, count),
+        out_shape=[jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves],
+        input_output_aliases={first + i: i for i in range(len(leaves))},
+        compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
+        interpret=interpret,
+        name="write_cache",
+    )(start, *chosen, *new, *leaves)
+    return jax.tree.unflatten(structure, written)

@@ -1,0 +1,175 @@
+"""The attention of a layer in one GPU kernel: past, own rows with their mask, and rotation.
+
+The kernel is flash decoding (Dao et al. 2023) with a second part for uncommitted rows. One program
+handles up to 64 queries of one key head and a share of the past. The first share also takes the
+uncommitted rows. If there are several shares, XLA merges them afterwards.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+NEVER = -1e30
+"""The score of a masked position. It is finite, because an empty past must not give NaN."""
+_QUERIES, _CHUNK = 64, 64
+"""Queries of one program, and positions that it reads at once."""
+_SHARE, _PROGRAMS = 128, 256
+"""Positions that are worth a program of their own, and programs that fill a GPU."""
+_MOST_NODES = 256
+"""More nodes than this are a prompt, for which XLA's products are as good."""
+
+
+class Shapes(NamedTuple):
+    """The static options of a kernel. ``earlier`` is the number of uncommitted rows before the nodes' own."""
+
+    nodes: int
+    groups: int
+    head_dim: int
+    capacity: int
+    earlier: int
+    tile: int
+    tiles: int
+    shares: int
+    window: int | None
+
+
+def fits(qkv: jax.Array, past: tuple | None) -> bool:
+    """Whether the kernel takes these shapes: a 16-bit cache, and a head size of 32, 64, 128 or 256."""
+    N, D = qkv.shape[1], qkv.shape[-1]
+    return past is not None and past[0].dtype.itemsize == 2 and D in (32, 64, 128, 256) and N <= _MOST_NODES
+
+
+@functools.partial(jax.jit, static_argnames=("window", "interpret"))
+def attend(qkv, angles, past, length, rows, mask, positions, *, window: int | None, interpret: bool = False):
+    """See ``attention.rotate_and_attend``; ``mask`` is bool [B, N, M]. ``interpret`` runs the kernel on any device."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    B, N, K, G, D = *qkv.shape[:3], qkv.shape[3] - 2, qkv.shape[4]
+    T, M, dtype = past[0].shape[2], mask.shape[-1], past[0].dtype
+    mask = jnp.broadcast_to(mask, (B, N, M)).astype(jnp.int8)
+    angles = tuple(jnp.broadcast_to(table, (B, N, D // 2)) for table in angles)
+    length, positions = jnp.broadcast_to(length, B), jnp.broadcast_to(positions, (B, N))
+    tile = min(max(pl.next_power_of_2(N * G), 16), _QUERIES)
+    tiles = pl.cdiv(N * G, tile)
+    shares = max(1, min(pl.cdiv(T, _SHARE), _PROGRAMS // (B * K * tiles)))
+    shapes = Shapes(N, G, D, T, M - N, tile, tiles, shares, window)
+    of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype)
+    row = of((B, K, N, D), dtype)
+    parts = (of((B, N, K, G, D), dtype),)
+    if shares > 1:
+        parts = of((shares, B, N, K, G, D), jnp.float32), *(of((shares, B, N, K, G), jnp.float32),) * 2
+    out = pl.pallas_call(
+        functools.partial(_kernel, shapes),
+        grid=(B, K, tiles, shares),
+        out_shape=(row, row, *parts),
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        interpret=interpret,
+        name="decode_attention",
+    )(qkv, *angles, length, positions, mask, *past, *(rows or ()))
+    new_rows, parts = out[:2], out[2:]
+    attended = parts[0] if shares == 1 else _merge(*parts).astype(dtype)
+    return attended.reshape(B, N, K * G * D), new_rows
+
+
+def _merge(values, top, weight):
+    highest = functools.reduce(jnp.maximum, list(top))  # A maximum over an axis would be a kernel of its own.
+    scale = jnp.exp(top - highest)
+    return (values * scale[..., None]).sum(0) / _divisor((weight * scale).sum(0))[..., None]
+
+
+def _divisor(weight):
+    """The weight; 1 for a query that sees nothing, whose result is 0."""
+    return jnp.where(weight > 0, weight, 1.0)
+
+
+def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past_v, *refs):
+    """One program; see the top of the file. A head's first and second half are kept apart, because rotation mixes them."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    N, G, D, T, earlier, tile, tiles, shares, window = shapes
+    old_k, old_v = refs[:2] if earlier else (None, None)
+    new_k, new_v, *out = refs[2 if earlier else 0 :]
+    b, k, part, share = (pl.program_id(i) for i in range(4))
+    dtype, half = past_k.dtype, D // 2
+    first, whole = jnp.arange(half)[None], jnp.arange(D)[None]
+    load = lambda ref, at, real: triton.load(ref.at[at], mask=jnp.broadcast_to(real, _shape(at)), other=0)
+
+    def rotated(nodes, head, real, scale=1.0):
+        """Both halves of rotated vectors, each [..., D / 2]."""
+        a, c = (load(qkv, (b, nodes, k, head, first + at), real).astype(jnp.float32) for at in (0, half))
+        cosine, sine = (load(table, (b, nodes, first), real) for table in (cos, sin))
+        return ((a * cosine - c * sine) * scale).astype(dtype), ((c * cosine + a * sine) * scale).astype(dtype)
+
+    query = part * tile + jnp.arange(tile)
+    real = (query < N * G)[:, None]
+    node, group = (query // G)[:, None], (query % G)[:, None]
+    q = rotated(node, group, real, D**-0.5)
+    position = load(positions, (b, node), real)
+
+    def add(state, keys, values, seen):
+        """The online softmax after some more rows, of which each query sees ``seen`` [tile, rows]."""
+        acc, top, weight = state
+        scores = sum(triton.dot(x, y, trans_b=True) for x, y in zip(q, keys))
+        scores = jnp.where(seen, scores, NEVER)
+        higher = jnp.maximum(top, scores.max(1))
+        scale, weights = jnp.exp(top - higher), jnp.where(seen, jnp.exp(scores - higher[:, None]), 0.0)
+        acc = acc * scale[:, None] + triton.dot(weights.astype(dtype), values)
+        return acc, higher, weight * scale + weights.sum(1)
+
+    def read_past(i, state):
+        at = (i * _CHUNK + jnp.arange(_CHUNK))[:, None]
+        valid = at < count
+        keys = tuple(load(past_k, (b, k, at, first + shift), valid) for shift in (0, half))
+        seen = jnp.broadcast_to(valid.reshape(1, _CHUNK), (tile, _CHUNK))
+        if window is not None:
+            seen = seen & (at.reshape(1, _CHUNK) > position - window)
+        return add(state, keys, load(past_v, (b, k, at, whole), valid), seen)
+
+    def read_earlier(i, state):
+        at = (i * own + jnp.arange(own))[:, None]
+        valid = at < earlier
+        keys = tuple(load(old_k, (b, k, at, first + shift), valid) for shift in (0, half))
+        return add(state, keys, load(old_v, (b, k, at, whole), valid), allowed(at, valid))
+
+    def read_own(i, state):
+        at = (i * own + jnp.arange(own))[:, None]
+        valid = at < N
+        keys = rotated(at, G, valid)
+        values = load(qkv, (b, at, k, G + 1, whole), valid).astype(dtype)
+        write = valid & (part == 0)
+        for ref, columns, rows in ((new_k, first, keys[0]), (new_k, first + half, keys[1]), (new_v, whole, values)):
+            triton.store(ref.at[b, k, at, columns], rows, mask=jnp.broadcast_to(write, rows.shape))
+        return add(state, keys, values, allowed(at + earlier, valid))
+
+    def allowed(at, valid):
+        at, valid = at.reshape(1, own), valid.reshape(1, own)
+        return load(mask, (b, node, at), real & valid) != 0
+
+    own = min(max(pl.next_power_of_2(N), 16), _CHUNK)
+    count = length[b]
+    start = 0 if window is None else jnp.maximum(count - window + 1, 0) // _CHUNK
+    end = (count + _CHUNK - 1) // _CHUNK
+    each = (jnp.maximum(end - start, 0) + shares - 1) // shares
+    state = jnp.zeros((tile, D), jnp.float32), jnp.full(tile, NEVER), jnp.zeros(tile, jnp.float32)
+    begin = start + share * each
+    state = lax.fori_loop(begin, jnp.minimum(begin + each, end), read_past, state)
+    mine = (share == 0).astype(jnp.int32)
+    if earlier:
+        state = lax.fori_loop(0, mine * pl.cdiv(earlier, own), read_earlier, state)
+    acc, top, weight = lax.fori_loop(0, mine * pl.cdiv(N, own), read_own, state)
+    store = lambda ref, at, x, real: triton.store(ref.at[at], x.astype(ref.dtype), mask=jnp.broadcast_to(real, x.shape))
+    if shares == 1:
+        store(out[0], (b, node, k, group, whole), acc / _divisor(weight)[:, None], real)
+    else:
+        store(out[0], (share, b, node, k, group, whole), acc, real)
+        for ref, x in zip(out[1:], (top, weight)):
+            store(ref, (share, b, query // G, k, query % G), x, query < N * G)
+
+
+def _shape(at: tuple) -> tuple[int, ...]:
+    return jnp.broadcast_shapes(*(x.shape for x in at if isinstance(x, jax.Array)))

@@ -1,0 +1,92 @@
+"""The kernel of attention and the kernel that writes the cache, interpreted on CPU, against the code for all platforms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import kernels, make_mesh
+from specjax.cache import KVCache, commit
+from specjax.models import attention_kernel
+from specjax.models.attention import rotate_and_attend
+from specjax.tree import Tree, ancestors
+
+CASES = {
+    "plain, ragged, an empty past, two shares": dict(
+        nodes=1, groups=4, head_dim=64, capacity=192, lengths=(0, 130, 192)
+    ),
+    "a tree of 6": dict(nodes=6, groups=2, head_dim=128, capacity=100, lengths=(77,), heads=2),
+    "two tiles, earlier rows, a window": dict(
+        nodes=24, groups=3, head_dim=64, capacity=200, lengths=(0, 150), earlier=5, window=40
+    ),
+}
+
+
+def random_arguments(nodes, groups, head_dim, capacity, lengths, heads=1, earlier=0, window=None, dtype=jnp.float32):
+    """The arguments of ``rotate_and_attend`` for random numbers and a random tree in each row."""
+    rng = np.random.default_rng(nodes)
+    B, draw = len(lengths), lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    parents = jnp.asarray([[-1] + [rng.integers(0, i) for i in range(1, nodes)] for _ in lengths], jnp.int32)
+    mask = jax.vmap(ancestors)(Tree(jnp.zeros_like(parents), parents, parents > -2, None))
+    mask = jnp.concatenate([jnp.asarray(rng.random((B, nodes, earlier)) < 0.5), mask], -1)
+    length = jnp.asarray(lengths, jnp.int32)
+    angles = draw(B, nodes, head_dim // 2)
+    pair = lambda count: tuple(draw(B, heads, count, head_dim).astype(dtype) for _ in range(2))
+    qkv = draw(B, nodes, heads, groups + 2, head_dim)
+    positions = length[:, None] + mask.sum(-1) - 1
+    rows = pair(earlier) if earlier else None
+    return (qkv, (jnp.cos(angles), jnp.sin(angles)), pair(capacity), length, rows, mask, positions), window
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_against_the_products(case: str):
+    arguments, window = random_arguments(**CASES[case])
+    found, rows = attention_kernel.attend(*arguments, window=window, interpret=True)
+    expected, expected_rows = rotate_and_attend(*arguments, window, jnp.float32)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), rows, expected_rows)
+
+
+def test_kernel_in_bfloat16():
+    """Keys and values are rounded once, as elsewhere; sums are float32."""
+    arguments, _ = random_arguments(6, 2, 64, 128, (100,), dtype=jnp.bfloat16)
+    found, rows = attention_kernel.attend(*arguments, window=None, interpret=True)
+    expected, expected_rows = rotate_and_attend(*arguments, None, jnp.bfloat16)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found.astype(jnp.float32), expected, atol=0.02)
+    jax.tree.map(np.testing.assert_array_equal, rows, expected_rows)
+
+
+@pytest.mark.parametrize("path", [None, [[0, 2, 3, 3], [0, 1, 1, 1]]], ids=["a chain", "a path"])
+def test_kernel_writes_as_commit_does(path):
+    """The second row is nearly full, so its write moves back."""
+    rng = np.random.default_rng(0)
+    pairs = lambda count: [
+        tuple(jnp.asarray(rng.normal(size=(2, 2, count, 48)), jnp.bfloat16) for _ in "kv") for _ in "ab"
+    ]
+    cache, rows = KVCache(tuple(pairs(16)), jnp.array([3, 14])), tuple(pairs(4))
+    chosen = None if path is None else jnp.array(path)
+    found = kernels.write_path(cache.layers, rows, chosen, cache.length, interpret=True)
+    expected = commit(cache, rows, chosen, cache.length + 1, valid=jnp.ones(2, bool))
+    jax.tree.map(np.testing.assert_array_equal, found, expected.layers)
+
+
+def test_programs_of_several_devices_have_no_kernels(monkeypatch):
+    monkeypatch.setattr(kernels, "_are_installed", lambda: True)
+    assert kernels.are_usable()
+    with jax.set_mesh(make_mesh(data=2)):
+        assert not kernels.are_usable()
+    monkeypatch.setenv("SPECJAX_KERNELS", "0")
+    assert not kernels.are_usable()
+
+
+def test_other_platforms_never_run_a_kernel(monkeypatch):
+    """A program that may contain kernels gives the CPU the bits that it had without them, rounded to the cache's dtype."""
+    arguments, _ = random_arguments(1, 2, 64, 128, (100,), dtype=jnp.bfloat16)
+    attend = jax.jit(lambda *arguments: rotate_and_attend(*arguments, None, jnp.bfloat16))
+    expected, rows = attend(*arguments)
+    monkeypatch.setattr(kernels, "are_usable", lambda: True)
+    attend.clear_cache()
+    found, found_rows = attend(*arguments)
+    np.testing.assert_array_equal(found, expected.astype(jnp.bfloat16))
+    jax.tree.map(np.testing.assert_array_equal, found_rows, rows)
