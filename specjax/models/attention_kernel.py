@@ -1,8 +1,8 @@
-"""The attention of a layer in one GPU kernel: past, own rows with their mask, and rotation.
+"""The attention of a layer in one GPU kernel, or two: past, own rows with their mask, and rotation.
 
 The kernel is flash decoding (Dao et al. 2023) with a second part for uncommitted rows. One program
 handles up to 64 queries of one key head and a share of the past. The first share also takes the
-uncommitted rows. If there are several shares, XLA merges them afterwards.
+uncommitted rows. If there are several shares, a second kernel merges them.
 """
 
 import functools
@@ -71,14 +71,39 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, window: int | No
         name="decode_attention",
     )(qkv, *angles, length, positions, mask, *past, *(rows or ()))
     new_rows, parts = out[:2], out[2:]
-    attended = parts[0] if shares == 1 else _merge(*parts).astype(dtype)
+    attended = parts[0]
+    if shares > 1:
+        attended = _merge(
+            attended.reshape(shares, -1, D), *(x.reshape(shares, -1) for x in parts[1:]), dtype, interpret
+        )
     return attended.reshape(B, N, K * G * D), new_rows
 
 
-def _merge(values, top, weight):
-    highest = functools.reduce(jnp.maximum, list(top))  # A maximum over an axis would be a kernel of its own.
-    scale = jnp.exp(top - highest)
-    return (values * scale[..., None]).sum(0) / _divisor((weight * scale).sum(0))[..., None]
+def _merge(values, top, weight, dtype, interpret: bool) -> jax.Array:
+    """The sum of all shares [S, Q, D], by their largest scores and weights [S, Q]; XLA would need two kernels."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    (S, Q, D), each = values.shape, pl.next_power_of_2(values.shape[0])
+
+    def kernel(values, top, weight, out):
+        query, share, column = pl.program_id(0), jnp.arange(each), jnp.arange(D)
+        real = share < S
+        highest = triton.load(top.at[share, query], mask=real, other=NEVER)
+        scale = jnp.exp(highest - highest.max())
+        total = (triton.load(weight.at[share, query], mask=real, other=0) * scale).sum()
+        whole = jnp.broadcast_to(real[:, None], (each, D))
+        parts = triton.load(values.at[share[:, None], query, column[None]], mask=whole, other=0)
+        out[query, column] = ((parts * scale[:, None]).sum(0) / _divisor(total)).astype(dtype)
+
+    return pl.pallas_call(
+        kernel,
+        grid=(Q,),
+        out_shape=jax.ShapeDtypeStruct((Q, D), dtype),
+        compiler_params=triton.CompilerParams(num_warps=2, num_stages=1),
+        interpret=interpret,
+        name="merge_attention",
+    )(values, top, weight)
 
 
 def _divisor(weight):
