@@ -7,9 +7,11 @@ from support.loops import ONE_LAYER, compile_loop, make_drafters
 from support.models import TINY
 from support.program import Program
 
-from specjax import Drafter
-from specjax.drafters import DraftModel
-from specjax.planning import hlo
+from specjax import Drafter, kernels
+from specjax.drafters import DraftModel, DynamicTree, Eagle3, Plain
+from specjax.heads import Eagle3Config
+from specjax.models import attention_kernel
+from specjax.planning import hlo, launches
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +36,19 @@ runtime_version { major: 13 }
 device_description_str: "NVIDIA H200"
 """
 """The description from which the CUDA plug-in makes a device that exists only for its compiler."""
+H100 = H200.replace("4800000000000", "3350000000000").replace("150000000000", "85000000000").replace("H200", "H100")
+
+LLAMA = TINY.replace(
+    vocab_size=8192,
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    max_position_embeddings=8192,
+)
+"""The widths of Llama-3-8B, with a small vocabulary."""
+SMALL = LLAMA.replace(hidden_size=2048, intermediate_size=8192, head_dim=64, num_layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +66,18 @@ def tpu() -> jax.sharding.Sharding:
         yield jax.sharding.SingleDeviceSharding(topology.devices[0])
 
 
-@pytest.fixture(scope="module")
-def gpu() -> jax.sharding.Sharding:
-    """One H200 that exists only for the compiler."""
+def make_gpu(description: str) -> jax.sharding.Sharding:
+    """One GPU that exists only for the compiler."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="needs the CUDA plug-in; scripts/test.sh --all installs it")
     from jax._src import xla_bridge
 
-    topology = xla_bridge.make_pjrt_topology("cuda", "", target_config=H200, topology="1x1x1")
+    topology = xla_bridge.make_pjrt_topology("cuda", "", target_config=description, topology="1x1x1")
     return jax.sharding.SingleDeviceSharding(topology._make_compile_only_devices()[0])
+
+
+@pytest.fixture(scope="module")
+def gpu() -> jax.sharding.Sharding:
+    return make_gpu(H200)
 
 
 def compile_wide(device: jax.sharding.Sharding, drafter: Drafter, batch: int) -> Program:
@@ -91,6 +110,61 @@ def test_tpu_loop_of_other_batches_copies_no_cache(tpu, batch: int):
     check(compile_wide(tpu, DraftModel(5), batch))
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_gpu_loop_copies_no_cache(gpu, batch: int):
-    check(compile_wide(gpu, DraftModel(5), batch))
+def make_24_nodes(layers: int) -> dict[str, Drafter]:
+    """Drafters for a target of ``layers`` layers, whose trees have 1, 6, 24 and 24 nodes."""
+    head = Eagle3Config(LLAMA.replace(num_layers=1), LLAMA.hidden_size, layers, (0, 1, 2), draft_vocab_size=8160)
+    return {
+        "none": Plain(),
+        "draft_model": DraftModel(5),
+        "eagle3": Eagle3(23, 6, 6, head=head),
+        "dynamic_tree": DynamicTree(23, 8, 4),
+    }
+
+
+def check_launches(device, method: str, batch: int, most: float) -> None:
+    """A layer of the target launches at most ``most`` kernels and has no loop, and the round keeps the rules of ``check``."""
+    of_depth = {}
+    for layers in (3, 4):
+        models = LLAMA.replace(num_layers=layers), SMALL
+        drafter = make_24_nodes(layers)[method]
+        program = compile_loop(drafter, batch, dtype=jnp.bfloat16, models=models, capacity=1024, device=device)
+        check(program)
+        of_depth[layers] = program.text
+    loops = {sum(i.opcode == "while" for i in hlo.in_loops(text)) for text in of_depth.values()}
+    assert len(loops) == 1
+    assert launches.a_layer(of_depth[3], of_depth[4], 1) <= most
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("method", ["none", "draft_model", "eagle3", "dynamic_tree"])
+def test_launches_with_kernels(gpu, method: str, batch: int):
+    assert kernels.are_usable()
+    check_launches(gpu, method, batch, 12 if method == "none" else 13)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("method", ["none", "draft_model", "eagle3", "dynamic_tree"])
+def test_launches_without_kernels(gpu, method: str, batch: int, monkeypatch):
+    monkeypatch.setenv("SPECJAX_KERNELS", "0")
+    check_launches(gpu, method, batch, 20 if method == "none" else 24)
+
+
+@pytest.mark.parametrize("description", [H100, H200], ids=["H100", "H200"])
+@pytest.mark.parametrize("nodes, head_dim, earlier, window", [(1, 128, 0, None), (24, 64, 5, 512), (64, 256, 0, None)])
+def test_attention_kernel_compiles(description: str, nodes: int, head_dim: int, earlier: int, window: int | None):
+    B, K, G, T = 2, 8, 4, 1000
+    device = make_gpu(description)
+    of = lambda dtype, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=device)
+    pair = lambda count: (of(jnp.bfloat16, B, K, count, head_dim),) * 2
+    arguments = (
+        of(jnp.float32, B, nodes, K, G + 2, head_dim),
+        (of(jnp.float32, B, nodes, head_dim // 2),) * 2,
+        pair(T),
+        of(jnp.int32, B),
+        pair(earlier) if earlier else None,
+        of(jnp.bool_, B, nodes, earlier + nodes),
+        of(jnp.int32, B, nodes),
+    )
+    text = attention_kernel.attend.lower(*arguments, window=window).compile().as_text()
+    assert text.count('custom_call_target="__gpu$xla.gpu.triton"') == 2
+    assert launches.in_program(text) <= 3  # the mask's conversion, the kernel, the merge

@@ -83,9 +83,12 @@ def measure_column(
         "compile": bench.compile_times,
         "plain": lambda: bench.plain(copying.get("median")),
         "copies": bench.copies,
+        "kernel": bench.kernel,
         "forward": bench.forwards,
         "round": bench.rounds,
         "dispatch": bench.dispatch,
+        "variant": bench.variants,
+        "launches": bench.launches,
     } | {f"attention{nodes}": partial(bench.attention, nodes) for nodes in plan.attended}
     for group, function in groups.items():
         if time.monotonic() < deadline:

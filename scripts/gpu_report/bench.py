@@ -1,23 +1,25 @@
 """The measurements of one model with a cache of one size."""
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from page import ATTENTIONS
-from plan import NODES, Plan
+from page import ATTENTIONS, VARIANTS
+from plan import GRAPHS, NODES, Plan
 from timing import alternate, failure, figure, persistent_cache, timed
 
 from specjax import Decoder, DecodeState, ModelConfig, Tree, decode
 from specjax.cache import KVCache, empty
 from specjax.checkpoints.tensors import abstract_decoder
 from specjax.drafters import Plain
-from specjax.models.attention import attend
-from specjax.planning import hlo
+from specjax.models.attention import rotate_and_attend
+from specjax.planning import hlo, launches
 from specjax.rules.walks import argmax_walk
 from specjax.sampling import random_keys, sampling_params
 from specjax.state import RequestOptions
@@ -115,6 +117,37 @@ class Bench:
         seconds = alternate({"loop": partial(self.loop, 1), "step": self.steps}, self.plan.repeats)
         return {"dispatch": figure(seconds["loop"] / seconds["step"])}
 
+    def variants(self) -> dict:
+        """The times of other forms of the plain loop, divided by the loop's own."""
+        kinds = ("loop", *VARIANTS)
+        self.prepare([(kind, 1) for kind in kinds])
+        seconds = alternate({kind: partial(self.loop, 1, kind) for kind in kinds}, self.plan.repeats)
+        return {f"variant/{name}": figure(seconds[name] / seconds["loop"]) for name in VARIANTS}
+
+    def launches(self) -> dict:
+        """Kernels of a plain round, and of a layer: the difference between models of two and three layers."""
+
+        def text(layers: int, nodes: int) -> str:
+            config = self.config.replace(num_layers=layers)
+            model = abstract_decoder(config, jnp.bfloat16)
+            cache = jax.eval_shape(lambda: empty(config, 1, self.context, jnp.bfloat16))
+            lowered = self.lower_loop(model, self.state(nodes).replace(cache=cache), nodes)
+            return lowered.compile().as_text()
+
+        self.prepare([("loop", 1)])
+        each = {nodes: launches.a_layer(text(2, nodes), text(3, nodes), 1) for nodes in (1, 16)}
+        found = {f"launches/layer{nodes}": figure([count]) for nodes, count in each.items()}
+        return {"launches/round": figure([launches.in_round(self.programs["loop", 1].as_text())])} | found
+
+    def kernel(self) -> dict:
+        """The largest difference between attention in a kernel and attention in products, for a chain of 16."""
+        arguments = attention_arguments(self.config, 16, self.length)
+        attend = lambda *arguments: jax.jit(our_attention).lower(*arguments).compile()(*arguments)
+        found = attend(*arguments, self.layers[:1])
+        with without_kernels():
+            expected = attend(*arguments, self.layers[:1])
+        return {"kernel": figure([jnp.abs(found - expected).max()])}
+
     def against_one(self, kind: str, function: Callable[[int], float]) -> dict:
         """The times of trees, divided by the time of one node."""
         self.prepare([(kind, n) for n in (1, *self.plan.nodes)])
@@ -137,34 +170,45 @@ class Bench:
         return found | {f"attention{nodes}/{name}": figure(samples) for name, samples in each.items()}
 
     def attention_run(self, name: str, nodes: int) -> Callable[[], float]:
-        config, theirs = self.config, name != "specjax"
-        heads = (config.num_heads,) if theirs else (config.num_kv_heads, config.num_heads // config.num_kv_heads)
-        q = random_like(jnp.zeros((1, nodes, *heads, config.head_dim), jnp.bfloat16))
-        layers = jax.tree.map(lambda x: x.transpose(0, 2, 1, 3), self.layers) if theirs else self.layers
-        arguments = q, layers, jnp.full(1, self.length, jnp.int32)
-        function = partial(their_attention, implementation=name) if theirs else our_attention
-        program = jax.jit(function).lower(*arguments).compile()
-        return lambda: timed(lambda: program(*arguments), calls=10)
+        config, theirs = self.config, name in ("xla", "cudnn")
+        arguments, function = attention_arguments(config, nodes, self.length), our_attention
+        layers = self.layers
+        if theirs:
+            q = random_like(jnp.zeros((1, nodes, config.num_heads, config.head_dim), jnp.bfloat16))
+            arguments, function = (q, arguments[1]), partial(their_attention, implementation=name)
+            layers = jax.tree.map(lambda x: x.transpose(0, 2, 1, 3), self.layers)
+        with without_kernels(name == "products"):
+            program = jax.jit(function).lower(*arguments, layers).compile()
+        return lambda: timed(lambda: program(*arguments, layers), calls=10)
 
     def lowered(self, kind: str, nodes: int):
-        setting = dict(drafter=Idle(nodes - 1), rule=argmax_walk)
         if kind == "forward":
             return jax.jit(score).lower(self.model, line(jnp.zeros(1, jnp.int32), nodes), self.state(nodes))
         if kind == "step":
-            return jax.jit(partial(decode.step, **setting), donate_argnums=2).lower(self.model, None, self.state(nodes))
-        run = jax.jit(partial(decode.run, **setting), donate_argnums=2)
-        return run.lower(self.model, None, self.state(nodes), jnp.int32(0))
+            step = partial(decode.step, **setting(nodes))
+            return jax.jit(step, donate_argnums=2).lower(self.model, None, self.state(nodes))
+        with without_kernels(kind == "no kernels"):
+            return self.lower_loop(self.model, self.state(nodes), nodes)
+
+    def lower_loop(self, model, state: DecodeState, nodes: int):
+        run = jax.jit(partial(decode.run, **setting(nodes)), donate_argnums=2)
+        return run.lower(model, None, state, jnp.int32(0))
 
     def prepare(self, wanted: list[tuple[str, int]]) -> None:
         """Compiles the missing programs in parallel."""
         lowered = {key: self.lowered(*key) for key in wanted if key not in self.programs}
-        with ThreadPoolExecutor(max(len(lowered), 1)) as pool:
-            self.programs |= dict(zip(lowered, pool.map(lambda program: program.compile(), lowered.values())))
 
-    def loop(self, nodes: int) -> float:
+        def compile_program(key):
+            options = {"xla_gpu_enable_command_buffer": GRAPHS[key[0]]} if key[0] in GRAPHS else None
+            return lowered[key].compile(compiler_options=options)
+
+        with ThreadPoolExecutor(max(len(lowered), 1)) as pool:
+            self.programs |= dict(zip(lowered, pool.map(compile_program, lowered)))
+
+    def loop(self, nodes: int, kind: str = "loop") -> float:
         """Seconds per round, in the loop."""
         until = jnp.int32(self.plan.rounds)
-        return self.timed_rounds(lambda state: self.programs["loop", nodes](self.model, None, state, until), nodes)
+        return self.timed_rounds(lambda state: self.programs[kind, nodes](self.model, None, state, until), nodes)
 
     def steps(self) -> float:
         """Seconds per round, with one program call for each round and no wait between them."""
@@ -216,17 +260,45 @@ def score(model: Decoder, tree: Tree, state: DecodeState) -> jax.Array:
     return jnp.argmax(decode.score(model, tree, state).logits, -1)
 
 
-def our_attention(q, layers, length):
-    """The ``attend`` of every layer, one after the other. q: [B, N, K, G, D]."""
-    B, N, K, _, D = q.shape
-    rows, mask = (jnp.ones((B, K, N, D), q.dtype),) * 2, jnp.tril(jnp.ones((N, N), bool))
+def setting(nodes: int) -> dict:
+    """The static arguments of a loop that scores ``nodes`` nodes in a round."""
+    return dict(drafter=Idle(nodes - 1), rule=argmax_walk)
+
+
+@contextmanager
+def without_kernels(really: bool = True):
+    """A context in which specjax traces no kernels, if ``really``."""
+    before = os.environ.get("SPECJAX_KERNELS")
+    try:
+        if really:
+            os.environ["SPECJAX_KERNELS"] = "0"
+        yield
+    finally:
+        os.environ.pop("SPECJAX_KERNELS", None)
+        if before is not None:
+            os.environ["SPECJAX_KERNELS"] = before
+
+
+def attention_arguments(config: ModelConfig, nodes: int, length: int) -> tuple[jax.Array, jax.Array]:
+    """Random queries, keys and values [1, N, K, G + 2, D] of a chain, and the length of its past."""
+    K, G, D = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
+    return random_like(jnp.zeros((1, nodes, K, G + 2, D), jnp.float32)), jnp.full(1, length, jnp.int32)
+
+
+def our_attention(qkv, length, layers):
+    """The attention of every layer, one after the other; each gives the queries of the next."""
+    B, N, K, parts, D = qkv.shape
+    positions, mask = length[:, None] + jnp.arange(N), jnp.tril(jnp.ones((N, N), bool))
+    angles = jnp.ones((B, N, D // 2)), jnp.zeros((B, N, D // 2))
+    out = jnp.zeros(())
     for past in layers:
-        out = attend(q, past, length, rows, mask, length[:, None] + jnp.arange(N), None)
-        q = out.reshape(q.shape).astype(q.dtype)
-    return q
+        out, _ = rotate_and_attend(qkv, angles, past, length, None, mask, positions, None, past[0].dtype)
+        queries = out.astype(jnp.float32).reshape(B, N, K, parts - 2, D)
+        qkv = jnp.concatenate([queries, qkv[..., -2:, :]], -2)
+    return out.astype(jnp.float32)
 
 
-def their_attention(q, layers, length, implementation: str):
+def their_attention(q, length, layers, implementation: str):
     """JAX's own attention of every layer, over caches in the layout it needs. q: [B, N, H, D]."""
     with jax.numpy_dtype_promotion("standard"):  # The code of JAX mixes dtypes.
         for k, v in layers:

@@ -3,13 +3,16 @@
 import json
 from pathlib import Path
 
-from plan import ATTENDED, NODES, Plan
+from plan import ATTENDED, GRAPHS, NODES, Plan
 
 ATTENTIONS = {
-    "specjax": "`attend`, the nodes among themselves included",
+    "specjax": "specjax, rotation and the nodes among themselves included",
+    "products": "the same without its kernel",
     "xla": "`dot_product_attention`, XLA",
     "cudnn": "the same, cuDNN",
 }
+VARIANTS = ("no kernels", *GRAPHS)
+"""Other forms of the plain loop: XLA's products in place of the kernels, and other CUDA graphs."""
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -30,6 +33,13 @@ def rows() -> list[tuple[str, str, str]]:
         (f"attention{n}/{name}", f"attention of {n} to the past, µs a layer: {text}", "")
         for n in ATTENDED
         for name, text in ATTENTIONS.items()
+    ]
+    lines += [(f"variant/{name}", f"plain round with {name}, times that of the first line", "") for name in VARIANTS]
+    lines += [
+        ("launches/round", "kernels launched in a plain round", ""),
+        ("launches/layer1", "kernels launched in a layer, plain", "at most 12"),
+        ("launches/layer16", "kernels launched in a layer, 16 nodes", "at most 13"),
+        ("kernel", "largest difference of the attention kernel from products, random bfloat16", "at most 0.02"),
     ]
     return lines + [
         ("compile/cold", "compiling the loop, s", ""),

@@ -7,6 +7,9 @@ from specjax.models.config import Rope
 
 NODES = (8, 16, 64)
 ATTENDED = (1, 16)
+ALL_COMMANDS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+GRAPHS = {"no graphs": "", "the loop in a graph": ALL_COMMANDS}
+"""Values of XLA's option ``xla_gpu_enable_command_buffer``, whose own default is a part of all commands."""
 
 LLAMA_3_8B = ModelConfig(
     "llama", vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32,

@@ -37,6 +37,8 @@ def test_toy_report(script, tmp_path):
     assert [key for key, value in figures.items() if "error" in value] == ["attention16/cudnn"]
     assert all(value["low"] <= value["median"] <= value["high"] for value in figures.values() if "error" not in value)
     assert figures["copies"]["median"] == 0
+    assert figures["kernel"]["median"] == 0  # a CPU has no kernel
+    assert 0 < figures["launches/layer1"]["median"] < figures["launches/round"]["median"]
 
     lines = (tmp_path / "report.md").read_text().splitlines()
     table = [line for line in lines if line.startswith("|")]
