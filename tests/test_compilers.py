@@ -37,6 +37,8 @@ device_description_str: "NVIDIA H200"
 """
 """The description from which the CUDA plug-in makes a device that exists only for its compiler."""
 H100 = H200.replace("4800000000000", "3350000000000").replace("150000000000", "85000000000").replace("H200", "H100")
+SMALL_GPU = H200.replace("major: 9 minor: 0", "major: 8 minor: 9").replace("232448", "101376").replace("H200", "L4")
+"""A GPU with less shared memory than those of data centres."""
 
 LLAMA = TINY.replace(
     vocab_size=8192,
@@ -149,7 +151,7 @@ def test_launches_without_kernels(gpu, method: str, batch: int, monkeypatch):
     check_launches(gpu, method, batch, 20 if method == "none" else 24)
 
 
-@pytest.mark.parametrize("description", [H100, H200], ids=["H100", "H200"])
+@pytest.mark.parametrize("description", [H100, H200, SMALL_GPU], ids=["H100", "H200", "L4"])
 @pytest.mark.parametrize("nodes, head_dim, earlier, window", [(1, 128, 0, None), (24, 64, 5, 512), (64, 256, 0, None)])
 def test_attention_kernel_compiles(description: str, nodes: int, head_dim: int, earlier: int, window: int | None):
     B, K, G, T = 2, 8, 4, 1000
@@ -166,5 +168,5 @@ def test_attention_kernel_compiles(description: str, nodes: int, head_dim: int, 
         of(jnp.int32, B, nodes),
     )
     text = attention_kernel.attend.lower(*arguments, window=window).compile().as_text()
-    assert text.count('custom_call_target="__gpu$xla.gpu.triton"') == 2
-    assert launches.in_program(text) <= 3  # the mask's conversion, the kernel, the merge
+    assert "decode_attention" in text
+    assert launches.in_program(text) <= 3  # the mask's conversion, the kernel, and the merge where a past is shared

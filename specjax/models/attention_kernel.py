@@ -1,8 +1,8 @@
 """The attention of a layer in one GPU kernel, or two: past, own rows with their mask, and rotation.
 
 The kernel is flash decoding (Dao et al. 2023) with a second part for uncommitted rows. One program
-handles up to 64 queries of one key head and a share of the past. The first share also takes the
-uncommitted rows. If there are several shares, a second kernel merges them.
+handles up to 64 queries of one key head, fewer for large heads, and a share of the past. The first
+share also takes the uncommitted rows. If there are several shares, a second kernel merges them.
 """
 
 import functools
@@ -14,8 +14,8 @@ from jax import lax
 
 NEVER = -1e30
 """The score of a masked position. It is finite, because an empty past must not give NaN."""
-_QUERIES, _CHUNK = 64, 64
-"""Queries of one program, and positions that it reads at once."""
+_BLOCK = 4096
+"""Elements of a program's queries, and of the keys that it reads at once. Shared memory limits both."""
 _SHARE, _PROGRAMS = 128, 256
 """Positions that are worth a program of their own, and programs that fill a GPU."""
 _MOST_NODES = 256
@@ -23,15 +23,23 @@ _MOST_NODES = 256
 
 
 class Shapes(NamedTuple):
-    """The static options of a kernel. ``earlier`` is the number of uncommitted rows before the nodes' own."""
+    """The static options of a kernel.
+
+    Attributes:
+      nodes, groups, head_dim: N, G and D.
+      earlier: uncommitted rows before the nodes' own.
+      chunk: positions that a program reads at once.
+      tile: queries of a program.
+      shares: programs that share a past.
+      window: see ``attention.attend``.
+    """
 
     nodes: int
     groups: int
     head_dim: int
-    capacity: int
     earlier: int
+    chunk: int
     tile: int
-    tiles: int
     shares: int
     window: int | None
 
@@ -53,10 +61,11 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, window: int | No
     mask = jnp.broadcast_to(mask, (B, N, M)).astype(jnp.int8)
     angles = tuple(jnp.broadcast_to(table, (B, N, D // 2)) for table in angles)
     length, positions = jnp.broadcast_to(length, B), jnp.broadcast_to(positions, (B, N))
-    tile = min(max(pl.next_power_of_2(N * G), 16), _QUERIES)
+    chunk = min(64, _BLOCK // D)
+    tile = min(max(pl.next_power_of_2(N * G), 16), chunk)
     tiles = pl.cdiv(N * G, tile)
     shares = max(1, min(pl.cdiv(T, _SHARE), _PROGRAMS // (B * K * tiles)))
-    shapes = Shapes(N, G, D, T, M - N, tile, tiles, shares, window)
+    shapes = Shapes(N, G, D, M - N, chunk, tile, shares, window)
     of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype)
     row = of((B, K, N, D), dtype)
     parts = (of((B, N, K, G, D), dtype),)
@@ -73,9 +82,8 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, window: int | No
     new_rows, parts = out[:2], out[2:]
     attended = parts[0]
     if shares > 1:
-        attended = _merge(
-            attended.reshape(shares, -1, D), *(x.reshape(shares, -1) for x in parts[1:]), dtype, interpret
-        )
+        values, top, weight = parts[0].reshape(shares, -1, D), *(x.reshape(shares, -1) for x in parts[1:])
+        attended = _merge(values, top, weight, dtype, interpret)
     return attended.reshape(B, N, K * G * D), new_rows
 
 
@@ -116,7 +124,7 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    N, G, D, T, earlier, tile, tiles, shares, window = shapes
+    N, G, D, earlier, chunk, tile, shares, window = shapes
     old_k, old_v = refs[:2] if earlier else (None, None)
     new_k, new_v, *out = refs[2 if earlier else 0 :]
     b, k, part, share = (pl.program_id(i) for i in range(4))
@@ -147,12 +155,12 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
         return acc, higher, weight * scale + weights.sum(1)
 
     def read_past(i, state):
-        at = (i * _CHUNK + jnp.arange(_CHUNK))[:, None]
+        at = (i * chunk + jnp.arange(chunk))[:, None]
         valid = at < count
         keys = tuple(load(past_k, (b, k, at, first + shift), valid) for shift in (0, half))
-        seen = jnp.broadcast_to(valid.reshape(1, _CHUNK), (tile, _CHUNK))
+        seen = jnp.broadcast_to(valid.reshape(1, chunk), (tile, chunk))
         if window is not None:
-            seen = seen & (at.reshape(1, _CHUNK) > position - window)
+            seen = seen & (at.reshape(1, chunk) > position - window)
         return add(state, keys, load(past_v, (b, k, at, whole), valid), seen)
 
     def read_earlier(i, state):
@@ -175,10 +183,10 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
         at, valid = at.reshape(1, own), valid.reshape(1, own)
         return load(mask, (b, node, at), real & valid) != 0
 
-    own = min(max(pl.next_power_of_2(N), 16), _CHUNK)
+    own = min(max(pl.next_power_of_2(N), 16), chunk)
     count = length[b]
-    start = 0 if window is None else jnp.maximum(count - window + 1, 0) // _CHUNK
-    end = (count + _CHUNK - 1) // _CHUNK
+    start = 0 if window is None else jnp.maximum(count - window + 1, 0) // chunk
+    end = (count + chunk - 1) // chunk
     each = (jnp.maximum(end - start, 0) + shares - 1) // shares
     state = jnp.zeros((tile, D), jnp.float32), jnp.full(tile, NEVER), jnp.zeros(tile, jnp.float32)
     begin = start + share * each
