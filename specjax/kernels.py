@@ -28,11 +28,12 @@ def _are_installed() -> bool:
 def are_usable() -> bool:
     """Whether functions that are traced now may contain kernels for CUDA.
 
-    XLA cannot split a kernel over devices, so a mesh of several devices has none. The environment
-    variable ``SPECJAX_KERNELS=0`` turns all kernels off.
+    The environment variable ``SPECJAX_KERNELS=1`` allows kernels. They are off by default until a
+    report from a device confirms them. XLA cannot split a kernel over devices, so a mesh of several
+    devices has none.
     """
     devices = jax.sharding.get_abstract_mesh().size
-    return _are_installed() and devices <= 1 and os.environ.get("SPECJAX_KERNELS") != "0"
+    return os.environ.get("SPECJAX_KERNELS") == "1" and devices <= 1 and _are_installed()
 
 
 def write_path(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -143,8 +144,9 @@ class Bench:
         """The largest difference between attention in a kernel and attention in products, for a chain of 16."""
         arguments = attention_arguments(self.config, 16, self.length)
         attend = lambda *arguments: jax.jit(our_attention).lower(*arguments).compile()(*arguments)
-        found = attend(*arguments, self.layers[:1])
-        with without_kernels():
+        with with_kernels():
+            found = attend(*arguments, self.layers[:1])
+        with with_kernels(False):
             expected = attend(*arguments, self.layers[:1])
         return {"kernel": figure([jnp.abs(found - expected).max()])}
 
@@ -177,7 +179,7 @@ class Bench:
             q = random_like(jnp.zeros((1, nodes, config.num_heads, config.head_dim), jnp.bfloat16))
             arguments, function = (q, arguments[1]), partial(their_attention, implementation=name)
             layers = jax.tree.map(lambda x: x.transpose(0, 2, 1, 3), self.layers)
-        with without_kernels(name == "products"):
+        with with_kernels(name != "products"):
             program = jax.jit(function).lower(*arguments, layers).compile()
         return lambda: timed(lambda: program(*arguments, layers), calls=10)
 
@@ -187,7 +189,7 @@ class Bench:
         if kind == "step":
             step = partial(decode.step, **setting(nodes))
             return jax.jit(step, donate_argnums=2).lower(self.model, None, self.state(nodes))
-        with without_kernels(kind == "no kernels"):
+        with with_kernels(kind != "no kernels"):
             return self.lower_loop(self.model, self.state(nodes), nodes)
 
     def lower_loop(self, model, state: DecodeState, nodes: int):
@@ -266,17 +268,10 @@ def setting(nodes: int) -> dict:
 
 
 @contextmanager
-def without_kernels(really: bool = True):
-    """A context in which specjax traces no kernels, if ``really``."""
-    before = os.environ.get("SPECJAX_KERNELS")
-    try:
-        if really:
-            os.environ["SPECJAX_KERNELS"] = "0"
+def with_kernels(really: bool = True):
+    """A context in which specjax traces kernels if ``really``, and otherwise none."""
+    with mock.patch.dict(os.environ, SPECJAX_KERNELS="1" if really else "0"):
         yield
-    finally:
-        os.environ.pop("SPECJAX_KERNELS", None)
-        if before is not None:
-            os.environ["SPECJAX_KERNELS"] = before
 
 
 def attention_arguments(config: ModelConfig, nodes: int, length: int) -> tuple[jax.Array, jax.Array]:

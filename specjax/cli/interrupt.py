@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from ..parallel import leave_others
-
 CODE = 130
 _PATIENCE = 2.0
 """The seconds after Ctrl-C in which the main thread may end by itself."""
@@ -68,6 +66,5 @@ def leave(ends_process: bool, state: str = "") -> int:
     if ends_process:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        leave_others(CODE)
         os._exit(CODE)
     return CODE

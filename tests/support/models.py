@@ -28,7 +28,16 @@ def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY
     """A random Decoder. The factor ``sharpness`` on its matrices makes its distributions far from uniform."""
     model = Decoder(config.replace(**changes), jax.random.key(seed))
     graph, params = nnx.split(model)
-    return nnx.merge(graph, jax.tree.map(lambda x: x * sharpness if x.ndim == 2 else x, params))
+    sharp = lambda path, x: by_parts(path, x * sharpness if x.ndim == 2 else x)
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(sharp, params))
+
+
+def by_parts(path: tuple, x):
+    """A random parameter; one with the rows of a gate and then of an up projection gets the order of ``Layer.gate_up``."""
+    if "gate_up" not in jax.tree_util.keystr(path):
+        return x
+    parts = np.gcd(len(x) // 2, 16)
+    return jnp.reshape(x, (2, parts, -1, *x.shape[1:])).swapaxes(0, 1).reshape(x.shape)
 
 
 def random_head(kind, config, seed: int = 0, scale: float = 0.16):
@@ -44,7 +53,7 @@ def random_head(kind, config, seed: int = 0, scale: float = 0.16):
         if x.dtype == jnp.int32:
             return jnp.zeros(x.shape, x.dtype)
         centre, spread = (0, scale) if len(x.shape) == 2 else ("bias" not in jax.tree_util.keystr(path), 0.3)
-        return jnp.asarray(rng.normal(centre, spread, x.shape), x.dtype)
+        return by_parts(path, jnp.asarray(rng.normal(centre, spread, x.shape), x.dtype))
 
     return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, params))
 
