@@ -12,7 +12,7 @@ from specjax.models import decoder
 def small_programs():
     """Parts of models are compiled instead of whole models. Most models share them, which is several times faster."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, static in {"attend": "window", "rms_norm": "eps", "linear": (), "rotate": ()}.items():
+        for name, static in {"rotate_and_attend": ("window", "dtype"), "rms_norm": "eps", "linear": ()}.items():
             patch.setattr(decoder, name, jax.jit(getattr(decoder, name), static_argnames=static))
         yield
 

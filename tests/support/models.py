@@ -92,7 +92,7 @@ def disturbed(model: Decoder, amount: float = 0.05) -> Decoder:
     """A model that often agrees with ``model``: its parameters plus noise of ``amount`` times their deviation."""
     graph, params = nnx.split(model)
     noise = lambda x: amount * x.std() * jax.random.normal(jax.random.key(x.size), x.shape)
-    return nnx.merge(graph, jax.tree.map(lambda x: x + noise(x), params))
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(lambda path, x: x + by_parts(path, noise(x)), params))
 
 
 def warped(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:
