@@ -14,17 +14,19 @@ import warnings
 import specjax
 
 BEGINNINGS = (
-    "import os\nimport sys\n",
-    '"""Read and write configuration files."""\n',
-    "class Stack:\n",
-    "def read_lines(path):\n",
-    "from collections import namedtuple\n\n",
-    "def main():\n    parser = argparse.ArgumentParser(",
+    "import os\nimport sys\n\n\ndef main():",
+    '"""Read and write configuration files."""\n\nimport os\nimport re',
+    'import os\n\n\nclass Stack:\n    """A stack of items."""\n\n    def __init__(self):',
+    'import io\n\n\ndef read_lines(path):\n    """Return the lines of a file."""',
+    "from collections import namedtuple",
     "class HTTPServer(BaseServer):\n    def __init__(self",
-    "def _parse(text, *, strict=False):\n    ",
-    "class Error(Exception):\n",
-    "import unittest\n\n\nclass ",
+    'import re\n\n\ndef _parse(text, *, strict=False):\n    """Parse a text."""',
+    "class Error(Exception):",
+    "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def setUp(self):",
+    'def _fixup(self, name, value):\n    """Set the value of an option."""',
 )
+"""They end where a token ends: a line end belongs to the token of the next line's indentation."""
+
 LINES, LEAST, ENOUGH, TOKENS = 20, 10, 6, 400
 
 
