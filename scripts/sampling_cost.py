@@ -1,4 +1,4 @@
-"""Measures the sampling pipeline at a real vocabulary, beside one that sorts and counts densely.
+"""Measures the sampling pipeline at a real vocabulary, beside a pipeline with a sort and dense counts.
 
     python scripts/sampling_cost.py [--nodes 1 8 64] [--vocab 128256] [--repeats 5]
 
@@ -54,7 +54,8 @@ vocabulary] for penalties.
 ## On a CPU
 
 Milliseconds with the search, and in brackets the time with the sort divided by it. Medians of
-{repeats} runs that alternate in one process, so other programs on the machine slow both alike; {cores} x {cpu}, jax {jax}.
+{repeats} runs that alternate in one process, so other programs on the machine slow both alike;
+{cores} x {cpu}, jax {jax}.
 
 """
 

@@ -1,4 +1,7 @@
-"""Meshes of eight simulated devices: every drafter gives the tokens of one device, and what is split lies in parts."""
+"""Meshes of eight simulated devices: every drafter gives the tokens of one device.
+
+The parameters and caches that a mesh splits lie in parts on its devices.
+"""
 
 import json
 
@@ -10,7 +13,7 @@ from jax.sharding import PartitionSpec
 from support.loops import make_drafters
 from support.models import TINY, language_model, random_head, random_prompts, tiny_model
 
-from specjax import Generator, RequestError, load, make_mesh, save
+from specjax import Generator, RequestError, make_mesh, save
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.cli.main import main
 from specjax.drafter import Models, TrainedHead
@@ -153,7 +156,7 @@ def test_a_model_that_is_held_whole_has_no_copies(directory):
         ("model=2,model=2", "no list of axes"),
         ("depth=2", "axes are data, model, nodes"),
         ("model=0", "mesh axis model must be a whole number from 1"),
-        ("data=3,model=3", "a mesh of 9 devices is wanted and there are 8"),
+        ("data=3,model=3", "the mesh needs 9 devices and the number at hand is 8"),
     ],
 )
 def test_bad_meshes_are_named(text, named):
@@ -168,23 +171,22 @@ def test_a_mesh_that_does_not_divide_the_heads_is_refused(directory):
 
 @pytest.mark.slow
 def test_the_command_line_on_a_mesh(tmp_path, capsys):
-    """Each command that loads a model prints with a mesh what it prints without one."""
+    """``generate``, ``compare`` and ``verify`` load into a mesh, and print the same as without a mesh."""
     save(language_model(tiny_model(0), "tiny"), tmp_path / "target")
-    command = [
-        "generate",
-        "--model",
-        str(tmp_path / "target"),
-        "--method",
-        "ngram",
-        "--prompt",
-        "ab",
-        "--json",
-        "--max-new-tokens",
-        "8",
-    ]
-    printed = []
-    for mesh in ([], ["--mesh", "data=2,model=4"]):
-        assert main([*command, *mesh]) == 0
-        printed.append(json.loads(capsys.readouterr().out)["token_ids"])
-    assert printed[0] == printed[1]
-    assert load(tmp_path / "target", mesh=make_mesh(model=2)).config.kv_copies == 1
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("abab", "cdc")))
+
+    prompts = "--prompts", tmp_path / "prompts.jsonl"
+    acceptance = lambda printed: [row["mean_acceptance_length"] for row in printed["methods"]]
+    for command, figures in [
+        (("generate", "--method", "ngram", "--prompt", "ab"), lambda printed: printed["token_ids"]),
+        (("compare", "--methods", "ngram", *prompts), acceptance),
+        (("verify", "--method", "ngram", "--samples", "64", *prompts), lambda printed: printed),
+    ]:
+        command = [*map(str, command), "--model", str(tmp_path / "target"), "--json", "--max-new-tokens", "8"]
+        found = []
+        for mesh in [], ["--mesh", "data=2,model=4"]:
+            assert main([*command, *mesh]) == 0
+            found.append(figures(json.loads(capsys.readouterr().out)))
+        assert found[0] == found[1]
+        assert main([*command, "--mesh", "model=8"]) == 2
+        assert "does not divide the model's 4 attention heads" in capsys.readouterr().err

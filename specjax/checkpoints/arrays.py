@@ -46,8 +46,9 @@ def decoder_from_arrays(
       dtype: one of ``config.DTYPES``; by default the configuration's.
       mesh: devices to split the parameters over.
 
-    Raises RequestError for a parameter without names or a mesh that does not divide the model, and CheckpointError, which lists every array
-    that is missing, is unused, or has a wrong shape or type.
+    Raises RequestError for a parameter without names or a mesh that does not divide the model.
+    Raises CheckpointError, which lists every array that is missing, is unused, or has a wrong shape
+    or type.
     """
     to_rows, config = to_rows or {}, split_config(config, mesh)
     graph, abstract = nnx.split(abstract_decoder(config, None if dtype is None else check_dtype(dtype)))

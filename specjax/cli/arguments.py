@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..parallel import is_first_host
+from .hosts import add_host_arguments
 from .parser import integer, name, path
 
 SAMPLING = (
@@ -41,6 +42,7 @@ def add_model_arguments(command: argparse.ArgumentParser) -> None:
     add_revision_argument(group)
     add_dtype_argument(group)
     add_mesh_argument(group)
+    add_host_arguments(command)
 
 
 def add_revision_argument(group) -> None:

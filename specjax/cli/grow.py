@@ -3,7 +3,6 @@
 import argparse
 
 from ..errors import RequestError
-from ..parallel import is_first_host
 from .arguments import add_revision_argument
 from .parser import name, path
 from .terminal import status
@@ -38,15 +37,13 @@ def add_command(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Grows a model, or a head of the model, on the first host, and prints the directory."""
+    """Grows a model, or a head of the model, and prints the directory."""
     from ..checkpoints.grow import grow_head, grow_model
     from ..checkpoints.growth.shape import read_shape
     from ..checkpoints.heads import load_drafter
     from ..checkpoints.load import load
     from ..heads import Head
 
-    if not is_first_host():
-        return
     like = read_shape(args.like)
     with status("loading"):
         target = load(args.model, revision=args.revision)

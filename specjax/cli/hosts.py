@@ -29,7 +29,7 @@ def join_hosts(args: argparse.Namespace) -> None:
     """
     if not start(args.coordinator, args.num_processes, args.process_id):
         return
-    if getattr(args, "mesh", None) is None:
+    if args.mesh is None:
         raise RequestError("several processes share the devices of a mesh; give --mesh, such as --mesh model=8")
     _part_streams()
 

@@ -13,7 +13,7 @@ from .. import __version__
 from ..errors import SpecjaxError
 from ..parallel import leave_others, several_hosts
 from . import compare, generate, grow, ngrams, train, tune, verify
-from .hosts import add_host_arguments, join_hosts
+from .hosts import join_hosts
 from .interrupt import leave, watch_interrupts
 from .log_filter import ERROR
 from .parser import Parser
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     with watch_interrupts(argv is None):
         try:
             args = _parse(argv)
-            if argv is None:
+            if argv is None and "coordinator" in args:
                 join_hosts(args)
             code = args.handler(args) or 0
             sys.stdout.flush()
@@ -74,8 +74,6 @@ def _make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     for module in COMMANDS:
         module.add_command(commands)
-    for command in commands.choices.values():
-        add_host_arguments(command)
     return parser
 
 

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_mesh_argument, add_revision_argument
+from .hosts import add_host_arguments
 from .parser import integer, name, path
 from .terminal import status
 
@@ -65,6 +66,7 @@ def add_command(commands) -> None:
         help="number of held-out prompts on which acceptance is measured; 0 for none",
     )
     add("--seed", type=integer(0, LARGEST_SEED), metavar="N", help="seed of parameters and batches")
+    add_host_arguments(command)
 
 
 def run(args: argparse.Namespace) -> None:

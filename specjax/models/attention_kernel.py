@@ -120,7 +120,10 @@ def _divisor(weight):
 
 
 def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past_v, *refs):
-    """One program; see the top of the file. A head's first and second half are kept apart, because rotation mixes them."""
+    """One program; see the top of the file.
+
+    The two halves of a head are kept apart, because rotation mixes them.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 

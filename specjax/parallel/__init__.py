@@ -6,6 +6,6 @@ from .split import each_part_of_rows, nodes_are_split, split_nodes, split_rows, 
 
 __all__ = [
     "AXES", "RULES", "WHOLE", "Rules", "each_part_of_rows", "fetch", "is_first_host", "leave_others", "make_mesh",
-    "mesh_of", "nodes_are_split", "parse_mesh", "place", "several_hosts", "sharding", "split_nodes", "split_rows", "start", "use_mesh",
-    "whole_features", "whole_nodes",
+    "mesh_of", "nodes_are_split", "parse_mesh", "place", "several_hosts", "sharding", "split_nodes", "split_rows",
+    "start", "use_mesh", "whole_features", "whole_nodes",
 ]  # fmt: skip

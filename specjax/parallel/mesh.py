@@ -47,7 +47,9 @@ def make_mesh(data: int = 1, model: int = 1, nodes: int = 1, *, devices=None) ->
             raise RequestError(f"mesh axis {name} must be a whole number from 1, not {size!r}")
     count = math.prod(map(int, sizes))
     if count > len(devices):
-        raise RequestError(f"a mesh of {count} devices is wanted and there are {len(devices)}; lower data or model")
+        raise RequestError(
+            f"the mesh needs {count} devices and the number at hand is {len(devices)}; lower data or model"
+        )
     if count < len(devices) and jax.process_count() > 1:
         raise RequestError(f"the mesh has {count} of {len(devices)} devices; with several hosts it must have all")
     return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:count])

@@ -41,7 +41,10 @@ def logits_of(model, tokens, prompt=None) -> np.ndarray:
 
 
 def check_logits(found: np.ndarray, wanted: np.ndarray) -> None:
-    """The old tokens have the logits ``wanted``, up to rounding and a common constant; new tokens have none to speak of."""
+    """The old tokens have the logits ``wanted``, up to rounding and a common constant.
+
+    New tokens have far lower logits.
+    """
     known = wanted.shape[-1]
     assert np.ptp(found[..., :known] - wanted, -1).max() < 1e-4 * np.abs(wanted).max()
     assert (found[..., known:] < found[..., :known].min() - 100).all()
