@@ -20,6 +20,7 @@ ORDER = [
     "session result generate",
     "specjax",
     "training planning evaluation",
+    "integrations",
     "cli __main__",
 ]
 """From left to right. Modules of one group may import one another. A folder counts as its name, ``specjax`` as __init__."""
