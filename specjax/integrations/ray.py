@@ -14,8 +14,8 @@ from ..result import Result
 from .rows import check_columns, check_defaults, check_options, decode_rows
 
 try:
-    import pyarrow as pa
-    from ray.data.block import BlockAccessor
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+    from ray.data.block import BlockAccessor  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError(
         f"specjax.integrations.ray needs Ray Data ({error}); install it with pip install 'specjax[ray]'"
@@ -32,7 +32,7 @@ COLUMNS = {
     "mean_acceptance_length": pa.float64(),
     "error": pa.string(),
 }
-"""The columns that ``Generate`` adds, with their types; see ``Result``, ``Stats`` and ``Generate``."""
+"""The columns that ``Generate`` adds, with their types."""
 
 
 class Generate:
@@ -43,7 +43,7 @@ class Generate:
 
         dataset.map_batches(
             Generate,
-            fn_constructor_kwargs=dict(model="Qwen/Qwen3-8B", draft="Qwen/Qwen3-0.6B", max_new_tokens=256),
+            fn_constructor_kwargs=dict(model="Qwen/Qwen3-8B", max_new_tokens=256),
             batch_size=32,
             num_gpus=1,
             compute=ray.data.ActorPoolStrategy(size=4),

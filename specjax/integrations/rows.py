@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
 
 
 def check_defaults(options: Mapping) -> dict:
-    """The options of rows that have none of their own, under the names of ``Options``.
+    """The options of rows that lack them, under the names of ``Options``.
 
     Raises RequestError for an unknown name, and for an option that a row cannot have.
     """
@@ -44,14 +45,22 @@ def check_defaults(options: Mapping) -> dict:
     return defaults
 
 
+def check_options(generator: Generator, defaults: Mapping) -> None:
+    """Raises RequestError for a default that every row would have to refuse."""
+    config = generator.target.config
+    options = Options.of({"max_new_tokens": config.context} | dict(defaults))
+    build_batch(options, np.array([1]), generator.target)
+
+
 def check_columns(names: Sequence[str], added: Sequence[str]) -> str:
-    """The one among the columns ``names`` that holds the prompts.
+    """The column that holds the prompts.
 
     Args:
+      names: the columns of the dataset.
       added: the columns that the stage adds.
 
-    Raises RequestError unless there is exactly one, for a column that the stage would add, and for
-    an option that a row cannot have.
+    Raises RequestError unless one column holds prompts, and for a column that the stage adds or
+    that holds an option that a row cannot have.
     """
     found = [name for name in PROMPTS if name in names]
     if len(found) != 1:
@@ -69,7 +78,7 @@ def decode_rows(
 ) -> list[Result | SpecjaxError]:
     """The result of each row, or the error that refuses it.
 
-    A result depends on its own row alone: the good rows of a batch do not feel the refused ones.
+    A result depends on its own row alone. Refused rows do not change the others.
 
     Args:
       rows: the columns of each row by name. Columns that hold no options are left alone.
@@ -81,14 +90,7 @@ def decode_rows(
     return [one if isinstance(one, SpecjaxError) else next(results) for one in read]
 
 
-def check_options(generator: Generator, defaults: Mapping) -> None:
-    """Raises RequestError for a default that every row would have to refuse."""
-    config = generator.target.config
-    options = Options.of({"max_new_tokens": config.context} | dict(defaults))
-    build_batch(options, np.array([1]), generator.target)
-
-
-def plain(cell):
+def plain(cell) -> Any:
     """The value of a cell as plain Python, None where it is missing.
 
     Arrow fills a dict with None for the keys of other rows' dicts. NumPy makes a column of whole
@@ -123,7 +125,7 @@ def _read_or_refuse(generator: Generator, row: Mapping, column: str, defaults: M
     return {column: prompt} | vars(options) | options.rows(1)[0]
 
 
-def _read(row: Mapping, column: str, defaults: Mapping) -> tuple[str | list, Options]:
+def _read(row: Mapping, column: str, defaults: Mapping) -> tuple[Any, Options]:
     """The row's prompt and its options."""
     kind, wanted = PROMPTS[column]
     prompt = plain(row[column])
@@ -152,7 +154,7 @@ def _decode(generator: Generator, rows: list[dict], column: str) -> list[Result 
     return _decode(generator, rows[:half], column) + _decode(generator, rows[half:], column)
 
 
-def _decode_batch(generator: Generator, rows: list[dict], column: str) -> list[Result]:
+def _decode_batch(generator: Generator, rows: list[dict], column: str) -> list[Result | SpecjaxError]:
     """The results of one batch.
 
     The batch gets copies of its first prompt, up to a power of two, so that batches of similar size
@@ -160,6 +162,6 @@ def _decode_batch(generator: Generator, rows: list[dict], column: str) -> list[R
     """
     copy = {column: rows[0][column]} | vars(Options(max_new_tokens=1))
     padded = rows + [copy] * ((1 << (len(rows) - 1).bit_length()) - len(rows))
-    options = {name: [row[name] for row in padded] for name in OPTIONS if name not in _REFUSED}
-    argument = "messages" if column == "messages" else "prompts"
-    return generator(**{argument: [row[column] for row in padded]}, **options)[: len(rows)]
+    given: dict[str, Any] = {name: [row[name] for row in padded] for name in OPTIONS if name not in _REFUSED}
+    given["messages" if column == "messages" else "prompts"] = [row[column] for row in padded]
+    return list(generator(**given))[: len(rows)]

@@ -31,9 +31,11 @@ def ray():
     """Ray Data on a cluster of one machine and two processors, without its output."""
     import ray
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     quiet = dict(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    with tempfile.TemporaryDirectory(prefix="ray") as folder:  # a short path, since sockets are made in it
+    # The path of the folder is short, because Ray makes sockets in it.
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # workers as quick as the processes of other tests
         ray.init(num_cpus=2, object_store_memory=100 * 2**20, _temp_dir=folder, **quiet)
         ray.data.DataContext.get_current().enable_progress_bars = False
         ray.data.DataContext.get_current().execution_options.preserve_order = True
@@ -41,7 +43,7 @@ def ray():
         ray.shutdown()
 
 
-def wait_for(condition, seconds: float = 300):
+def wait_for(condition, seconds: float = 600):
     """The first true value of ``condition()``."""
     end = time.monotonic() + seconds
     while not (value := condition()):
