@@ -18,8 +18,8 @@ OWN_OPTIONS = [
     {"temperature": 0.8, "seed": 4, "max_new_tokens": 3},
     {"stop_token_ids": [5, 9, 11]},
     {"logit_bias": {"7": 4.0, "8": -4.0}, "repetition_penalty": 1.3},
-    {"stop": "A"},
-    {"stop": ["B", "C"], "ignore_eos": True},
+    {"stop": "+"},  # other rows contain this text
+    {"stop": "%", "ignore_eos": True},
     {"temperature": 1.0, "top_k": 4, "seed": 2**32 - 1, "suppressed_tokens": [0]},
 ]
 
@@ -49,6 +49,7 @@ def test_a_row_gives_the_text_of_a_call_with_its_prompt_and_options(generator):
         (r.text, r.finish_reason, r.stats.accepted) for r in alone
     ]
     assert len({tuple(tokens) for tokens in tokens_of(results)}) == len(PROMPTS)
+    assert results[5].stop_reason == "+" and "+" in results[0].text
 
 
 REFUSED = [
