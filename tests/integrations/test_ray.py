@@ -132,8 +132,7 @@ def test_a_killed_replica_loses_no_row_and_doubles_none(ray, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_format", ["numpy", "pyarrow", "pandas"])
-def test_batch_formats_and_refused_rows(batch_format, ray):
+def test_batch_formats_and_refused_rows(ray):
     from specjax.integrations.ray import COLUMNS, Generate
 
     rows = [
@@ -143,17 +142,15 @@ def test_batch_formats_and_refused_rows(batch_format, ray):
     ]
     dataset = ray.data.from_items(rows)
     stage = Generate("tiny-python", "none", max_new_tokens=5)
-    (batch,) = dataset.iter_batches(batch_format=batch_format)
-    results = stage(batch).to_pylist()
-    assert [row["error"] for row in results] == [None, "the prompt is empty; give at least one token", None]
-    assert [row["generated"] for row in results] == [5, None, 3]
-    assert [row["note"] for row in results] == [1, 2, 3]
-    assert [row["text"] for row in results] == [
-        stage.generator("def f(x):", max_new_tokens=5).text,
-        None,
-        stage.generator("import os", max_new_tokens=3).text,
-    ]
-    assert list(results[0]) == [*rows[0], *COLUMNS]
+    first, last = stage.generator(["def f(x):", "import os"], max_new_tokens=[5, 3])
+    for batch_format in ("numpy", "pyarrow", "pandas"):
+        (batch,) = dataset.iter_batches(batch_format=batch_format)
+        results = stage(batch).to_pylist()
+        assert [row["error"] for row in results] == [None, "the prompt is empty; give at least one token", None]
+        assert [row["generated"] for row in results] == [5, None, 3]
+        assert [row["text"] for row in results] == [first.text, None, last.text]
+        assert [row["note"] for row in results] == [1, 2, 3]
+        assert list(results[0]) == [*rows[0], *COLUMNS]
 
 
 @pytest.mark.slow
@@ -175,7 +172,7 @@ def test_a_job_ends_at_a_refused_row_where_that_is_asked_for(ray):
         (dict(temperature=-1), "temperature must be a number, at least 0"),
         (dict(max_new_token=3), "did you mean max_new_tokens"),
         (dict(on_error="stop"), "on_error 'stop' is unknown; use 'column' or 'raise'"),
-        (dict(mesh="model=1000"), "a mesh of 1000 devices is wanted"),
+        (dict(mesh="model=1000"), "1000 devices"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments, message):
