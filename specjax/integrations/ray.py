@@ -54,7 +54,7 @@ class Generate:
     ``temperature`` or ``seed``, is this option of its row; a missing value is the default. A row
     keeps its columns and gets those of ``COLUMNS``, with the meaning that they have in ``Result``
     and ``Stats``. Its text depends on the row alone, so a batch that Ray repeats after the death of
-    a replica gives the same rows.
+    a replica gives the same rows. The page on Ray names one exception.
 
     Args:
       model: the name of the target; see ``load``.
