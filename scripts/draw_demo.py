@@ -22,7 +22,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE, README = ROOT / "docs" / "pictures" / "demo.svg", ROOT / "README.md"
-COLUMNS = 100
+COLUMNS = 118
 
 SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>

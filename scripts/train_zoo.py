@@ -55,9 +55,9 @@ DRAFT = ModelConfig(
 
 CARD = """# {name}
 
-{what} It belongs to the embedded pair of specjax, with which every method runs and can be measured
-without network and without a GPU. It is a toy: single lines are plausible Python, but whole programs
-are not.
+{what} It belongs to the embedded pair of specjax. With the pair every method
+runs, and can be measured, without network and without a GPU. It is a toy: single lines are plausible
+Python, but whole programs are not.
 
 | | |
 |---|---|

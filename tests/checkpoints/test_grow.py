@@ -112,6 +112,7 @@ def test_most_of_a_grown_model_is_random(tmp_path):
     assert not np.any(grown.model.layers[2].out[...]) and not np.any(grown.model.layers[2].down[...])
 
 
+@pytest.mark.slow
 def test_texts_and_acceptance_with_the_same_draft(pair, draft):
     prompts = [[5, 9, 2, 33], [7] * 9]
     one, two = (Generator(model, "draft_model", draft, num_speculative_tokens=3) for model in pair)
