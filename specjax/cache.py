@@ -73,6 +73,14 @@ class Rows(struct.PyTreeNode):
         """The first ``count`` rows."""
         return jax.tree.map(lambda leaf: leaf[:, :, :count], self)
 
+    def last(self, count: int) -> "Rows":
+        """The last ``count`` rows."""
+        return jax.tree.map(lambda leaf: leaf[:, :, -count:], self)
+
+    def join(self, others: "Rows") -> "Rows":
+        """These rows, followed by the ``others``."""
+        return jax.tree.map(lambda own, new: jnp.concatenate([own, new], _POSITIONS), self, others)
+
     def gather(self, nodes: jax.Array) -> "Rows":
         """The rows of ``nodes`` int32 [B, P], in this order."""
         return jax.tree.map(lambda leaf: jnp.take_along_axis(leaf, nodes[:, None, :, None], axis=_POSITIONS), self)

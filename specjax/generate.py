@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from .apart import ApartSession
 from .checkpoints.heads import choose_head, load_drafter
 from .checkpoints.load import LanguageModel, load
 from .checks import whole
@@ -15,7 +16,7 @@ from .drafter import Models, Nothing, TrainedHead
 from .drafters import all_options, check_drafts, check_options, default_method, make_drafter, needs_of
 from .errors import RequestError
 from .heads.base import Head
-from .parallel import mesh_of, place
+from .parallel import are_apart, mesh_of, place
 from .requests.batch import build_batch
 from .requests.chat import end_of_turn_ids, is_conversation, render_chat
 from .requests.options import Options
@@ -43,7 +44,8 @@ class Generator:
       draft: the draft of a method that needs a second model or a head: a name, a directory, a hub
         id, a loaded model, or a list of them. A method with one draft uses the first of a list. A
         draft model may have another vocabulary, see ``requests.shared_vocabulary``. If a method
-        needs a head and none is given, the embedded target's own head is used.
+        needs a head and none is given, the embedded target's own head is used. A draft that was
+        loaded with a mesh of other devices than the target's drafts there, see ``apart``.
       rule: the acceptance rule, see ``verify``; "auto" is the best lossless rule.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
       processors: pure functions ``(logits [B, N, V], Context) -> logits``. They are compiled into
@@ -89,7 +91,21 @@ class Generator:
         self.rule_name = rule
         self.processors = check_processors(tuple(processors), target.config.vocab_size)
         parameters = self.drafter.parameters(module, target.config.vocab_size)
-        self.session = Session(target, self.drafter, parameters, resolve(rule, self.drafter.drawn), capacity)
+        self.session = self._place_session(parameters, resolve(rule, self.drafter.drawn), capacity)
+
+    def _place_session(self, parameters, rule: Callable, capacity: int | None) -> Session:
+        """The session for the devices of the drafts."""
+        modules = [draft.module if isinstance(draft, Head) else draft.model for draft in self.drafts]
+        apart = any(are_apart(module, self.target.model) for module in modules)
+        if apart and len({mesh_of(module) for module in modules}) > 1:
+            raise RequestError("the drafts are on different devices; load all of them with the same mesh")
+        if not apart and getattr(self.drafter, "draft_ahead", 0):
+            raise RequestError(
+                "draft_ahead drafts while the target verifies, on devices of the draft's own; "
+                "give --draft-mesh, load the draft with another mesh, or leave draft_ahead out"
+            )
+        kind = ApartSession if apart else Session
+        return kind(self.target, self.drafter, parameters, rule, capacity)
 
     def _draft_models(self, needs: Nothing | Models, given: tuple) -> tuple[tuple, object]:
         """The drafts that the method uses, and their modules for the target's tokens."""
@@ -265,14 +281,15 @@ def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...
     """The drafts that a user gave, see ``Generator``, on the devices of the target.
 
     A draft that is a name is loaded in the target's dtype. If a loaded draft is not on the target's
-    mesh, each device of the mesh gets all its weights.
+    mesh, each device of the mesh gets all its weights. A draft stays on a mesh of devices that the
+    target does not use.
     """
     mesh = mesh_of(target.model)
 
     def on_mesh(given: LanguageModel | Head) -> LanguageModel | Head:
         part = "module" if isinstance(given, Head) else "model"
         module = getattr(given, part)
-        if mesh is None or mesh_of(module) == mesh:
+        if mesh is None or mesh_of(module) == mesh or are_apart(module, target.model):
             return given
         return dataclasses.replace(given, **{part: place(module, mesh, rows=False)})
 

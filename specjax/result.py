@@ -60,6 +60,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
     times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
     device = state.tokens, state.from_draft, state.cache.length, state.failed, state.counters, state.logprobs
     tokens, from_draft, lengths, failed, counters, logprobs = fetch(device)
+    ahead = None if decoding.draft is None else fetch(decoding.draft.hits)
     if failed.any():
         raise NumericsError(
             f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out "
@@ -78,6 +79,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
         stopped = at_stop_id or stop_string is not None
         by_id = at_own_id and stop_string is None
         stats = stats_of(counters, b, len(new), *times, lossy=rule in LOSSY and bool(sampled[b]))
+        stats = stats if ahead is None else dataclasses.replace(stats, drafted_ahead=int(ahead[b]))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
         sample, drafts = b % batch.samples, from_draft[b, place].tolist()
         recorded = _logprobs(logprobs, b, place, batch.logprobs[b])

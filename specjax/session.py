@@ -34,6 +34,7 @@ class Decoding:
       state: the state on the device; ``Session.advance`` donates it and stores the new one.
       prompts: the prompt's token ids of each row.
       batch: the options of the rows.
+      draft: the draft's half of the batch, if the draft is on devices of its own, see ``apart``.
     """
 
     state: DecodeState
@@ -42,6 +43,7 @@ class Decoding:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     compile_seconds: float = 0.0
+    draft: Any = None
 
     @property
     def is_done(self) -> bool:
@@ -74,33 +76,12 @@ class Session:
 
         Raises RequestError if the capacity is too small.
         """
-        n = batch.samples
-        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-        capacity, chunk = self._sizes(int(lengths.max()), int(batch.limit.max()))
-        tokens = np.zeros((len(prompts), capacity), np.int32)
-        for row, prompt in zip(tokens, prompts):
-            row[: len(prompt)] = prompt
-        given: list[Any] = [
-            batch.sampling,
-            batch.keys,
-            np.int32(batch.limit),
-            batch.stop_ids,
-            batch.stops,
-            batch.stopping,
-        ]
-        options = RequestOptions(*given)
-        tokens, lengths = place((tokens, lengths), self.mesh, rows=True)
-        requests = Requests(tokens, lengths, place_options(first_samples(options, n), self.mesh))
-        asked = [n for n in batch.logprobs if n is not None]
-        width = None if not asked else MOST_LOGPROBS if max(asked) else 0
-        static = dict(drafter=self.drafter, chunk=chunk, dtype=cache_dtype(self.target), logprobs=width)
-        function = partial(prefill, **static)
-        state, seconds, compile_seconds = self._run(("prefill", chunk, width), function, (requests,))
+        requests, options, static = self._prepare(prompts, batch)
+        function = partial(prefill, drafter=self.drafter, **static)
+        state, seconds, compile_seconds = self._run(("prefill", *static.values()), function, (requests,))
         began = time.perf_counter()
-        if n > 1:
-            with use_mesh(self.mesh):
-                state = jax.block_until_ready(repeat_state(state, place_options(options, self.mesh), n))
-        rows = [prompt for prompt in prompts for _ in range(n)]
+        state = jax.block_until_ready(self._repeat(state, options, self.mesh, batch.samples))
+        rows = [prompt for prompt in prompts for _ in range(batch.samples)]
         return Decoding(state, rows, batch, seconds + time.perf_counter() - began, 0.0, compile_seconds)
 
     def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
@@ -127,6 +108,37 @@ class Session:
                 )
         self.target = target
 
+    def _prepare(self, prompts: list[list[int]], batch: Batch) -> tuple[Requests, RequestOptions, dict]:
+        """The prompts with the options of their first samples, the options of all rows on the host,
+        and the static arguments of ``prefill``.
+        """
+        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+        capacity, chunk = self._sizes(int(lengths.max()), int(batch.limit.max()))
+        tokens = np.zeros((len(prompts), capacity), np.int32)
+        for row, prompt in zip(tokens, prompts):
+            row[: len(prompt)] = prompt
+        given: list[Any] = [
+            batch.sampling,
+            batch.keys,
+            np.int32(batch.limit),
+            batch.stop_ids,
+            batch.stops,
+            batch.stopping,
+        ]
+        options = RequestOptions(*given)
+        tokens, lengths = place((tokens, lengths), self.mesh, rows=True)
+        requests = Requests(tokens, lengths, place_options(first_samples(options, batch.samples), self.mesh))
+        asked = [n for n in batch.logprobs if n is not None]
+        width = None if not asked else MOST_LOGPROBS if max(asked) else 0
+        return requests, options, dict(chunk=chunk, logprobs=width, dtype=cache_dtype(self.target))
+
+    def _repeat(self, state: DecodeState, options: RequestOptions, mesh: Mesh | None, n: int) -> DecodeState:
+        """The state after the prefill, on ``mesh``, with ``n`` rows for each prompt."""
+        if n == 1:
+            return state
+        with use_mesh(mesh):
+            return repeat_state(state, place_options(options, mesh), n)
+
     def _run(self, key: tuple, function: Callable, args: tuple, **options) -> tuple[DecodeState, float, float]:
         """Runs the executable for ``key`` and the shapes of ``args``.
 
@@ -134,24 +146,27 @@ class Session:
         seconds of the compilation, 0 if there was none.
         """
         with jax.disable_jit(False):
-            compiled, compile_seconds = self._compile(key, function, args, **options)
+            modules = self.target.model, self.parameters
+            compiled, compile_seconds = self._compile(key, function, modules, args, self.mesh, lambda: options)
             began = time.perf_counter()
-            state = jax.block_until_ready(compiled(self.target.model, self.parameters, *args))
+            state = jax.block_until_ready(compiled(*modules, *args))
         return state, time.perf_counter() - began, compile_seconds
 
-    def _compile(self, key: tuple, function: Callable, args: tuple, **options):
+    def _compile(
+        self, key: tuple, function: Callable, modules: tuple, args: tuple, mesh: Mesh | None, options: Callable
+    ) -> tuple[Callable, float]:
         """The executable for ``key`` and the shapes of ``args``, and its compilation's seconds.
 
-        The seconds are 0 if it had been compiled before.
+        The seconds are 0 if it had been compiled before. The executable takes ``(*modules, *args)``.
+        ``options()`` gives the options of ``jax.jit``.
         """
         began = time.perf_counter()
         leaves, structure = jax.tree.flatten(args)
         key = (*key, structure, tuple(leaf.shape for leaf in leaves))
         new = key not in self._compiled
         if new:
-            with use_mesh(self.mesh), own_settings():
-                jitted = jax.jit(function, **options)
-                self._compiled[key] = jitted.lower(self.target.model, self.parameters, *args).compile()
+            with use_mesh(mesh), own_settings():
+                self._compiled[key] = jax.jit(function, **options()).lower(*modules, *args).compile()
         return self._compiled[key], time.perf_counter() - began if new else 0.0
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
@@ -196,13 +211,19 @@ def shardings(state: DecodeState):
 
 
 def cache_dtype(target: LanguageModel):
-    """The dtype of keys and values: the weights' dtype, or float32 on CPU.
+    """The dtype of the target's keys and values, see ``dtype_beside``."""
+    return dtype_beside(target.model)
+
+
+def dtype_beside(parameters):
+    """The dtype of keys and values beside such weights: the weights' dtype, or float32 on CPU.
 
     CPUs have no fast products of 16-bit keys and values.
     """
-    if jax.default_backend() == "cpu":
+    mesh = mesh_of(parameters)
+    if (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform) == "cpu":
         return jnp.dtype(jnp.float32)
-    return next(leaf.dtype for leaf in jax.tree.leaves(target.model) if jnp.issubdtype(leaf.dtype, jnp.floating))
+    return next(leaf.dtype for leaf in jax.tree.leaves(parameters) if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
 def _leaves_like(old, new) -> list:

@@ -54,6 +54,8 @@ class Stats:
       accepted_at: for each depth, how often a drafted token at this depth was emitted.
       generated: new tokens.
       lossy: whether the rule changed the target's distribution.
+      drafted_ahead: target calls whose tree had been drafted before the verdict on the tree before
+        it, see the option ``draft_ahead``.
     """
 
     target_calls: int
@@ -65,6 +67,7 @@ class Stats:
     decode_seconds: float
     compile_seconds: float
     lossy: bool = False
+    drafted_ahead: int = 0
 
     @property
     def mean_acceptance_length(self) -> float:

@@ -17,7 +17,7 @@ ORDER = [
     "drafter prefill ending decode",
     "drafters",
     "checkpoints requests",
-    "session result generate",
+    "session apart result generate",
     "specjax",
     "training planning evaluation",
     "integrations",

@@ -9,7 +9,7 @@ from flax import nnx
 
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..heads import KINDS, Head, HeadConfig, HeadModule
-from ..parallel import WHOLE, mesh_of
+from ..parallel import RULES, WHOLE, mesh_of
 from .config import check_dtype
 from .families import blocks, derived
 from .files import read_json
@@ -20,23 +20,29 @@ from .tensors import MadeOf, open_tensors, read_module, tensors_of, write_checkp
 
 
 def load_drafter(
-    name: str | Path, target: LanguageModel, dtype=None, revision: str | None = None
+    name: str | Path,
+    target: LanguageModel,
+    dtype=None,
+    revision: str | None = None,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> LanguageModel | Head:
     """The drafter called ``name``: a head made for the target, or a language model.
-
-    If the target is on a mesh, each of its devices holds all weights of the drafter.
 
     Args:
       name: an embedded name, a directory, or a hub id. docs/heads.md lists the layouts of heads.
       dtype: "float32", "bfloat16" or "float16"; by default that of the target.
       revision: a branch, a tag or a commit of the hub's repository.
+      mesh: devices of the drafter's own, see ``parallel.make_draft_mesh``. A language model is
+        split over them, and each of them holds a whole head. By default each device of the target
+        holds all weights.
 
     Raises CheckpointError where nothing is found, files are damaged, tensors do not fit their
     configuration, or the head was made for another target; and ConfigError for a drafter that is
     not supported.
     """
     weights = target.model.embed[...]
-    dtype, mesh = check_dtype(weights.dtype if dtype is None else dtype), mesh_of(weights)
+    dtype = check_dtype(weights.dtype if dtype is None else dtype)
+    mesh, rules = (mesh_of(weights), WHOLE) if mesh is None else (mesh, RULES)
     directory = find(name, revision)
     with ExitStack() as stack:
         found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
@@ -44,7 +50,7 @@ def load_drafter(
         if layout is not None:
             module = _read_head(layout, found, target, dtype, mesh)
             return Head(module, module.config, str(name), layout.name)
-    return load(name, dtype, mesh, revision, WHOLE)
+    return load(name, dtype, mesh, revision, rules)
 
 
 def save_head(head: Head, directory: str | Path, layout: str | None = None) -> None:

@@ -24,7 +24,8 @@ LARGEST_SEED = 2**32 - 1
 MOST_PROMPTS = 100_000
 
 
-def add_model_arguments(command: argparse.ArgumentParser) -> None:
+def add_model_arguments(command: argparse.ArgumentParser, draft_mesh: bool = False) -> None:
+    """Adds the flags of models; ``draft_mesh`` says whether drafts may have devices of their own."""
     group = command.add_argument_group("models")
     group.add_argument(
         "--model",
@@ -42,6 +43,14 @@ def add_model_arguments(command: argparse.ArgumentParser) -> None:
     add_revision_argument(group)
     add_dtype_argument(group)
     add_mesh_argument(group)
+    if draft_mesh:
+        group.add_argument(
+            "--draft-mesh",
+            type=name,
+            metavar="AXES|cpu",
+            help="devices of the drafts' own, of those that the target leaves, such as model=2; cpu for the CPU beside "
+            "a GPU or TPU; by default drafts are on the target's devices",
+        )
     add_host_arguments(command)
 
 
@@ -169,6 +178,8 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
     from ..drafters import check_drafts, check_options, make_drafter, needs_of
     from ..verify import resolve
 
+    if getattr(args, "draft_mesh", None) is not None and not args.draft:
+        raise RequestError("--draft-mesh places a draft and none is given; name one with --draft")
     if method is None:
         return
     check_options(method, options)
@@ -238,14 +249,27 @@ def prepare_conversations(args: argparse.Namespace) -> Callable:
 def load_target(args: argparse.Namespace):
     """The model of ``--model``."""
     from ..checkpoints.load import load
-    from ..parallel import make_mesh, parse_mesh
+    from ..parallel import make_draft_mesh, make_mesh, parse_mesh
 
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
+    if getattr(args, "draft_mesh", None) is not None:
+        make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
     target = load(args.model, dtype=args.dtype, mesh=mesh, revision=args.revision)
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line
     return target
+
+
+def load_given_drafts(args: argparse.Namespace, target) -> list:
+    """The drafts of ``--draft``: their names, or with ``--draft-mesh`` the drafts on its devices."""
+    from ..checkpoints.heads import load_drafter
+    from ..parallel import make_draft_mesh, mesh_of
+
+    if args.draft_mesh is None:
+        return args.draft
+    mesh = make_draft_mesh(args.draft_mesh, mesh_of(target.model))
+    return [load_drafter(name, target, mesh=mesh) for name in args.draft]
 
 
 def check_output(file: Path | None) -> None:

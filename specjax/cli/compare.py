@@ -11,6 +11,7 @@ from .arguments import (
     add_prompts_arguments,
     check_method,
     check_output,
+    load_given_drafts,
     load_target,
     prepare_conversations,
     prepare_prompts,
@@ -45,7 +46,7 @@ def add_command(commands) -> None:
     add("--shares", action="store_true", help="also measure the share of a round that drafting takes")
     add("--output", type=path, metavar="FILE", help="also write the JSON to this file")
     add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command)
+    add_model_arguments(command, draft_mesh=True)
     add_drafting_flags(command)
 
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     prompts = prepare_conversations(args) if args.chat else prepare_prompts(args)
     with status("loading"):
         target = load_target(args)
-        drafts = load_drafts(target, args.draft)
+        drafts = load_drafts(target, load_given_drafts(args, target))
         reasons = left_out(target, methods, drafts, **drafting) if everything else {}
     with status("preparing prompts"):
         prompts = prompts(target)

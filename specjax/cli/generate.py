@@ -16,6 +16,7 @@ from .arguments import (
     check_method,
     choose_method,
     given_sampling,
+    load_given_drafts,
     load_target,
 )
 from .drafting import add_drafting_flags, given_drafting
@@ -49,7 +50,7 @@ def add_command(commands) -> None:
     add("--capacity", type=integer(1), metavar="N", help="positions of the cache; by default as many as needed")
     add("--stream", action="store_true", help="print the text as it grows; with --json, on standard error")
     add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command)
+    add_model_arguments(command, draft_mesh=True)
     add_method_arguments(command)
     add_sampling_arguments(command)
     add_drafting_flags(command)
@@ -66,7 +67,8 @@ def run(args: argparse.Namespace) -> None:
 
     with status("loading"):
         setting = dict(drafting, rule=args.rule, capacity=args.capacity)
-        generator = Generator(load_target(args), args.method, args.draft, **setting)
+        target = load_target(args)
+        generator = Generator(target, args.method, load_given_drafts(args, target), **setting)
     options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed, n=args.n)
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts] if args.chat else None
     table = _spell_tokens(generator.target)

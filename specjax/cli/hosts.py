@@ -25,12 +25,15 @@ def add_host_arguments(command: argparse.ArgumentParser) -> None:
 def join_hosts(args: argparse.Namespace) -> None:
     """Joins the processes of all hosts. Only process 0 prints results and progress.
 
-    Raises RequestError for several processes without ``--mesh``, which would all do the same work.
+    Raises RequestError for several processes without ``--mesh``, which would all do the same work,
+    and with ``--draft-mesh``.
     """
     if not start(args.coordinator, args.num_processes, args.process_id):
         return
     if args.mesh is None:
         raise RequestError("several processes share the devices of a mesh; give --mesh, such as --mesh model=8")
+    if getattr(args, "draft_mesh", None) is not None:
+        raise RequestError("the mesh of several processes has all devices; leave out --draft-mesh")
     _part_streams()
 
 

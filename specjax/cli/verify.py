@@ -14,6 +14,7 @@ from .arguments import (
     check_method,
     choose_method,
     given_sampling,
+    load_given_drafts,
     load_target,
     prepare_conversations,
     prepare_prompts,
@@ -52,7 +53,7 @@ def add_command(commands) -> None:
     )
     add("--inject", metavar="FAULT", help=f"plant a known wrong rule, which the check must find: {', '.join(FAULTS)}")
     add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command)
+    add_model_arguments(command, draft_mesh=True)
     add_method_arguments(command)
     add_sampling_arguments(command, temperature=1.0)
     add_drafting_flags(command)
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     with status("loading"):
         target = load_target(args)
         plain = Generator(target, "none")
-        method = Generator(target, args.method, args.draft, **drafting, rule=args.rule)
+        method = Generator(target, args.method, load_given_drafts(args, target), **drafting, rule=args.rule)
     with status("preparing prompts"):
         prompts = prompts(target)
     if args.chat and not args.ignore_eos:

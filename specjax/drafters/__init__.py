@@ -64,6 +64,9 @@ __all__ = [
 _INTERNAL = ("drafter", "drafters", "head", "length")
 """Fields of drafters that are no options of a user."""
 
+_ALONE = ("draft_ahead",)
+"""Options that a method takes alone, and not as one of a list."""
+
 
 def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafter:
     """The drafter of a method, or of a list of methods between which each row switches.
@@ -110,7 +113,8 @@ def own_options(method: str | Sequence[str]) -> tuple[str, ...]:
         types += [Switch]
     elif types[0].can_rest:
         types += [Adaptive]
-    return _fields_of(types)
+    alone = names != ["switch"] and len(names) == 1
+    return tuple(name for name in _fields_of(types) if alone or name not in _ALONE)
 
 
 def all_options() -> tuple[str, ...]:

@@ -27,14 +27,19 @@ class DraftModel(Drafter):
 
     Attributes:
       num_speculative_tokens: tokens that are drafted in a round, at most.
+      draft_ahead: for a draft on devices of its own, guesses of the next token after each number of
+        accepted tokens. While the target verifies, the draft drafts the next round for each guess,
+        see ``parts.ahead``. 0 drafts nothing ahead.
     """
 
     num_speculative_tokens: int = 5
+    draft_ahead: int = 0
     needs = Models()
     can_rest = True
 
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)
+        whole("draft_ahead", self.draft_ahead, 0)
 
     @property
     def depth(self) -> int:

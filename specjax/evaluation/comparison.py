@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import bootstrap
 
+from ..apart import ApartSession
 from ..checkpoints.heads import choose_head
 from ..checkpoints.load import LanguageModel
 from ..drafter import Models, Nothing, TrainedHead
@@ -70,6 +71,10 @@ def compare(
     drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
     own = {method: select_options(method, drafting) for method in methods}
     generators = {method: Generator(target, method, select_drafts(method, drafts), **own[method]) for method in methods}
+    if shares and any(isinstance(generator.session, ApartSession) for generator in generators.values()):
+        raise RequestError(
+            "shares are measured with drafts on the target's devices; leave out --shares or --draft-mesh"
+        )
     path = max(generator.drafter.depth for generator in generators.values()) + 1
     room = min(max(map(len, ids)) + max_new_tokens, target.config.context)
     room += path * (1 + shares)  # The measurement of shares needs room for a second round.

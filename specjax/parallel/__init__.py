@@ -1,11 +1,25 @@
 """Many devices and many hosts: meshes, the layout of arrays on them, and processes that start together."""
 
 from .hosts import is_first_host, leave_others, several_hosts, start
-from .mesh import AXES, RULES, WHOLE, Rules, fetch, make_mesh, mesh_of, parse_mesh, place, sharding, use_mesh
+from .mesh import (
+    AXES,
+    RULES,
+    WHOLE,
+    Rules,
+    are_apart,
+    fetch,
+    make_draft_mesh,
+    make_mesh,
+    mesh_of,
+    parse_mesh,
+    place,
+    sharding,
+    use_mesh,
+)
 from .split import each_part_of_rows, nodes_are_split, split_nodes, split_rows, whole_features, whole_nodes
 
 __all__ = [
-    "AXES", "RULES", "WHOLE", "Rules", "each_part_of_rows", "fetch", "is_first_host", "leave_others", "make_mesh",
-    "mesh_of", "nodes_are_split", "parse_mesh", "place", "several_hosts", "sharding", "split_nodes", "split_rows",
-    "start", "use_mesh", "whole_features", "whole_nodes",
+    "AXES", "RULES", "WHOLE", "Rules", "are_apart", "each_part_of_rows", "fetch", "is_first_host", "leave_others",
+    "make_draft_mesh", "make_mesh", "mesh_of", "nodes_are_split", "parse_mesh", "place", "several_hosts", "sharding",
+    "split_nodes", "split_rows", "start", "use_mesh", "whole_features", "whole_nodes",
 ]  # fmt: skip

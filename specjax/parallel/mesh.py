@@ -55,6 +55,32 @@ def make_mesh(data: int = 1, model: int = 1, nodes: int = 1, *, devices=None) ->
     return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:count])
 
 
+def make_draft_mesh(text: str, mesh: Mesh | None) -> Mesh:
+    """A mesh for drafts, of devices that the target on ``mesh`` leaves.
+
+    Args:
+      text: sizes as in ``parse_mesh``, or "cpu" for a CPU beside other devices.
+      mesh: None stands for the default device.
+
+    Raises RequestError for another form, an unknown axis, or more devices than are left.
+    """
+    used = {jax.devices()[0]} if mesh is None else {*mesh.devices.flat}
+    sizes = {} if text == "cpu" else parse_mesh(text)
+    try:
+        devices = jax.devices("cpu") if text == "cpu" else jax.devices()
+    except RuntimeError:
+        raise RequestError(
+            "JAX has no CPU device for the draft mesh; add cpu to JAX_PLATFORMS, such as JAX_PLATFORMS=cuda,cpu"
+        ) from None
+    left = [device for device in devices if device not in used]
+    if math.prod(sizes.values()) > len(left):
+        raise RequestError(
+            f"a draft mesh of {math.prod(sizes.values())} devices is wanted and the target leaves {len(left)} of "
+            f"{len(devices)}; lower --draft-mesh or --mesh"
+        )
+    return make_mesh(**sizes, devices=left)
+
+
 def parse_mesh(text: str) -> dict[str, int]:
     """The arguments of ``make_mesh`` in a text such as "data=2,model=4".
 
@@ -74,6 +100,12 @@ def mesh_of(tree) -> Mesh | None:
     placed = getattr(next(iter(jax.tree.leaves(tree)), None), "sharding", None)
     mesh = placed.mesh if isinstance(placed, NamedSharding) else None
     return mesh if isinstance(mesh, Mesh) else None
+
+
+def are_apart(tree, other) -> bool:
+    """Whether a pytree's arrays are on a mesh that has no device of the arrays of ``other``."""
+    mesh, placed = mesh_of(tree), getattr(next(iter(jax.tree.leaves(other)), None), "sharding", None)
+    return mesh is not None and placed is not None and placed.device_set.isdisjoint(mesh.devices.flat)
 
 
 def use_mesh(mesh: Mesh | None):

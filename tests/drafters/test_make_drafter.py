@@ -76,7 +76,10 @@ def test_options_of_other_methods_are_refused_with_those_of_the_method(method):
         ("merged", ("num_speculative_tokens",)),
         ("medusa", ("tree",)),
         ("cascade", ("num_speculative_tokens", "inner_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")),
-        ("draft_model", ("num_speculative_tokens", "draft_length", "draft_confidence", "draft_cost", "verify_cost")),
+        (
+            "draft_model",
+            ("num_speculative_tokens", "draft_ahead", "draft_length", "draft_confidence", "draft_cost", "verify_cost"),
+        ),
     ],
 )
 def test_own_options_are_the_documented_ones(method, options):
