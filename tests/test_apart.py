@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import threading
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +42,6 @@ MESHES = {  # of the target, or None, and of the drafts
     "data": (dict(data=2), dict(data=2)),
     "data and model": (dict(data=2, model=2), dict(data=2, model=2)),
 }
-FIRST_TIER = {("ahead", "one device each"), ("eagle3", "one device each")}
 CELLS = [(name, "one device each") for name in DRAFTERS] + [
     (name, mesh) for name in ("ahead", "draft_model", "eagle3") for mesh in MESHES if mesh != "one device each"
 ]
@@ -109,10 +106,8 @@ def make_session(name: str, directory, meshes: tuple) -> ApartSession:
     return ApartSession(target, drafter, parameters, resolve("auto", drafter.drawn))
 
 
-@pytest.mark.parametrize(
-    ("name", "mesh"),
-    [pytest.param(*cell, marks=() if cell in FIRST_TIER else pytest.mark.slow, id="-".join(cell)) for cell in CELLS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "mesh"), [pytest.param(*cell, id="-".join(cell)) for cell in CELLS])
 def test_drafts_apart_give_the_tokens_of_one_device(name, mesh, directory, together):
     """Greedy and sampled rows with a stop string, which end at different rounds, in as many target calls."""
     session = make_session(name, directory, MESHES[mesh])
@@ -120,36 +115,45 @@ def test_drafts_apart_give_the_tokens_of_one_device(name, mesh, directory, toget
     hits, calls = decoding.draft.hits.tolist(), decoding.state.counters.calls.tolist()
     assert (texts, calls) == together(name)
     assert all(hit < call for hit, call in zip(hits, calls)) and (sum(hits) > 4) == name.startswith("ahead")
+    if name == "ahead":
+        check_programs(session)
     if name == "ahead by one":  # all 61 tokens are guessed, so only the first round is drafted afterwards
         assert hits == [call - 1 for call in calls]
 
 
-def draft_one_round(drafter: DraftModel, prompts, **options):
-    """Target, draft, and the draft's half of a batch after it proposed a tree."""
+@pytest.fixture(scope="module")
+def round_ahead():
+    """A draft's half after it proposed a tree, for rows with and without options, and its drafts of the next round."""
+    drafter, prompts = DraftModel(3, draft_ahead=2), [[5], [7, 8, 9, 10], [3], [11, 12]]
+    options = dict(temperature=[0.0, 0.0, 1.0, 0.6], repetition_penalty=[1.0, 1.0, 1.3, 1.0], seed=4)
+    requests = make_requests(prompts, drafter=drafter, max_new_tokens=40, capacity=64, **options)
     target, draft = tiny_model(0), disturbed(tiny_model(0))
-    requests = make_requests(prompts, drafter=drafter, **options)
-    state = prefill(target, draft, requests, drafter=drafter)
-    tree, drafted = drafter.propose(target, draft, state, decode.round_keys(state, 4)[0])
-    return target, draft, state.replace(drafter=drafted, cache=KVCache((), state.cache.length)), tree
+
+    @jax.jit
+    def begin(target, draft, requests):
+        state = prefill(target, draft, requests, drafter=drafter)
+        tree, drafted = drafter.propose(target, draft, state, decode.round_keys(state, 4)[0])
+        state = state.replace(drafter=drafted, cache=KVCache((), state.cache.length))
+        return state, tree, draft_ahead(drafter, target, draft, state, tree)
+
+    return prompts, drafter, draft, *begin(target, draft, requests)
 
 
-def test_a_draft_made_ahead_is_the_draft_made_after_the_verdict():
+def test_a_draft_made_ahead_is_the_draft_made_after_the_verdict(round_ahead):
     """For every outcome, the ordinary commit and the ordinary proposal give the same tokens and the same q."""
-    drafter, prompts = DraftModel(3, draft_ahead=2), [[5], [7, 8, 9, 10], [3, 4]]
-    options = dict(temperature=[0.0, 1.0, 0.6], seed=4, max_new_tokens=40, repetition_penalty=1.3, capacity=64)
-    target, draft, state, tree = draft_one_round(drafter, prompts, **options)
-    ahead = jax.jit(lambda draft, state: draft_ahead(drafter, target, draft, state, tree))(draft, state)
+    prompts, drafter, draft, state, tree, ahead = round_ahead
+    B = len(prompts)
 
     @jax.jit
     def draft_after(draft, state, verdict):
         scored = Scored(jnp.zeros(()), (), logits=jnp.zeros(()))
         found = decode.Round(tree, state.drafter, scored, jnp.zeros(()), verdict, state.failed)
-        after = decode.commit(target, draft, state, found, drafter=drafter)
-        return after, *drafter.propose(target, draft, after, decode.round_keys(after, 4)[0])
+        after = decode.commit(draft, draft, state, found, drafter=drafter)
+        return after, *drafter.propose(draft, draft, after, decode.round_keys(after, 4)[0])
 
-    assert ahead.root.shape == (8, 3)
+    assert ahead.root.shape == (8, B)
     for outcome, root in enumerate(ahead.root):
-        length = jnp.full(3, outcome // 2 + 1)
+        length = jnp.full(B, outcome // 2 + 1)
         path = jnp.minimum(jnp.arange(4), length[:, None] - 1)
         after, wanted, drafted = draft_after(draft, state, Verdict(path, length, root))
         np.testing.assert_array_equal(ahead.length[outcome], after.length)
@@ -159,25 +163,24 @@ def test_a_draft_made_ahead_is_the_draft_made_after_the_verdict():
             np.testing.assert_allclose(made[outcome], now, atol=1e-4)
 
 
-def test_the_guesses_are_the_likeliest_tokens_that_were_not_drafted():
+def test_the_guesses_are_the_likeliest_tokens_that_were_not_drafted(round_ahead):
     """After all K tokens the guesses are the likeliest of all tokens. The draft's whole forward is the oracle."""
-    drafter, prompts = DraftModel(3, draft_ahead=2), [[5], [7, 8, 9, 10]]
-    target, draft, state, tree = draft_one_round(drafter, prompts, max_new_tokens=40, capacity=64)
-    ahead = draft_ahead(drafter, target, draft, state, tree)
-    for b, prompt in enumerate(prompts):
-        text = jnp.array([prompt[:-1] + tree.tokens[b].tolist()])
+    prompts, _, draft, _, tree, ahead = round_ahead
+    for b in (0, 1, 3):  # the rows without a penalty
+        text = jnp.array([prompts[b][:-1] + tree.tokens[b].tolist()])
         hidden = draft(text, jnp.arange(text.size)[None], jnp.tril(jnp.ones((text.size,) * 2, bool))).hidden
-        scores = np.array(draft.logits(hidden)[0, len(prompt) - 1 :])
+        scores = np.array(draft.logits(hidden)[0, len(prompts[b]) - 1 :])
         scores[np.arange(3), tree.tokens[b, 1:]] = -np.inf
         np.testing.assert_array_equal(ahead.root[:, b], np.argsort(-scores, 1)[:, :2].ravel())
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Calling:
-    """A model that calls a function of the host whenever it reads four nodes."""
+class Slow:
+    """A model that multiplies zeros ``steps`` times whenever it reads four nodes, and adds the result."""
 
     model: nnx.Module
-    function: Callable
+    steps: jax.Array
 
     def __getattr__(self, name):
         return getattr(self.model, name)
@@ -186,87 +189,102 @@ class Calling:
         out = self.model(tokens, *args, **options)
         if tokens.shape[1] != 4:
             return out
-        shape = jax.ShapeDtypeStruct((), np.float32)
-        zero = jax.pure_callback(self.function, shape, out.hidden.sum(), vmap_method="sequential")
-        return out.replace(hidden=out.hidden + zero)
+        product = lambda _, x: jnp.tanh(x @ x)
+        return out.replace(hidden=out.hidden + jax.lax.fori_loop(0, self.steps, product, jnp.zeros((256, 256)))[0, 0])
 
 
-jax.tree_util.register_dataclass(Calling, ["model"], ["function"])
+@pytest.fixture(scope="module")
+def apart(target, draft):
+    """A generator whose draft is on a mesh of another device. Its target can be made slow."""
+    model = on_mesh(draft.model, make_draft_mesh("cpu", None))
+    slow = dataclasses.replace(target, model=Slow(target.model, jnp.int32(0)), generators={})
+    beside = dataclasses.replace(draft, model=model)
+    return Generator(slow, draft=beside, num_speculative_tokens=3, draft_ahead=3)
 
 
-def test_the_draft_drafts_ahead_while_the_target_verifies(directory, together):
-    """The target verifies four nodes until the draft has read four: it does so only when it drafts ahead.
-
-    Each verification would wait in vain if it had to end before the draft's program starts.
-    """
-    begun, in_time = threading.Semaphore(0), []
-
-    def wait(_):
-        in_time.append(begun.acquire(timeout=60))
-        return np.float32(0)
-
-    def tell(_):
-        begun.release()
-        return np.float32(0)
-
-    drafter, model = DRAFTERS["ahead"], load_model(directory)
-    target = dataclasses.replace(language_model(model, "tiny"), model=Calling(model, wait))
-    draft = Calling(on_mesh(parameters_of(drafter), make_draft_mesh("cpu", None)), tell)
-    texts, _ = decode_all(ApartSession(target, drafter, draft, resolve("auto", drafter.drawn)), target)
-    assert len(in_time) > 4 and all(in_time) and texts == together("ahead")[0]
+@pytest.fixture(scope="module")
+def alone(target, draft):
+    """The results on one device."""
+    return Generator(target, draft=draft, num_speculative_tokens=3)(PROMPTS, **MIXED)
 
 
-def test_programs_share_no_devices_and_the_host_waits_once_a_round(directory, monkeypatch):
-    """Neither half has the other's weights; the draft that is made ahead takes no output of the verification."""
-    session = make_session("ahead", directory, (dict(model=2), dict(model=2)))
+def test_a_draft_that_is_loaded_elsewhere_stays_there(apart, alone):
+    """``Generator`` needs no switch. Greedy and sampled rows with a stop string have the texts of one device."""
+    assert isinstance(apart.session, ApartSession)
+    results = apart(PROMPTS, **MIXED)
+    key = lambda result: (result.text, result.token_ids, result.from_draft, result.finish_reason)
+    assert [key(result) for result in results] == [key(result) for result in alone]
+    for one, other in zip(results, alone):
+        names = ("target_calls", "drafted", "accepted_at")
+        assert all(getattr(one.stats, name) == getattr(other.stats, name) for name in names)
+        assert other.stats.drafted_ahead == 0 <= one.stats.drafted_ahead < one.stats.target_calls
+    assert sum(result.stats.drafted_ahead for result in results) > 4
+    assert results[0].stats.as_dict()["drafted_ahead"] == results[0].stats.drafted_ahead
+
+
+def test_the_drafts_of_the_next_round_are_ready_before_the_verdict(apart, monkeypatch):
+    """The target verifies for seconds. The draft ends its drafts ahead at once, and its other work after that."""
+    session, enqueue, ready = apart.session, apart.session._enqueue, {}
+    decoding = apart.start(PROMPTS, **MIXED)
+    session.advance(decoding, 1)  # compiles
+
+    def watch(mesh, function, modules, args, *options):
+        out = enqueue(mesh, function, modules, args, *options)
+        if function.func.__name__ == "verify":
+            ready["verdict"] = out[2]
+        if function.func.__name__ == "look_ahead":
+            jax.block_until_ready(out)
+            ready["before"] = ready["verdict"].is_ready()
+        if function.func.__name__ == "follow":
+            ready["after"] = jax.block_until_ready(out) and ready["verdict"].is_ready()
+        return out
+
+    monkeypatch.setattr(session, "_enqueue", watch)
+    given = apart.target
+    apart.update(dataclasses.replace(given.model, steps=jnp.int32(3000)))
+    session.advance(decoding, 1)
+    apart.update(given.model)
+    assert (ready["before"], ready["after"]) == (False, True)
+
+
+def test_halves_share_nothing_and_the_host_waits_once_a_round(apart, monkeypatch):
+    """Neither half has the other's devices and weights. The draft made ahead takes no output of the verification."""
+    session = apart.session
     events, enqueue, get = [], session._enqueue, jax.device_get
 
     def record(mesh, function, modules, args, *options):
-        out = enqueue(mesh, function, modules, args, *options)
-        events.append((function.func.__name__, {id(x) for x in jax.tree.leaves(args)}, out))
+        given, out = jax.tree.leaves(args), enqueue(mesh, function, modules, args, *options)
+        events.append((function.func.__name__, given, jax.tree.leaves(out)))
         return out
 
     def read(x):
-        events.append(("read", set(), x))
+        events.append(("read", [], [x]))
         return get(x)
 
+    decoding = apart.start(PROMPTS, **MIXED)
     monkeypatch.setattr(session, "_enqueue", record)
     monkeypatch.setattr(jax, "device_get", read)
-    decode_all(session, session.target, rounds=())
+    session.advance(decoding)
     names = [name for name, _, _ in events]
     first = names.index("verify")
     assert names[first : first + 8] == ["verify", "look_ahead", "follow", "read"] * 2
-    verified = [{id(x) for x in jax.tree.leaves(out)} for name, _, out in events if name == "verify"]
-    assert not any(given & out for name, given, _ in events if name == "look_ahead" for out in verified)
-
-    devices = lambda mesh: {*mesh.devices.flat}
-    assert devices(session.mesh).isdisjoint(devices(session.draft_mesh))
-    arrays = lambda tree: len(jax.tree.leaves(tree))
-    assert arrays(session.outer) == 0
-    for (name, *_), compiled in session._compiled.items():
-        used = {device for x in jax.tree.leaves(compiled.input_shardings) for device in x.device_set}
-        of_target = name in ("prefill", "verify")
-        assert used == devices(session.mesh if of_target else session.draft_mesh), name
-        assert compiled.as_text().count("num_partitions=2") == 1
-    (look,) = (args for name, args, _ in events[: first + 2] if name == "look_ahead")
+    verified = {id(x) for name, _, out in events if name == "verify" for x in out}
+    ahead = [given for name, given, _ in events if name == "look_ahead"]
+    assert not any(id(x) in verified for given in ahead for x in given)
+    check_programs(session)
     (program,) = (compiled for key, compiled in session._compiled.items() if key[0] == "look_ahead")
-    assert len(jax.tree.leaves(program.in_avals)) == arrays(session.parameters) + len(look)
+    assert len(jax.tree.leaves(program.in_avals)) == len(jax.tree.leaves(session.parameters)) + len(ahead[0])
 
 
-def test_a_draft_that_is_loaded_elsewhere_stays_there(target, draft):
-    """``Generator`` needs no switch; samples, streams and statistics are those of one device."""
-    beside = dataclasses.replace(draft, model=on_mesh(draft.model, make_draft_mesh("cpu", None)))
-    options = dict(max_new_tokens=12, temperature=0.8, seed=5)
-    generator = Generator(target, draft=beside, num_speculative_tokens=3, draft_ahead=2)
-    alone = Generator(target, draft=draft, num_speculative_tokens=3)
-    assert isinstance(generator.session, ApartSession)
-    apart, together = (g(PROMPTS[:2], n=2, **options) for g in (generator, alone))
-    assert [result.token_ids for result in apart] == [result.token_ids for result in together]
-    assert sum(result.stats.drafted_ahead for result in apart) > 0
-    assert not any(result.stats.drafted_ahead for result in together)
-    assert apart[0].stats.as_dict()["drafted_ahead"] == apart[0].stats.drafted_ahead < apart[0].stats.target_calls
-    *_, last = generator.stream_results(PROMPTS[0], rounds=1, **options)
-    assert last.token_ids == apart[0].token_ids
+def check_programs(session: ApartSession) -> None:
+    """Each program runs on the devices of its half alone; the draft's half has no weights of the target."""
+    devices = lambda mesh: {jax.devices()[0]} if mesh is None else {*mesh.devices.flat}
+    target, draft = devices(session.mesh), devices(session.draft_mesh)
+    assert target.isdisjoint(draft) and not jax.tree.leaves(session.outer)
+    assert {key[0] for key in session._compiled} >= {"prefill", "begin", "propose", "verify", "look_ahead", "follow"}
+    for (name, *_), compiled in session._compiled.items():
+        used = {device for sharding in jax.tree.leaves(compiled.input_shardings) for device in sharding.device_set}
+        assert used == (target if name in ("prefill", "verify") else draft), name
 
 
 def test_bad_places_are_named(target, draft, directory):
