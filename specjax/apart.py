@@ -44,7 +44,7 @@ from .verify import Drawn, Verdict
 
 
 class Sent(struct.PyTreeNode):
-    """What the target sends after a round.
+    """The message of the target's half after a round.
 
     Attributes:
       verdict: the verdict, cut at the row's end.
@@ -134,7 +134,7 @@ def begin(target, draft, state: DecodeState, taps: tuple, *, drafter: Drafter, c
 
 
 def propose(target, draft, state: DecodeState, *, drafter: Drafter) -> DraftHalf:
-    """The draft's half with the tree of the first round."""
+    """The draft's half after a proposal."""
     key, _ = decode.round_keys(state, drafter.depth + 1)
     tree, drafted = drafter.propose(target, draft, state, key)
     whole = jax.lax.with_sharding_constraint(tree, PartitionSpec())

@@ -53,7 +53,10 @@ class Drafter:
     without the feature in question.
 
     Attributes:
-      needs: the models or the head that the method drafts with.
+      needs: the models or the head that the method drafts with. A method that needs any may run on
+        devices of its own, see ``apart``. There ``target`` has the configuration and, for a head,
+        the embeddings, the final norm and ``logits``; ``state.cache`` has a length and no layers,
+        and ``scored`` has the taps alone.
       can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may skip
         any round. ``Switch`` and ``Adaptive`` accept such methods only.
     """

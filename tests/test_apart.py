@@ -168,7 +168,8 @@ def test_the_guesses_are_the_likeliest_tokens_that_were_not_drafted(round_ahead)
     prompts, _, draft, _, tree, ahead = round_ahead
     for b in (0, 1, 3):  # the rows without a penalty
         text = jnp.array([prompts[b][:-1] + tree.tokens[b].tolist()])
-        hidden = draft(text, jnp.arange(text.size)[None], jnp.tril(jnp.ones((text.size,) * 2, bool))).hidden
+        causal = jnp.tril(jnp.ones((text.size,) * 2, bool))
+        hidden = jax.jit(draft.__call__)(text, jnp.arange(text.size)[None], causal).hidden
         scores = np.array(draft.logits(hidden)[0, len(prompts[b]) - 1 :])
         scores[np.arange(3), tree.tokens[b, 1:]] = -np.inf
         np.testing.assert_array_equal(ahead.root[:, b], np.argsort(-scores, 1)[:, :2].ravel())
