@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,13 @@ import pytest
 from flax import nnx
 from support.loops import make_drafters
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
+from support.program import make_blank_requests
+from test_compilers import WIDE, gpu, tpu  # noqa: F401, the fixtures of devices that exist only for compilers
 
 from specjax import Generator, RequestError, decode, load, make_mesh, make_requests, prefill, save
-from specjax.apart import ApartSession
+from specjax.apart import ApartSession, DraftHalf, OuterLayers, Received, begin, follow, look_ahead, verify
 from specjax.cache import KVCache
-from specjax.checkpoints.tensors import load_model, save_model
+from specjax.checkpoints.tensors import abstract_decoder, load_model, save_model
 from specjax.cli.main import main
 from specjax.drafter import Nothing, TrainedHead
 from specjax.drafters import DraftModel
@@ -22,6 +25,7 @@ from specjax.drafters.parts.ahead import draft_ahead
 from specjax.heads import KINDS
 from specjax.models.base import Scored
 from specjax.parallel import make_draft_mesh, place
+from specjax.planning import hlo
 from specjax.requests.batch import build_batch
 from specjax.requests.options import Options
 from specjax.session import Session
@@ -286,6 +290,51 @@ def check_programs(session: ApartSession) -> None:
     for (name, *_), compiled in session._compiled.items():
         used = {device for sharding in jax.tree.leaves(compiled.input_shardings) for device in sharding.device_set}
         assert used == (target if name in ("prefill", "verify") else draft), name
+
+
+def compile_halves(device: jax.sharding.Sharding, drafter: DraftModel) -> dict[str, tuple[str, int]]:
+    """The compiled programs of a round for abstract models of realistic widths, and the size of their cache's leaves.
+
+    Both halves are compiled for the same kind of device.
+    """
+    rule, shape = resolve("auto", drafter.drawn), jax.eval_shape
+    placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
+    target, draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in (WIDE, WIDE.replace(num_layers=1)))
+    outer = OuterLayers(target, drafter.needs)
+    static, requests = dict(chunk=16, dtype=jnp.bfloat16), shape(lambda: make_blank_requests(2, 1280))
+    received = partial(verify, drafter=Received(drafter), rule=rule)
+    state = shape(partial(prefill, drafter=Received(drafter), **static), target, None, requests).replace(drafter=())
+    view = state.replace(cache=KVCache((), state.cache.length))
+    view = shape(partial(begin, drafter=drafter, **static), outer, draft, view, ())
+    tree, drafted = shape(partial(drafter.propose, key=state.request.keys), outer, draft, view)
+    half = DraftHalf(view.replace(drafter=drafted), tree, view.prompt_length)
+    sent = shape(received, target, state, tree)[1]
+    ahead = shape(partial(look_ahead, drafter=drafter), outer, draft, half)
+    programs = {
+        "verify": (received, 1, (target, state, tree)),
+        "look_ahead": (partial(look_ahead, drafter=drafter), None, (outer, draft, half)),
+        "follow": (partial(follow, drafter=drafter), 2, (outer, draft, half, sent, ahead)),
+    }
+    return {
+        name: jax.jit(function, donate_argnums=donated).lower(*placed(args)).compile().as_text()
+        for name, (function, donated, args) in programs.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
+def test_no_program_of_a_round_copies_a_cache(platform, request):
+    """Neither the commit on the draft's devices nor the drafts of 18 outcomes, which share the draft's cache."""
+    device = (
+        jax.sharding.SingleDeviceSharding(jax.devices()[0]) if platform == "cpu" else request.getfixturevalue(platform)
+    )
+    texts = compile_halves(device, DraftModel(5, draft_ahead=3))
+    cache = 2 * WIDE.num_kv_heads * 1280 * WIDE.head_dim  # no weight has as many elements
+    for name, text in texts.items():
+        assert hlo.moved(text, {cache}, ("copy", "transpose"), everywhere=True) == [], name
+        everything = sum(hlo.computations(text).values(), [])
+        assert [each.text for each in everything if each.size == 18 * cache] == [], name
+        assert hlo.host_calls(text) == []
 
 
 def test_bad_places_are_named(target, draft, directory):
