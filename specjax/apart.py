@@ -171,6 +171,7 @@ class ApartSession(Session):
         self.to_draft = NamedSharding(self.draft_mesh, PartitionSpec())
         first = next(iter(jax.tree.leaves(target.model)))
         self.to_target = first.sharding if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        self.parameters = jax.tree.map(self._beside_draft, parameters)
         self.outer = jax.device_put(OuterLayers(target.model, drafter.needs), self.to_draft)
         self.compile_seconds = 0.0
 
@@ -204,6 +205,10 @@ class ApartSession(Session):
     def update(self, target: LanguageModel) -> None:
         super().update(target)
         self.outer = jax.device_put(OuterLayers(target.model, self.drafter.needs), self.to_draft)
+
+    def _beside_draft(self, leaf):
+        """The array on the draft's mesh, such as a map between vocabularies, which nobody placed."""
+        return jax.device_put(leaf, self.to_draft) if mesh_of(leaf) is None else leaf
 
     def _round(self, decoding: Decoding) -> jax.Array:
         """Enqueues a round on both sets of devices. Returns whether a row is unfinished."""
