@@ -292,11 +292,8 @@ def check_programs(session: ApartSession) -> None:
         assert used == (target if name in ("prefill", "verify") else draft), name
 
 
-def compile_halves(device: jax.sharding.Sharding, drafter: DraftModel) -> dict[str, tuple[str, int]]:
-    """The compiled programs of a round for abstract models of realistic widths, and the size of their cache's leaves.
-
-    Both halves are compiled for the same kind of device.
-    """
+def compile_halves(device: jax.sharding.Sharding, drafter: DraftModel) -> dict[str, str]:
+    """The texts of a round's compiled programs, for abstract models of realistic widths."""
     rule, shape = resolve("auto", drafter.drawn), jax.eval_shape
     placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
     target, draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in (WIDE, WIDE.replace(num_layers=1)))
