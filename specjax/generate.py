@@ -13,7 +13,7 @@ from .checkpoints.heads import choose_head, load_drafter
 from .checkpoints.load import LanguageModel, load
 from .checks import whole
 from .drafter import Models, Nothing, TrainedHead
-from .drafters import all_options, check_drafts, check_options, default_method, make_drafter, needs_of
+from .drafters import DraftModel, all_options, check_drafts, check_options, default_method, make_drafter, needs_of
 from .errors import RequestError
 from .heads.base import Head
 from .parallel import are_apart, mesh_of, place
@@ -99,7 +99,7 @@ class Generator:
         apart = any(are_apart(module, self.target.model) for module in modules)
         if apart and len({mesh_of(module) for module in modules}) > 1:
             raise RequestError("the drafts are on different devices; load all of them with the same mesh")
-        if not apart and getattr(self.drafter, "draft_ahead", 0):
+        if not apart and isinstance(self.drafter, DraftModel) and self.drafter.draft_ahead:
             raise RequestError(
                 "draft_ahead drafts while the target verifies, on devices of the draft's own; "
                 "give --draft-mesh, load the draft with another mesh, or leave draft_ahead out"

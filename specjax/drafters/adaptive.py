@@ -92,7 +92,7 @@ class Adaptive(Drafter):
                 "'heuristic' or 'ema'"
             )
         per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
-        if getattr(self.drafter, "draft_ahead", 0):
+        if isinstance(self.drafter, DraftModel) and self.drafter.draft_ahead:
             raise RequestError("draft_ahead drafts chains of fixed length; leave out draft_ahead or draft_length")
         for name in ("draft_cost", "verify_cost"):
             per_row(name, getattr(self, name), 1, float)
