@@ -14,6 +14,7 @@ from ..errors import ConfigError, RequestError
 from ..models.config import ModelConfig, Rope
 from .fields import read_fields, show, text
 from .files import read_json
+from .hub import ZOO, zoo
 from .schemas import (
     DTYPES,
     FAMILIES,
@@ -45,6 +46,18 @@ def read_config(directory: str | Path) -> ModelConfig:
     if ids is None:
         return config
     return config.replace(eos_token_ids=_check_ids("eos_token_id", ids, config.vocab_size, str(generation)))
+
+
+def read_shape(given: str | Path) -> ModelConfig:
+    """The configuration in a config.json, in a directory with a config.json, or of an embedded model.
+
+    Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
+    not supported.
+    """
+    if str(given) in zoo():
+        return read_config(ZOO / given)
+    path = Path(given).expanduser()
+    return read_config(path) if path.is_dir() else from_hf(read_json(path), str(path))
 
 
 def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:

@@ -37,7 +37,7 @@ def grow_model(target: LanguageModel, like: ModelConfig, directory: str | Path) 
 
     Args:
       like: gives sizes, context, dtype, family, biases and whether the embedding is tied; see
-        ``growth.shape.read_shape``. The other options stay those of the target.
+        ``config.read_shape``. The other options stay those of the target.
 
     Returns the grown configuration. Raises ConfigError for a shape that cannot hold the target,
     CheckpointError for a directory that has files or cannot be written, and StorageError for a disk

@@ -38,8 +38,8 @@ def add_command(commands) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Grows a model, or a head of the model, and prints the directory."""
+    from ..checkpoints.config import read_shape
     from ..checkpoints.grow import grow_head, grow_model
-    from ..checkpoints.growth.shape import read_shape
     from ..checkpoints.heads import load_drafter
     from ..checkpoints.load import load
     from ..heads import Head

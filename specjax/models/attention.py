@@ -19,6 +19,9 @@ from .layers import rotate
 PAST_CHUNK = 128
 """Positions of the past that one iteration reads, on platforms that read the past in a loop."""
 
+_LARGEST_COPY = 1 << 22
+"""Bytes that a GPU copies about as fast as it launches a kernel."""
+
 
 class Seen(struct.PyTreeNode):
     """A mask for training, stored as intervals instead of a matrix of nodes by rows.
@@ -195,9 +198,16 @@ def _attend_past(q, k, v, length, positions, window) -> Partial:
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
     platforms it is one masked product, because a loop would wait for the host. Callers there keep
     the capacity close to the content.
+
+    XLA:GPU joins products that have an operand in common. It would copy all keys of the cache, next
+    to the keys of the nodes. If the copy costs more than a launch, a barrier keeps the products
+    apart.
     """
     in_chunks, at_once = partial(_past_in_chunks, window=window), partial(_past_at_once, window=window)
-    return lax.platform_dependent(q, k, v, length, positions, cpu=in_chunks, default=at_once)
+    if k.size * k.dtype.itemsize <= _LARGEST_COPY:
+        return lax.platform_dependent(q, k, v, length, positions, cpu=in_chunks, default=at_once)
+    apart = lambda q, *given: at_once(lax.optimization_barrier(q), *given)
+    return lax.platform_dependent(q, k, v, length, positions, cpu=in_chunks, cuda=apart, rocm=apart, default=at_once)
 
 
 def _past_at_once(q, k, v, length, positions, *, window) -> Partial:

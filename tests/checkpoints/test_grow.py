@@ -20,9 +20,9 @@ import specjax
 from specjax import Generator, load_drafter
 from specjax import cache as kv
 from specjax.checkpoints import shards
-from specjax.checkpoints.config import read_config, to_hf
+from specjax.checkpoints.config import read_config, read_shape, to_hf
 from specjax.checkpoints.grow import grow_head, grow_model
-from specjax.checkpoints.growth.shape import grow_config, read_shape
+from specjax.checkpoints.growth.shape import grow_config
 from specjax.checkpoints.tensors import load_model
 from specjax.errors import CheckpointError, ConfigError, StorageError
 from specjax.models.config import Rope

@@ -1,11 +1,7 @@
 """The configuration of a grown model, and the refusal of shapes that cannot hold the model."""
 
-from pathlib import Path
-
 from ...errors import ConfigError
 from ...models.config import ModelConfig
-from ..config import from_hf, read_config
-from ..files import read_json
 
 _AT_LEAST = {
     "vocab_size": "vocab_size",
@@ -21,16 +17,6 @@ _BIASES = {"attention_bias": ("qkv_bias", "out_bias"), "mlp_bias": ("mlp_bias",)
 
 _SIZES = "vocab_size", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "dtype"
 """The fields that decoder layers of a head take from the grown target."""
-
-
-def read_shape(path: str | Path) -> ModelConfig:
-    """The configuration in a config.json, or in a directory with a config.json.
-
-    Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
-    not supported.
-    """
-    path = Path(path).expanduser()
-    return read_config(path) if path.is_dir() else from_hf(read_json(path), str(path))
 
 
 def grow_config(old: ModelConfig, like: ModelConfig, name: str) -> ModelConfig:

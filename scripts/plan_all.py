@@ -1,0 +1,84 @@
+"""Plans every setting in configs/plans/, and writes the table of predictions.
+
+    python scripts/plan_all.py [NAME ...]
+
+With names of settings it plans these and keeps the rows of the others. It needs the extras tpu and
+cuda for their compilers, and no device. Writes docs/results/plans.json and docs/results/plans.md.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+
+from specjax.planning.plan_settings import make_plan, read_settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = ROOT / "configs" / "plans"
+PAGE = ROOT / "docs" / "results" / "plans.md"
+
+HEAD = """# Plans
+
+`python scripts/plan_all.py` writes this page: `specjax plan` for each file in `configs/plans/`, batch
+1, with the compilers of jax {jax} and without any device. **All times are predictions.** They follow
+from the devices' published figures, and none has been measured. [Plan](../plan.md) says how each
+figure comes about.
+
+- *memory*: gigabytes on one device for weights, caches, draft and temporaries.
+- *read*: bytes that a round moves on one device, divided by the bytes of weights and caches that its
+  products must read at least; in brackets the same for plain decoding.
+- *kernels*: launched in a round; a TPU runs the loop as one program.
+- *ms*: predicted milliseconds of a round, and in brackets of a plain token.
+- *speed-up*: predicted, if each drafted token is accepted with the probability 0.6, 0.7 or 0.8.
+- *pays from*: the acceptance at which the method is as fast as plain decoding.
+
+"""
+COLUMNS = ("plan", "device", "memory", "read", "kernels", "ms", "speed-up", "pays from")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="files in configs/plans/, without .toml; all without")
+    names = parser.parse_args().names or sorted(file.stem for file in SETTINGS.glob("*.toml"))
+    data = PAGE.with_suffix(".json")
+    plans = json.loads(data.read_text()) if data.exists() else {}
+    for name in names:
+        settings = read_settings(SETTINGS / f"{name}.toml")
+        planned = make_plan(settings)
+        plans[name] = planned | {key: _short(planned[key]) for key in ("model", "draft")}
+        print(row(name, plans[name]), flush=True)
+        data.write_text(json.dumps(dict(sorted(plans.items())), indent=1) + "\n")
+        PAGE.write_text(page(plans))
+
+
+def page(plans: dict) -> str:
+    """The page for plans by the names of their settings."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    return HEAD.format(jax=jax.__version__) + "\n".join(lines + [row(*item) for item in sorted(plans.items())]) + "\n"
+
+
+def row(name: str, plan: dict) -> str:
+    ratio = lambda key: plan[f"{key}bytes_per_round"] / plan[f"{key}minimum_bytes_per_round"]
+    least = plan["break_even_acceptance"]
+    memory = f"{plan['memory_bytes']['total'] / 1e9:.1f}" + ("" if plan["fits"] else ", does not fit")
+    cells = (
+        f"`{name}`",
+        plan["device"],
+        memory,
+        f"{ratio(''):.2f} ({ratio('plain_'):.2f})",
+        str(plan["launches_per_round"] or 1),
+        f"{plan['seconds_per_round'] * 1e3:.1f} ({plan['plain_seconds_per_token'] * 1e3:.1f})",
+        ", ".join(f"{speedup:.2f}" for speedup in plan["speedup"].values()),
+        "never" if least is None else f"{least:.2f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _short(names):
+    """Names of configurations without their folders."""
+    return [_short(name) for name in names] if isinstance(names, list) else Path(names).stem
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""What a method needs and gives on devices that are not at hand: memory, traffic, time.
+
+All of it follows from configurations. The platform's own compiler makes the programs, and published
+figures of the device give the times. Times are predictions, not measurements.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from scipy import optimize
+
+from ..drafter import Drafter
+from ..drafters import Plain
+from ..errors import RequestError
+from ..models.config import ModelConfig
+from ..parallel import make_mesh
+from .devices import DEVICES, compile_only, parse_device
+from .rounds import plan_round, prefill_memory
+
+ACCEPTANCES = (0.6, 0.7, 0.8)
+"""The chances that a drafted token is accepted, for which a plan predicts speeds."""
+
+_PROMPT = 256
+"""Tokens of a prompt that one forward reads; capacities are multiples of it."""
+
+
+def plan(
+    target: ModelConfig,
+    drafter: Drafter,
+    drafts: Sequence[ModelConfig] = (),
+    *,
+    device: str,
+    mesh: dict[str, int] | None = None,
+    batch: int = 1,
+    max_length: int = 1024,
+    dtype: str = "bfloat16",
+) -> dict:
+    """The plan of one method beside plain decoding, an object for JSON.
+
+    Bytes and launches are those of one device. The keys are those of ``specjax plan --json``, see
+    ``docs/plan.md``. ``tokens_per_second`` and ``speedup`` have an entry for each of
+    ``ACCEPTANCES``.
+
+    Args:
+      target: the target's configuration.
+      drafter: the method, see ``usual_heads.make_planned_drafter``.
+      drafts: the configurations of its draft models.
+      device: name and topology, such as "v5e:2x4" or "h100:8".
+      mesh: the sizes of the mesh's axes; by default all devices split the model.
+      batch: the number of rows.
+      max_length: tokens of a row, prompt and output. The caches have room for them, and are full.
+      dtype: the type of weights and caches.
+
+    Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that
+    is not installed, and a mesh that does not divide devices or model.
+    """
+    name, shape = parse_device(device)
+    if max_length > target.context:
+        raise RequestError(f"max_length is {max_length} and the model's context {target.context}; lower max_length")
+    devices = compile_only(name, shape)
+    grid = _make_mesh(mesh or {"model": len(devices)}, device, devices)
+    capacity = -(-(max_length + drafter.depth + 1) // _PROMPT) * _PROMPT
+    sizes = dict(batch=batch, capacity=capacity, dtype=jnp.dtype(dtype))
+    planned = partial(plan_round, target, mesh=grid, device=DEVICES[name], **sizes)
+    with _explain_exhaustion(device):
+        plain, drafted = planned(Plain(), ()), planned(drafter, tuple(drafts))
+        prefill = prefill_memory(target, drafter, tuple(drafts), grid, drafted.figures.cache, **sizes)
+    figures, is_gpu = drafted.figures, DEVICES[name].platform == "cuda"
+    memory = {kind: round(getattr(figures, kind)) for kind in ("weights", "cache", "draft")}
+    memory |= {"temporaries": round(max(figures.temporaries, prefill))}
+    tokens = {str(alpha): tokens_a_round(alpha, drafter.depth) for alpha in ACCEPTANCES}
+    ratio = plain.seconds / drafted.seconds
+    return {
+        "device": device,
+        "mesh": dict(grid.shape),
+        "batch": batch,
+        "max_length": max_length,
+        "dtype": dtype,
+        "depth": drafter.depth,
+        "fits": sum(memory.values()) <= DEVICES[name].memory,
+        "device_memory_bytes": round(DEVICES[name].memory),
+        "memory_bytes": memory | {"total": sum(memory.values())},
+        "bytes_per_round": round(figures.moved),
+        "minimum_bytes_per_round": round(figures.least),
+        "plain_bytes_per_round": round(plain.figures.moved),
+        "plain_minimum_bytes_per_round": round(plain.figures.least),
+        "launches_per_layer": drafted.launches_a_layer if is_gpu else None,
+        "launches_per_round": round(figures.launches) if is_gpu else None,
+        "collectives": [
+            {"kind": kind, "bytes": size, "count": round(count)} for (kind, size), count in figures.collectives.items()
+        ],
+        "cache_copies": figures.copies,
+        "seconds_per_round": drafted.seconds,
+        "plain_seconds_per_token": plain.seconds,
+        "tokens_per_second": {alpha: batch * n / drafted.seconds for alpha, n in tokens.items()},
+        "plain_tokens_per_second": batch / plain.seconds,
+        "speedup": {alpha: n * ratio for alpha, n in tokens.items()},
+        "break_even_acceptance": break_even(ratio, drafter.depth),
+    }
+
+
+def tokens_a_round(alpha: float, depth: int) -> float:
+    """Expected tokens of a round with a chain of ``depth`` drafts (Leviathan et al. 2023, eq. 1).
+
+    ``alpha`` is the chance that a draft is accepted. Further branches of a tree do not count.
+    """
+    return sum(alpha**k for k in range(depth + 1))
+
+
+def break_even(ratio: float, depth: int) -> float | None:
+    """The acceptance at which a method is as fast as plain decoding; None if none suffices.
+
+    ``ratio``: the time of a plain token over that of a round.
+    """
+    gain = lambda alpha: tokens_a_round(alpha, depth) * ratio - 1
+    if gain(0.0) >= 0:
+        return 0.0
+    return float(optimize.root_scalar(gain, bracket=(0.0, 1.0)).root) if gain(1.0) >= 0 else None
+
+
+def _make_mesh(sizes: dict[str, int], device: str, devices) -> Mesh:
+    """The mesh of all devices. Raises RequestError if its size is another."""
+    grid = make_mesh(**sizes, devices=list(devices))
+    if grid.size != len(devices):
+        raise RequestError(
+            f"the mesh has {grid.size} devices and {device} has {len(devices)}; "
+            f"use a mesh such as model={len(devices)}, or another topology"
+        )
+    return grid
+
+
+@contextmanager
+def _explain_exhaustion(device: str) -> Iterator[None]:
+    """Raises RequestError where a compiler finds no room even for a part of the layers."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise RequestError(
+            f"the plan does not fit: a part of the layers alone exceeds the memory of one of {device}; "
+            "use more devices, a smaller batch or max-length, or quantised weights"
+        ) from None

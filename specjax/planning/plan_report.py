@@ -1,0 +1,59 @@
+"""A plan for people: a table, its notes, and the error of a plan that does not fit."""
+
+import math
+
+from rich.table import Table
+
+from .devices import GB
+
+
+def table(planned: dict) -> Table:
+    """The plan of ``plan.plan``, with figures of one device."""
+    made = Table(planned["method"], f"one of {planned['device']}", box=None)
+    memory, gigabytes = planned["memory_bytes"], lambda size: f"{size / GB:.2f} GB"
+    rows = {"fits": f"{'yes' if planned['fits'] else 'no'}, of {planned['device_memory_bytes'] / GB:.0f} GB"}
+    rows |= {f"memory, {kind}": gigabytes(size) for kind, size in memory.items()}
+    for name, key in (("bytes a round", ""), ("bytes a plain token", "plain_")):
+        moved, least = planned[f"{key}bytes_per_round"], planned[f"{key}minimum_bytes_per_round"]
+        rows[name] = f"{gigabytes(moved)}, {moved / least:.2f} times the minimum"
+    if planned["launches_per_round"] is not None:
+        rows["kernels"] = f"{planned['launches_per_round']} a round, {planned['launches_per_layer']:.1f} a layer"
+    for one in planned["collectives"]:
+        rows[f"{one['kind']} of {one['bytes'] / 1e3:.1f} kB"] = f"{one['count']} a round"
+    rows["cache-sized copies"] = str(planned["cache_copies"])
+    rows["predicted round"] = f"{planned['seconds_per_round'] * 1e3:.2f} ms"
+    rows["predicted plain token"] = f"{planned['plain_seconds_per_token'] * 1e3:.2f} ms"
+    for alpha, speed in planned["tokens_per_second"].items():
+        rows[f"predicted at acceptance {alpha}"] = f"{speed:.0f} tokens/s, {planned['speedup'][alpha]:.2f} times plain"
+    for row in rows.items():
+        made.add_row(*row)
+    return made
+
+
+def notes(planned: dict) -> list[str]:
+    """The acceptance from which the method pays, and the nature of the times."""
+    least = planned["break_even_acceptance"]
+    pays = "never pays" if least is None else f"pays from acceptance {least:.2f} on"
+    return [
+        f"{planned['method']} {pays} here, by these predictions",
+        "times are predicted from published figures of the device, and not measured",
+    ]
+
+
+def too_large(planned: dict) -> str:
+    """The error of a plan that does not fit: the figure, and sizes that would fit."""
+    need, have = planned["memory_bytes"], planned["device_memory_bytes"]
+    devices = math.prod(planned["mesh"].values())
+    split = need["weights"] + need["cache"]
+    ways = []
+    if (free := have - need["draft"] - need["temporaries"]) > 0:
+        ways.append(f"about {math.ceil(split * devices / free)} devices")
+    if need["draft"] > need["total"] / 4:
+        ways.append("a smaller draft")
+    if need["cache"] > need["total"] / 4:
+        ways.append("a smaller batch or max-length")
+    ways.append("quantised weights")
+    return (
+        f"the plan does not fit: it needs {need['total'] / GB:.1f} GB a device and {planned['device']} has "
+        f"{have / GB:.0f} GB; use {' or '.join(ways)}"
+    )
