@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..errors import ConfigError, RequestError
+from ..errors import CheckpointError, ConfigError, RequestError
 from ..models.config import ModelConfig, Rope
 from .fields import read_fields, show, text
 from .files import read_json
@@ -57,6 +57,8 @@ def read_shape(given: str | Path) -> ModelConfig:
     if str(given) in zoo():
         return read_config(ZOO / given)
     path = Path(given).expanduser()
+    if not path.exists():
+        raise CheckpointError(f"no model shape {str(given)!r}; name a config.json, or a directory with one")
     return read_config(path) if path.is_dir() else from_hf(read_json(path), str(path))
 
 
