@@ -213,6 +213,7 @@ def alone(target, draft):
     return Generator(target, draft=draft, num_speculative_tokens=3)(PROMPTS, **MIXED)
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_loaded_elsewhere_stays_there(apart, alone):
     """``Generator`` needs no switch. Greedy and sampled rows with a stop string have the texts of one device."""
     assert isinstance(apart.session, ApartSession)

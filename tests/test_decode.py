@@ -210,6 +210,7 @@ def test_nan_fails_the_row_that_meets_it_and_no_other():
     assert all(a == b for a, b in whole)
 
 
+@pytest.mark.slow
 def test_capacity_changes_nothing():
     case, rows = batch(4), 8
     prompts = case.prompts[:rows]

@@ -43,10 +43,10 @@ def test_the_prompt_of_several_samples_is_read_once(generator, monkeypatch):
     shapes = []
     compile_once = Session._compile
 
-    def watched(self, key, function, args, **options):
+    def watched(self, key, function, modules, args, *rest):
         if key[0] == "prefill":
             shapes.append(args[0].tokens.shape[0])
-        return compile_once(self, key, function, args, **options)
+        return compile_once(self, key, function, modules, args, *rest)
 
     monkeypatch.setattr(Session, "_compile", watched)
     assert len(generator([5, 6, 7], n=4, **OPTIONS)) == 4

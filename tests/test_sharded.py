@@ -134,6 +134,7 @@ def test_a_given_draft_goes_to_the_targets_devices(directory):
     assert [result.token_ids for result in together] == [result.token_ids for result in apart]
 
 
+@pytest.mark.slow
 def test_rows_that_the_axis_does_not_divide_are_whole(directory):
     mesh = make_mesh(data=2, model=2)
     target = language_model(load_model(directory, mesh=mesh), "tiny")

@@ -17,7 +17,7 @@ from specjax.models.layers import linear
 from specjax.planning import hlo
 
 PROGRAMS = [("none", 1), ("ngram", 1), ("draft_model", 1)] + [(method, 4) for method in DRAFTERS]
-FIRST_TIER = [("none", 1), ("ema", 4), ("tree", 4), ("eagle3", 4)]
+FIRST_TIER = [("none", 1), ("tree", 4), ("eagle3", 4)]
 
 
 @pytest.fixture(

@@ -224,7 +224,7 @@ def test_a_shape_is_read_from_a_file_or_a_directory(tmp_path):
     (tmp_path / "shape.json").write_text(json.dumps(to_hf(TINY)))
     grow_model(language_model(tiny_model()), read_shape(tmp_path / "shape.json"), tmp_path / "grown")
     assert read_shape(tmp_path / "shape.json") == read_shape(tmp_path / "grown") == read_config(tmp_path / "grown")
-    with pytest.raises(CheckpointError, match=r"no other\.json here"):
+    with pytest.raises(CheckpointError, match="no model shape"):
         read_shape(tmp_path / "other.json")
 
 

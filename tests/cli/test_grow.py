@@ -54,7 +54,7 @@ def test_bad_input_gets_one_line(specjax_main, models, shape, tmp_path):
         (specjax_main("grow", *model, "--output", new), "--like"),
         (specjax_main("grow", *model, "--like", shape()), "--output"),
         (grow(""), "--like: is empty"),
-        (grow(tmp_path / "absent.json"), "no absent.json here"),
+        (grow(tmp_path / "absent.json"), "no model shape"),
         (grow(tmp_path / "full"), "no config.json here"),
         (grow(tmp_path / "full" / "file"), "file"),
         (grow(shape(hidden_size=16)), "hidden_size is 16; it must be at least 32"),

@@ -42,7 +42,7 @@ def test_bad_input_gets_one_line(specjax_main, plan, tmp_path, monkeypatch):
         (plan("--device", "h100", "--tree-nodes", "5"), "belongs to another method"),
         (plan("--config", tmp_path / "absent.toml"), "no file"),
         (plan("--config", tmp_path / "plan.toml"), "key 'bach' is unknown; did you mean batch?"),
-        (specjax_main("plan", "--model", tmp_path / "absent.json", "--device", "h100"), "no absent.json here"),
+        (specjax_main("plan", "--model", tmp_path / "absent.json", "--device", "h100"), "no model shape"),
     ):
         assert_one_line(found, words)
 

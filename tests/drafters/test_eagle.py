@@ -319,7 +319,8 @@ def count_kept(head, text: list[int], prompt: list[int], drafts: int) -> int:
     return kept
 
 
-@pytest.mark.parametrize("where", ["two devices", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["two devices", "bfloat16"])
 def test_heads_in_bfloat16_or_on_two_devices_accept_as_many_drafts_as_plain_python(where):
     """The text is greedy too."""
     target = TARGET

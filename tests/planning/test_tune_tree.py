@@ -176,6 +176,7 @@ def test_turns_rotate_and_the_first_run_does_not_count():
     assert {name: times.tolist() for name, times in samples.items()} == {"a": [5, 7], "b": [3, 8], "c": [4, 6]}
 
 
+@pytest.mark.slow
 def test_costs_are_timed_after_everything_is_compiled(monkeypatch):
     compiled, alternate = [], cost.alternate
 

@@ -50,6 +50,7 @@ def compiled_gradient(kind: str) -> str:
 ALIKE = ("hydra", "mtp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k in ALIKE else ()) for k in KINDS])
 def test_no_array_is_of_tokens_by_tokens(kind):
     text = compiled_gradient(kind)
