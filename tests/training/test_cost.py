@@ -46,12 +46,8 @@ def compiled_gradient(kind: str) -> str:
         return jax.jit(jax.value_and_grad(loss)).lower(params, TARGET.model, window).compile().as_text()
 
 
-# "hydra" has the loss of "medusa", and "mtp" the chains of "eagle3".
-ALIKE = ("hydra", "mtp")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k in ALIKE else ()) for k in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_array_is_of_tokens_by_tokens(kind):
     text = compiled_gradient(kind)
     assert hlo.squares(text, LENGTH - REACH) == []
