@@ -231,7 +231,7 @@ def h100() -> jax.sharding.Sharding:
     from jax._src import xla_bridge
 
     sys.path.insert(0, str(ROOT / "tests"))
-    from test_compilers import H200  # the compiler lays out both alike
+    from test_gpu_compiler import H200  # the compiler lays out both alike
 
     topology = xla_bridge.make_pjrt_topology("cuda", "", target_config=H200, topology="1x1x1")
     return jax.sharding.SingleDeviceSharding(topology._make_compile_only_devices()[0])

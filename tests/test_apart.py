@@ -12,7 +12,8 @@ from flax import nnx
 from support.loops import make_drafters
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
 from support.program import make_blank_requests
-from test_compilers import WIDE, gpu, tpu  # noqa: F401, the fixtures of devices that exist only for compilers
+from test_gpu_compiler import gpu  # noqa: F401, the fixture of a device that exists only for its compiler
+from test_tpu_compiler import WIDE
 
 from specjax import Generator, RequestError, decode, load, make_mesh, make_requests, prefill, save
 from specjax.apart import ApartSession, DraftHalf, OuterLayers, Received, begin, follow, look_ahead, verify
@@ -26,6 +27,7 @@ from specjax.heads import KINDS
 from specjax.models.base import Scored
 from specjax.parallel import make_draft_mesh, place
 from specjax.planning import hlo
+from specjax.planning.devices import compile_only, parse_device
 from specjax.requests.batch import build_batch
 from specjax.requests.options import Options
 from specjax.session import Session
@@ -49,6 +51,13 @@ MESHES = {  # of the target, or None, and of the drafts
 CELLS = [(name, "one device each") for name in DRAFTERS] + [
     (name, mesh) for name in ("ahead", "draft_model", "eagle3") for mesh in MESHES if mesh != "one device each"
 ]
+
+
+@pytest.fixture(scope="module")
+def tpu() -> jax.sharding.Sharding:
+    """One chip of a TPU v5e that exists only for its compiler."""
+    pytest.importorskip("libtpu", reason="needs libtpu, the TPU compiler; scripts/test.sh --all installs it")
+    return jax.sharding.SingleDeviceSharding(compile_only(*parse_device("v5e:1"))[0])
 
 
 @pytest.fixture(scope="module")
@@ -357,8 +366,8 @@ def test_bad_places_are_named(target, draft, directory):
         (["--draft-mesh", "model=2", "--method", "ngram", "--draft", "D"], "method 'ngram' takes no draft"),
         (["--draft-mesh", "depth=2", "--draft", "D"], "axes are data, model, nodes"),
         (["--draft-mesh", "model=0", "--draft", "D"], "mesh axis model must be a whole number from 1"),
-        (["--draft-mesh", "model=8", "--draft", "D"], "8 devices is wanted and the target leaves 7 of 8"),
-        (["--draft-mesh", "cpu", "--mesh", "data=8", "--draft", "D"], "1 devices is wanted and the target leaves 0"),
+        (["--draft-mesh", "model=8", "--draft", "D"], "needs 8 devices and the target leaves 7 of 8"),
+        (["--draft-mesh", "cpu", "--mesh", "data=8", "--draft", "D"], "needs 1 devices and the target leaves 0"),
         (["--draft-ahead", "2", "--method", "tree", "--draft", "D"], "option 'draft_ahead' belongs to another method"),
     ],
 )

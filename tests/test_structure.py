@@ -1,7 +1,7 @@
 """Compiled programs: how many there are, which buffers they reuse, and that a round moves nothing large.
 
 The oracle is XLA's own text of the program, read by ``planning.hlo``. The first tier compiles one loop of each structure;
-the second tier compiles one of each method. ``test_compilers.py`` asks the compilers of TPU and GPU the same questions.
+the second tier compiles one of each method. ``test_gpu_compiler.py`` and ``test_tpu_compiler.py`` ask the same questions.
 """
 
 import jax

@@ -178,7 +178,7 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
     from ..drafters import check_drafts, check_options, make_drafter, needs_of
     from ..verify import resolve
 
-    if getattr(args, "draft_mesh", None) is not None and not args.draft:
+    if args.draft_mesh is not None and not args.draft:
         raise RequestError("--draft-mesh places a draft and none is given; name one with --draft")
     if method is None:
         return
@@ -252,7 +252,7 @@ def load_target(args: argparse.Namespace):
     from ..parallel import make_draft_mesh, make_mesh, parse_mesh
 
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
-    if getattr(args, "draft_mesh", None) is not None:
+    if args.draft_mesh is not None:
         make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
     target = load(args.model, dtype=args.dtype, mesh=mesh, revision=args.revision)
     from transformers.utils import logging

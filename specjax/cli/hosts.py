@@ -20,6 +20,7 @@ def add_host_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--num-processes", type=integer(1), metavar="N", help="number of processes; by default JAX_NUM_PROCESSES")
     add("--process-id", type=integer(0), metavar="N", help="number of this process, from 0; by default JAX_PROCESS_ID")
+    command.set_defaults(draft_mesh=None)  # for commands without --draft-mesh
 
 
 def join_hosts(args: argparse.Namespace) -> None:
@@ -32,7 +33,7 @@ def join_hosts(args: argparse.Namespace) -> None:
         return
     if args.mesh is None:
         raise RequestError("several processes share the devices of a mesh; give --mesh, such as --mesh model=8")
-    if getattr(args, "draft_mesh", None) is not None:
+    if args.draft_mesh is not None:
         raise RequestError("the mesh of several processes has all devices; leave out --draft-mesh")
     _part_streams()
 

@@ -8,7 +8,6 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import flax
 import jax
@@ -24,6 +23,7 @@ from ..drafters import check_drafts, make_drafter, needs_of, own_options
 from ..errors import RequestError
 from ..generate import Generator, Prompt, load_drafts
 from ..heads.base import Head
+from ..processor import matrix_extensions, processor
 from ..result import Result
 from ..stats import total
 from .shares import drafting_share
@@ -128,7 +128,8 @@ def machine(target: LanguageModel) -> dict:
         "platform": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
         "devices": jax.device_count(),
-        "cpu": _processor(),
+        "cpu": processor(),
+        "matrix_extensions": list(matrix_extensions()),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -289,12 +290,3 @@ def _score(model, tokens, last, prompt):
     mask = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))
     out = model(tokens, positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt))
     return model.logits(out.hidden[:, last])[0]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or "unknown")

@@ -143,8 +143,7 @@ def attend(
     else:
         out = _partial(flat, keys, values, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
     if past is not None:
-        keys, values = past
-        out = _merge(out, _attend_past(flat, keys, values, length, jnp.repeat(positions, G, 1), window))
+        out = _attend_past(out, flat, *past, length, jnp.repeat(positions, G, 1), window)
     out = out.values / out.weight[..., None]
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
 
@@ -192,8 +191,8 @@ def _first_rows(q, k, v, seen: Seen) -> Partial:
     return jax.tree.map(lambda x: join(x)[:, :, : N * G], out)
 
 
-def _attend_past(q, k, v, length, positions, window) -> Partial:
-    """Attention over the valid part of the cache.
+def _attend_past(own: Partial, q, k, v, length, positions, window) -> Partial:
+    """Attention over the valid part of the cache, merged with ``own``, the attention over rows.
 
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
     platforms it is one masked product, because a loop would wait for the host. Callers there keep
@@ -205,16 +204,18 @@ def _attend_past(q, k, v, length, positions, window) -> Partial:
     """
     in_chunks, at_once = partial(_past_in_chunks, window=window), partial(_past_at_once, window=window)
     if k.size * k.dtype.itemsize <= _LARGEST_COPY:
-        return lax.platform_dependent(q, k, v, length, positions, cpu=in_chunks, default=at_once)
-    apart = lambda q, *given: at_once(lax.optimization_barrier(q), *given)
-    return lax.platform_dependent(q, k, v, length, positions, cpu=in_chunks, cuda=apart, rocm=apart, default=at_once)
+        return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
+    apart = lambda own, q, *given: at_once(own, lax.optimization_barrier(q), *given)
+    return lax.platform_dependent(
+        own, q, k, v, length, positions, cpu=in_chunks, cuda=apart, rocm=apart, default=at_once
+    )
 
 
-def _past_at_once(q, k, v, length, positions, *, window) -> Partial:
-    return _partial(q, k, v, _visible(jnp.arange(k.shape[2]), length, positions, window))
+def _past_at_once(own: Partial, q, k, v, length, positions, *, window) -> Partial:
+    return _merge(own, _partial(q, k, v, _visible(jnp.arange(k.shape[2]), length, positions, window)))
 
 
-def _past_in_chunks(q, k, v, length, positions, *, window) -> Partial:
+def _past_in_chunks(own: Partial, q, k, v, length, positions, *, window) -> Partial:
     size = min(PAST_CHUNK, k.shape[2])
 
     def read(i, out):
@@ -227,10 +228,7 @@ def _past_in_chunks(q, k, v, length, positions, *, window) -> Partial:
 
     first = 0 if window is None else jnp.maximum(jnp.min(length) - window + 1, 0) // size
     last = (jnp.max(length) + size - 1) // size
-    nothing = Partial(
-        jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:-1], attention_kernel.NEVER), jnp.zeros(q.shape[:-1])
-    )
-    return lax.fori_loop(first, last, read, nothing)
+    return lax.fori_loop(first, last, read, own)
 
 
 def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int | None) -> jax.Array:

@@ -75,7 +75,7 @@ def make_draft_mesh(text: str, mesh: Mesh | None) -> Mesh:
     left = [device for device in devices if device not in used]
     if math.prod(sizes.values()) > len(left):
         raise RequestError(
-            f"a draft mesh of {math.prod(sizes.values())} devices is wanted and the target leaves {len(left)} of "
+            f"the draft mesh needs {math.prod(sizes.values())} devices and the target leaves {len(left)} of "
             f"{len(devices)}; lower --draft-mesh or --mesh"
         )
     return make_mesh(**sizes, devices=left)

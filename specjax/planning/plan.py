@@ -1,7 +1,7 @@
-"""What a method needs and gives on devices that are not at hand: memory, traffic, time.
+"""Predicts memory, traffic and time of a method on devices that are not at hand.
 
-All of it follows from configurations. The platform's own compiler makes the programs, and published
-figures of the device give the times. Times are predictions, not measurements.
+The predictions follow from configurations. The platform's own compiler makes the programs, and
+published figures of the device give the times. Times are predictions, not measurements.
 """
 
 from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import decode
 from ..checkpoints.tensors import abstract_decoder, split_config
-from ..drafter import Drafter, TrainedHead
+from ..drafter import Drafter, Models, TrainedHead
 from ..errors import RequestError
 from ..heads import KINDS
 from ..models.config import ModelConfig
@@ -83,7 +83,7 @@ class Abstract:
 def abstract(
     target: ModelConfig, drafter: Drafter, drafts: tuple[ModelConfig, ...], mesh: Mesh, batch: int, capacity: int, dtype
 ) -> Abstract:
-    """What a method runs with on a mesh.
+    """Shapes and shardings of everything that a method runs with on a mesh.
 
     Args:
       target: the target's configuration; ``mesh`` splits it by ``parallel.RULES``.
@@ -190,14 +190,13 @@ def _abstract_draft(drafter: Drafter, drafts: Sequence[ModelConfig], dtype):
         config = drafter.head  # type: ignore[attr-defined]  # drafters with a trained head have its configuration
         return nnx.eval_shape(lambda: KINDS[config.kind].module(config, jax.random.key(0), dtype))
     models = [abstract_decoder(config, dtype) for config in drafts]
-    most = getattr(drafter.needs, "most", 0)
-    if not most:
+    if not isinstance(drafter.needs, Models):
         return None
-    return models[0] if most == 1 else tuple(models)
+    return models[0] if drafter.needs.most == 1 else tuple(models)
 
 
 def _place_rest(given, mesh: Mesh):
-    """Whole on every device what ``Drafter.parameters`` adds to the draft, such as tables of n-grams."""
+    """Puts all other parameters on every device whole, such as the n-grams of ``Drafter.parameters``."""
     whole = NamedSharding(mesh, PartitionSpec())
     is_placed = lambda x: isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None
     return jax.tree.map(lambda x: x if is_placed(x) else _shape(x, whole), given)

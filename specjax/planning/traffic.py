@@ -20,6 +20,7 @@ _FREE = {
     "conditional", "call", "async-start", "partition-id", "replica-id",
 }  # fmt: skip
 _SLICES = ("dynamic-slice", "gather", "slice")
+_SLICE_STARTS = ("slice-start", "dynamic-slice-start")
 _VIEWS = ("bitcast", "bitcast-convert", "reshape")
 _FAST = "S(1)"
 """The mark of arrays in a TPU's fast memory."""
@@ -166,6 +167,8 @@ class Program:
             return 0.0
         read = lambda name: sum(_sizes(self._shapes.get(name, ""), fast=name in step.kept))
         result = sum(_sizes(_result(i), fast=False))
+        if i.opcode in _SLICE_STARTS:  # the result's arrays name the operand, then the slice
+            return _sizes(_result(i))[1] + _sizes(_result(i), fast=False)[1]
         if i.opcode.endswith("-start"):  # of the result's arrays the first is new, the others name the operands
             return _sizes(_result(i), fast=False)[0] + sum(read(name) for name in operands[:1])
         if i.opcode in _SLICES:

@@ -56,6 +56,15 @@ def test_a_slice_counts_itself_and_a_write_its_part():
     assert loop(body).bytes_moved() == 2 * 32 + 2 * 32
 
 
+def test_a_slice_that_is_started_counts_itself():
+    """A row of 32 bytes: read into a TPU's fast memory, or read and written."""
+    start = (
+        "%s = ((f32[4,8]{{1,0}}), f32[1,8]{{1,0:T(8,128){}}}, s32[]{{:S(2)}}) slice-start(%x), slice={{[0:1], [0:8]}}"
+    )
+    assert loop(start.format("S(1)")).bytes_moved() == 32
+    assert loop(start.format("")).bytes_moved() == 64
+
+
 FUSIONS = """
 %reads_row (a: f32[4,8], i: s32[]) -> f32[8] {
   %a = f32[4,8]{1,0} parameter(0)

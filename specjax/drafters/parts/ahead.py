@@ -86,7 +86,7 @@ def _guess(drafter, draft: Model, state: DecodeState, tree: Tree) -> Verdict:
     """The likely verdicts on ``tree``, leaves [O, B, ...].
 
     The draft reads the whole chain once more, because its q tells no ranks at temperature 0. After
-    fewer than K accepted tokens the next token is not the one that was drafted.
+    fewer than K accepted tokens the next token differs from the drafted token.
     """
     own, n, node = state.drafter, state.cache.length, jnp.arange(drafter.depth + 1)
     positions = n[:, None] + node

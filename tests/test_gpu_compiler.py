@@ -1,9 +1,9 @@
-"""The loop in the hands of the TPU's and the GPU's own compilers, ahead of time and without a device (second tier)."""
+"""The loop in the hands of the GPU's own compiler, ahead of time and without a device (second tier)."""
 
 import jax
 import jax.numpy as jnp
 import pytest
-from support.loops import ONE_LAYER, compile_loop, make_drafters
+from support.loops import compile_loop
 from support.models import TINY
 from support.program import Program
 
@@ -14,12 +14,6 @@ from specjax.models import attention_kernel
 from specjax.planning import hlo, launches
 
 pytestmark = pytest.mark.slow
-
-WIDE = TINY.replace(
-    vocab_size=32000, hidden_size=512, intermediate_size=1408, num_heads=4, num_kv_heads=2, head_dim=128
-)
-"""Realistic widths, which TPU and GPU lay out as they lay out large models."""
-DRAFTERS = make_drafters(WIDE.replace(**ONE_LAYER))
 
 H200 = """
 gpu_device_info {
@@ -53,21 +47,6 @@ LLAMA = TINY.replace(
 SMALL = LLAMA.replace(hidden_size=2048, intermediate_size=8192, head_dim=64, num_layers=1)
 
 
-@pytest.fixture(scope="module")
-def tpu() -> jax.sharding.Sharding:
-    """One chip of a TPU v5e that exists only for the compiler."""
-    pytest.importorskip("libtpu", reason="needs libtpu, the TPU compiler; scripts/test.sh --all installs it")
-    from jax.experimental import topologies
-
-    with pytest.MonkeyPatch.context() as patch:  # without these variables libtpu asks the network for its TPU
-        patch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
-        patch.setenv("TPU_SKIP_MDS_QUERY", "1")
-        patch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
-        patch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-        topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
-        yield jax.sharding.SingleDeviceSharding(topology.devices[0])
-
-
 def make_gpu(description: str) -> jax.sharding.Sharding:
     """One GPU that exists only for the compiler."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="needs the CUDA plug-in; scripts/test.sh --all installs it")
@@ -82,12 +61,6 @@ def gpu() -> jax.sharding.Sharding:
     return make_gpu(H200)
 
 
-def compile_wide(device: jax.sharding.Sharding, drafter: Drafter, batch: int) -> Program:
-    """The loop with models of realistic widths and a cache of 1,024 positions in bfloat16."""
-    models = WIDE, WIDE.replace(**ONE_LAYER)
-    return compile_loop(drafter, batch, dtype=jnp.bfloat16, models=models, capacity=1024, device=device)
-
-
 def check(program: Program) -> None:
     """A round copies no cache, writes its caches in place and never calls the host."""
     assert len(hlo.in_loops(program.text)) > 300
@@ -95,21 +68,6 @@ def check(program: Program) -> None:
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in program.cache_leaves)
     assert program.compiled.memory_analysis().alias_size_in_bytes >= size
     assert hlo.host_calls(program.text) == []
-
-
-@pytest.mark.parametrize("method", ["draft_model", "tree", "eagle3", "block"])
-def test_tpu_loop_copies_no_cache(tpu, method: str):
-    """Batch 2: the row loop that writes the cache made libtpu 0.0.42.1 fail from two rows on.
-
-    These methods have every writer of a cache: the target's alone, a draft model's, a head's and a block's context. Other
-    methods write by the same functions; a compilation takes a minute.
-    """
-    check(compile_wide(tpu, DRAFTERS[method], 2))
-
-
-@pytest.mark.parametrize("batch", [1, 4])
-def test_tpu_loop_of_other_batches_copies_no_cache(tpu, batch: int):
-    check(compile_wide(tpu, DraftModel(5), batch))
 
 
 def make_24_nodes(layers: int) -> dict[str, Drafter]:

@@ -1,0 +1,87 @@
+"""Plans by the compilers of TPU and GPU, which need no device (second tier)."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support.models import TINY
+
+from specjax import make_mesh
+from specjax.checkpoints.config import to_hf
+from specjax.drafters import DraftModel, EarlyExit, Plain
+from specjax.planning.devices import DEVICES, compile_only, parse_device
+from specjax.planning.plan import tokens_a_round
+from specjax.planning.plan_settings import make_plan
+from specjax.planning.program import abstract, compile_loop, compile_prefill, figures_of
+from specjax.planning.rounds import plan_round
+
+SMALL = TINY.replace(
+    vocab_size=32000, hidden_size=2048, intermediate_size=8192, num_layers=7, num_heads=16, num_kv_heads=8, head_dim=128,
+    max_position_embeddings=4096,
+)  # fmt: skip
+"""Layers of 134 MB: few of them fill the fast memory of a TPU."""
+COMPILERS = {"v5e:2x2": "libtpu", "h100:2": "jax_plugins.xla_cuda13"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", COMPILERS)
+def test_a_plan_by_the_compiler(device, tmp_path):
+    """Keys and relations of a plan; a round moves at most 1.1 times the least."""
+    pytest.importorskip(COMPILERS[device], reason="needs the compiler; scripts/test.sh --all installs it")
+    for name, layers in (("target", 7), ("draft", 1)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(to_hf(SMALL.replace(num_layers=layers))))
+    settings = dict(model=str(tmp_path / "target.json"), draft=[str(tmp_path / "draft.json")], device=device)
+    planned = make_plan(settings | dict(options=dict(num_speculative_tokens=3)))
+    assert json.loads(json.dumps(planned)) == planned
+    is_gpu, devices = device.startswith("h100"), 2 if device == "h100:2" else 4
+    assert planned["fits"] and planned["mesh"] == dict(data=1, model=devices, nodes=1)
+    assert planned["memory_bytes"]["draft"] == 2 * (SMALL.vocab_size * 2048 * 2 + 67110912 + 2048)
+    assert planned["cache_copies"] == 0
+    for key in ("", "plain_"):
+        moved, least = planned[f"{key}bytes_per_round"], planned[f"{key}minimum_bytes_per_round"]
+        assert least <= moved <= 1.1 * least
+    counts = {(one["kind"], one["count"]) for one in planned["collectives"]}
+    assert ("all-reduce", 2 * 7) in counts
+    assert (planned["launches_per_round"] is not None) == is_gpu
+    if is_gpu:
+        assert 10 < planned["launches_per_layer"] <= 24
+    bandwidth = DEVICES[device[:4].rstrip(":")].bandwidth
+    assert planned["seconds_per_round"] > planned["bytes_per_round"] / bandwidth
+    for alpha, speed in planned["tokens_per_second"].items():
+        assert speed == pytest.approx(tokens_a_round(float(alpha), 3) / planned["seconds_per_round"])
+        assert planned["speedup"][alpha] == pytest.approx(speed * planned["plain_seconds_per_token"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", COMPILERS)
+def test_a_deep_model_has_the_figures_that_short_ones_foretell(device):
+    """A round extended from few layers against the compiled round of all nine."""
+    pytest.importorskip(COMPILERS[device], reason="needs the compiler; scripts/test.sh --all installs it")
+    name, shape = parse_device(device)
+    mesh = make_mesh(model=math.prod(shape), devices=list(compile_only(name, shape)))
+    sizes = dict(batch=1, capacity=512, dtype=jnp.dtype("bfloat16"))
+    deep = SMALL.replace(num_layers=9)
+    program = abstract(deep, Plain(), (), mesh, **sizes)
+    whole = figures_of(program, *compile_loop(program))
+    foretold = plan_round(deep, Plain(), (), mesh, DEVICES[name], **sizes).figures
+    for figure in ("weights", "cache", "least", "operations"):
+        assert getattr(foretold, figure) == pytest.approx(getattr(whole, figure))
+    assert foretold.moved == pytest.approx(whole.moved, rel=0.02)
+    assert foretold.launches == pytest.approx(whole.launches, rel=0.02)
+    assert {key: round(count) for key, count in foretold.collectives.items()} == whole.collectives
+
+
+@pytest.mark.slow
+def test_the_state_lies_where_the_prefill_puts_it():
+    """The shardings that plans assume are those with which the compiled prefill returns the state."""
+    pytest.importorskip("jax_plugins.xla_cuda13", reason="needs the compiler; scripts/test.sh --all installs it")
+    mesh = make_mesh(data=2, model=4, devices=list(compile_only("h100", (8,))))
+    small = TINY.replace(vocab_size=320, hidden_size=128, intermediate_size=192, head_dim=32)
+    sizes = dict(batch=2, capacity=256, dtype=jnp.dtype("bfloat16"))
+    for drafter, drafts in ((DraftModel(3), (small,)), (EarlyExit(1), ())):
+        program = abstract(small, drafter, drafts, mesh, **sizes)
+        found = compile_prefill(program).output_shardings
+        for leaf, sharding in zip(jax.tree.leaves(program.state), jax.tree.leaves(found), strict=True):
+            assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)

@@ -1,0 +1,75 @@
+"""Every drafter's loop in the hands of the TPU's own compiler, for 1, 4 and 8 chips, without a chip (second tier)."""
+
+import jax.numpy as jnp
+import pytest
+from support.loops import ONE_LAYER, make_drafters
+from support.models import TINY
+
+from specjax import Drafter, make_mesh
+from specjax.drafter import Models
+from specjax.drafters import DraftModel, Plain
+from specjax.planning import hlo, traffic
+from specjax.planning.devices import compile_only, parse_device
+from specjax.planning.products import stored_bytes
+from specjax.planning.program import Figures, abstract, caches_of, compile_loop, figures_of
+
+pytestmark = pytest.mark.slow
+
+WIDE = TINY.replace(
+    vocab_size=32000, hidden_size=512, intermediate_size=1408, num_heads=4, num_kv_heads=2, head_dim=128
+)
+"""Realistic widths, which a TPU lays out as it lays out large models."""
+LARGE = WIDE.replace(
+    hidden_size=2048, intermediate_size=8192, num_layers=4, num_heads=16, num_kv_heads=8, max_position_embeddings=4096
+)
+"""More weights than a TPU's fast memory holds."""
+
+DRAFTERS = make_drafters(WIDE.replace(**ONE_LAYER))
+CHIPS = {1: ("v5e:1", dict()), 4: ("v5e:2x2", dict(model=4)), 8: ("v5e:2x4", dict(data=2, model=4))}
+"""Devices and axes of the meshes by their number of chips."""
+CELLS = sorted(
+    {(name, (1, 4, 8)[i % 3]) for i, name in enumerate(DRAFTERS)} | {("draft_model", chips) for chips in CHIPS}
+)
+"""Each drafter on one mesh, and a draft model on every mesh; a compilation takes 15 to 20 s of a core."""
+
+
+def compile_for(chips: int, config, drafter: Drafter, batch: int, capacity: int) -> tuple[str, Figures]:
+    """The text and the figures of the loop; it writes the donated caches in place and never calls the host."""
+    pytest.importorskip("libtpu", reason="needs libtpu, the TPU compiler; scripts/test.sh --all installs it")
+    device, axes = CHIPS[chips]
+    mesh = make_mesh(**axes, devices=list(compile_only(*parse_device(device))))
+    drafts = (config.replace(**ONE_LAYER),) * drafter.needs.least if isinstance(drafter.needs, Models) else ()
+    program = abstract(config, drafter, drafts, mesh, batch, capacity, jnp.dtype("bfloat16"))
+    loop, work = compile_loop(program)
+    text = loop.as_text()
+    assert len(hlo.in_loops(text)) > 300
+    assert hlo.host_calls(text) == []
+    assert loop.memory_analysis().alias_size_in_bytes >= sum(map(stored_bytes, caches_of(program.state)))
+    return text, figures_of(program, loop, work)
+
+
+def count_reductions(figures: Figures) -> float:
+    """All-reduces in a round."""
+    return sum(count for (kind, _), count in figures.collectives.items() if kind == "all-reduce")
+
+
+@pytest.mark.parametrize(("method", "chips"), CELLS)
+def test_every_drafter_copies_no_cache(method: str, chips: int):
+    """Batch 2: the row loop that writes the cache made libtpu 0.0.42.1 fail from two rows on."""
+    _, figures = compile_for(chips, WIDE, DRAFTERS[method], batch=2, capacity=1024)
+    assert figures.copies == 0
+
+
+@pytest.mark.parametrize("chips", CHIPS)
+def test_a_plain_round_reads_weights_and_cache_once(chips: int):
+    """At most 1.1 times their bytes, and two all-reduces a layer, with one more for the logits."""
+    text, figures = compile_for(chips, LARGE, Plain(), batch=2, capacity=1024)
+    assert figures.copies == 0
+    assert figures.least <= figures.moved <= 1.1 * figures.least
+    assert traffic.Program(text).bytes_moved() == figures.moved
+    assert count_reductions(figures) <= (2 * LARGE.num_layers + 1 if chips > 1 else 0)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_other_batches_copy_no_cache(batch: int):
+    assert compile_for(1, WIDE, DraftModel(5), batch, capacity=1024)[1].copies == 0
