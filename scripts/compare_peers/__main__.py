@@ -28,7 +28,7 @@ import numpy as np
 import openvino_peer
 import specjax_peer
 import transformers_peer
-from page import save, show
+from peers_page import save, show
 from rich.console import Console
 from rich.progress import track
 

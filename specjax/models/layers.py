@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from ..parallel import nodes_are_split
+from ..parallel import nodes_are_split, weights_are_split
 from ..processor import matrix_extensions
 from .config import ModelConfig, Rope
 
@@ -73,7 +73,8 @@ def _multiply_few(rows: jax.Array, weight: jax.Array) -> jax.Array:
         return _multiply(rows, weight)
     given, outputs = (jnp.concatenate([rows, rows]) if len(rows) == 1 else rows), weight.shape[0]
     parts = next((n for n in _PARTS if outputs % n == 0), 1)
-    if parts == 1 or not (weight.dtype == jnp.float32 or "amx_bf16" in matrix_extensions()):
+    is_faster = weight.dtype == jnp.float32 or "amx_bf16" in matrix_extensions()
+    if parts == 1 or weights_are_split() or not is_faster:  # parts would cross the shards of split weights
         return _multiply(given, weight)[: len(rows)]
     split = weight.reshape(parts, outputs // parts, -1)
     y = jnp.einsum("ni,toi->tno", given, split, preferred_element_type=jnp.float32)

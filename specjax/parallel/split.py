@@ -70,6 +70,11 @@ def nodes_are_split() -> bool:
     return _axis_size("nodes") > 1
 
 
+def weights_are_split() -> bool:
+    """Whether the mesh in use has a ``model`` axis of more than one device."""
+    return _axis_size("model") > 1
+
+
 def _axis_size(name: str) -> int:
     return jax.sharding.get_abstract_mesh().shape.get(name, 1)
 

@@ -217,10 +217,11 @@ def _timers(target, draft, drafters: dict, length: int, batch: int, temperature:
     chunk = min(128, capacity)
     first, states = {}, {}
     for name, drafter in drafters.items():
-        if type(drafter) not in first:  # Drafters of one class have the same first state.
+        kind = type(drafter).init  # Drafters with the same ``init`` have the same first state.
+        if kind not in first:
             read = jax.jit(partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype))
-            first[type(drafter)] = read(model, draft_model, requests)
-        states[name] = first[type(drafter)].replace(counters=Counters.zeros(batch, drafter.depth))
+            first[kind] = read(model, draft_model, requests)
+        states[name] = first[kind].replace(counters=Counters.zeros(batch, drafter.depth))
     return {name: _timer(model, draft_model, states[name], drafter, rounds) for name, drafter in drafters.items()}
 
 
