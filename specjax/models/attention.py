@@ -143,7 +143,8 @@ def attend(
     else:
         out = _partial(flat, keys, values, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
     if past is not None:
-        out = _attend_past(out, flat, *past, length, jnp.repeat(positions, G, 1), window)
+        keys, values = past
+        out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), window)
     out = out.values / out.weight[..., None]
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
 

@@ -48,7 +48,7 @@ def test_a_plan_by_the_compiler(device, tmp_path):
     assert ("all-reduce", 2 * 7) in counts
     assert (planned["launches_per_round"] is not None) == is_gpu
     if is_gpu:
-        assert 10 < planned["launches_per_layer"] <= 24
+        assert 10 < planned["launches_per_layer"] <= 24 + 2 * 2  # an all-reduce is a kernel, and parts two others
     bandwidth = DEVICES[device[:4].rstrip(":")].bandwidth
     assert planned["seconds_per_round"] > planned["bytes_per_round"] / bandwidth
     for alpha, speed in planned["tokens_per_second"].items():
