@@ -117,8 +117,8 @@ def page(report: dict) -> str:
         "",
         f"![time of a round](scaling_{jax.default_backend()}.png)",
         "",
-        f"{of['model']} with {of['draft']}, {of['num_speculative_tokens']} drafted tokens in a round, {on['dtype']}; "
-        f"{on['cpu']} ({', '.join(on['matrix_extensions'])}), {on['cores']} cores; jax {on['jax']}.",
+        f"{Path(of['model']).name} with {of['draft']}, {of['num_speculative_tokens']} drafted tokens in a round, "
+        f"{on['dtype']}; {on['cpu']} ({', '.join(on['matrix_extensions'])}), {on['cores']} cores; jax {on['jax']}.",
         "Times are medians over runs that alternate. "
         f"The roofline has {report['bytes_per_second'] / 1e9:.1f} GB/s and "
         f"{report['operations_per_second'] / 1e9:.0f} GFLOP/s, both measured.",
