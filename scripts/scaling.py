@@ -76,14 +76,15 @@ def acceptance(target, draft, args: argparse.Namespace) -> float:
     """Tokens of a round of ``draft_model`` on held-out code, greedy."""
     prompts = held_out_prompts(target.tokenizer, args.num_prompts, 128)
     options = dict(draft=draft, max_new_tokens=64, num_speculative_tokens=args.num_speculative_tokens)
-    return compare(target, ["draft_model"], prompts, **options)["methods"][0]["mean_acceptance_length"]
+    methods = compare(target, ["draft_model"], prompts, **options)["methods"]
+    return next(found["mean_acceptance_length"] for found in methods if found["method"] == "draft_model")
 
 
 def point(target, draft, args: argparse.Namespace, report: dict, batch: int, context: int, nodes: tuple) -> dict:
     """Milliseconds of rounds with trees of these ``nodes``, and the speed-up of ``draft_model``."""
     cost = measure(target, draft, length=context, batch=batch, nodes=nodes, widths=(1,), rounds=4, repeats=args.repeats)
     K = args.num_speculative_tokens
-    drafted = cost.of_round(Topology(tuple(range(K)), (0,) * K))
+    drafted = cost.of_round(Topology((0, *range(K)), (0,) * (K + 1)))
     found = {
         "batch": batch,
         "context": context,
