@@ -159,8 +159,8 @@ def draw(report: dict):
             points = report[axis]
             sizes, roof = [p[axis] for p in points], [p["roofline_ms"][0] for p in points]
             plain = np.array([p["verify_ms"][0] for p in points]).T
-            axes.plot(sizes, [p["draft_model_ms"] for p in points], "s-", label="round of draft_model")
-        axes.errorbar(sizes, plain[1], np.abs(plain[[0, 2]] - plain[1]), fmt="o-", label="target alone")
+            axes.plot(sizes, [p["draft_model_ms"] for p in points], "s-", color="C0", label="round of draft_model")
+        axes.errorbar(sizes, plain[1], np.abs(plain[[0, 2]] - plain[1]), fmt="o-", color="C1", label="target alone")
         axes.plot(sizes, roof, "k--", label="roofline of the target")
         axes.set_xscale("log", base=2)
         axes.set(xlabel=axis, yscale="log", xticks=sizes, xticklabels=map(str, sizes))
