@@ -36,7 +36,8 @@ def main():
     try:
         target, draft = specjax.load(args.model), specjax.load(args.draft)
     except specjax.SpecjaxError as error:
-        sys.exit(f"scaling: error: {error}")
+        print(f"scaling: error: {error}", file=sys.stderr)
+        sys.exit(2)
     K = args.num_speculative_tokens
     path = RESULTS / f"scaling_{jax.default_backend()}"
     report = {"machine": machine(target), "settings": vars(args)} | limits(target)

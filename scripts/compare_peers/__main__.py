@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import jax
 import llama_cpp_peer
@@ -44,14 +45,14 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_arguments(argv)
     peers = [peer for peer in args.peers.split(",") if peer]
     if unknown := set(peers) - PEERS.keys():
-        sys.exit(f"compare_peers: error: the peer {min(unknown)!r} is unknown; use one of {', '.join(PEERS)}")
+        fail(f"the peer {min(unknown)!r} is unknown; use one of {', '.join(PEERS)}")
     try:
         target = specjax.load(args.model)
         prompts = [target.tokenizer.encode(p) for p in held_out_prompts(target.tokenizer, args.num_prompts, 128)]
         longest = max(map(len, prompts))
         contenders = specjax_peer.contenders(args, longest)
     except specjax.SpecjaxError as error:
-        sys.exit(f"compare_peers: error: {error}")
+        fail(str(error))
     missing = {}
     for peer in peers:
         try:
@@ -63,6 +64,11 @@ def main(argv: list[str] | None = None) -> None:
     report = summary(args, machine(target), seconds, tokens) | {"left_out": missing}
     show(report)
     save(report, args.output or RESULTS / f"peers_{jax.default_backend()}")
+
+
+def fail(message: str) -> NoReturn:
+    print(f"compare_peers: error: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 def alternate(contenders: dict[str, Callable], prompts: list) -> tuple[dict[str, np.ndarray], dict[str, list]]:
@@ -102,6 +108,7 @@ def summary(args: argparse.Namespace, measured_on: dict, seconds: dict[str, np.n
     same = lambda name: sum(a == b for a, b in zip(tokens[name], tokens["specjax none"]))
     rates = [{"decoding": name, "same_texts": same(name), **spread(1 / times)} for name, times in seconds.items()]
     settings = {name: str(value) for name, value in vars(args).items() if name not in ("converted", "output")}
+    settings["label"] = args.label or args.model
     return {"machine": measured_on, "settings": settings, "tokens_per_second": rates, "ratios": ratios}
 
 
@@ -112,6 +119,7 @@ def spread(values: np.ndarray) -> dict:
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny-python")
+    parser.add_argument("--label", help="words for the model on the page, such as its origin (default --model)")
     parser.add_argument("--draft", default="tiny-python-draft")
     parser.add_argument("--peers", default=",".join(PEERS), help="peers separated by commas (default all)")
     parser.add_argument("--methods", default="none,ngram,draft_model,switch", help="methods of specjax")

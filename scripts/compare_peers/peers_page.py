@@ -46,7 +46,7 @@ def _page(report: dict) -> str:
         "",
         "Written by `scripts/compare_peers`.",
         "",
-        f"{Path(of['model']).name} with {of['draft']}; {of['num_prompts']} held-out prompts, {of['max_new_tokens']} new tokens "
+        f"{of['label']}, with {of['draft']}; {of['num_prompts']} held-out prompts, {of['max_new_tokens']} new tokens "
         "each, greedy, batch 1; runs alternate.",
         f"specjax in {on['dtype']}; {on['cpu']} ({', '.join(on['matrix_extensions'])}), {on['cores']} cores; "
         f"jax {on['jax']}.",

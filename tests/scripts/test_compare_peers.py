@@ -25,7 +25,7 @@ def test_ratios_of_known_times(script):
     seconds = {"specjax none": 2.0, "specjax ngram": 1.0, "openvino plain": 4.0, "openvino draft, 3 tokens": 3.0}
     tokens = {name: [[1, 2], [3, 4]] for name in seconds} | {"openvino plain": [[1, 2], [3, 5]]}
     measured = {name: np.full(2, value) for name, value in seconds.items()}
-    report = script["summary"](argparse.Namespace(num_prompts=2), {}, measured, tokens)
+    report = script["summary"](argparse.Namespace(num_prompts=2, model="m", label=None), {}, measured, tokens)
     found = {(r["peer"], r["kind"]): (r["of"], r["to"], r["median"]) for r in report["ratios"]}
     assert found["openvino", "plain"] == ("specjax none", "openvino plain", 2)
     assert found["openvino", "fastest"] == ("specjax ngram", "openvino draft, 3 tokens", 3)
@@ -47,9 +47,18 @@ def test_rows_of_heads_lie_as_llama_cpp_rotates_them(script):
     np.testing.assert_array_equal(pairs[:, :, 1], halves[:, 1])
 
 
-def test_an_unknown_peer_is_named(script):
-    with pytest.raises(SystemExit, match="the peer 'vllm' is unknown; use one of openvino, llama.cpp, transformers"):
-        script["main"](["--peers", "vllm"])
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        (["--peers", "vllm"], "the peer 'vllm' is unknown; use one of openvino, llama.cpp, transformers"),
+        (["--model", "missing"], "missing"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(script, flags, line, capsys):
+    with pytest.raises(SystemExit) as ended:
+        script["main"](flags)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and line in error and error.count("\n") == 1
 
 
 @pytest.mark.slow
