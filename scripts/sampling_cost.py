@@ -26,6 +26,7 @@ import numpy as np
 from specjax.context import Context
 from specjax.planning import hlo
 from specjax.planning.cost import alternate
+from specjax.processor import matrix_extensions, processor
 from specjax.sampling import SamplingParams, probabilities, sampling_params
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,7 +83,7 @@ def main():
         lines.append(f"| {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     about = dict(vocab=args.vocab, text=TEXT, repeats=args.repeats, cores=os.cpu_count(), jax=jax.__version__)
-    page = HEAD.format(**about, cpu=processor()) + "\n".join(lines) + "\n"
+    page = HEAD.format(**about, cpu=f"{processor()} ({', '.join(matrix_extensions())})") + "\n".join(lines) + "\n"
     nodes = args.nodes[-1]
     table = count_passes(nodes, args.vocab)
     print(table)
@@ -106,13 +107,6 @@ def timed(program: Callable, given: tuple) -> float:
     began = time.perf_counter()
     jax.block_until_ready(program(*given))
     return time.perf_counter() - began
-
-
-def processor() -> str:
-    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    flags = Path("/proc/cpuinfo").read_text().split()
-    matrix = next((name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
-    return f"{names[0]} ({matrix})"
 
 
 def make_input(options: dict, nodes: int, vocab: int) -> tuple[jax.Array, SamplingParams, Context]:

@@ -23,6 +23,7 @@ from ..drafters import check_drafts, make_drafter, needs_of, own_options
 from ..errors import RequestError
 from ..generate import Generator, Prompt, load_drafts
 from ..heads.base import Head
+from ..models import product_kernel
 from ..processor import matrix_extensions, processor
 from ..result import Result
 from ..stats import total
@@ -130,6 +131,7 @@ def machine(target: LanguageModel) -> dict:
         "devices": jax.device_count(),
         "cpu": processor(),
         "matrix_extensions": list(matrix_extensions()),
+        "product_kernel": product_kernel.is_installed(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

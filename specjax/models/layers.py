@@ -10,6 +10,7 @@ from jax import lax
 
 from ..parallel import nodes_are_split, weights_are_split
 from ..processor import matrix_extensions
+from . import product_kernel
 from .config import ModelConfig, Rope
 
 _FEW_ROWS = 64
@@ -59,7 +60,7 @@ def _multiply(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def _multiply_few(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """The product of few rows [N, in] on CPU, in the form that XLA:CPU computes fastest.
+    """The product of few rows [N, in] on CPU: by the kernel, or in the form that XLA:CPU computes fastest.
 
     XLA:CPU packs the right operand of a product at every call. If the outputs are split into parts,
     and the parts come first in the result, the weights are the left operand, which is read as it
@@ -69,6 +70,8 @@ def _multiply_few(rows: jax.Array, weight: jax.Array) -> jax.Array:
     XLA:CPU has a fast product of a single float32 row. It has none for a single 16-bit row, and
     would convert all weights to float32. Therefore such a row is doubled.
     """
+    if product_kernel.fits(rows, weight):
+        return product_kernel.product(rows, weight)
     if len(rows) == 1 and weight.dtype == jnp.float32:
         return _multiply(rows, weight)
     given, outputs = (jnp.concatenate([rows, rows]) if len(rows) == 1 else rows), weight.shape[0]

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import processor
-from specjax.models import layers
+from specjax import parallel, processor
+from specjax.models import layers, product_kernel
 
 
 @pytest.mark.parametrize("extensions", [(), ("amx_bf16",)], ids=["plain", "amx"])
@@ -15,6 +15,7 @@ from specjax.models import layers
 def test_linear_is_the_product(monkeypatch, extensions, dtype, rows, outputs):
     """numpy's product in float64 of the same rounded operands; 11 outputs have no parts."""
     monkeypatch.setattr(layers, "matrix_extensions", lambda: extensions)
+    monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
     random = np.random.default_rng(rows * outputs)
     x, weight, bias = (jnp.asarray(random.normal(size=s), dtype) for s in ((rows, 8), (outputs, 8), (outputs,)))
     exact = np.float64(x) @ np.float64(weight).T + np.float64(bias)
@@ -26,6 +27,7 @@ def test_linear_is_the_product(monkeypatch, extensions, dtype, rows, outputs):
 @pytest.mark.parametrize("extensions", [(), ("amx_bf16",)], ids=["plain", "amx"])
 def test_gradients_of_few_rows(monkeypatch, extensions):
     monkeypatch.setattr(layers, "matrix_extensions", lambda: extensions)
+    monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
     x, weight = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(3, 8), (12, 8)]))
     along_rows, along_weight = jax.grad(lambda x, w: (layers.linear(x, w) ** 2).sum(), (0, 1))(x, weight)
     y = np.float64(x) @ np.float64(weight).T
@@ -54,3 +56,67 @@ def test_a_system_without_that_file_has_no_known_extensions(monkeypatch):
         assert processor.matrix_extensions() == () and processor.processor()
     finally:
         processor.matrix_extensions.cache_clear()
+
+
+@pytest.fixture(params=[("avx512_bf16",), ()], ids=["dot", "widened"])
+def kernel(request, monkeypatch):
+    """The kernel with and without the processor's dot products, as far as this processor has them."""
+    if set(request.param) <= set(processor.matrix_extensions()):
+        monkeypatch.setattr(product_kernel, "matrix_extensions", lambda: request.param)
+    return product_kernel
+
+
+def operands(rows: int, outputs: int = 804, inputs: int = 1056):
+    random = np.random.default_rng(rows)
+    return [jnp.asarray(random.normal(size=(n, inputs)), jnp.bfloat16) for n in (rows, outputs)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 13, 64])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_kernel_is_the_product(monkeypatch, kernel, rows, threads):
+    """numpy's product in float64. 804 outputs are 201 blocks, which parts share unevenly."""
+    monkeypatch.setattr(product_kernel, "_threads", lambda: threads)
+    x, weight = operands(rows)
+    compiled = jax.jit(lambda x, weight: kernel.product(x, weight)).lower(x, weight).compile()
+    found = compiled(x, weight)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, np.float64(x) @ np.float64(weight).T, atol=3e-5)
+    assert compiled.as_text().count("custom_call_target=") == (16 if threads == 2 else 1)
+
+
+def test_a_row_of_the_kernel_does_not_depend_on_other_rows(kernel):
+    x, weight = operands(64)
+    whole = np.asarray(kernel.product(x, weight))
+    for rows in (1, 2, 6, 7):
+        np.testing.assert_array_equal(whole[:rows], kernel.product(x[:rows], weight))
+
+
+def test_the_kernel_maps_over_a_further_axis(kernel):
+    x, weight = operands(6)
+    found = jax.vmap(kernel.product, (0, None))(x.reshape(2, 3, -1), weight)
+    np.testing.assert_array_equal(found.reshape(6, -1), kernel.product(x, weight))
+
+
+def test_where_the_kernel_fits(monkeypatch):
+    fits = lambda rows, outputs, inputs, dtype="bfloat16": product_kernel.fits(
+        jnp.zeros((rows, inputs), dtype), jnp.zeros((outputs, inputs), dtype)
+    )
+    monkeypatch.setattr(product_kernel, "matrix_extensions", lambda: ("avx512_bf16",))
+    assert fits(1, 4, 32) and fits(64, 4, 32) and not fits(65, 4, 32)
+    assert not fits(1, 6, 32) and not fits(1, 4, 48) and not fits(1, 4, 32, "float32")
+    for others in [(), ("amx_bf16", "avx512_bf16")]:
+        monkeypatch.setattr(product_kernel, "matrix_extensions", lambda others=others: others)
+        assert fits(8, 4, 32) and not fits(9, 4, 32)
+    with parallel.use_mesh(parallel.make_mesh(data=2)):
+        assert not fits(1, 4, 32)
+    monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
+    assert not fits(1, 4, 32)
+
+
+def test_linear_uses_the_kernel_if_it_is_installed(monkeypatch):
+    def text(rows):
+        return jax.jit(layers.linear).lower(*operands(rows)).compile().as_text()
+
+    assert "specjax_product_3" in text(3)
+    monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
+    assert "specjax_product" not in text(4)

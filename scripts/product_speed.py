@@ -1,0 +1,107 @@
+"""Measures the forms in which a CPU multiplies few rows by the weights of a layer.
+
+    python scripts/product_speed.py [--rows 1 2 6 16 32 64] [--width 1024] [--inner 3072] [--layers 16]
+
+Each form multiplies through the same layers, [inner, width] and [width, inner], which do not fit the
+caches. The forms alternate in one process. Writes docs/results/products_cpu.md.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from specjax.models import layers, product_kernel
+from specjax.planning.cost import alternate
+from specjax.processor import matrix_extensions, processor
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "products_cpu.md"
+PASSES = 4
+"""How often a run goes through all layers."""
+
+HEAD = """# Products of few rows on a CPU
+
+`python scripts/product_speed.py` writes this page: gigabytes of weights a second, for {layers} layers of
+[{inner}, {width}] and [{width}, {inner}]. Medians of {repeats} runs that alternate in one process, with
+quartiles; {cores} x {cpu} ({extensions}), jax {jax}. `specjax` is the form that `layers.linear` takes.
+
+| weights | rows | XLA: one product | XLA: outputs in parts | kernel | specjax |
+|---|---|---|---|---|---|
+"""
+
+
+def main():
+    args = parse_arguments()
+    lines = []
+    for dtype in ("bfloat16", "float32"):
+        for rows in args.rows:
+            cells = " | ".join(measure(dtype, rows, args))
+            lines.append(f"| {dtype} | {rows} | {cells} |")
+            print(lines[-1], flush=True)
+    about = dict(vars(args), cores=os.cpu_count(), cpu=processor(), extensions=", ".join(matrix_extensions()))
+    PAGE.write_text(HEAD.format(**about, jax=jax.__version__) + "\n".join(lines) + "\n")
+
+
+def measure(dtype: str, rows: int, args: argparse.Namespace) -> list[str]:
+    """The speeds of all forms, in GB/s; "-" for a form that does not exist for the dtype."""
+    keys = jax.random.split(jax.random.key(0), args.layers)
+    random = lambda key, *shape: (jax.random.normal(key, shape) / shape[1] ** 0.5).astype(dtype)
+    weights = [(random(key, args.inner, args.width), random(key, args.width, args.inner)) for key in keys]
+    x = jax.random.normal(jax.random.key(1), (rows, args.width))
+    forms: dict[str, Callable] = {"one": layers._multiply, "parts": in_parts, "specjax": layers.linear}
+    if dtype == "bfloat16" and product_kernel.is_installed():
+        forms["kernel"] = product_kernel.product
+    programs = {name: jax.jit(partial(through_layers, form)) for name, form in forms.items()}
+    for program in programs.values():
+        jax.block_until_ready(program(x, weights))
+    samples = alternate({name: partial(timed, program, x, weights) for name, program in programs.items()}, args.repeats)
+    size = PASSES * sum(w.nbytes for pair in weights for w in pair) / 1e9
+    cell = lambda low, median, high: f"{size / median:.1f} ({size / high:.1f} to {size / low:.1f})"
+    quartiles = {name: np.percentile(seconds, [25, 50, 75]) for name, seconds in samples.items()}
+    return [cell(*quartiles[name]) if name in quartiles else "-" for name in ("one", "parts", "kernel", "specjax")]
+
+
+def in_parts(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """XLA's product with the outputs in parts, which ``layers`` prefers for float32 or with AMX."""
+    with mock.patch.multiple(layers, matrix_extensions=lambda: ("amx_bf16",)):
+        with mock.patch.object(product_kernel, "is_installed", return_value=False):
+            return layers._multiply_few(rows, weight)
+
+
+def through_layers(product: Callable, x: jax.Array, weights: list) -> jax.Array:
+    def all_layers(_, x):
+        for up, down in weights:
+            x = product(jax.nn.silu(product(x.astype(up.dtype), up)).astype(down.dtype), down)
+            x = x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
+        return x
+
+    return lax.fori_loop(0, PASSES, all_layers, x)
+
+
+def timed(program: Callable, *given) -> float:
+    """The seconds of a call."""
+    began = time.perf_counter()
+    jax.block_until_ready(program(*given))
+    return time.perf_counter() - began
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 6, 16, 32, 64])
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--inner", type=int, default=3072)
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=7, help="number of timed runs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

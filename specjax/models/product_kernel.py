@@ -1,0 +1,89 @@
+"""The product of few rows with bfloat16 weights on CPU, as a kernel that LLVM compiles for this processor.
+
+XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half the
+speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its code and needs
+the extra ``cpu``; without it ``layers.linear`` uses XLA's products.
+"""
+
+import ctypes
+import functools
+import os
+from importlib import util
+
+import jax
+import jax.numpy as jnp
+
+from ..processor import matrix_extensions
+
+_OUTPUTS, _INPUTS = 4, 32
+"""Outputs and inputs are multiples of these numbers, so that the kernel needs no code for remainders."""
+
+_PARTS = 16
+"""The least number of parts of a product that has parts: XLA shares nine or more waiting calls among threads."""
+
+_SMALLEST_PART = 1 << 15
+"""Weights. A smaller part costs more time than a second thread saves."""
+
+
+@functools.cache
+def is_installed() -> bool:
+    """Whether llvmlite, which compiles the kernel, is installed."""
+    return util.find_spec("llvmlite") is not None
+
+
+def fits(rows: jax.Array, weight: jax.Array) -> bool:
+    """Whether the kernel computes the product, and faster than XLA does.
+
+    Dot products of bfloat16 (AVX-512) make it faster for up to 64 rows. Without them, or where XLA uses
+    AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of several
+    devices has none.
+    """
+    outputs, inputs = weight.shape
+    most = 64 if _has_dot() and "amx_bf16" not in matrix_extensions() else 8
+    return (
+        weight.dtype == jnp.bfloat16
+        and len(rows) <= most
+        and outputs % _OUTPUTS == inputs % _INPUTS == 0
+        and jax.sharding.get_abstract_mesh().size <= 1
+        and is_installed()
+    )
+
+
+def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """The product of rows [N, in] and weight [out, in], both bfloat16; float32 [N, out].
+
+    The order of the summands does not depend on the number of rows. The outputs are computed in parts,
+    which XLA shares among its threads.
+    """
+    blocks, dot = len(weight) // _OUTPUTS, _has_dot()
+    given, name = rows if dot else rows.astype(jnp.float32), _register(len(rows), dot)
+    parts = min(max(_PARTS, 2 * _threads()), weight.size // _SMALLEST_PART, blocks)
+    parts = parts if _threads() > 1 and parts >= _PARTS else 1
+    bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
+
+    def part(first: int, end: int) -> jax.Array:
+        result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
+        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(given, weight, first=first)
+
+    return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
+
+
+def _has_dot() -> bool:
+    """Whether the processor multiplies 32 pairs of bfloat16 numbers at once (VDPBF16PS)."""
+    return "avx512_bf16" in matrix_extensions()
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _register(rows: int, dot: bool) -> str:
+    """The name of the kernel for a number of rows, which XLA knows from now on."""
+    from . import product_llvm
+
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    name, address = f"specjax_product_{rows}_{dot}", product_llvm.compiled(rows, dot).get_function_address("product")
+    jax.ffi.register_ffi_target(name, capsule(address, None, None), "cpu")
+    return name
