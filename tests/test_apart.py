@@ -224,7 +224,6 @@ def alone(target, draft):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_draft_that_is_loaded_elsewhere_stays_there(apart, alone):
     """``Generator`` needs no switch. Greedy and sampled rows with a stop string have the texts of one device."""
     assert isinstance(apart.session, ApartSession)
@@ -246,6 +245,7 @@ def wait_until(condition, seconds: float = 0.3) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_the_drafts_of_the_next_round_are_ready_before_the_verdict(apart, monkeypatch):
     """The target verifies for seconds. The draft ends its drafts ahead at once, and its other work after that."""
     session, enqueue, ready = apart.session, apart.session._enqueue, {}

@@ -107,8 +107,9 @@ def summary(args: argparse.Namespace, measured_on: dict, seconds: dict[str, np.n
     ratios.append(own | spread(seconds[own["to"]] / seconds[own["of"]]))
     same = lambda name: sum(a == b for a, b in zip(tokens[name], tokens["specjax none"]))
     rates = [{"decoding": name, "same_texts": same(name), **spread(1 / times)} for name, times in seconds.items()]
-    settings = {name: str(value) for name, value in vars(args).items() if name not in ("converted", "output")}
-    settings["label"] = args.label or args.model
+    word = lambda value: Path(value).name if Path(str(value)).is_dir() else str(value)  # no paths of this machine
+    settings = {name: word(value) for name, value in vars(args).items() if name not in ("converted", "output")}
+    settings["label"] = args.label or settings["model"]
     return {"machine": measured_on, "settings": settings, "tokens_per_second": rates, "ratios": ratios}
 
 

@@ -28,7 +28,9 @@ def contenders(args: argparse.Namespace, longest: int) -> dict:
 
     target, draft = (convert(name, args.converted) for name in (args.model, args.draft))
     device = dict(INFERENCE_PRECISION_HINT="bf16", INFERENCE_NUM_THREADS=len(os.sched_getaffinity(0)))
-    make = partial(openvino_genai.LLMPipeline, str(target), "CPU", **device)
+    schedule = openvino_genai.SchedulerConfig()
+    schedule.enable_prefix_caching = False  # else a pipeline reads a prompt only once for all its settings
+    make = partial(openvino_genai.LLMPipeline, str(target), "CPU", scheduler_config=schedule, **device)
     lookup, assisted = make(prompt_lookup=True), make(draft_model=openvino_genai.draft_model(str(draft), "CPU"))
     found = {"openvino plain": partial(run, make())}
     for K in _DRAFTED:

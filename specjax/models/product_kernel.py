@@ -8,12 +8,15 @@ the extra ``cpu``; without it ``layers.linear`` uses XLA's products.
 import ctypes
 import functools
 import os
-from importlib import util
+from importlib import metadata
 
 import jax
 import jax.numpy as jnp
 
 from ..processor import matrix_extensions
+
+_LLVMLITE = 0, 50
+"""The oldest version of llvmlite that is tested."""
 
 _OUTPUTS, _INPUTS = 4, 32
 """Outputs and inputs are multiples of these numbers, so that the kernel needs no code for remainders."""
@@ -27,8 +30,12 @@ _SMALLEST_PART = 1 << 15
 
 @functools.cache
 def is_installed() -> bool:
-    """Whether llvmlite, which compiles the kernel, is installed."""
-    return util.find_spec("llvmlite") is not None
+    """Whether llvmlite, which compiles the kernel, is installed and new enough."""
+    try:
+        version = metadata.version("llvmlite")
+    except metadata.PackageNotFoundError:
+        return False
+    return tuple(map(int, version.split(".")[:2])) >= _LLVMLITE
 
 
 def fits(rows: jax.Array, weight: jax.Array) -> bool:

@@ -14,6 +14,12 @@ from llvmlite import ir
 _VERSION = 0, 3
 """The version of XLA's C interface for foreign functions that this file implements (xla/ffi/api/c_api.h)."""
 
+_EXTENSION, _ARGUMENTS, _RESULTS, _ATTRIBUTES = 8, 72, 112, 160
+"""Bytes from the start of a call's frame to its pointers: an extension, and three lists of pointers."""
+
+_METADATA, _NUMBERS, _DATA, _SHAPE, _VALUE = 24, 24, 24, 40, 8
+"""Bytes to the members of the extension, of its metadata, of a buffer (two), and of a scalar attribute."""
+
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _POINTER, _FLOAT = ir.PointerType(), ir.FloatType()
 _SUMS = ir.VectorType(_FLOAT, 16)
@@ -59,14 +65,14 @@ def _module(rows: int, dot: bool) -> ir.Module:
     function.attributes.add("nounwind")
     build = ir.IRBuilder(function.append_basic_block())
     value = functools.partial(_follow, build, function.args[0])
-    question = value(8)
-    with build.if_then(build.icmp_unsigned("!=", question, _POINTER(None))):  # XLA asks for the version first
+    with build.if_then(build.icmp_unsigned("!=", value(_EXTENSION), _POINTER(None))):  # XLA asks for the version
+        metadata = value(_EXTENSION, _METADATA)
         for i, number in enumerate(_VERSION):
-            build.store(_I32(number), build.gep(value(8, 24), [_I64(24 + 4 * i)], source_etype=_I8))
+            build.store(_I32(number), build.gep(metadata, [_I64(_NUMBERS + 4 * i)], source_etype=_I8))
         build.ret(_POINTER(None))
-    x, w, y = value(72, 0, 24), value(72, 8, 24), value(112, 0, 24)
-    inputs, outputs = value(72, 8, 40, 8, kind=_I64), value(112, 0, 40, 8, kind=_I64)
-    first = value(160, 0, 8, 0, kind=_I64)
+    x, w, y = value(_ARGUMENTS, 0, _DATA), value(_ARGUMENTS, 8, _DATA), value(_RESULTS, 0, _DATA)
+    inputs, outputs = value(_ARGUMENTS, 8, _SHAPE, 8, kind=_I64), value(_RESULTS, 0, _SHAPE, 8, kind=_I64)
+    first = value(_ATTRIBUTES, 0, _VALUE, 0, kind=_I64)
     block, most = (4, 6) if dot else (4, 1) if rows == 1 else (2, 3)
     count = -(-rows // most)
     with _loop(build, outputs, block) as o:
@@ -142,7 +148,7 @@ def _loop(build, end, step: int, carried: dict | None = None):
     build.position_at_end(after)
 
 
-def _follow(build, at, *offsets: int, kind=_POINTER):
+def _follow(build, at, *offsets: int, kind: ir.Type = _POINTER):
     """The value of a type behind a chain of pointers, each at an offset in bytes from the one before."""
     for n, offset in enumerate(offsets, 1):
         at = build.gep(at, [_I64(offset)], source_etype=_I8)

@@ -120,3 +120,17 @@ def test_linear_uses_the_kernel_if_it_is_installed(monkeypatch):
     assert "specjax_product_3" in text(3)
     monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
     assert "specjax_product" not in text(4)
+
+
+@pytest.mark.parametrize("version, usable", [("0.50.0", True), ("0.51.0rc1", True), ("1.0", True), ("0.43.0", False)])
+def test_an_old_llvmlite_is_not_used(monkeypatch, version, usable):
+    monkeypatch.setattr(product_kernel.metadata, "version", lambda name: version)
+    assert product_kernel.is_installed.__wrapped__() == usable
+
+
+def test_without_llvmlite_there_is_no_kernel(monkeypatch):
+    def missing(name):
+        raise product_kernel.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(product_kernel.metadata, "version", missing)
+    assert not product_kernel.is_installed.__wrapped__()
