@@ -235,7 +235,7 @@ def test_the_embedded_models_grown(method, tmp_path):
     small = specjax.load("tiny-python", dtype="float32")
     changes = dict(hidden_size=448, intermediate_size=1100, num_layers=9, num_heads=8, num_kv_heads=4, vocab_size=4200)
     grow_model(small, small.config.replace(**changes), tmp_path / "target")
-    grown, name = specjax.load(tmp_path / "target"), f"tiny-python-{method}"
+    grown, name = specjax.load(tmp_path / "target", dtype="float32"), f"tiny-python-{method}"
     if method == "draft_model":
         drafts = ["tiny-python-draft"] * 2
     else:
