@@ -28,6 +28,7 @@ from jax import lax
 
 from .errors import RequestError
 from .rules.chains import block_verification, rejection
+from .rules.several_paths import greedy_block
 from .rules.siblings import k_seq, multi_step, recursive_rejection
 from .rules.traversal import traversal
 from .rules.verdict import Verdict
@@ -43,6 +44,7 @@ RULES = {
     "multi_step": multi_step,
     "k_seq": k_seq,
     "traversal": traversal,
+    "greedy_block": greedy_block,
     "typical": typical,
 }
 """The rules by their public names."""
@@ -68,6 +70,7 @@ _HOLDS_FOR = {
     "traversal": (Drawn.CHAIN, Drawn.WITHOUT_REPLACEMENT),
     "multi_step": (Drawn.CHAIN, Drawn.INDEPENDENT, Drawn.FROM_SEVERAL),
     "k_seq": (Drawn.CHAIN, Drawn.INDEPENDENT),
+    "greedy_block": (Drawn.CHAIN, Drawn.INDEPENDENT),
 }
 """For each rule that divides by q, the ways of drawing for which it is exact."""
 
@@ -75,7 +78,7 @@ _AUTO = {
     Drawn.CHOSEN: "sample_and_walk",
     Drawn.CHAIN: "block",
     Drawn.WITHOUT_REPLACEMENT: "recursive_rejection",
-    Drawn.INDEPENDENT: "multi_step",
+    Drawn.INDEPENDENT: "greedy_block",
     Drawn.FROM_SEVERAL: "multi_step",
 }
 

@@ -26,6 +26,7 @@ TREE_RULES = (
     "multi_step",
     "k_seq",
     "traversal",
+    "greedy_block",
 )  # on a chain equal to chain rules, see test_tree_rules
 GRID = [(method, rule) for method, rule in PAIRS if not (method == "draft_model" and rule in TREE_RULES)]
 

@@ -394,7 +394,7 @@ def test_auto_takes_the_rule_that_fits_the_draft():
         Drawn.CHOSEN: "sample_and_walk",
         Drawn.CHAIN: "block",
         Drawn.WITHOUT_REPLACEMENT: "recursive_rejection",
-        Drawn.INDEPENDENT: "multi_step",
+        Drawn.INDEPENDENT: "greedy_block",
         Drawn.FROM_SEVERAL: "multi_step",
     }
     assert {drawn: resolve("auto", drawn) for drawn in Drawn} == {drawn: RULES[name] for drawn, name in wanted.items()}

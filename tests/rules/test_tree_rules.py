@@ -13,6 +13,7 @@ from jax import random
 from support.models import p_value
 
 from specjax.rules.chains import block_verification, rejection
+from specjax.rules.several_paths import choose
 from specjax.rules.verdict import normalise
 from specjax.tree import Tree
 from specjax.verify import RULES
@@ -26,6 +27,7 @@ DRAWN = {
     "traversal": "without_replacement",
     "multi_step": "independent",
     "k_seq": "independent",
+    "greedy_block": "independent",
     "sample_and_walk": "without_replacement",
 }
 
@@ -194,7 +196,21 @@ def simulated(name: str, p, q, draws: int) -> np.ndarray:
             s /= max(s.sum(), 1e-300)
         return level if rng.random() < w else None
 
-    return np.array([visit(0, 0, 1.0) if name == "traversal" else down() for _ in range(draws)])
+    def best_path() -> int:
+        """Greedy multi-path block verification: the largest level whose own test passes."""
+        place, count, w, passed = 0, 1, 1.0, 0
+        for level in range(1, 3):
+            drawn = sum((siblings(q[place]) for _ in range(count)), [])
+            law, levels, number = law_by_enumeration(w * p[place], q[place], len(drawn))
+            surplus = np.maximum(w * p[place] - law, 0).sum()
+            if level > 1 and rng.random() < surplus / (surplus + 1 - w):
+                passed = level - 1
+            chosen = max(drawn[:number], key=levels.__getitem__)
+            w, count, place = min(1, w * p[place][chosen] / law[chosen]), drawn.count(chosen), chosen + 1
+        return 2 if rng.random() < w else passed
+
+    ways = {"traversal": lambda: visit(0, 0, 1.0), "greedy_block": best_path}
+    return np.array([ways.get(name, down)() for _ in range(draws)])
 
 
 @cache
@@ -209,7 +225,42 @@ def k_seq_rho(p, q, k: int) -> float:
     return _rho(tuple(p), tuple(q), k)
 
 
-@pytest.mark.parametrize("name", ["recursive_rejection", "multi_step", "k_seq", "traversal"])
+def law_by_enumeration(p, q, siblings: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """The law of the first of ``count`` independent draws at the highest level; the levels of p / q; and the count."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        levels = np.clip(np.nan_to_num(np.round(4 * np.log2(p / q)), nan=-16, posinf=-16), -16, 16)
+    laws = np.zeros((siblings + 1, len(p)))
+    for count in range(1, siblings + 1):
+        for drawn in itertools.product(range(len(p)), repeat=count):
+            laws[count, max(drawn, key=levels.__getitem__)] += np.prod(q[list(drawn)])
+    count = 1 + int(np.argmax(np.minimum(p, laws[1:]).sum(1).round(6)))
+    return laws[count], levels, count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("siblings", [1, 2, 4])
+@pytest.mark.parametrize("w", [1, 0.3])
+def test_law_of_the_chosen_sibling(kind, siblings, w):
+    for p, q in zip(*world(kind)):
+        law, levels, count = law_by_enumeration(w * p, q, siblings)
+        level, found, number = choose(jnp.float32(w * p), jnp.float32(q), jnp.int32(siblings))
+        np.testing.assert_allclose(found, law, atol=1e-6)
+        np.testing.assert_array_equal(level, levels)
+        assert number == count
+
+
+def test_the_law_of_the_chosen_is_precise_for_large_vocabularies():
+    """Tokens with tiny q have the relative precision of float32, against float64."""
+    p, q = np.random.default_rng(0).dirichlet(np.full(50_000, 0.05), 2).astype(np.float32)
+    level, law, count = map(np.asarray, choose(p, q, 5))
+    masses = np.bincount(level + 16, np.float64(q))
+    up_to = np.cumsum(masses)
+    chosen = (up_to**count - np.append(0, up_to[:-1]) ** count) / np.where(masses > 0, masses, 1)
+    assert count > 1
+    np.testing.assert_allclose(law, q * chosen[level + 16], rtol=1e-4, atol=1e-30)
+
+
+@pytest.mark.parametrize("name", ["recursive_rejection", "multi_step", "k_seq", "traversal", "greedy_block"])
 def test_acceptance_is_that_of_the_papers_loops(name):
     slow = simulated(name, *world("random"), 10_000)
     _, mean, error = outcome(RULES[name], DRAWN[name], "random")
@@ -220,6 +271,7 @@ def test_better_rules_accept_more():
     rates = {name: outcome(RULES[name], drawn, "random")[1:] for name, drawn in DRAWN.items()}
     gap = lambda a, b: (rates[a][0] - rates[b][0]) / (rates[a][1] ** 2 + rates[b][1] ** 2) ** 0.5
     assert gap("traversal", "recursive_rejection") > -3
+    assert min(gap("greedy_block", "multi_step"), gap("greedy_block", "k_seq")) > 10
     assert gap("recursive_rejection", "multi_step") > 10  # without replacement nothing is drawn twice
 
 
@@ -228,6 +280,7 @@ def test_better_rules_accept_more():
     [
         ("recursive_rejection", rejection),
         ("traversal", block_verification),
+        ("greedy_block", block_verification),
         pytest.param("multi_step", rejection, marks=pytest.mark.slow),
     ],
 )
@@ -284,10 +337,15 @@ def test_verdicts_are_paths_to_possible_tokens(name, seed, p_kind, q_kind, same)
     parent = np.array([0] + [rng.integers(0, i) for i in range(1, N)])
     p = np.stack([distribution(rng, p_kind) for _ in range(N)])
     q = p.copy() if same else np.stack([distribution(rng, q_kind) for _ in range(N)])
-    q[~np.isin(np.arange(N), parent[1:])] = 0
     valid = rng.random(N) < 0.8
     valid[0] = True
-    tokens = np.array([0] + [rng.choice(WIDE, p=q[parent[i]]) for i in range(1, N)])
+    tokens, texts, first = np.zeros(N, int), [()], {(): 0}
+    for i in range(1, N):
+        tokens[i] = rng.choice(WIDE, p=q[parent[i]])
+        texts.append((*texts[parent[i]], tokens[i]))
+        same_text = first.setdefault(texts[i], i)  # the models give equal texts equal distributions
+        p[i], q[i] = p[same_text], q[same_text]
+    q[~np.isin(np.arange(N), parent[1:])] = 0
     tree = Tree(jnp.asarray(tokens), jnp.asarray(parent), jnp.asarray(valid), jnp.float32(q), max_depth=N - 1)
     verdict = jax.tree.map(np.asarray, verify[name](jnp.float32(p), tree, random.split(random.key(seed), N)))
     path, length = verdict.path, int(verdict.length)

@@ -56,7 +56,16 @@ MTP = MtpConfig(CONFIG, target_layers=1)
 SEEDS = {"hydra": 3, "block": 3, "eagle": 4, "eagle3": 3}
 """A number to add to the seed of heads of a kind. With it the target accepts at least one draft in ten."""
 
-ALL_CHAIN_RULES = ("block", "rejection", "recursive_rejection", "multi_step", "k_seq", "traversal", "sample_and_walk")
+ALL_CHAIN_RULES = (
+    "block",
+    "rejection",
+    "recursive_rejection",
+    "multi_step",
+    "k_seq",
+    "traversal",
+    "greedy_block",
+    "sample_and_walk",
+)
 
 METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "none": (Plain(), ("sample_and_walk",)),
@@ -66,7 +75,7 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "lookahead": (Lookahead(window=3, ngram_size=3, guesses=3, pool_from_prompt=True), ("sample_and_walk",)),
     "draft_model": (DraftModel(DRAFTS), ALL_CHAIN_RULES),
     "tree": (DraftTree(BUSHY), ("recursive_rejection", "traversal")),
-    "tree, independent siblings": (DraftTree(BUSHY, "independent"), ("multi_step", "k_seq")),
+    "tree, independent siblings": (DraftTree(BUSHY, "independent"), ("multi_step", "k_seq", "greedy_block")),
     "tree, likeliest siblings": (DraftTree(BUSHY, "top_k"), ("sample_and_walk",)),
     "dynamic_tree": (DynamicTree(**BEST_FIRST), ("sample_and_walk",)),
     "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block",)),
