@@ -13,7 +13,7 @@ from flax import struct
 from jax import lax
 
 from .. import kernels
-from . import attention_kernel
+from . import attention_kernel, past_kernel
 from .layers import rotate
 
 PAST_CHUNK = 128
@@ -204,6 +204,8 @@ def _attend_past(own: Partial, q, k, v, length, positions, window) -> Partial:
     apart.
     """
     in_chunks, at_once = partial(_past_in_chunks, window=window), partial(_past_at_once, window=window)
+    if past_kernel.fits(q, k, window):
+        in_chunks = _past_in_kernel
     if k.size * k.dtype.itemsize <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
     apart = lambda own, q, *given: at_once(own, lax.optimization_barrier(q), *given)
@@ -214,6 +216,10 @@ def _attend_past(own: Partial, q, k, v, length, positions, window) -> Partial:
 
 def _past_at_once(own: Partial, q, k, v, length, positions, *, window) -> Partial:
     return _merge(own, _partial(q, k, v, _visible(jnp.arange(k.shape[2]), length, positions, window)))
+
+
+def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
+    return Partial(*past_kernel.attend((own.values, own.top, own.weight), q, k, v, length))
 
 
 def _past_in_chunks(own: Partial, q, k, v, length, positions, *, window) -> Partial:

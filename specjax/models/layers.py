@@ -51,21 +51,35 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
 @jax.custom_vjp
 def _product(rows: jax.Array, weight: jax.Array) -> jax.Array:
     if rows.ndim > 2 or len(rows) > _FEW_ROWS:
-        return _multiply(rows, weight)
-    return lax.platform_dependent(rows, weight, cpu=_multiply_few, default=_multiply)
+        return multiply(rows, weight)
+    return lax.platform_dependent(rows, weight, cpu=_multiply_few, default=multiply)
 
 
-def _multiply(rows: jax.Array, weight: jax.Array) -> jax.Array:
+def multiply(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """XLA's product of rows [..., in] and weight [out, in]; float32 [..., out]."""
     return jnp.einsum("...i,oi->...o", rows, weight, preferred_element_type=jnp.float32)
+
+
+def multiply_in_parts(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """The same product of rows [N, in], with the outputs in parts, if their number has such a divisor.
+
+    XLA:CPU packs the right operand of a product at every call. If the outputs are split into parts,
+    and the parts come first in the result, the weights are the left operand, which is read as it lies.
+    """
+    outputs = weight.shape[0]
+    parts = next((n for n in _PARTS if outputs % n == 0), 1)
+    if parts == 1:
+        return multiply(rows, weight)
+    split = weight.reshape(parts, outputs // parts, -1)
+    y = jnp.einsum("ni,toi->tno", rows, split, preferred_element_type=jnp.float32)
+    return jnp.moveaxis(y, 0, 1).reshape(-1, outputs)
 
 
 def _multiply_few(rows: jax.Array, weight: jax.Array) -> jax.Array:
     """The product of few rows [N, in] on CPU: by the kernel, or in the form that XLA:CPU computes fastest.
 
-    XLA:CPU packs the right operand of a product at every call. If the outputs are split into parts,
-    and the parts come first in the result, the weights are the left operand, which is read as it
-    lies. This is faster for float32, and for 16-bit products with AMX. Without AMX 16-bit weights
-    are packed faster than they are multiplied from the left.
+    Parts are faster for float32, and for 16-bit products with AMX. Without AMX 16-bit weights are packed
+    faster than they are multiplied from the left. Parts would cross the shards of split weights.
 
     XLA:CPU has a fast product of a single float32 row. It has none for a single 16-bit row, and
     would convert all weights to float32. Therefore such a row is doubled.
@@ -73,15 +87,11 @@ def _multiply_few(rows: jax.Array, weight: jax.Array) -> jax.Array:
     if product_kernel.fits(rows, weight):
         return product_kernel.product(rows, weight)
     if len(rows) == 1 and weight.dtype == jnp.float32:
-        return _multiply(rows, weight)
-    given, outputs = (jnp.concatenate([rows, rows]) if len(rows) == 1 else rows), weight.shape[0]
-    parts = next((n for n in _PARTS if outputs % n == 0), 1)
-    is_faster = weight.dtype == jnp.float32 or "amx_bf16" in matrix_extensions()
-    if parts == 1 or weights_are_split() or not is_faster:  # parts would cross the shards of split weights
-        return _multiply(given, weight)[: len(rows)]
-    split = weight.reshape(parts, outputs // parts, -1)
-    y = jnp.einsum("ni,toi->tno", given, split, preferred_element_type=jnp.float32)
-    return jnp.moveaxis(y, 0, 1).reshape(-1, outputs)[: len(rows)]
+        return multiply(rows, weight)
+    given = jnp.concatenate([rows, rows]) if len(rows) == 1 else rows
+    parts_are_faster = weight.dtype == jnp.float32 or "amx_bf16" in matrix_extensions()
+    form = multiply_in_parts if parts_are_faster and not weights_are_split() else multiply
+    return form(given, weight)[: len(rows)]
 
 
 def _product_forward(rows, weight):

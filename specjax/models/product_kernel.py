@@ -5,7 +5,6 @@ speed of the memory. The kernel reads each weight once, as it lies. ``product_ll
 the extra ``cpu``; without it ``layers.linear`` uses XLA's products.
 """
 
-import ctypes
 import functools
 import os
 from importlib import metadata
@@ -62,8 +61,10 @@ def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
     The order of the summands does not depend on the number of rows. The outputs are computed in parts,
     which XLA shares among its threads.
     """
+    from . import llvm, product_llvm  # need llvmlite
+
     blocks, dot = len(weight) // _OUTPUTS, _has_dot()
-    given, name = rows if dot else rows.astype(jnp.float32), _register(len(rows), dot)
+    given, name = rows if dot else rows.astype(jnp.float32), llvm.register(product_llvm.product, len(rows), dot)
     parts = min(max(_PARTS, 2 * _threads()), weight.size // _SMALLEST_PART, blocks)
     parts = parts if _threads() > 1 and parts >= _PARTS else 1
     bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
@@ -82,15 +83,3 @@ def _has_dot() -> bool:
 
 def _threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def _register(rows: int, dot: bool) -> str:
-    """The name of the kernel for a number of rows, which XLA knows from now on."""
-    from . import product_llvm
-
-    capsule = ctypes.pythonapi.PyCapsule_New
-    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    name, address = f"specjax_product_{rows}_{dot}", product_llvm.compiled(rows, dot).get_function_address("product")
-    jax.ffi.register_ffi_target(name, capsule(address, None, None), "cpu")
-    return name

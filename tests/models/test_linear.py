@@ -24,6 +24,14 @@ def test_linear_is_the_product(monkeypatch, extensions, dtype, rows, outputs):
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("outputs", [11, 12, 15])
+def test_parts_are_the_product(outputs):
+    """11 outputs have no parts."""
+    x, weight = operands(3, outputs, 8)
+    found = layers.multiply_in_parts(x, weight)
+    np.testing.assert_allclose(found, np.float64(x) @ np.float64(weight).T, rtol=1e-5)
+
+
 @pytest.mark.parametrize("extensions", [(), ("amx_bf16",)], ids=["plain", "amx"])
 def test_gradients_of_few_rows(monkeypatch, extensions):
     monkeypatch.setattr(layers, "matrix_extensions", lambda: extensions)

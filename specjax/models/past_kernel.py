@@ -1,0 +1,65 @@
+"""Attention of a few nodes over the past on CPU, as one kernel that LLVM compiles for this processor.
+
+XLA:CPU reads the past in a loop of small steps, whose start costs a small model more than their work.
+``past_llvm`` has the kernel's code.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from .product_kernel import is_installed
+
+_PARTS = 16
+"""The most parts of the heads. XLA shares nine or more waiting calls among threads."""
+
+_MOST = 8
+"""Queries of a key head. XLA multiplies more of them faster than the kernel does."""
+
+
+def fits(q: jax.Array, k: jax.Array, window: int | None) -> bool:
+    """Whether the kernel computes attention of q [B, K, M, D] over keys k [B, K, T, D], and faster than XLA does.
+
+    XLA cannot split a kernel over devices, so a mesh of several devices has none.
+    """
+    return (
+        q.shape[2] <= _MOST
+        and q.dtype == k.dtype == jnp.float32
+        and k.shape[2] >= 16
+        and k.shape[3] % 16 == 0
+        and window is None
+        and jax.sharding.get_abstract_mesh().size <= 1
+        and is_installed()
+    )
+
+
+def attend(own: tuple, q: jax.Array, k: jax.Array, v: jax.Array, length: jax.Array) -> tuple:
+    """Attention over the valid positions of the past, merged with ``own``.
+
+    The sums of a query depend neither on the other queries nor on the capacity T.
+
+    Args:
+      own: the three arrays of a ``Partial``, [B, K, M, D], [B, K, M] and [B, K, M].
+      q: float32 [B, K, M, D].
+      k, v: float32 [B, K, T, D].
+      length: int32 [B].
+
+    Returns the three arrays over both.
+    """
+    from . import llvm, past_llvm  # need llvmlite
+
+    B, K, M, D = q.shape
+    heads = B * K
+    flat = lambda x: x.reshape(heads, *x.shape[2:])
+    given = [*map(flat, (q, k, v)), jnp.repeat(length, K), *map(flat, own)]
+    name = llvm.register(past_llvm.past, D)
+    parts = min(heads, _PARTS) if heads > _PARTS // 2 else 1
+    bounds = [heads * i // parts for i in range(parts + 1)]
+
+    def part(first: int, end: int) -> Sequence[jax.Array]:
+        shapes = [jax.ShapeDtypeStruct((end - first, *x.shape[2:]), jnp.float32) for x in own]
+        return jax.ffi.ffi_call(name, shapes, vmap_method="sequential")(*given, first=first)
+
+    found = [part(*ends) for ends in zip(bounds, bounds[1:])]
+    return tuple(jnp.concatenate(pieces).reshape(x.shape) for pieces, x in zip(zip(*found), own))
