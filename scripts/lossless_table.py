@@ -23,6 +23,7 @@ from support.grid import CASES, DRAFTS, LENGTH, METHODS, V, count_draws, halve_a
 from specjax import RequestError  # noqa: E402
 from specjax.drafters import DraftModel  # noqa: E402
 from specjax.evaluation.faults import FAULTS, plant  # noqa: E402
+from specjax.evaluation.report import markdown_table  # noqa: E402
 from specjax.verify import LOSSY, RULES, Drawn, resolve  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results" / "lossless.json"
@@ -138,7 +139,7 @@ def page(results: dict) -> str:
         missing=f"\n{fill(f'So far only the tests run {names}.', 100)}\n" if missing else "",
         options=options_table(measured),
         rules=rules_table(),
-        faults=table(["rule", "shown by", "p-value", "all cases"], faults),
+        faults=markdown_table(["rule", "shown by", "p-value", "all cases"], faults),
     )
 
 
@@ -149,7 +150,7 @@ def options_table(measured: dict) -> str:
     for some in (names[i : i + WIDTH] for i in range(0, len(names), WIDTH)):
         cases = (*CASES, "processor", "pooled")
         rows = [[case, *(shown(case, measured[name][case]) for name in some)] for case in cases]
-        tables.append(table(["option", *(name.replace(": ", "<br>") for name in some)], rows))
+        tables.append(markdown_table(["option", *(name.replace(": ", "<br>") for name in some)], rows))
     return "\n\n".join(tables)
 
 
@@ -177,11 +178,9 @@ def rules_table() -> str:
 
     head = ["rule", *("chosen, not drawn" if drawn is Drawn.CHOSEN else f"`{drawn}`" for drawn in methods)]
     drafts = ["drafts of", *("; ".join(names) for names in methods.values())]
-    return table(head, [drafts, *([f"`{rule}`", *(describe(rule, drawn) for drawn in methods)] for rule in RULES)])
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+    return markdown_table(
+        head, [drafts, *([f"`{rule}`", *(describe(rule, drawn) for drawn in methods)] for rule in RULES)]
+    )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 
+from specjax.evaluation.report import markdown_table
 from specjax.planning.plan_settings import make_plan, read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,22 +48,23 @@ def main():
         settings = read_settings(SETTINGS / f"{name}.toml")
         planned = make_plan(settings)
         plans[name] = planned | {key: _short(planned[key]) for key in ("model", "draft")}
-        print(row(name, plans[name]), flush=True)
+        print(*row(name, plans[name]), sep="  ", flush=True)
         data.write_text(json.dumps(dict(sorted(plans.items())), indent=1) + "\n")
         PAGE.write_text(page(plans))
 
 
 def page(plans: dict) -> str:
     """The page for plans by the names of their settings."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    return HEAD.format(jax=jax.__version__) + "\n".join(lines + [row(*item) for item in sorted(plans.items())]) + "\n"
+    rows = [row(*item) for item in sorted(plans.items())]
+    return HEAD.format(jax=jax.__version__) + markdown_table(COLUMNS, rows) + "\n"
 
 
-def row(name: str, plan: dict) -> str:
+def row(name: str, plan: dict) -> list[str]:
+    """The cells of a plan."""
     ratio = lambda key: plan[f"{key}bytes_per_round"] / plan[f"{key}minimum_bytes_per_round"]
     least = plan["break_even_acceptance"]
     memory = f"{plan['memory_bytes']['total'] / 1e9:.1f}" + ("" if plan["fits"] else ", does not fit")
-    cells = (
+    return [
         f"`{name}`",
         plan["device"],
         memory,
@@ -71,8 +73,7 @@ def row(name: str, plan: dict) -> str:
         f"{plan['seconds_per_round'] * 1e3:.1f} ({plan['plain_seconds_per_token'] * 1e3:.1f})",
         ", ".join(f"{speedup:.2f}" for speedup in plan["speedup"].values()),
         "never" if least is None else f"{least:.2f}",
-    )
-    return f"| {' | '.join(cells)} |"
+    ]
 
 
 def _short(names):

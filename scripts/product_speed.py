@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from specjax.models import layers, product_kernel
+from specjax.cli.parser import integer
+from specjax.evaluation.report import markdown_table
+from specjax.models import product_kernel
+from specjax.models.layers import linear, multiply, multiply_in_parts
 from specjax.planning.cost import alternate
 from specjax.processor import matrix_extensions, processor
 
@@ -33,21 +35,19 @@ HEAD = """# Products of few rows on a CPU
 [{inner}, {width}] and [{width}, {inner}]. Medians of {repeats} runs that alternate in one process, with
 quartiles; {cores} x {cpu} ({extensions}), jax {jax}. `specjax` is the form that `layers.linear` takes.
 
-| weights | rows | XLA: one product | XLA: outputs in parts | kernel | specjax |
-|---|---|---|---|---|---|
 """
+COLUMNS = ("weights", "rows", "XLA: one product", "XLA: outputs in parts", "kernel", "specjax")
 
 
 def main():
     args = parse_arguments()
-    lines = []
+    cells = []
     for dtype in ("bfloat16", "float32"):
         for rows in args.rows:
-            cells = " | ".join(measure(dtype, rows, args))
-            lines.append(f"| {dtype} | {rows} | {cells} |")
-            print(lines[-1], flush=True)
+            cells.append([dtype, rows, *measure(dtype, rows, args)])
+            print(*cells[-1], sep="  ", flush=True)
     about = dict(vars(args), cores=os.cpu_count(), cpu=processor(), extensions=", ".join(matrix_extensions()))
-    PAGE.write_text(HEAD.format(**about, jax=jax.__version__) + "\n".join(lines) + "\n")
+    PAGE.write_text(HEAD.format(**about, jax=jax.__version__) + markdown_table(COLUMNS, cells) + "\n")
 
 
 def measure(dtype: str, rows: int, args: argparse.Namespace) -> list[str]:
@@ -56,7 +56,7 @@ def measure(dtype: str, rows: int, args: argparse.Namespace) -> list[str]:
     random = lambda key, *shape: (jax.random.normal(key, shape) / shape[1] ** 0.5).astype(dtype)
     weights = [(random(key, args.inner, args.width), random(key, args.width, args.inner)) for key in keys]
     x = jax.random.normal(jax.random.key(1), (rows, args.width))
-    forms: dict[str, Callable] = {"one": layers._multiply, "parts": in_parts, "specjax": layers.linear}
+    forms: dict[str, Callable] = {"one": multiply, "parts": multiply_in_parts, "specjax": linear}
     if dtype == "bfloat16" and product_kernel.is_installed():
         forms["kernel"] = product_kernel.product
     programs = {name: jax.jit(partial(through_layers, form)) for name, form in forms.items()}
@@ -67,13 +67,6 @@ def measure(dtype: str, rows: int, args: argparse.Namespace) -> list[str]:
     cell = lambda low, median, high: f"{size / median:.1f} ({size / high:.1f} to {size / low:.1f})"
     quartiles = {name: np.percentile(seconds, [25, 50, 75]) for name, seconds in samples.items()}
     return [cell(*quartiles[name]) if name in quartiles else "-" for name in ("one", "parts", "kernel", "specjax")]
-
-
-def in_parts(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """XLA's product with the outputs in parts, which ``layers`` prefers for float32 or with AMX."""
-    with mock.patch.multiple(layers, matrix_extensions=lambda: ("amx_bf16",)):
-        with mock.patch.object(product_kernel, "is_installed", return_value=False):
-            return layers._multiply_few(rows, weight)
 
 
 def through_layers(product: Callable, x: jax.Array, weights: list) -> jax.Array:
@@ -95,11 +88,11 @@ def timed(program: Callable, *given) -> float:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 6, 16, 32, 64])
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--inner", type=int, default=3072)
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=7, help="number of timed runs")
+    parser.add_argument("--rows", type=integer(1), nargs="+", default=[1, 2, 6, 16, 32, 64])
+    parser.add_argument("--width", type=integer(1), default=1024)
+    parser.add_argument("--inner", type=integer(1), default=3072)
+    parser.add_argument("--layers", type=integer(1), default=16)
+    parser.add_argument("--repeats", type=integer(1), default=7, help="number of timed runs")
     return parser.parse_args()
 
 

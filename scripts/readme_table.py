@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 
 import specjax
+from specjax.cli.parser import integer
 from specjax.drafter import Models, TrainedHead
 from specjax.drafters import METHODS, needs_of
 from specjax.evaluation import compare, edit_prompts, held_out_prompts, left_out, report
@@ -36,8 +37,8 @@ The papers' trees have 59 nodes, for machines that score 59 nodes as fast as one
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="all", help="methods separated by commas (default all)")
-    parser.add_argument("--num-prompts", type=int, default=16)
-    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--num-prompts", type=integer(1), default=16)
+    parser.add_argument("--max-new-tokens", type=integer(1), default=128)
     args = parser.parse_args()
 
     target, draft = (specjax.load(name) for name in ("tiny-python", "tiny-python-draft"))
@@ -64,15 +65,13 @@ def fastest(measured: dict) -> str:
     """The README's table of the methods with the highest speed-up on the first set of prompts."""
     by_method = [{m["method"]: m for m in found["methods"]} for found in measured.values()]
     best = sorted(by_method[0], key=lambda method: -by_method[0][method]["speedup"])
-    lines = [
-        ["method", "drafts with", *(f"speed-up: {name}" for name in measured), "tokens per target call"],
-        ["---"] * (3 + len(measured)),
-    ]
+    head = ["method", "drafts with", *(f"speed-up: {name}" for name in measured), "tokens per target call"]
+    lines = []
     for method in [method for method in best if method != "none"][:SHOWN]:
         rows = [found[method] for found in by_method]
         speedups = [report.with_interval(row["speedup"], row["speedup_interval"], ".2f") for row in rows]
         lines.append([f"`{method}`", drafts_with(method), *speedups, f"{rows[0]['mean_acceptance_length']:.2f}"])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return report.markdown_table(head, lines)
 
 
 def drafts_with(method: str) -> str:

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.cli.parser import integer
 from specjax.context import Context
 from specjax.planning import hlo
 from specjax.planning.cost import alternate
@@ -243,9 +244,9 @@ def v5e() -> jax.sharding.Sharding:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 8, 64], help="nodes of the row's tree")
-    parser.add_argument("--vocab", type=int, default=128256)
-    parser.add_argument("--repeats", type=int, default=5, help="number of timed runs")
+    parser.add_argument("--nodes", type=integer(1), nargs="+", default=[1, 8, 64], help="nodes of the row's tree")
+    parser.add_argument("--vocab", type=integer(1), default=128256)
+    parser.add_argument("--repeats", type=integer(1), default=5, help="number of timed runs")
     return parser.parse_args()
 
 

@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import specjax
+from specjax.cli.parser import integer
 from specjax.evaluation import compare, held_out_prompts, machine
+from specjax.evaluation.report import markdown_table
 from specjax.planning.cost import measure
 from specjax.session import cache_dtype
 from specjax.tree import Topology
@@ -30,6 +32,17 @@ NODES = (1, 2, 4, 8, 16, 32, 64)
 SHORT = 256
 """The context of the sweeps over batch and nodes."""
 
+HEAD = """# A round against batch, context and nodes
+
+Written by `scripts/scaling.py`.
+
+![time of a round](scaling_{platform}.png)
+
+{label}, with {draft}, {num_speculative_tokens} drafted tokens in a round, {dtype}; {cpu} ({extensions}), {cores} cores;
+jax {jax}. Times are medians over runs that alternate. The roofline has {bytes:.1f} GB/s and {operations:.0f} GFLOP/s,
+both measured.
+**The acceptance is forced**: {tokens_per_round:.2f} tokens a round, as measured on held-out code with short prompts."""
+
 
 def main():
     args = parse_arguments()
@@ -40,7 +53,9 @@ def main():
         sys.exit(2)
     K = args.num_speculative_tokens
     path = RESULTS / f"scaling_{jax.default_backend()}"
-    report = {"machine": machine(target), "settings": vars(args)} | limits(target)
+    names = {key: Path(getattr(args, key)).name for key in ("model", "draft")}  # no paths of this machine
+    settings = vars(args) | names | {"label": args.label or names["model"]}
+    report = {"machine": machine(target), "settings": settings} | limits(target)
     report["tokens_per_round"] = acceptance(target, draft, args)
     sweep = lambda sizes, place: [point(target, draft, args, report, *place(size)) for size in sizes]
     report["batch"] = sweep(BATCHES, lambda batch: (batch, SHORT, (1, K + 1)))
@@ -111,22 +126,10 @@ def roofline(target, limits: dict, batch: int, context: int, nodes: int) -> floa
 
 
 def page(report: dict) -> str:
-    on, of = report["machine"], report["settings"]
-    lines = [
-        "# A round against batch, context and nodes",
-        "",
-        "Written by `scripts/scaling.py`.",
-        "",
-        f"![time of a round](scaling_{jax.default_backend()}.png)",
-        "",
-        f"{Path(of['model']).name} with {of['draft']}, {of['num_speculative_tokens']} drafted tokens in a round, "
-        f"{on['dtype']}; {on['cpu']} ({', '.join(on['matrix_extensions'])}), {on['cores']} cores; jax {on['jax']}.",
-        "Times are medians over runs that alternate. "
-        f"The roofline has {report['bytes_per_second'] / 1e9:.1f} GB/s and "
-        f"{report['operations_per_second'] / 1e9:.0f} GFLOP/s, both measured.",
-        f"**The acceptance is forced**: {report['tokens_per_round']:.2f} tokens a round, as measured on held-out code "
-        "with short prompts.",
-    ]
+    about = report["machine"] | report["settings"] | report
+    about |= {"extensions": ", ".join(about["matrix_extensions"]), "platform": jax.default_backend()}
+    about |= {"bytes": report["bytes_per_second"] / 1e9, "operations": report["operations_per_second"] / 1e9}
+    lines = [HEAD.format(**about)]
     for axis in ("batch", "context"):
         head = [axis, "plain, ms", "roofline, ms", "drafted round, ms", "speed-up"]
         rows = [
@@ -134,17 +137,14 @@ def page(report: dict) -> str:
             + [f"{p['speedup']:.2f}"]
             for p in report[axis]
         ]
-        lines += ["", *table(head, rows)]
+        lines += ["", markdown_table(head, rows)]
     p = report["nodes"]
     rows = [
         [n, f"{ms[1]:.1f}", f"{ms[1] / p['verify_ms'][0][1]:.2f}", f"{roof:.1f}"]
         for n, ms, roof in zip(p["nodes"], p["verify_ms"], p["roofline_ms"])
     ]
-    return "\n".join([*lines, "", *table(["nodes", "verify, ms", "over one node", "roofline, ms"], rows)]) + "\n"
-
-
-def table(head: list, rows: list) -> list[str]:
-    return ["| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows)]
+    head = ["nodes", "verify, ms", "over one node", "roofline, ms"]
+    return "\n".join([*lines, "", markdown_table(head, rows)]) + "\n"
 
 
 def draw(report: dict):
@@ -174,10 +174,11 @@ def draw(report: dict):
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny-python", help="the target, such as a grown checkpoint")
+    parser.add_argument("--label", help="words for the model on the page, such as its origin (default its name)")
     parser.add_argument("--draft", default="tiny-python-draft")
-    parser.add_argument("--num-speculative-tokens", type=int, default=5)
-    parser.add_argument("--num-prompts", type=int, default=8, help="prompts for the acceptance")
-    parser.add_argument("--repeats", type=int, default=5, help="timed runs of each program")
+    parser.add_argument("--num-speculative-tokens", type=integer(1), default=5)
+    parser.add_argument("--num-prompts", type=integer(1), default=8, help="prompts for the acceptance")
+    parser.add_argument("--repeats", type=integer(1), default=5, help="timed runs of each program")
     return parser.parse_args()
 
 

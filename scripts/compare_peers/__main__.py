@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.progress import track
 
 import specjax
+from specjax.cli.parser import integer
 from specjax.evaluation import held_out_prompts, machine
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -124,9 +125,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--draft", default="tiny-python-draft")
     parser.add_argument("--peers", default=",".join(PEERS), help="peers separated by commas (default all)")
     parser.add_argument("--methods", default="none,ngram,draft_model,switch", help="methods of specjax")
-    parser.add_argument("--num-prompts", type=int, default=8)
-    parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--num-speculative-tokens", type=int, default=5, help="for the methods of specjax")
+    parser.add_argument("--num-prompts", type=integer(1), default=8)
+    parser.add_argument("--max-new-tokens", type=integer(1), default=128)
+    parser.add_argument("--num-speculative-tokens", type=integer(1), default=5, help="for the methods of specjax")
     parser.add_argument(
         "--converted",
         type=Path,

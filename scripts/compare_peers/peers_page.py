@@ -7,6 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from specjax.evaluation.report import markdown_table
+
 _RATES = ("decoding", "tokens/s: median (quartiles)", "same texts")
 _RATIOS = ("peer", "compared", "specjax", "peer's", "ratio: median (quartiles)")
 
@@ -55,7 +57,7 @@ def _page(report: dict) -> str:
         *(f"{peer} is left out: {why}." for peer, why in report["left_out"].items()),
     ]
     for head, rows in ((_RATIOS, ratios(report)), (_RATES, rates(report))):
-        lines += ["", *("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))]
+        lines += ["", markdown_table(head, rows)]
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from plan import ATTENDED, GRAPHS, NODES, Plan
 
+from specjax.evaluation.report import markdown_table
+
 ATTENTIONS = {
     "specjax": "specjax, rotation and the nodes among themselves included",
     "products": "the same without its kernel",
@@ -69,9 +71,7 @@ def markdown(report: dict) -> str:
     """The report as a page: medians, with the least and the greatest of the repeats."""
     machine, columns = report["machine"], report["columns"]
     where = f"{machine['device']} ({machine['platform']}), jax {machine['jax']}" if machine else "not measured"
-    table = [["", "goal", *columns]]
-    table += [[title, goal, *(cell(figures, key) for figures in columns.values())] for key, title, goal in rows()]
-    table.insert(1, ["---"] * len(table[0]))
+    cells = [[title, goal, *(cell(figures, key) for figures in columns.values())] for key, title, goal in rows()]
     return "\n".join(
         [
             "# GPU report",
@@ -82,7 +82,7 @@ def markdown(report: dict) -> str:
             "",
             f"Device: {where}. Copy bandwidth, read and written: {cell(report, 'copy_gb_s')} GB/s.",
             "",
-            *("| " + " | ".join(line) + " |" for line in table),
+            markdown_table(["", "goal", *columns], cells),
         ]
     )
 

@@ -1,5 +1,7 @@
 """Shows the results of ``compare`` as a table, on a terminal or in Markdown."""
 
+from collections.abc import Iterable, Sequence
+
 from rich.table import Table
 from rich.text import Text
 
@@ -26,9 +28,13 @@ def table(report: dict) -> Table:
 
 def markdown(report: dict) -> str:
     """The same table in Markdown."""
-    lines = [_COLUMNS, ["---"] * len(_COLUMNS), *_rows(report)]
-    rows = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([*rows, "", f"Columns: {_LEGEND}.", "", caption(report), *notes(report)])
+    grid = markdown_table(_COLUMNS, _rows(report))
+    return "\n".join([grid, "", f"Columns: {_LEGEND}.", "", caption(report), *notes(report)])
+
+
+def markdown_table(head: Sequence, rows: Iterable[Sequence]) -> str:
+    """Any table in Markdown, without a line end after its last row."""
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
 def notes(report: dict) -> list[str]:

@@ -31,7 +31,7 @@ def test_page_and_picture():
     sweep = lambda axis: [dict(point, speedup=1.5, **{axis: size}) for size in (1, 2)]
     report = dict(
         machine=dict(dtype="bfloat16", cpu="a CPU", matrix_extensions=["avx2"], cores=2, jax="0"),
-        settings=dict(model="m", draft="d", num_speculative_tokens=5),
+        settings=dict(label="m", draft="d", num_speculative_tokens=5),
         tokens_per_round=3.0,
         bytes_per_second=2e10,
         operations_per_second=3e11,
