@@ -27,7 +27,7 @@ from jax import lax
 from specjax import Decoder, DecodeState, decode, load, make_requests, prefill
 from specjax.drafters import make_drafter
 from specjax.drafters.parts import chains
-from specjax.planning.cost import alternate
+from specjax.planning.timers import alternate
 from specjax.tree import chain
 from specjax.verify import resolve
 

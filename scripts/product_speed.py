@@ -22,7 +22,7 @@ from specjax.cli.parser import integer
 from specjax.evaluation.report import markdown_table
 from specjax.models import product_kernel
 from specjax.models.layers import linear, multiply, multiply_in_parts
-from specjax.planning.cost import alternate
+from specjax.planning.timers import alternate
 from specjax.processor import matrix_extensions, processor
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "products_cpu.md"

@@ -26,7 +26,7 @@ import numpy as np
 from specjax.cli.parser import integer
 from specjax.context import Context
 from specjax.planning import hlo
-from specjax.planning.cost import alternate
+from specjax.planning.timers import alternate
 from specjax.processor import matrix_extensions, processor
 from specjax.sampling import SamplingParams, probabilities, sampling_params
 

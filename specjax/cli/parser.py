@@ -47,6 +47,11 @@ def integer(least: int, most: int = LARGEST) -> Callable[[str], int]:
     return _number(int, "a whole number", least, most)
 
 
+def fraction(text: str) -> float:
+    """The type of an argument that is a number from 0 to 1."""
+    return _number(float, "a number", 0, 1)(text)
+
+
 def _number(convert: Callable, kind: str, least, most) -> Callable:
     def parse(text: str):
         try:

@@ -99,6 +99,18 @@ class ModelConfig:
         """The number of parts of ``Layer.gate_up``; it divides the MLP's width."""
         return math.gcd(self.intermediate_size, MLP_PARTS)
 
+    @property
+    def layer_weights(self) -> int:
+        """The number of weights in the matrices of one layer."""
+        heads = 2 * self.num_heads + 2 * self.num_kv_heads
+        return self.hidden_size * (heads * self.head_dim + 3 * self.intermediate_size)
+
+    @property
+    def num_weights(self) -> int:
+        """The number of weights in all matrices of the model. A tied embedding counts once."""
+        tables = 1 if self.tie_embeddings else 2
+        return tables * self.vocab_size * self.hidden_size + self.num_layers * self.layer_weights
+
     def split_over(self, devices: int) -> "ModelConfig":
         """The configuration of the same model with its heads and MLPs split over ``devices``.
 

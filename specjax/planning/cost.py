@@ -6,7 +6,7 @@ Each part is measured in the real loop, ``decode.run``, with drafters that leave
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -26,6 +26,7 @@ from ..state import RequestOptions
 from ..stats import Counters
 from ..tree import Topology, Tree, chain, from_paths
 from ..verify import Drawn, resolve
+from .timers import alternate
 
 NODES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Sizes of the measured trees, the root included."""
@@ -117,24 +118,15 @@ def measure(
         drawn = {"siblings": siblings} if "siblings" in own_options(method) else {}
         level = lambda width: make_drafter(method, head=head, tree=_broom(width, deep), **drawn)
         drafters |= {("level", width): Unscored(level(width)) for width in widths}
-    timers = _timers(target, draft, {1: Plain()} | drafters, length, batch, temperature, rounds)
+    timers = round_timers(
+        target, draft, {1: Plain()} | drafters, length=length, batch=batch, temperature=temperature, rounds=rounds
+    )
     samples = alternate(timers, repeats)
     verify = Curve(tuple(nodes), np.array([samples[n] for n in nodes]) / rounds)
     if draft is None:
         return Cost(verify)
     levels = np.array([samples["level", width] - samples[1] for width in widths]) / rounds / deep
     return Cost(verify, Curve(tuple(widths), np.maximum(levels, 0)))
-
-
-def alternate(timers: dict[object, Callable[[], float]], repeats: int) -> dict[object, np.ndarray]:
-    """Seconds [repeats] of each timer, in an order that rotates. A first run does not count."""
-    names = list(timers)
-    samples: dict[object, list[float]] = {name: [] for name in names}
-    for turn in range(repeats + 1):
-        for place in range(len(names)):
-            name = names[(turn + place) % len(names)]
-            samples[name].append(timers[name]())
-    return {name: np.array(seconds[1:]) for name, seconds in samples.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,8 +194,20 @@ def _broom(width: int, levels: int) -> Topology:
     return from_paths((rank, *(0,) * below) for rank in range(width) for below in range(levels))
 
 
-def _timers(target, draft, drafters: dict, length: int, batch: int, temperature: float, rounds: int) -> dict:
-    """A function for each drafter, which runs ``rounds`` compiled rounds and returns seconds."""
+def round_timers(
+    target: LanguageModel,
+    draft: LanguageModel | Head | None,
+    drafters: Mapping,
+    *,
+    length: int = 256,
+    batch: int = 1,
+    temperature: float = 0.0,
+    rounds: int = 8,
+) -> dict:
+    """A function for each drafter, which runs ``rounds`` compiled rounds and returns their seconds.
+
+    The other arguments are those of ``measure``.
+    """
     model, dtype = target.model, cache_dtype(target)
     draft_model = draft.module if isinstance(draft, Head) else draft and draft.model
     deepest = max(drafter.depth for drafter in drafters.values())

@@ -1,19 +1,14 @@
 """Measures the target's forward with and without sub-layers, for drafts by a part of the target."""
 
 import dataclasses
-import time
-from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from .. import cache as kv
 from ..models.decoder import Decoder, Skip
+from .timers import alternate, forward_timer
 
-_FORWARDS, _REPEATS = 8, 7
-"""The number of forwards in a timed run, and the number of timed runs."""
+_REPEATS = 7
+"""The number of timed runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,25 +34,16 @@ def measure_costs(model: Decoder, nodes: int, length: int, dtype) -> Costs:
     """Times forwards after ``length`` committed tokens, and solves for the ``Costs``.
 
     There are six programs: one node and ``nodes`` nodes, each with all sub-layers, without
-    attentions, and without MLPs. They alternate. Each call runs several forwards on the device, and
-    the median of the calls counts.
+    attentions, and without MLPs. They alternate, and the median of each counts.
     """
     L = model.config.num_layers
     every = tuple(range(L))
-    skips = Skip(), Skip(attention=every), Skip(mlp=every)
-    cache = kv.empty(model.config, 1, length + nodes, dtype).replace(length=jnp.full(1, length))
-    programs = {
-        (n, skip): jax.jit(partial(_forwards, nodes=n, skip=skip)).lower(model, cache).compile()
+    timers = {
+        (n, skip): forward_timer(model, length, dtype, nodes=n, skip=skip)
         for n in (1, nodes)
-        for skip in skips
+        for skip in (Skip(), Skip(attention=every), Skip(mlp=every))
     }
-    seconds = {key: [] for key in programs}
-    for repeat in range(_REPEATS + 1):
-        for key, program in programs.items():
-            began = time.perf_counter()
-            jax.block_until_ready(program(model, cache))
-            if repeat:  # The first run is a warm-up.
-                seconds[key].append((time.perf_counter() - began) / _FORWARDS)
+    seconds = alternate(timers, _REPEATS)
     return solve({key: float(np.median(times)) for key, times in seconds.items()}, nodes, L)
 
 
@@ -89,15 +75,3 @@ def speedup(alpha: float, drafted: int, skip: Skip, costs: Costs, num_layers: in
     verify = costs(drafted + 1, L - first, L - first)
     tokens = sum(alpha**i for i in range(drafted + 1))
     return tokens * costs(1, L, L) / (drafted * part + newest + verify)
-
-
-def _forwards(model: Decoder, cache: kv.KVCache, nodes: int, skip: Skip) -> jax.Array:
-    """Several forwards of ``nodes`` nodes. Each reads the likeliest tokens of the one before."""
-    positions = cache.length[:, None] + jnp.arange(nodes)
-    mask = jnp.tril(jnp.ones((nodes, nodes), bool))
-
-    def forward(_, tokens):
-        out = model(tokens, positions, mask, cache, skip=skip)
-        return jnp.argmax(model.logits(out.hidden), -1).astype(jnp.int32)
-
-    return lax.fori_loop(0, _FORWARDS, forward, jnp.zeros((1, nodes), jnp.int32))

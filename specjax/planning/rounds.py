@@ -118,15 +118,9 @@ def _compiled_depths(target: ModelConfig, drafter: Drafter, drafts, mesh: Mesh, 
     if isinstance(drafter, SelfChain):
         return [model.num_layers for model, _ in models]
     return [
-        min(max(math.ceil(_FILLED / (_layer_bytes(model, dtype) / parts)), _STEP) + _STEP, model.num_layers)
+        min(max(math.ceil(_FILLED / (model.layer_weights * dtype.itemsize / parts)), _STEP) + _STEP, model.num_layers)
         for model, parts in models
     ]
-
-
-def _layer_bytes(model: ModelConfig, dtype) -> int:
-    E, D = model.hidden_size, model.head_dim
-    heads = 2 * model.num_heads + 2 * model.num_kv_heads
-    return (heads * D * E + 3 * E * model.intermediate_size) * dtype.itemsize
 
 
 def _shorten(

@@ -11,7 +11,9 @@ from support.models import TINY
 from specjax import make_mesh
 from specjax.checkpoints.config import to_hf
 from specjax.drafters import DraftModel, EarlyExit, Plain
+from specjax.planning.design import make_shape, plan_times
 from specjax.planning.devices import DEVICES, compile_only, parse_device
+from specjax.planning.draft_latency import plan_samples
 from specjax.planning.plan import tokens_a_round
 from specjax.planning.plan_settings import make_plan
 from specjax.planning.program import abstract, compile_loop, compile_prefill, figures_of
@@ -87,3 +89,17 @@ def test_the_state_lies_where_the_prefill_puts_it():
         found = compile_prefill(program).output_shardings
         for leaf, sharding in zip(jax.tree.leaves(program.state), jax.tree.leaves(found), strict=True):
             assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", COMPILERS)
+def test_the_time_of_a_draft_by_its_shape(device):
+    """A shape that the fit has not seen, against its own compiled program; verification costs time."""
+    pytest.importorskip(COMPILERS[device], reason="needs the compiler; scripts/test.sh --all installs it")
+    target = SMALL.replace(num_layers=3, dtype="bfloat16")
+    times = plan_times(target, device, batch=1, context=500)
+    unseen = make_shape(target, 3, 1536, 2)
+    (sample,) = plan_samples([(unseen, 512)], 1, device)
+    assert times.latency(unseen, 512) == pytest.approx(sample.seconds, rel=0.1)
+    assert times.latency.error < 0.1
+    assert times.plain <= times.verify(2) <= times.verify(13)

@@ -11,6 +11,7 @@ import optax
 from ...checkpoints.load import LanguageModel, load
 from ...errors import RequestError
 from ...heads.unrolled import read_target
+from ...models.config import ModelConfig
 from ...models.decoder import Decoder
 from .. import losses
 from ..numbers import number
@@ -26,25 +27,43 @@ class DraftShape(Shape):
         training starts from a random model of the shape below.
       num_layers: the number of decoder layers. A shallow and wide model is fast.
       hidden_size: the width; 0 means a third of the target's.
-      num_heads: the number of heads of the target's ``head_dim``; 0 means as many as fill the
-        width.
+      intermediate_size: the width of the MLPs; 0 means three times ``hidden_size``.
+      head_dim: the size of a head; 0 means the target's.
+      num_heads: the number of heads; 0 means as many as fill the width.
+      num_kv_heads: the number of key heads; 0 means as many as heads.
     """
 
     start: str = ""
     num_layers: int = number(2, 1, 256)
     hidden_size: int = number(0, 0, 10**5)
+    intermediate_size: int = number(0, 0, 10**6)
+    head_dim: int = number(0, 0, 1024)
     num_heads: int = number(0, 0, 256)
+    num_kv_heads: int = number(0, 0, 256)
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Decoder:
         if self.start:
             return self.load(target)
-        D = target.config.head_dim
-        width = self.hidden_size or -(-target.config.hidden_size // (3 * D)) * D
+        return Decoder(self.config(target.config), key)
+
+    def config(self, target: ModelConfig) -> ModelConfig:
+        """The configuration of a random draft.
+
+        Raises RequestError where the key heads do not divide the heads, or ``head_dim`` is odd.
+        """
+        D = self.head_dim or target.head_dim
+        width = self.hidden_size or -(-target.hidden_size // (3 * D)) * D
         heads = self.num_heads or max(width // D, 1)
-        config = with_layers(target.config, self.num_layers).replace(
-            hidden_size=width, intermediate_size=3 * width, num_heads=heads, num_kv_heads=heads, tie_embeddings=True
-        )
-        return Decoder(config, key)
+        kv_heads = self.num_kv_heads or heads
+        if heads % kv_heads or D % 2:
+            raise RequestError(
+                f"[head] num_heads = {heads}, num_kv_heads = {kv_heads}, head_dim = {D}: key heads must divide heads, "
+                "and head_dim must be even"
+            )
+        return with_layers(target, self.num_layers).replace(
+            hidden_size=width, intermediate_size=self.intermediate_size or 3 * width, num_heads=heads,
+            num_kv_heads=kv_heads, head_dim=D, tie_embeddings=True,
+        )  # fmt: skip
 
     def load(self, target: LanguageModel) -> Decoder:
         """The model ``start`` in float32.
