@@ -84,11 +84,15 @@ class Layer(nnx.Module):
 
         ``normed``: float32 [B, N, inputs * E].
         """
-        qkv = self._project(normed, config)
-        attended, new = rotate_and_attend(qkv, angles, past, length, rows, mask, positions, window, dtype)
+        attended, new = self.attend(normed, config, angles, positions, mask, past, length, rows, window, dtype)
         if rows is not None:
             new = tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
         return linear(attended, self.out[...], value_of(self.out_bias)), new
+
+    def attend(self, normed, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):
+        """The values that the heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
+        qkv = self._project(normed, config)
+        return rotate_and_attend(qkv, angles, past, length, rows, mask, positions, window, dtype)
 
     def keys_values(self, normed, config: ModelConfig, angles, dtype) -> tuple:
         """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""
@@ -106,11 +110,15 @@ class Layer(nnx.Module):
 
     @jax.named_scope("mlp")
     def mlp(self, x, config: ModelConfig):
+        return x + linear(self.units(x, config), self.down[...], value_of(self.down_bias))
+
+    def units(self, x, config: ModelConfig):
+        """The gated units of the MLP, float32 [B, N, F]."""
         normed = rms_norm(x, self.mlp_norm[...], config.norm_eps)
         parts = linear(normed, self.gate_up[...], value_of(self.gate_up_bias))
         parts = parts.reshape(*x.shape[:-1], config.mlp_parts, 2, -1)
         gated = jax.nn.silu(parts[..., 0, :]) * parts[..., 1, :]
-        return x + linear(gated.reshape(*x.shape[:-1], -1), self.down[...], value_of(self.down_bias))
+        return gated.reshape(*x.shape[:-1], -1)
 
 
 class Decoder(nnx.Module):

@@ -92,11 +92,11 @@ def attended(old: ModelConfig, new: ModelConfig) -> np.ndarray:
 def gate_up(old: ModelConfig, new: ModelConfig) -> np.ndarray:
     """The rows of ``Layer.gate_up``: for each part of the MLP its gates, then its up projections."""
     source = np.full(2 * new.intermediate_size, RANDOM)
-    source[_gate_up_rows(new)[:, : old.intermediate_size]] = _gate_up_rows(old)
+    source[gate_up_rows(new)[:, : old.intermediate_size]] = gate_up_rows(old)
     return source
 
 
-def _gate_up_rows(config: ModelConfig) -> np.ndarray:
+def gate_up_rows(config: ModelConfig) -> np.ndarray:
     """The numbers [2, F] of the rows with gates and with up projections, unit by unit."""
     rows = np.arange(2 * config.intermediate_size).reshape(config.mlp_parts, 2, -1)
     return rows.swapaxes(0, 1).reshape(2, -1)

@@ -1,0 +1,73 @@
+"""Cuts a draft model out of a target and heals it: the weights that stay learn to do without the rest."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...checkpoints.load import LanguageModel, save
+from .. import data
+from ..recipe import read_recipe
+from ..run import train
+from .cut import Sizes, prune
+from .importance import measure_importance
+
+PRUNED, RECIPE = "pruned", "heal.toml"
+"""The model before it is healed, and the recipe of its healing, in the output directory."""
+
+_WINDOWS, _LENGTH = 32, 256
+"""The text on which importance is measured."""
+
+_HEAL = """# Continues an interrupted healing: specjax train --recipe {recipe} --output {output}
+kind = "draft"
+model = "{model}"
+steps = {steps}
+seed = {seed}
+length = {length}
+
+[head]
+start = "{start}"
+
+[loss]
+forward_kl = 1.0
+"""
+
+
+def prune_target(
+    target: LanguageModel,
+    sizes: Sizes,
+    paths: Sequence[str | Path] = (),
+    output: str | Path = "pruned",
+    *,
+    steps: int = 200,
+    seed: int = 0,
+) -> LanguageModel:
+    """Writes a draft model of these sizes into ``output``, and returns it.
+
+    Args:
+      target: the model to cut.
+      sizes: the sizes that stay.
+      paths: text files and directories, to measure importance and to heal; by default the standard
+        library.
+      output: the directory of the draft, and of its training.
+      steps: the steps of distillation (forward KL, DistillSpec, 2310.08461); 0 for none.
+      seed: draws windows of text.
+
+    Raises RequestError for sizes and texts that do not fit, and the errors of ``run.train``.
+    """
+    output, length = Path(output), min(_LENGTH, target.config.context - 1)
+    stream, _ = data.read_streams(paths, target.tokenizer, (target.config.eos_token_ids or (0,))[0])
+    data.check_windows(stream, length)
+    importance = measure_importance(target.model, data.cut_windows(stream, seed, 0, _WINDOWS, length))
+    module = prune(target.model, importance, sizes)
+    draft = LanguageModel(module, module.config, target.tokenizer, str(output))
+    if not steps:
+        save(draft, output)
+        return draft
+    save(draft, output / PRUNED)
+    text = _HEAL.format(
+        recipe=output / RECIPE, output=output, model=target.name, steps=steps, seed=seed, length=length,
+        start=output / PRUNED,
+    )  # fmt: skip
+    (output / RECIPE).write_text(text)
+    healed = train(read_recipe(output / RECIPE), target, paths, output)
+    assert isinstance(healed, LanguageModel)
+    return healed
