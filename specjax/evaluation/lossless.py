@@ -19,8 +19,8 @@ from ..requests.options import Options
 from ..result import Result
 from ..sampling import adjust
 from ..session import Session
-from .comparison import difference, logits_after
 from .faults import plant
+from .fidelity import difference, logits_after
 
 UNLIKELY = 1e-3
 """A p-value below this is a disagreement. One check in a thousand of an exact method has one."""
@@ -188,7 +188,7 @@ def _p_value(a: Counter, b: Counter, prompts: int) -> float:
 
 
 def _difference(i: int, result: Result, plain: Result, generator: Generator, options: dict) -> dict | None:
-    """``comparison.difference`` by logits with all options except temperature and truncation."""
+    """``fidelity.difference`` by logits with all options except temperature and truncation."""
 
     def logits(ids: list[int], prompt: int) -> np.ndarray:
         raw = logits_after(generator.target, ids, prompt)

@@ -11,7 +11,8 @@ from transformers import AddedToken
 
 from specjax import LanguageModel, RequestError
 from specjax.evaluation import chat_prompts, read_conversations, read_prompts
-from specjax.evaluation.comparison import _encode, logits_after
+from specjax.evaluation.comparison import _encode
+from specjax.evaluation.fidelity import logits_after
 
 TEMPLATE = (
     "{% for m in messages %}<S>{{ m['role'] | upper }}:{{ m['content'] }}<E>{% endfor %}"
