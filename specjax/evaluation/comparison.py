@@ -67,7 +67,7 @@ def compare(
 
     Raises RequestError for bad input.
     """
-    ids = _encode(target, prompts)
+    ids = encode_prompts(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
     drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
     own = {method: select_options(method, drafting) for method in methods}
@@ -85,7 +85,7 @@ def compare(
     room += path * (1 + shares)  # The measurement of shares needs room for a second round.
     for generator in generators.values():
         generator.session.capacity = room
-    runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
+    runs = alternate_runs(generators, ids, max_new_tokens, repeats, progress)
     setting: dict[str, object] = dict(
         model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats
     )
@@ -160,7 +160,8 @@ def rate(a, b, axis=-1):
     return np.sum(a, axis) / np.sum(b, axis)
 
 
-def _encode(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+def encode_prompts(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """The token ids of prompts. Raises RequestError for one that leaves no room, or for none."""
     ids = [target.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     context = target.config.context
     for i, prompt in enumerate(ids, 1):
@@ -173,10 +174,13 @@ def _encode(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]
     return ids
 
 
-def _alternate(
-    generators: dict, ids: list, max_new_tokens: int, repeats: int, progress
+def alternate_runs(
+    generators: dict, ids: list, max_new_tokens: int, repeats: int, progress, **options
 ) -> dict[str, list[list[Result]]]:
-    """The results of all repeats, by method and prompt."""
+    """The results of all repeats, by method and prompt. ``options`` are those of the requests.
+
+    For each prompt the generators run in an order that rotates. First each compiles its programs.
+    """
     lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one prompt for each compiled prefill
     names, done, of = list(generators), 0, len(generators) * (len(lengths) + len(ids) * repeats)
     runs = {name: [[] for _ in ids] for name in names}
@@ -184,7 +188,7 @@ def _alternate(
     for turn, (prompt, kept) in enumerate(jobs):
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
-            result = generators[name](prompt, max_new_tokens=max_new_tokens, ignore_eos=True)
+            result = generators[name](prompt, max_new_tokens=max_new_tokens, ignore_eos=True, **options)
             if kept is not None:
                 runs[name][kept].append(result)
             done += 1
@@ -203,8 +207,8 @@ def _summarise(
     ``spec_bench`` figures are means over prompts of tokens per second, prefill included.
     """
     tokens = np.array([r[0].stats.generated for r in runs])
-    seconds, plain_seconds = _seconds(runs), _seconds(plain)
-    spec_bench, plain_spec_bench = (float(np.mean(tokens / _seconds(r, prefill=True))) for r in (runs, plain))
+    seconds, plain_seconds = seconds_of(runs), seconds_of(plain)
+    spec_bench, plain_spec_bench = (float(np.mean(tokens / seconds_of(r, prefill=True))) for r in (runs, plain))
     differences = [d for i in range(len(runs)) if (d := difference(i, runs[i][0], plain[i][0], target))]
     found = fidelity(target, [results[0] for results in runs]) if lossy else None
     stats = total([results[0].stats for results in runs])
@@ -231,7 +235,7 @@ def _summarise(
     }
 
 
-def _seconds(runs: list[list[Result]], prefill: bool = False) -> np.ndarray:
+def seconds_of(runs: list[list[Result]], prefill: bool = False) -> np.ndarray:
     """The median time of each prompt's repeats."""
     return np.array(
         [np.median([r.stats.decode_seconds + prefill * r.stats.prefill_seconds for r in results]) for results in runs]

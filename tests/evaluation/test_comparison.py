@@ -105,7 +105,7 @@ def test_methods_alternate_in_a_rotating_order():
         return lambda prompt, **options: order.append((tuple(prompt), name))
 
     prompts = [[1] * 9, [2] * 9, [3] * 9]
-    runs = runner._alternate({"a": generator("a"), "b": generator("b")}, prompts, 4, 2, lambda done, of: None)
+    runs = runner.alternate_runs({"a": generator("a"), "b": generator("b")}, prompts, 4, 2, lambda done, of: None)
     warm, timed = order[:2], order[2:]
     assert len(warm) == 2
     assert len(timed) == 2 * 2 * 3
