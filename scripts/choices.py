@@ -31,11 +31,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     trials = {"pool": try_pool, "length": try_length, "sparse": try_sparse}
     parser.add_argument("trial", choices=trials)
-    trials[parser.parse_args().trial]()
+    parser.add_argument("--temperature", type=float, default=0.0)
+    args = parser.parse_args()
+    trials[args.trial](args.temperature)
 
 
-def tokens_a_call(generator: Generator, prompts, tokens: int = 128) -> float:
-    stats = [result.stats for result in generator(prompts, max_new_tokens=tokens, ignore_eos=True)]
+def tokens_a_call(generator: Generator, prompts, temperature: float) -> float:
+    results = generator(prompts, max_new_tokens=128, temperature=temperature, ignore_eos=True)
+    stats = [result.stats for result in results]
     return sum(s.generated for s in stats) / sum(s.target_calls for s in stats)
 
 
@@ -98,15 +101,15 @@ class RankedPool(Lookahead):
         return lax.fori_loop(0, self.window, add, pool)
 
 
-def try_pool():
+def try_pool(temperature: float):
     target = load("tiny-python")
     prompts = held_out_prompts(target.tokenizer, PROMPTS, 128)
-    for guesses, kept in ((1, 8), (2, 16)):
+    for guesses, kept in ((2, 16), (1, 8)):
         for order in ("count", "recency", "likelihood", "weighted"):
             drafter = RankedPool(10, 4, guesses, kept, order=order)
             generator = Generator(target, "lookahead", window=10, ngram_size=4, guesses=guesses, pool_guesses=kept)
             generator.session.drafter = drafter
-            print(f"{guesses} of {kept} by {order}: {tokens_a_call(generator, prompts):.2f}", flush=True)
+            print(f"{guesses} of {kept} by {order}: {tokens_a_call(generator, prompts, temperature):.2f}", flush=True)
 
 
 class TimedState(AdaptiveState):
@@ -159,24 +162,23 @@ class Timed(Adaptive):
         return TimedState(after.inner, wanted, after.acceptance, clock, rounds, emitted, spent)
 
 
-def try_length():
+def try_length(temperature: float):
     target, draft = load("tiny-python"), load("tiny-python-draft")
     prompts = held_out_prompts(target.tokenizer, PROMPTS, 96)
     bandits = [("ucb", 0.1, 0.95), ("ucb", 0.3, 0.95), ("ucb", 0.3, 0.99), ("thompson", 0.3, 0.95)]
     settings = [("2", 0, 0), ("4", 0, 0), ("8", 0, 0), ("ema", 0, 0), *bandits]
-    for temperature in (0.0, 1.0):
-        for how, width, memory in settings:
-            generator = Generator(target, "draft_model", draft, num_speculative_tokens=8)
-            costs = dict(draft_cost=0.1, verify_cost=0.1)
-            generator.session.drafter = Timed(DraftModel(8), "ema", how=how, width=width, memory=memory, **costs)
-            decoding = generator.start(prompts, max_new_tokens=192, temperature=temperature, ignore_eos=True)
-            generator.session.advance(decoding)
-            state = decoding.state
-            speed = float((state.length - state.prompt_length).sum() / state.drafter.time.sum())
-            print(f"temperature {temperature}, {how} {width or ''} {memory or ''}: {speed:.3f}", flush=True)
+    for how, width, memory in settings:
+        generator = Generator(target, "draft_model", draft, num_speculative_tokens=8)
+        costs = dict(draft_cost=0.1, verify_cost=0.1)
+        generator.session.drafter = Timed(DraftModel(8), "ema", how=how, width=width, memory=memory, **costs)
+        decoding = generator.start(prompts, max_new_tokens=192, temperature=temperature, ignore_eos=True)
+        generator.session.advance(decoding)
+        state = decoding.state
+        speed = float((state.length - state.prompt_length).sum() / state.drafter.time.sum())
+        print(f"{how} {width or ''} {memory or ''}: {speed:.3f}", flush=True)
 
 
-def try_sparse():
+def try_sparse(temperature: float):
     """Zeros for the smallest weights of each matrix but embeddings and output, without training after it."""
     target, draft = load("tiny-python"), load("tiny-python-draft")
     prompts = held_out_prompts(target.tokenizer, PROMPTS, 96)
@@ -200,7 +202,10 @@ def try_sparse():
         thinned = jax.tree_util.tree_map_with_path(thin, params)
         zeros = np.mean(np.concatenate([np.ravel(np.asarray(x, np.float32) == 0) for x in jax.tree.leaves(thinned)]))
         generator.session.parameters = nnx.merge(graph, thinned)
-        print(f"{name}, {zeros:.0%} of all weights are zero: {tokens_a_call(generator, prompts):.2f}", flush=True)
+        print(
+            f"{name}, {zeros:.0%} of all weights are zero: {tokens_a_call(generator, prompts, temperature):.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

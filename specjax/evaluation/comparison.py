@@ -7,6 +7,7 @@ import dataclasses
 import os
 import platform
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import flax
 import jax
@@ -176,8 +177,8 @@ def encode_prompts(target: LanguageModel, prompts: Sequence[Prompt]) -> list[lis
 
 def alternate_runs(
     generators: dict, ids: list, max_new_tokens: int, repeats: int, progress, **options
-) -> dict[str, list[list[Result]]]:
-    """The results of all repeats, by method and prompt. ``options`` are those of the requests.
+) -> dict[Any, list[list[Result]]]:
+    """The results of all repeats, by generator and prompt. ``options`` are those of the requests.
 
     For each prompt the generators run in an order that rotates. First each compiles its programs.
     """

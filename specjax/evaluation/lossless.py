@@ -100,7 +100,8 @@ def verify(
     seeds = itertools.count(seed, _ROWS)  # Every draw has its own seed.
     drawn = [_draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)]
     prefixes = lambda texts, k: Counter(text[: k + 1] for text in texts)
-    laws = [compare_laws(*(prefixes(texts, k) for texts in drawn), len(prompts)) for k in range(1, tokens + 1)]
+    expected, found = drawn
+    laws = [compare_laws(prefixes(expected, k), prefixes(found, k), len(prompts)) for k in range(1, tokens + 1)]
     by_length, divergences = ([float(x) for x in column] for column in zip(*laws))
     p_value = min(1.0, tokens * min(by_length))
     return {
