@@ -22,7 +22,8 @@ from specjax import Generator, load
 from specjax.drafter import Models, TrainedHead
 from specjax.drafters import METHODS, needs_of
 from specjax.evaluation import held_out_prompts, left_out
-from specjax.evaluation.comparison import difference, select_drafts, select_options
+from specjax.evaluation.comparison import select_drafts, select_options
+from specjax.evaluation.fidelity import difference
 from specjax.heads import Head
 from specjax.training.kinds import KINDS
 

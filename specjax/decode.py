@@ -28,7 +28,7 @@ from .sampling import probabilities
 from .settings import own_settings
 from .state import DecodeState
 from .tree import Tree, ancestors
-from .verify import Verdict, accept
+from .verify import Verdict, accept, seen_options
 
 
 class Round(struct.PyTreeNode):
@@ -80,8 +80,9 @@ def propose_and_accept(target: Model, draft, state: DecodeState, *, drafter: Dra
     with jax.named_scope("score"):
         scored = score(target, tree, state, drafter.taps, drafter.computed_layers(drafted))
     with jax.named_scope("accept"):
-        p = probabilities(scored.logits, state.request.sampling, state.tree_context(tree))
-        verdict = accept(rule, p, tree, accept_keys, state.request.sampling.temperature)
+        sampling = state.request.sampling
+        p = probabilities(scored.logits, seen_options(rule, sampling), state.tree_context(tree))
+        verdict = accept(rule, p, tree, accept_keys, sampling.temperature, state.counters)
     return Round(tree, drafted, scored, p, verdict, state.failed | has_failed(scored.logits, p, verdict))
 
 

@@ -64,6 +64,9 @@ class Drafter:
     needs: ClassVar[Nothing | Models | TrainedHead] = Nothing()
     can_rest: ClassVar[bool] = False
 
+    def __post_init__(self):
+        """Raises RequestError for options that do not fit together."""
+
     @property
     def depth(self) -> int:
         """The longest path that the method proposes, in edges."""

@@ -10,7 +10,7 @@ from .parallel import fetch
 from .requests.vocabulary import decode_continuation, token_bytes
 from .session import Decoding
 from .stats import Stats, stats_of
-from .verify import LOSSY
+from .verify import is_lossy
 
 HALF = "\ufffd"
 """The character that decoding puts in place of the bytes of an incomplete character."""
@@ -78,7 +78,7 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
         text, stop_string = _cut(text, shown, target, batch.stop_strings[b])
         stopped = at_stop_id or stop_string is not None
         by_id = at_own_id and stop_string is None
-        stats = stats_of(counters, b, len(new), *times, lossy=rule in LOSSY and bool(sampled[b]))
+        stats = stats_of(counters, b, len(new), *times, lossy=is_lossy(rule, bool(sampled[b])))
         stats = stats if ahead is None else dataclasses.replace(stats, drafted_ahead=int(ahead[b]))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
         sample, drafts = b % batch.samples, from_draft[b, place].tolist()

@@ -26,6 +26,12 @@ class Counters(struct.PyTreeNode):
         """Counters before the first round."""
         return Counters(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros((batch, depth), jnp.int32))
 
+    @property
+    def acceptance_rate(self) -> jax.Array:
+        """Float32 [B], accepted drafts / drafted tokens of each row so far; 1 before the first."""
+        accepted, drafted = self.accepted_at.sum(1).astype(jnp.float32), self.drafted.astype(jnp.float32)
+        return jnp.where(drafted > 0, accepted / jnp.maximum(drafted, 1), 1.0)
+
     def add(self, active: jax.Array, drafted: jax.Array, accepted: jax.Array) -> "Counters":
         """The counters after one more round.
 

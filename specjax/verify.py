@@ -6,8 +6,9 @@ drawn. Both are float32 and come out of the same sampling options. ``key`` holds
 for the root's place in the text and one for each place after it. A rule that does not draw place by
 place uses the first key.
 
-Every rule but ``typical`` is lossless: accepted tokens and bonus token are distributed as the
-target's own samples. At temperature 0 p and q are one-hot, and every rule is the greedy walk.
+Every rule outside ``LOSSY`` is lossless: accepted tokens and bonus token are distributed as the
+target's own samples. At temperature 0 p and q are one-hot, and every rule is the greedy walk, except
+for the soft rules: they read p at temperature 1.
 
 A rule that divides by q is exact only for tokens drawn in certain ways: as a chain, as siblings
 without replacement, or as independent siblings, from one draft or several. ``resolve`` checks this.
@@ -19,6 +20,7 @@ The folder ``rules`` holds the rules. This file names them and lists the drafts 
 exact.
 """
 
+import dataclasses
 import enum
 from collections.abc import Callable
 
@@ -30,9 +32,12 @@ from .errors import RequestError
 from .rules.chains import block_verification, rejection
 from .rules.several_paths import greedy_block
 from .rules.siblings import k_seq, multi_step, recursive_rejection
+from .rules.soft import Loosening, SoftMatch
 from .rules.traversal import traversal
 from .rules.verdict import Verdict
 from .rules.walks import argmax_walk, sample_and_walk, typical
+from .sampling import SamplingParams
+from .stats import Counters
 from .tree import Tree
 
 RULES = {
@@ -46,10 +51,12 @@ RULES = {
     "traversal": traversal,
     "greedy_block": greedy_block,
     "typical": typical,
+    "soft_match": SoftMatch(),
+    "loosening": Loosening(),
 }
-"""The rules by their public names."""
+"""The rules by their public names. A soft rule takes another margin as "soft_match=0.1"."""
 
-LOSSY = ("typical",)
+LOSSY = ("typical", "soft_match", "loosening")
 """The rules that change the target's distribution."""
 
 
@@ -86,11 +93,15 @@ _AUTO = {
 def resolve(name: str, drawn: Drawn) -> Callable:
     """The rule called ``name``; "auto" is the lossless rule that accepts most tokens.
 
-    Raises RequestError for an unknown name, or for a rule that is not exact for tokens that are
-    ``drawn`` in this way.
+    Raises RequestError for an unknown name, for a margin out of range, or for a rule that is not
+    exact for tokens that are ``drawn`` in this way.
     """
     if name == "auto":
         name = _AUTO[drawn]
+    kind, given, margin = name.partition("=")
+    soft = RULES.get(kind)
+    if given and isinstance(soft, SoftMatch):
+        return dataclasses.replace(soft, margin=_read_margin(kind, margin))
     if name not in RULES:
         raise RequestError(f"rule {name!r} is unknown; use auto or one of {', '.join(RULES)}")
     if name in _HOLDS_FOR and drawn not in _HOLDS_FOR[name]:
@@ -100,16 +111,51 @@ def resolve(name: str, drawn: Drawn) -> Callable:
     return RULES[name]
 
 
-def accept(rule: Callable, p: jax.Array, tree: Tree, keys: jax.Array, temperature: jax.Array) -> Verdict:
+def is_lossy(name: str, sampled: bool) -> bool:
+    """Whether the rule called ``name`` changes the law of a row, ``sampled`` or greedy."""
+    kind = name.partition("=")[0]
+    return kind in LOSSY and (sampled or isinstance(RULES[kind], SoftMatch))
+
+
+def seen_options(rule: Callable, options: SamplingParams) -> SamplingParams:
+    """The options that make the p of a rule: a soft rule sees greedy rows at temperature 1."""
+    if not isinstance(rule, SoftMatch):
+        return options
+    return options.replace(temperature=jnp.where(options.temperature == 0, 1.0, options.temperature))
+
+
+def accept(
+    rule: Callable,
+    p: jax.Array,
+    tree: Tree,
+    keys: jax.Array,
+    temperature: jax.Array,
+    counters: Counters | None = None,
+) -> Verdict:
     """The rule's verdict for every row of a batch.
 
     Args:
       rule: the acceptance rule, a function for one row.
-      p: float32 [B, N, V], the target's distribution after each node.
+      p: float32 [B, N, V], the target's distribution after each node, see ``seen_options``.
       tree: the batched tree.
       keys: typed keys [B, P].
-      temperature: float32 [B]. If it is 0 in all rows, only the greedy walk is computed.
+      temperature: float32 [B]. If it is 0 in all rows, a rule that is not soft computes only the
+        greedy walk.
+      counters: the sums of the rows so far, whose acceptance rate a soft rule reads.
     """
+    if isinstance(rule, SoftMatch):
+        rate = jnp.ones_like(temperature) if counters is None else counters.acceptance_rate
+        return jax.vmap(rule)(p, tree, keys, temperature == 0, rate)
     walk_greedily = lambda p, tree, keys: jax.vmap(argmax_walk)(p, tree)
     apply_rule = lambda p, tree, keys: jax.vmap(rule)(p, tree, keys)
     return lax.cond(jnp.all(temperature == 0), walk_greedily, apply_rule, p, tree, keys)
+
+
+def _read_margin(rule: str, text: str) -> float:
+    try:
+        margin = float(text)
+    except ValueError:
+        margin = -1.0
+    if not 0 <= margin <= 1:
+        raise RequestError(f"the margin of rule {rule!r} must be a number from 0 to 1, not {text!r}")
+    return margin

@@ -10,6 +10,7 @@ import dataclasses
 import jax.numpy as jnp
 import pytest
 from support.grid import DRAFTS, METHODS, PAIRS, count_draws, halve_after_repeat, p_values
+from support.grid.methods import with_own
 from support.pairwise import pairwise_cover
 
 from specjax import decode
@@ -67,6 +68,20 @@ def test_texts_have_the_targets_law(method, rule):
     counts, rate = count_draws(drafter, rule, seed=1, rows=FEWER)
     if drafter.depth:  # drafts are both accepted and rejected
         assert 0.1 < rate < 0.9
+    values = p_values(counts)
+    assert min(values.values()) > UNLIKELY, values
+
+
+DRAWING = ("draft_model", "tree", "merged", "cascade", "block, drawn")  # each forms its q in another place
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "draft_model" else pytest.mark.slow) for name in DRAWING]
+)
+def test_options_of_the_draft_leave_the_law(method):
+    drafter, rules = METHODS[method]
+    counts, rate = count_draws(with_own(drafter, temperature=0.5, top_k=4, top_p=0.95), rules[0], seed=1, rows=FEWER)
+    assert 0.05 < rate < 0.9
     values = p_values(counts)
     assert min(values.values()) > UNLIKELY, values
 

@@ -18,7 +18,7 @@ from .arguments import (
     write_output,
 )
 from .drafting import add_drafting_flags, given_drafting
-from .parser import integer, path
+from .parser import integer, name, path
 from .terminal import print_table, progress_bar, status
 
 
@@ -42,6 +42,13 @@ def add_command(commands) -> None:
         default=1,
         metavar="N",
         help="runs of each prompt, whose median counts (default 1)",
+    )
+    add(
+        "--rule",
+        type=name,
+        default="auto",
+        help="acceptance rule of all methods (default auto); for a lossy rule the report says how far texts are from "
+        "the target's",
     )
     add("--shares", action="store_true", help="also measure the share of a round that drafting takes")
     add("--output", type=path, metavar="FILE", help="also write the JSON to this file")
@@ -68,7 +75,8 @@ def run(args: argparse.Namespace) -> None:
     with status("preparing prompts"):
         prompts = prompts(target)
     with progress_bar("comparing") as progress:
-        options = dict(drafting, max_new_tokens=args.max_new_tokens, repeats=args.repeats, shares=args.shares)
+        options = dict(drafting, rule=args.rule, max_new_tokens=args.max_new_tokens, repeats=args.repeats)
+        options |= dict(shares=args.shares)
         fit = [method for method in methods if method not in reasons]
         measured = compare(target, fit, prompts, draft=drafts, progress=progress, **options) | {"left_out": reasons}
     measured["settings"]["chat"] = args.chat

@@ -1,4 +1,4 @@
-"""``specjax tune``: measures the tree, or the layers, that draft best on this machine."""
+"""``specjax tune``: measures the tree, the layers or the sizes of lookahead that draft best here."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ _MOST_NODES, _MOST_DEPTH, _MOST_BATCH = 4096, 256, 16384
 
 
 def add_command(commands) -> None:
-    about = "measure the tree or the layers that draft best here, and write them to a file"
+    about = "measure the tree, the layers or the sizes of lookahead that draft best here, and write them to a file"
     command = commands.add_parser("tune", help=about, description=about)
     command.set_defaults(handler=run)
     add = command.add_argument
@@ -32,6 +32,7 @@ def add_command(commands) -> None:
         "--tree", action="store_true", help="tune the shape of a token tree, for methods whose trees have a fixed shape"
     )
     add("--layers", action="store_true", help="tune the target's layers that draft, for early_exit and layer_skip")
+    add("--lookahead", action="store_true", help="tune the sizes W, N and G of lookahead decoding")
     add_prompts_arguments(command, "all of the file, or 16")
     add_chat_argument(command)
     add("--temperature", type=float, metavar="X", default=0.0, help="0 is greedy (default 0)")
@@ -67,17 +68,23 @@ def add_command(commands) -> None:
         metavar="N",
         help="rows that will be decoded together (default 1)",
     )
+    add = command.add_argument_group("options of --layers and --lookahead").add_argument
+    add(
+        "--budget",
+        type=integer(1),
+        metavar="N",
+        help="sets of sub-layers to try (default 8 for each layer), or sizes of lookahead (default 12)",
+    )
     add = command.add_argument_group("options of --layers").add_argument
-    add("--budget", type=integer(1), metavar="N", help="sets of sub-layers to try (default 8 for each layer)")
     add("--num-speculative-tokens", type=integer(1), metavar="N", help="the longest draft to consider (default 8)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Measures the target, prints the result, and writes it to ``--output``."""
-    if args.tree == args.layers:
-        raise RequestError("give either --tree or --layers")
+    if args.tree + args.layers + args.lookahead != 1:
+        raise RequestError("give one of --tree, --layers and --lookahead")
     check_output(args.output)
-    _tune_tree(args) if args.tree else _tune_layers(args)
+    (_tune_tree if args.tree else _tune_layers if args.layers else _tune_lookahead)(args)
 
 
 def _prepare(args: argparse.Namespace) -> Callable:
@@ -104,6 +111,29 @@ def _tune_layers(args: argparse.Namespace) -> None:
         print(json.dumps(report))
     else:
         print_table(layers.table(report), filter(None, (report["note"], report["flags"])))
+
+
+def _tune_lookahead(args: argparse.Namespace) -> None:
+    from ..parallel import mesh_of, use_mesh
+    from ..planning import tune_lookahead
+
+    if args.draft:
+        raise RequestError("method 'lookahead' takes no draft; leave --draft out")
+    prompts = _prepare(args)
+    with status("loading"):
+        target = load_target(args)
+    with status("preparing prompts"):
+        prompts = prompts(target)
+    with progress_bar("tuning") as progress:
+        options = dict(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
+        options |= dict(budget=args.budget or tune_lookahead.BUDGET)
+        with use_mesh(mesh_of(target.model)):
+            report = tune_lookahead.tune_lookahead(target, prompts, progress=progress, **options)
+    write_output(args.output, tune_lookahead.toml(report))
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print_table(tune_lookahead.table(report), filter(None, (report["note"], report["flags"])))
 
 
 def _tune_tree(args: argparse.Namespace) -> None:

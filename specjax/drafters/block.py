@@ -13,16 +13,17 @@ from jax import lax
 
 from ..cache import KVCache, commit
 from ..checks import per_row, whole
-from ..drafter import Drafter, TrainedHead
+from ..drafter import TrainedHead
 from ..errors import RequestError
 from ..tree import Tree, chain
 from ..verify import Drawn
 from .parts import chains
 from .parts.best_first import best_first, check_best_first
+from .parts.drawing import Drawing
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockDrafter(Drafter):
+class BlockDrafter(Drawing):
     """Drafts with one forward of a block head, over the root and a mask for each further place.
 
     The head's cache holds keys and values made from the target's features of all tokens before the
@@ -31,7 +32,8 @@ class BlockDrafter(Drafter):
     A head without a Markov correction chooses its tokens: a chain of the likeliest token at each
     place, or with ``tree_nodes`` a tree of the likeliest sequences (DDTree, 2604.12989). With a
     Markov correction each token depends on the token before it. A chain is then drawn from left to
-    right under the target's sampling options, and q is the distribution of each draw.
+    right under the request's sampling options and those of ``Drawing``. q is the distribution of
+    each draw.
 
     A chain may end before a token whose confidence is below ``draft_confidence`` (DSpark,
     Algorithm 1). The output stays exact. The confidence of a place reads the place's hidden state,
@@ -63,6 +65,7 @@ class BlockDrafter(Drafter):
         whole("tree_top_k", self.tree_top_k)
         per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
         self._check_head()
+        super().__post_init__()
 
     @property
     def depth(self) -> int:
@@ -85,7 +88,7 @@ class BlockDrafter(Drafter):
         hidden, root = self._read(target, draft, state), state.root
         scores = draft.logits(target, hidden)
         if self.head.markov_rank:
-            return self._draw(draft, hidden, scores, state, key), state.drafter
+            return self._draw(draft, hidden, scores, self.drafting(state), key), state.drafter
         if self.tree_nodes:
             grow = partial(best_first, nodes=self.tree_nodes, width=self.tree_top_k)
             return jax.vmap(grow)(root, jax.nn.log_softmax(scores)), state.drafter

@@ -10,13 +10,14 @@ from jax import lax
 from ..cache import KVCache
 from ..checks import whole
 from ..decode import commit, propose_and_accept
-from ..drafter import Drafter, Models
+from ..drafter import Models
 from ..prefill import fill
 from ..stats import Counters
 from ..tree import chain
 from ..verify import Drawn, resolve
 from .draft_model import DraftModel
 from .ngram import Ngram
+from .parts.drawing import Drawing
 
 
 class CascadeState(struct.PyTreeNode):
@@ -34,7 +35,7 @@ class CascadeState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cascade(Drafter):
+class Cascade(Drawing):
     """Drafts chains as ``DraftModel`` does, but several tokens for each call of the draft.
 
     Each round runs an inner loop, which consists of the same rounds as in ``decode``, with the
@@ -64,6 +65,7 @@ class Cascade(Drafter):
         whole("num_speculative_tokens", self.num_speculative_tokens)
         whole("inner_speculative_tokens", self.inner_speculative_tokens)
         self.inner(1)
+        super().__post_init__()
 
     @property
     def depth(self) -> int:
@@ -87,7 +89,7 @@ class Cascade(Drafter):
         return CascadeState(cache, inner, jnp.zeros_like(lengths))
 
     def propose(self, target, draft, state, key):
-        B, D, n = state.root.size, self.depth, state.cache.length
+        state, B, D, n = self.drafting(state), state.root.size, self.depth, state.cache.length
         (model, second), inner = _pair(draft), self.inner(len(draft))
         rule = resolve("auto", inner.drawn)
         no_stops = dict(stop_ids=jnp.full_like(state.request.stop_ids, -1), stops=None)

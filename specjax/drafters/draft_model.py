@@ -8,10 +8,11 @@ import dataclasses
 import jax.numpy as jnp
 
 from ..checks import whole
-from ..drafter import Drafter, Models
+from ..drafter import Models
 from ..prefill import catch_up
 from ..verify import Drawn
 from .parts import chains
+from .parts.drawing import Drawing
 from .parts.readers import ReaderState
 from .parts.token_reader import TokenReader
 
@@ -19,11 +20,11 @@ _READER = TokenReader()
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftModel(Drafter):
+class DraftModel(Drawing):
     """Draws gamma tokens one after another from the draft's distributions q_1 ... q_gamma.
 
-    gamma is ``num_speculative_tokens``. The draft has the same sampling options as the target. A
-    round begins by reading the newest two tokens, see ``TokenReader``.
+    gamma is ``num_speculative_tokens``. The draft has the sampling options of the request, except
+    for those of ``Drawing``. A round begins by reading the newest two tokens, see ``TokenReader``.
 
     Attributes:
       num_speculative_tokens: tokens that are drafted in a round, at most.
@@ -40,6 +41,7 @@ class DraftModel(Drafter):
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)
         whole("draft_ahead", self.draft_ahead, 0)
+        super().__post_init__()
 
     @property
     def depth(self) -> int:
@@ -60,7 +62,7 @@ class DraftModel(Drafter):
 
     def propose(self, target, draft, state, key, least=None):
         """See ``Drafter``. ``least``: float32 [B], the confidence at which a row stops."""
-        B, gamma = state.root.size, self.depth
+        state, B, gamma = self.drafting(state), state.root.size, self.depth
         first = _READER.begin(target, draft, state, gamma)
         chain = chains.begin(state, gamma, target.config.vocab_size)
         chain = chains.draw(chain, draft.logits(first.hidden), 0, state, key, least)  # x_1 ~ q_1

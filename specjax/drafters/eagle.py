@@ -7,6 +7,7 @@ from ..drafter import Drafter, TrainedHead
 from ..errors import RequestError
 from ..tree import Topology, as_topology, from_paths
 from .parts.best_first import check_best_first
+from .parts.drawing import Drawing
 from .parts.feature_chain import FeatureChain
 from .parts.feature_reader import FeatureReader
 from .parts.fixed_tree import FixedTree
@@ -19,7 +20,7 @@ PUBLISHED = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 000
 
 
 @dataclasses.dataclass(frozen=True)
-class Eagle(HeadDrafter):
+class Eagle(Drawing, HeadDrafter):
     """A tree of fixed shape from an EAGLE-1 head (Li et al. 2024, 2401.15077).
 
     Attributes:
@@ -38,7 +39,7 @@ class Eagle(HeadDrafter):
 
     @cached_property
     def grower(self) -> FixedTree:
-        return FixedTree(FeatureReader(), self.tree, self.siblings)
+        return FixedTree(FeatureReader(), self.tree, self.siblings, **self.draft_options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Eagle2(HeadDrafter):
 
 
 @dataclasses.dataclass(frozen=True)
-class Eagle3(HeadDrafter):
+class Eagle3(Drawing, HeadDrafter):
     """Drafts from an EAGLE-3 head (Li et al. 2025, 2503.01840) or its version 3.1.
 
     By default it drafts the most probable tree, as EAGLE-2 does. With ``tree`` it drafts a tree of
@@ -94,9 +95,9 @@ class Eagle3(HeadDrafter):
         if self.head.mask_token is not None:
             return self._one_pass()
         if self.tree is not None:
-            return FixedTree(FeatureReader(), self.tree, self.siblings)
+            return FixedTree(FeatureReader(), self.tree, self.siblings, **self.draft_options)
         if self.num_speculative_tokens is not None:
-            return FeatureChain(self.num_speculative_tokens)
+            return FeatureChain(self.num_speculative_tokens, **self.draft_options)
         return ProbableTree(FeatureReader(), self.tree_nodes, self.tree_depth, self.tree_top_k, self.tree_temperature)
 
     def _one_pass(self) -> OnePass:

@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from ..checks import whole
-from ..drafter import Drafter, Models
+from ..drafter import Models
 from ..tree import Tree
 from ..verify import Drawn
 from .draft_model import DraftModel
+from .parts.drawing import Drawing
 
 
 @dataclasses.dataclass(frozen=True)
-class Merged(Drafter):
+class Merged(Drawing):
     """Draws a chain from each draft independently, and proposes their union, see ``merge``.
 
     Attributes:
@@ -28,6 +29,7 @@ class Merged(Drafter):
 
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)
+        super().__post_init__()
 
     @property
     def depth(self) -> int:
@@ -40,7 +42,7 @@ class Merged(Drafter):
     @property
     def member(self) -> DraftModel:
         """The method by which each draft draws its chain."""
-        return DraftModel(self.num_speculative_tokens)
+        return DraftModel(self.num_speculative_tokens, **self.draft_options)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return tuple(

@@ -7,12 +7,13 @@ import dataclasses
 from functools import cached_property
 
 from ..drafter import TrainedHead
+from .parts.drawing import Drawing
 from .parts.feature_chain import FeatureChain
 from .parts.grown import HeadDrafter
 
 
 @dataclasses.dataclass(frozen=True)
-class Mtp(HeadDrafter):
+class Mtp(Drawing, HeadDrafter):
     """Draws one token from each module, and further tokens from the last module.
 
     Attributes:
@@ -24,4 +25,4 @@ class Mtp(HeadDrafter):
 
     @cached_property
     def grower(self) -> FeatureChain:
-        return FeatureChain(self.num_speculative_tokens)
+        return FeatureChain(self.num_speculative_tokens, **self.draft_options)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ..drafter import Models
 from ..tree import Topology, as_topology, expansion
+from .parts.drawing import Drawing
 from .parts.fixed_tree import FixedTree
 from .parts.grown import GrownDrafter
 from .parts.token_reader import TokenReader
@@ -17,7 +18,7 @@ DEFAULT = (1, 1, 3, 1, 1, 1, 1, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftTree(GrownDrafter):
+class DraftTree(Drawing, GrownDrafter):
     """Draws the children of every node from the draft, level by level.
 
     The default shape is SpecInfer's <1,1,3,1,1,1,1,1>.
@@ -38,4 +39,4 @@ class DraftTree(GrownDrafter):
 
     @cached_property
     def grower(self) -> FixedTree:
-        return FixedTree(TokenReader(), self.tree, self.siblings)
+        return FixedTree(TokenReader(), self.tree, self.siblings, **self.draft_options)

@@ -7,11 +7,10 @@ import dataclasses
 import os
 import platform
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Any
 
 import flax
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.stats import bootstrap
 
@@ -27,10 +26,9 @@ from ..models import product_kernel
 from ..processor import matrix_extensions, processor
 from ..result import Result
 from ..stats import total
+from ..verify import is_lossy
+from .fidelity import difference, fidelity
 from .shares import drafting_share
-
-_TIE_ULPS = 8
-"""Two logits tie if they differ by at most this many units in the last place."""
 
 
 def compare(
@@ -39,6 +37,7 @@ def compare(
     prompts: Sequence[Prompt],
     *,
     draft=None,
+    rule: str = "auto",
     max_new_tokens: int = 128,
     repeats: int = 1,
     shares: bool = False,
@@ -56,6 +55,8 @@ def compare(
       methods: the names of the methods. "none" is added where it is missing.
       prompts: strings or token ids.
       draft: see ``Generator``.
+      rule: the acceptance rule of all methods but "none". For a lossy rule the report says how far
+        the texts are from the target's, see ``fidelity``.
       max_new_tokens: the number of new tokens after each prompt.
       repeats: the number of runs of each prompt.
       shares: whether to measure the share of a round that drafting takes, on the first prompt. This
@@ -67,11 +68,15 @@ def compare(
 
     Raises RequestError for bad input.
     """
-    ids = _encode(target, prompts)
+    ids = encode_prompts(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
     drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
     own = {method: select_options(method, drafting) for method in methods}
-    generators = {method: Generator(target, method, select_drafts(method, drafts), **own[method]) for method in methods}
+    rules = {method: "auto" if method == "none" else rule for method in methods}
+    generators = {
+        method: Generator(target, method, select_drafts(method, drafts), rule=rules[method], **own[method])
+        for method in methods
+    }
     if shares and any(isinstance(generator.session, ApartSession) for generator in generators.values()):
         raise RequestError(
             "shares are measured with drafts on the target's devices; leave out --shares or --draft-mesh"
@@ -81,16 +86,18 @@ def compare(
     room += path * (1 + shares)  # The measurement of shares needs room for a second round.
     for generator in generators.values():
         generator.session.capacity = room
-    runs = _alternate(generators, ids, max_new_tokens, repeats, progress)
+    runs = alternate_runs(generators, ids, max_new_tokens, repeats, progress)
     setting: dict[str, object] = dict(
         model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats
     )
+    setting["rule"] = rule
     setting["drafters"] = {method: dataclasses.asdict(g.drafter) for method, g in generators.items()}
     setting["options"] = {name: value for name, value in drafting.items() if isinstance(value, int | float | str)}
     used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
     if used:
         setting["draft"] = ", ".join(used)
-    summaries = [_summarise(method, runs[method], runs["none"], target) for method in generators]
+    lossy = is_lossy(rule, sampled=False)
+    summaries = [_summarise(method, runs[method], runs["none"], target, lossy) for method in generators]
     for summary in summaries:
         summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
@@ -154,7 +161,8 @@ def rate(a, b, axis=-1):
     return np.sum(a, axis) / np.sum(b, axis)
 
 
-def _encode(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+def encode_prompts(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """The token ids of prompts. Raises RequestError for one that leaves no room, or for none."""
     ids = [target.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     context = target.config.context
     for i, prompt in enumerate(ids, 1):
@@ -167,10 +175,13 @@ def _encode(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]
     return ids
 
 
-def _alternate(
-    generators: dict, ids: list, max_new_tokens: int, repeats: int, progress
-) -> dict[str, list[list[Result]]]:
-    """The results of all repeats, by method and prompt."""
+def alternate_runs(
+    generators: dict, ids: list, max_new_tokens: int, repeats: int, progress, **options
+) -> dict[Any, list[list[Result]]]:
+    """The results of all repeats, by generator and prompt. ``options`` are those of the requests.
+
+    For each prompt the generators run in an order that rotates. First each compiles its programs.
+    """
     lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one prompt for each compiled prefill
     names, done, of = list(generators), 0, len(generators) * (len(lengths) + len(ids) * repeats)
     runs = {name: [[] for _ in ids] for name in names}
@@ -178,7 +189,7 @@ def _alternate(
     for turn, (prompt, kept) in enumerate(jobs):
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
-            result = generators[name](prompt, max_new_tokens=max_new_tokens, ignore_eos=True)
+            result = generators[name](prompt, max_new_tokens=max_new_tokens, ignore_eos=True, **options)
             if kept is not None:
                 runs[name][kept].append(result)
             done += 1
@@ -186,7 +197,9 @@ def _alternate(
     return runs
 
 
-def _summarise(method: str, runs: list[list[Result]], plain: list[list[Result]], target: LanguageModel) -> dict:
+def _summarise(
+    method: str, runs: list[list[Result]], plain: list[list[Result]], target: LanguageModel, lossy: bool = False
+) -> dict:
     """The figures of one method.
 
     ``tokens_per_second`` is all new tokens over all seconds of decoding. ``speedup`` is the seconds
@@ -195,9 +208,10 @@ def _summarise(method: str, runs: list[list[Result]], plain: list[list[Result]],
     ``spec_bench`` figures are means over prompts of tokens per second, prefill included.
     """
     tokens = np.array([r[0].stats.generated for r in runs])
-    seconds, plain_seconds = _seconds(runs), _seconds(plain)
-    spec_bench, plain_spec_bench = (float(np.mean(tokens / _seconds(r, prefill=True))) for r in (runs, plain))
+    seconds, plain_seconds = seconds_of(runs), seconds_of(plain)
+    spec_bench, plain_spec_bench = (float(np.mean(tokens / seconds_of(r, prefill=True))) for r in (runs, plain))
     differences = [d for i in range(len(runs)) if (d := difference(i, runs[i][0], plain[i][0], target))]
+    found = fidelity(target, [results[0] for results in runs]) if lossy else None
     stats = total([results[0].stats for results in runs])
     speedup = float(rate(plain_seconds, seconds))
     return {
@@ -217,78 +231,33 @@ def _summarise(method: str, runs: list[list[Result]], plain: list[list[Result]],
         "spec_bench_speedup": spec_bench / plain_spec_bench,
         "equal_to_plain": not differences,
         "differences": differences,
-        "note": _note(method, speedup, differences),
+        "fidelity": found,
+        "note": _note(method, speedup, differences, found),
     }
 
 
-def _seconds(runs: list[list[Result]], prefill: bool = False) -> np.ndarray:
+def seconds_of(runs: list[list[Result]], prefill: bool = False) -> np.ndarray:
     """The median time of each prompt's repeats."""
     return np.array(
         [np.median([r.stats.decode_seconds + prefill * r.stats.prefill_seconds for r in results]) for results in runs]
     )
 
 
-def _note(method: str, speedup: float, differences: list[dict]) -> str | None:
+def _note(method: str, speedup: float, differences: list[dict], found: dict | None = None) -> str | None:
     notes = []
     if method != "none" and speedup < 1:
         notes.append(
             f"{method} is slower than plain decoding here ({speedup:.2f}x): "
             "leave it out, or draft another number of tokens"
         )
-    if not all(d["tie"] for d in differences):
+    if found and method != "none":
+        notes.append(
+            f"{method} is lossy: {100 * found['agreement']:.1f} % of its tokens are the target's own choice after the "
+            f"same text, and a token is {found['nats']:.3f} nats less likely than that choice"
+        )
+    elif not all(d["tie"] for d in differences):
         notes.append(
             f"{method} differs from plain decoding by more than rounding; "
             "if it also does with dtype float32, please report it"
         )
     return "; ".join(notes) or None
-
-
-def difference(
-    prompt: int, result: Result, plain: Result, target: LanguageModel, logits_of: Callable | None = None
-) -> dict | None:
-    """The first difference between a result and plain decoding; None if they are equal.
-
-    ``margin`` is the distance in logits between the likeliest token and the less likely one of the
-    two different tokens. ``tie`` is true if rounding explains the difference: the margin is at most
-    a few units in the last place.
-
-    Args:
-      prompt: the number of the prompt, for the report.
-      result: the result of a method.
-      plain: the result of plain decoding.
-      target: gives the logits, unless ``logits_of`` does.
-      logits_of: a function of the tokens so far and the prompt's length, which gives the logits [V]
-        to compare.
-    """
-    pairs = zip(result.token_ids, plain.token_ids)
-    k = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    if k is None:
-        if len(result.token_ids) == len(plain.token_ids):
-            return None
-        shorter = min(len(result.token_ids), len(plain.token_ids))
-        return {"prompt": prompt, "token": shorter, "margin": None, "tie": False}
-    logits_of = logits_of or partial(logits_after, target)
-    logits = logits_of([*plain.prompt_token_ids, *plain.token_ids[:k]], len(plain.prompt_token_ids))
-    margin = float(logits.max() - min(logits[result.token_ids[k]], logits[plain.token_ids[k]]))
-    exponent = np.floor(np.log2(np.abs(logits[np.isfinite(logits)]).max()))
-    unit = float(jnp.finfo(target.model.embed[...].dtype).eps) * 2.0**exponent
-    return {"prompt": prompt, "token": k, "margin": margin, "tie": bool(margin <= _TIE_ULPS * unit)}
-
-
-def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarray:
-    """Logits float32 [V] after ``ids``, from one forward without a cache.
-
-    ``prompt`` is the prompt's length. Padding to powers of two saves compilations.
-    """
-    size = 1 << (len(ids) - 1).bit_length()
-    tokens = np.zeros((1, size), np.int32)
-    tokens[0, : len(ids)] = ids
-    return np.asarray(_score(target.model, tokens, jnp.int32(len(ids) - 1), jnp.int32(prompt)))
-
-
-@jax.jit
-def _score(model, tokens, last, prompt):
-    positions = jnp.arange(tokens.shape[1])[None]
-    mask = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))
-    out = model(tokens, positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt))
-    return model.logits(out.hidden[:, last])[0]

@@ -19,8 +19,8 @@ from ..requests.options import Options
 from ..result import Result
 from ..sampling import adjust
 from ..session import Session
-from .comparison import difference, logits_after
 from .faults import plant
+from .fidelity import difference, logits_after
 
 UNLIKELY = 1e-3
 """A p-value below this is a disagreement. One check in a thousand of an exact method has one."""
@@ -99,10 +99,10 @@ def verify(
     sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
     seeds = itertools.count(seed, _ROWS)  # Every draw has its own seed.
     drawn = [_draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)]
-    by_length = [
-        _p_value(Counter(text[: k + 1] for text in drawn[0]), Counter(text[: k + 1] for text in drawn[1]), len(prompts))
-        for k in range(1, tokens + 1)
-    ]
+    prefixes = lambda texts, k: Counter(text[: k + 1] for text in texts)
+    expected, found = drawn
+    laws = [compare_laws(prefixes(expected, k), prefixes(found, k), len(prompts)) for k in range(1, tokens + 1)]
+    by_length, divergences = ([float(x) for x in column] for column in zip(*laws))
     p_value = min(1.0, tokens * min(by_length))
     return {
         "method": method.method,
@@ -118,6 +118,7 @@ def verify(
             "tokens": tokens,
             "p_values": by_length,
             "p_value": p_value,
+            "divergences": divergences,
             "agree": p_value >= UNLIKELY,
         },
         "agree": all(d["tie"] for d in differences) and p_value >= UNLIKELY,
@@ -139,9 +140,11 @@ def lines(report: dict) -> list[str]:
             why = f"margin {d['margin']:.2e}, {'within' if d['tie'] else 'beyond'} rounding"
         text.append(f"  prompt {d['prompt']}, token {d['token']}: {why}")
     by_length = ", ".join(f"{p:.3g}" for p in sampled["p_values"])
+    divergences = ", ".join(f"{d:.4f}" for d in sampled["divergences"])
     return [
         *text,
         f"sampled: p-value {sampled['p_value']:.3g} ({by_length} for prefixes of 1 to {sampled['tokens']} tokens)",
+        f"  distance of the laws, as Jensen-Shannon divergence in nats: {divergences}",
         f"  {sampled['samples']} draws for each of {report['prompts']} prompts; a disagreement below {UNLIKELY}",
     ]
 
@@ -167,13 +170,15 @@ def _draws(
     return texts
 
 
-def _p_value(a: Counter, b: Counter, prompts: int) -> float:
-    """The p-value of the chi-square test that two samples of prefixes have the same law.
+def compare_laws(a: Counter, b: Counter, prompts: int) -> tuple[float, float]:
+    """The p-value that two samples of prefixes have the same law, and the distance of the laws.
 
     A prefix begins with the number of its prompt. The rare prefixes of a prompt share a cell, see
-    ``_FEWEST``.
+    ``_FEWEST``. The p-value is that of a chi-square test. The distance is the Jensen-Shannon
+    divergence in nats, the mean Kullback-Leibler divergence of both laws from their middle. It is
+    the G statistic over twice the number of draws, without the part that equal laws would have.
     """
-    statistic = freedom = 0
+    statistic = freedom = divergence = 0.0
     for prompt in range(prompts):
         cells = Counter()
         for sample, counts in enumerate((a, b)):
@@ -183,12 +188,14 @@ def _p_value(a: Counter, b: Counter, prompts: int) -> float:
         table = np.array([[cells[cell, 0], cells[cell, 1]] for cell in {cell for cell, _ in cells}])
         if len(table) > 1:
             test: Any = stats.chi2_contingency(table, correction=False)  # scipy has no types
+            g: Any = stats.chi2_contingency(table, correction=False, lambda_="log-likelihood")
             statistic, freedom = statistic + test.statistic, freedom + test.dof
-    return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0
+            divergence += (g.statistic - g.dof) / (2 * table.sum()) / prompts
+    return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0, max(divergence, 0.0)
 
 
 def _difference(i: int, result: Result, plain: Result, generator: Generator, options: dict) -> dict | None:
-    """``comparison.difference`` by logits with all options except temperature and truncation."""
+    """``fidelity.difference`` by logits with all options except temperature and truncation."""
 
     def logits(ids: list[int], prompt: int) -> np.ndarray:
         raw = logits_after(generator.target, ids, prompt)

@@ -48,6 +48,7 @@ def caption(report: dict) -> str:
     machine, settings = report["machine"], report["settings"]
     models = " with ".join(settings[key] for key in ("model", "draft") if key in settings)
     options = "".join(f"{name} {value}; " for name, value in settings["options"].items())
+    options += f"rule {settings['rule']}; " if settings.get("rule", "auto") != "auto" else ""
     prompts = "turns of conversations" if settings.get("chat") else "prompts"
     return (
         f"{models}, {machine['dtype']}; {settings['prompts']} {prompts}, "

@@ -84,6 +84,7 @@ def of_draft(
     texts: Sequence[Result],
     *,
     temperature: float = 0.0,
+    draft_temperature: float | None = None,
     depth: int = 8,
     ranks: int = RANKS,
 ) -> Acceptance:
@@ -99,6 +100,7 @@ def of_draft(
       draft: the model that drafts.
       texts: results of the target, with their prompts.
       temperature: the temperature of the texts and of later requests.
+      draft_temperature: the temperature at which the draft draws; by default that of the texts.
       depth: the depth of the deepest tree in the search.
       ranks: the number of children of a node whose acceptance is measured.
     """
@@ -106,15 +108,15 @@ def of_draft(
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
     size = -(-longest // _PLACES) * _PLACES
     options = sampling_params(1, temperature)
+    draft_options = options if draft_temperature is None else sampling_params(1, draft_temperature)
     tried, accepted, by_depth = np.zeros(ranks), np.zeros(ranks), np.zeros((2, depth, ranks))
     for i, text in enumerate(texts):
         ids = [*text.prompt_token_ids, *text.token_ids]
         first, last = len(text.prompt_token_ids) - 1, len(ids) - 1
         tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)
         key = jax.random.fold_in(jax.random.key(0), i)
-        found = _read(
-            target.model, draft.model, tokens, jnp.int32(first + 1), options, key, ranks=ranks, greedy=temperature == 0
-        )
+        given = target.model, draft.model, tokens, jnp.int32(first + 1), options, draft_options, key
+        found = _read(*given, ranks=ranks, greedy=temperature == 0)
         places = [np.asarray(x, np.float64)[first:last] for x in found]
         tried, accepted = tried + places[0].sum(0), accepted + places[1].sum(0)
         by_depth += _by_depth(places[0], places[1], places[2], depth)
@@ -184,7 +186,7 @@ class CountingRecycling(TokenRecycling):
 
 
 @partial(jax.jit, static_argnames=("ranks", "greedy"))
-def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bool):
+def _read(target, draft, tokens, prompt, options, draft_options, key, *, ranks: int, greedy: bool):
     """Tried and accepted float32 [S, K] at every place of a text.
 
     The third result is float32 [S]: the probability that the text's own next token was an accepted
@@ -200,7 +202,7 @@ def _read(target, draft, tokens, prompt, options, key, *, ranks: int, greedy: bo
         if greedy:
             children = lax.top_k(logits, ranks)[1]
             return *jax.vmap(_try_chosen)(p, children), jnp.float32((children == emitted[:, None]).any(1))
-        q = probabilities(logits[None], options)[0]
+        q = probabilities(logits[None], draft_options)[0]
         tried, accepted, as_emitted = jax.vmap(_try_drawn, (0, 0, 0, 0, None))(p, q, emitted, keys, ranks)
         return tried, accepted, as_emitted.sum(1) / jax.vmap(jnp.take)(p, emitted)
 

@@ -6,6 +6,7 @@ One report holds the measured acceptance, the measured cost, and the trees of th
 import json
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ HEADS = ("medusa", "hydra", "eagle", "eagle3")
 
 METHODS = ("tree", "token_recycling", *HEADS)
 """All methods whose trees have a fixed shape."""
+
+DRAFT_TEMPERATURES = (0.5, 0.7, 0.85, 1.0, 1.2)
+"""The draft temperatures to try, in units of the target's."""
 
 _COLUMNS = ("nodes", "depth", "expected tokens a call", "ms a round", "expected speed-up", "")
 
@@ -91,8 +95,12 @@ def tune_tree(
       repeats: the number of timed runs of each program.
       nodes, widths: see ``cost.measure``; sizes above ``max_nodes`` are left out.
 
+    Above temperature 0 a draft model is measured at each of ``DRAFT_TEMPERATURES``, and the fastest
+    is kept.
+
     Returns an object for JSON: "machine", "settings", "acceptance", "cost"; "trees", the best tree
-    of each size; "chain", the best chain; and "best", the best tree.
+    of each size; "chain", the best chain; "best", the best tree; and "draft_temperatures", the
+    expected speed of the best tree at each, by draft temperature.
 
     Raises RequestError for bad input.
     """
@@ -115,12 +123,14 @@ def tune_tree(
     length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))
     nodes = sorted({n for n in nodes if n < max_nodes} | {1, max_nodes})
     widths = sorted({w for w in widths if w < max_nodes} | {1})
+    fastest = lambda choices: max(choices, key=lambda choice: choice.speedup)
     setting: dict[str, Any] = dict(length=length, batch=batch, temperature=temperature)
     if method in HEADS and max(len(text.token_ids) for text in texts) <= max_depth:
         raise RequestError(
             f"max_new_tokens must be above {max_depth}, the depth of the trees; raise it or lower max_depth"
         )
     spent = cost.measure(target, draft, method=method, **setting, nodes=nodes, widths=widths, repeats=repeats)
+    speedups: dict[float, float] = {}
     if isinstance(draft, Head):
         ranks = head_trees.ranks_of(target, draft, texts, depth=max_depth)
         found = head_trees.count_acceptance(ranks)
@@ -128,15 +138,19 @@ def tune_tree(
         if not trees:
             raise RequestError("the head predicts no token of these texts; use more or other prompts, or another head")
     else:
+        search = lambda found: tree_search.search(found.chance, spent, max_nodes, max_depth)
         if draft is None:
             found = acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
         else:
-            found = acceptance.of_draft(target, draft, texts, temperature=temperature, depth=max_depth)
-        trees = tree_search.search(found.chance, spent, max_nodes, max_depth)
+            of_draft = partial(acceptance.of_draft, target, draft, texts, temperature=temperature, depth=max_depth)
+            tried = {t: of_draft(draft_temperature=t) for t in _draft_temperatures(temperature)}
+            speedups = {t: fastest(search(found)).speedup for t, found in tried.items()}
+            found = tried[max(tried, key=speedups.__getitem__)]
+        trees = search(found)
         lengths = range(1, min(max_depth, max_nodes - 1) + 1)
         chains = [tree_search.evaluate(expansion((1,) * length), found.chance, spent) for length in lengths]
     models = dict(method=method, model=target.name, draft=draft and draft.name)
-    fastest = lambda choices: max(choices, key=lambda choice: choice.speedup)
+    setting["draft_temperature"] = max(speedups, key=speedups.__getitem__) if temperature and speedups else None
     return {
         "machine": machine(target),
         "settings": models | dict(prompts=len(texts), max_new_tokens=max_new_tokens) | setting,
@@ -148,6 +162,7 @@ def tune_tree(
         "trees": [_choice(tree) for tree in trees],
         "chain": _choice(fastest(chains)),
         "best": _choice(fastest(trees)),
+        "draft_temperatures": {f"{t:g}": speedup for t, speedup in speedups.items()} if temperature else {},
     }
 
 
@@ -173,13 +188,17 @@ def table(report: dict) -> Table:
 
 
 def notes(report: dict) -> list[str]:
-    """A warning where no tree beats plain decoding, or no tree beats the best chain."""
+    """Warnings where no tree beats plain decoding or the best chain; speed by draft temperature."""
     best, chain = report["best"], report["chain"]
+    found = []
     if best["speedup"] <= 1:
-        return [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
-    if best["paths"] == chain["paths"]:
-        return ["no tree beats the chain here: the best tree has no branches"]
-    return []
+        found = [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
+    elif best["paths"] == chain["paths"]:
+        found = ["no tree beats the chain here: the best tree has no branches"]
+    if speedups := report["draft_temperatures"]:
+        each = ", ".join(f"{speedup:.2f} at {t}" for t, speedup in speedups.items())
+        found.append(f"expected speed-up by draft temperature: {each}")
+    return found
 
 
 def toml(report: dict) -> str:
@@ -205,6 +224,8 @@ def command(report: dict, file) -> str:
             words += ["--siblings", "top_k"]
     if settings["temperature"]:
         words += ["--temperature", str(settings["temperature"])]
+    if settings["draft_temperature"]:
+        words += ["--draft-temperature", f"{settings['draft_temperature']:g}"]
     return shlex.join([*words, "--prompt", "..."])
 
 
@@ -218,6 +239,11 @@ def _about(report: dict) -> str:
         f"cost at batch {settings['batch']} after {settings['length']} tokens; "
         f"{machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     )
+
+
+def _draft_temperatures(temperature: float) -> list[float]:
+    """The draft temperatures to try; at temperature 0 that alone."""
+    return [round(share * temperature, 4) for share in DRAFT_TEMPERATURES] if temperature else [0.0]
 
 
 def _curve(curve: cost.Curve) -> dict:

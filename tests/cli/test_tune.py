@@ -1,6 +1,7 @@
-"""``specjax tune --chat``: the turns of conversations are the prompts of a tree and the texts of layers."""
+"""``specjax tune --chat``: the turns of conversations are the prompts of a tree and the texts of layers; ``--lookahead``."""
 
 import json
+import tomllib
 
 import numpy as np
 import pytest
@@ -49,3 +50,22 @@ def test_chat_needs_conversations_and_a_template(specjax_main, models, conversat
     assert_one_line(specjax_main("tune", "--layers", "--chat", "--model", models["chat"]), "--chat needs --prompts")
     found = specjax_main("tune", "--layers", "--model", models["target"], *conversations)
     assert_one_line(found, "no chat template")
+
+
+@pytest.mark.slow
+def test_lookahead_prints_and_writes_the_best_sizes(specjax_main, models, tmp_path):
+    (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "AB"}\n')
+    argv = ("--prompts", prompts, "--max-new-tokens", "9", "--budget", "2", *OPTIONS, "--output", tmp_path / "x.toml")
+    code, out, err = specjax_main("tune", "--lookahead", "--model", models["target"], *argv, "--json")
+    report = json.loads(out)
+    assert (code, err) == (0, "") and len(report["tried"]) == 2
+    assert tomllib.loads((tmp_path / "x.toml").read_text())["window"] == report["best"]["window"]
+
+
+def test_what_to_tune_is_named_once(specjax_main, models):
+    target = ("--model", models["target"])
+    assert_one_line(specjax_main("tune", *target), "one of --tree, --layers and --lookahead")
+    assert_one_line(specjax_main("tune", "--tree", "--lookahead", *target), "one of --tree, --layers and --lookahead")
+    assert_one_line(specjax_main("tune", "--lookahead", *target, "--draft", models["target"]), "takes no draft")
+    assert_one_line(specjax_main("tune", "--lookahead", *target, "--budget", "0"), "--budget: must be")
+    assert_one_line(specjax_main("tune", "--lookahead", *target, "--temperature", "-1"), "temperature")

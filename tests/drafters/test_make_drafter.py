@@ -68,17 +68,38 @@ def test_options_of_other_methods_are_refused_with_those_of_the_method(method):
         assert str(error.value) == expected + (f"it takes {', '.join(own)}" if own else "it takes none")
 
 
+DRAWING = ("draft_temperature", "draft_top_k", "draft_top_p")
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [
         ("none", ()),
-        ("tree", ("tree", "siblings")),
-        ("merged", ("num_speculative_tokens",)),
+        ("tree", ("tree", "siblings", *DRAWING)),
+        ("merged", ("num_speculative_tokens", *DRAWING)),
         ("medusa", ("tree",)),
-        ("cascade", ("num_speculative_tokens", "inner_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")),
+        ("dynamic_tree", ("tree_nodes", "tree_depth", "tree_top_k", "tree_temperature")),
+        (
+            "cascade",
+            (
+                "num_speculative_tokens",
+                "inner_speculative_tokens",
+                "prompt_lookup_max",
+                "prompt_lookup_min",
+                *DRAWING,
+            ),
+        ),
         (
             "draft_model",
-            ("num_speculative_tokens", "draft_ahead", "draft_length", "draft_confidence", "draft_cost", "verify_cost"),
+            (
+                "num_speculative_tokens",
+                "draft_ahead",
+                "draft_length",
+                "draft_confidence",
+                "draft_cost",
+                "verify_cost",
+                *DRAWING,
+            ),
         ),
     ],
 )

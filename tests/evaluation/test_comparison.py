@@ -1,9 +1,11 @@
 """Prompts, alternating measurements and their reports."""
 
+import dataclasses
 import io
 import json
 
 import jax
+import numpy as np
 import pytest
 from flax import nnx
 from rich.console import Console
@@ -14,6 +16,8 @@ from specjax import Generator, LanguageModel, RequestError
 from specjax.checkpoints.load import load_tokenizer
 from specjax.evaluation import compare, datasets, edit_prompts, held_out_prompts, read_prompts, report
 from specjax.evaluation import comparison as runner
+from specjax.evaluation.fidelity import difference as find_difference
+from specjax.evaluation.fidelity import fidelity, logits_after
 from specjax.result import Result
 from specjax.stats import Stats
 
@@ -101,7 +105,7 @@ def test_methods_alternate_in_a_rotating_order():
         return lambda prompt, **options: order.append((tuple(prompt), name))
 
     prompts = [[1] * 9, [2] * 9, [3] * 9]
-    runs = runner._alternate({"a": generator("a"), "b": generator("b")}, prompts, 4, 2, lambda done, of: None)
+    runs = runner.alternate_runs({"a": generator("a"), "b": generator("b")}, prompts, 4, 2, lambda done, of: None)
     warm, timed = order[:2], order[2:]
     assert len(warm) == 2
     assert len(timed) == 2 * 2 * 3
@@ -127,7 +131,7 @@ def result(ids, seconds=1.0) -> Result:
 
 
 def test_a_difference_is_reported_with_its_place_and_logit_margin(target):
-    logits = runner.logits_after(target, [5, 6, 7, 9], 3)
+    logits = logits_after(target, [5, 6, 7, 9], 3)
     best, other = int(logits.argmax()), int(logits.argmin())
     summary = runner._summarise("ngram", [[result([9, other, 1])]], [[result([9, best, 1])]], target)
     assert not summary["equal_to_plain"]
@@ -141,7 +145,7 @@ def test_a_difference_is_reported_with_its_place_and_logit_margin(target):
 def test_equal_logits_are_a_tie(target):
     graph, params = nnx.split(tiny_model(num_layers=1))
     flat = nnx.merge(graph, jax.tree.map(lambda x: x * 0 + 1, params))
-    difference = runner.difference(0, result([4]), result([8]), language_model(flat))
+    difference = find_difference(0, result([4]), result([8]), language_model(flat))
     assert difference == {"prompt": 0, "token": 0, "margin": 0.0, "tie": True}
 
 
@@ -150,8 +154,30 @@ def test_margin_comes_from_the_same_logits_as_decoding(target, measured, generat
     plain = generators[0]([5, 6, 7, 8], max_new_tokens=4, ignore_eos=True)
     ids = plain.prompt_token_ids
     for token in plain.token_ids:
-        assert int(runner.logits_after(target, ids, 4).argmax()) == token
+        assert int(logits_after(target, ids, 4).argmax()) == token
         ids = [*ids, token]
+
+
+def test_lossy_texts_are_measured_against_the_targets_choices(target):
+    """The second token is the third likeliest after the text before it, the others are the target's choices."""
+    ids = [5, 6, 7]
+    for rank in (0, 2, 0):
+        ids.append(int(np.argsort(-logits_after(target, ids, 3))[rank]))
+    logits = np.sort(logits_after(target, ids[:4], 3))
+    found = fidelity(target, [dataclasses.replace(result(ids[3:]), prompt_token_ids=ids[:3])])
+    assert found["agreement"] == pytest.approx(2 / 3)
+    assert found["nats"] == pytest.approx((logits[-1] - logits[-3]) / 3, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_lossy_rule_reports_its_distance_and_is_no_defect(target):
+    draft = language_model(tiny_model(num_layers=1, seed=3), "other")
+    found = compare(target, ["draft_model"], ["def f(", "class A:"], draft=draft, rule="soft_match=1", max_new_tokens=8)
+    plain, soft = found["methods"]
+    assert plain["fidelity"]["agreement"] == 1 and plain["note"] is None
+    assert soft["fidelity"]["agreement"] < 0.5 and soft["fidelity"]["nats"] > 0
+    assert "draft_model is lossy" in soft["note"] and "report it" not in soft["note"]
+    assert found["settings"]["rule"] == "soft_match=1" and "rule soft_match=1" in report.caption(found)
 
 
 def test_a_slower_method_gets_a_note(target):

@@ -11,7 +11,8 @@ from transformers import AddedToken
 
 from specjax import LanguageModel, RequestError
 from specjax.evaluation import chat_prompts, read_conversations, read_prompts
-from specjax.evaluation.comparison import _encode, logits_after
+from specjax.evaluation.comparison import encode_prompts
+from specjax.evaluation.fidelity import logits_after
 
 TEMPLATE = (
     "{% for m in messages %}<S>{{ m['role'] | upper }}:{{ m['content'] }}<E>{% endfor %}"
@@ -101,9 +102,9 @@ def test_a_model_without_a_template_is_refused():
 
 
 def test_compare_takes_token_ids_beside_strings(target):
-    assert _encode(target, ["AB", (3, 4)]) == [ids("AB"), [3, 4]]
+    assert encode_prompts(target, ["AB", (3, 4)]) == [ids("AB"), [3, 4]]
     with pytest.raises(RequestError, match="prompt 2 has 256 tokens"):
-        _encode(target, ["A", [5] * TINY.context])
+        encode_prompts(target, ["A", [5] * TINY.context])
 
 
 def test_read_conversations_takes_the_three_formats(tmp_path):

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specjax import Generator, LanguageModel, RequestError
 from specjax.errors import NumericsError
-from specjax.evaluation.comparison import logits_after
+from specjax.evaluation.fidelity import logits_after
 from specjax.requests.options import Options
 from specjax.result import results_of
 

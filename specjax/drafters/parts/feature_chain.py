@@ -5,14 +5,14 @@ import dataclasses
 import jax.numpy as jnp
 
 from ...checks import whole
-from ...drafter import Drafter
 from ...verify import Drawn
 from . import chains
+from .drawing import Drawing
 from .feature_reader import FeatureReader
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureChain(Drafter):
+class FeatureChain(Drawing):
     """Draws one token from each module of the head, and further tokens from the last module.
 
     The last module then continues its own hidden states.
@@ -27,6 +27,7 @@ class FeatureChain(Drafter):
 
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)
+        super().__post_init__()
 
     @property
     def depth(self) -> int:
@@ -40,7 +41,8 @@ class FeatureChain(Drafter):
         return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
 
     def propose(self, target, draft, state, key):
-        reader, modules = self.reader, self.reader.modules(draft, self.depth)
+        state, reader = self.drafting(state), self.reader
+        modules = reader.modules(draft, self.depth)
         first, layers = reader.begin(target, draft, state, self.depth), ()
         chain = chains.begin(state, self.depth, target.config.vocab_size)
         predict = lambda module, first: reader.logits(target, module, first.hidden)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ...drafter import Drafter
 from ...errors import RequestError
 from ...tree import Topology, Tree
 from ...verify import Drawn
 from . import levels
+from .drawing import Drawing
 from .readers import Reader, commit_tree
 
 SIBLINGS = ("without_replacement", "independent", "top_k")
@@ -23,7 +23,7 @@ SIBLINGS = ("without_replacement", "independent", "top_k")
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedTree(Drafter):
+class FixedTree(Drawing):
     """Draws the children of every node, level by level.
 
     Attributes:
@@ -44,6 +44,7 @@ class FixedTree(Drafter):
                 "the tree leaves out a rank, and drawn siblings have all ranks from 0; number children from 0 or use "
                 "siblings='top_k'"
             )
+        super().__post_init__()
 
     @property
     def depth(self) -> int:
@@ -57,7 +58,7 @@ class FixedTree(Drafter):
         return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
 
     def propose(self, target, draft, state, key):
-        order = level_order(self.tree)
+        state, order = self.drafting(state), level_order(self.tree)
         B, F = state.tokens.shape[0], order.slots.shape[1]
 
         def choose(d, level, carry):

@@ -25,11 +25,11 @@ from jax import lax
 
 from ...cache import Rows
 from ...checks import per_row, whole
-from ...drafter import Drafter
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, Skip
 from ...verify import Drawn
 from . import chains
+from .drawing import Drawing
 
 
 class Confidence(struct.PyTreeNode):
@@ -59,7 +59,7 @@ class SelfChainState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class SelfChain(Drafter):
+class SelfChain(Drawing):
     """A method that draws a chain from the target without some of its sub-layers.
 
     The target's sampling options apply. A subclass has the fields ``num_speculative_tokens`` and
@@ -89,6 +89,7 @@ class SelfChain(Drafter):
         """Raises RequestError for options out of range."""
         whole("num_speculative_tokens", self.num_speculative_tokens)
         per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
+        super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
         self.skip(config)
@@ -103,7 +104,7 @@ class SelfChain(Drafter):
         return SelfChainState(Confidence(jnp.full(B, self.draft_confidence, jnp.float32), jnp.zeros(B)))
 
     def propose(self, target: Decoder, draft, state, key):
-        skip, depth = self.skip(target.config), self.depth
+        state, skip, depth = self.drafting(state), self.skip(target.config), self.depth
         n, cache, config = state.cache.length, state.cache, target.config
         first = min(skip.attention + skip.mlp)  # nothing is skipped below this layer
         place, B, P = jnp.arange(depth + 1), n.size, depth + 1

@@ -30,6 +30,7 @@ from specjax.drafters import (
     Switch,
     TokenRecycling,
 )
+from specjax.drafters.parts.drawing import Drawing
 from specjax.heads import KINDS, BlockConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig, MtpConfig
 from specjax.tree import expansion, from_paths
 
@@ -105,6 +106,16 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
 
 PAIRS = [(method, rule) for method, (_, rules) in METHODS.items() for rule in rules]
 """Every setting with each of its rules."""
+
+
+def with_own(drafter: Drafter, **options) -> Drafter:
+    """The drafter with options of the draft: in the drafter that draws, also within another drafter."""
+    if isinstance(drafter, Adaptive):
+        return dataclasses.replace(drafter, drafter=with_own(drafter.drafter, **options))
+    if isinstance(drafter, Switch):
+        return dataclasses.replace(drafter, drafters=tuple(with_own(member, **options) for member in drafter.drafters))
+    own = {f"draft_{name}": value for name, value in options.items()}
+    return dataclasses.replace(drafter, **own) if isinstance(drafter, Drawing) else drafter
 
 
 @cache
