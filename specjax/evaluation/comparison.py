@@ -69,9 +69,7 @@ def compare(
     """
     ids = _encode(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
-    drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
-    own = {method: select_options(method, drafting) for method in methods}
-    generators = {method: Generator(target, method, select_drafts(method, drafts), **own[method]) for method in methods}
+    generators = make_generators(target, methods, draft, drafting)
     if shares and any(isinstance(generator.session, ApartSession) for generator in generators.values()):
         raise RequestError(
             "shares are measured with drafts on the target's devices; leave out --shares or --draft-mesh"
@@ -94,6 +92,13 @@ def compare(
     for summary in summaries:
         summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
+
+
+def make_generators(target: LanguageModel, methods: Sequence[str], draft, drafting: dict) -> dict[str, Generator]:
+    """A generator for each method, with those of the drafts and options that the method takes."""
+    drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
+    fit = {method: (select_drafts(method, drafts), select_options(method, drafting)) for method in methods}
+    return {method: Generator(target, method, own, **options) for method, (own, options) in fit.items()}
 
 
 def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **drafting) -> dict[str, str]:
