@@ -45,6 +45,7 @@ def add_command(commands) -> None:
     add_new_tokens_argument(command)
     add("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default 0)")
     add("--seed", type=integer(0, LARGEST_SEED), default=0, metavar="N", help="seed of the random numbers (default 0)")
+    add("--shares", action="store_true", help="also measure the share of a round that drafting takes")
     add("--output", type=path, required=True, metavar="DIR", help="the directory of the answers and of the report")
     add("--json", action="store_true", help="print the report as one JSON object")
     add_model_arguments(command, draft_mesh=True)
@@ -53,9 +54,8 @@ def add_command(commands) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Answers the questions that are left, and writes the report."""
-    from ..evaluation.benchmark import report
+    from ..evaluation.benchmark import html, report
     from ..evaluation.benchmark.answers import replace_text
-    from ..evaluation.benchmark.figures import figures_by_task
     from ..evaluation.benchmark.run import run_suite
     from ..evaluation.suites import find_suite
     from ..evaluation.suites.files import read_questions
@@ -75,13 +75,16 @@ def run(args: argparse.Namespace) -> None:
             finished = run_suite(target, suite, questions, methods, args.output, **given)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command continues in {args.output}") from None
-    asked = [question for question in questions if question.id not in finished.left_out]
-    made = report.make_report(finished, figures_by_task(finished.answers, asked, suite.scores))
-    replace_text(args.output / "report.json", json.dumps(made, indent=2) + "\n")
+    with status("writing the report"):
+        made = report.make_report(finished, suite, questions, args.shares)
+        replace_text(args.output / "report.json", json.dumps(made, indent=2) + "\n")
+        replace_text(args.output / "report.html", html.page(made))
     if args.json:
         print(json.dumps(made))
     else:
-        print_table(report.table(made), report.notes(made))
+        resumed = [f"{finished.resumed} of {made['settings']['questions']} questions were answered by earlier runs"]
+        print_table(report.table(made), report.notes(made) + resumed * bool(finished.resumed))
+        print(f"report: {args.output / 'report.html'}")
 
 
 def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None:

@@ -1,23 +1,53 @@
 """The report of an evaluation: an object for JSON, and a table of it."""
 
+from collections.abc import Sequence
+
+import jax
 from rich.table import Table
 from rich.text import Text
 
+from ...checkpoints.load import LanguageModel
+from ...generate import Generator
 from ..report import with_interval
+from ..shares import drafting_share
+from ..suites import Question, Suite
+from .figures import figures_by_task
+from .run import Run
+from .work import work_of_round
 
-_COLUMNS = ("task", "method", "speed-up", "tokens/s", "tokens/call", "accepted %", "of -log p %", "differ", "score")
+_COLUMNS = ("task", "method", "speed-up", "tokens/s", "tokens/call", "accepted %", "differ", "score")
 
 _LEGEND = (
     "speed-up over plain decoding of the same prompts with its 95 % interval; tokens per second of decoding; new "
-    "tokens per target call (mean acceptance length); drafts that are accepted; the share of the text's information "
-    "-log p that accepted drafts have; turns that differ from plain greedy decoding, and those of them that part at a "
-    "tie; the suite's score"
+    "tokens per target call (mean acceptance length); drafts that are accepted, and in parentheses the share of the "
+    "text's information -log p that they have; turns that differ from plain greedy decoding, and those of them that "
+    "part at a tie; the suite's score"
 )
 
 
-def make_report(run, tasks: dict) -> dict:
-    """The report of a ``run.Run`` with the figures by task, an object for JSON."""
-    return {"settings": run.settings, "left_out": run.left_out, "tasks": tasks}
+def make_report(run: Run, suite: Suite, questions: Sequence[Question], shares: bool = False) -> dict:
+    """The report of a run, an object for JSON.
+
+    - ``settings``: see ``run.Run``; with the source and the licence of the questions.
+    - ``left_out``: the ids of the questions that are too long for the model's context.
+    - ``methods``: the drafts of each method, their parameters, and the work of its round.
+    - ``tasks``: the figures by task and method, see ``figures.figures``.
+
+    Args:
+      questions: the questions that were asked.
+      shares: whether to measure the share of a round that drafting takes, on the first prompt.
+    """
+    asked = [question for question in questions if question.id not in run.left_out]
+    tasks = figures_by_task(run.answers, asked, suite.scores)
+    whole = list(tasks.values())[-1]
+    methods = {name: _describe(each, whole[name]) for name, each in run.generators.items()}
+    if shares:
+        for name, generator in run.generators.items():
+            share = drafting_share(generator, run.first_prompt)
+            seconds = whole[name]["round"][0]
+            methods[name] |= {"drafting_share": share, "drafting_seconds": share[1] * seconds}
+            methods[name] |= {"verification_seconds": (1 - share[1]) * seconds}
+    return {"settings": run.settings, "left_out": run.left_out, "methods": methods, "tasks": tasks}
 
 
 def table(report: dict) -> Table:
@@ -44,31 +74,47 @@ def caption(report: dict) -> str:
 
 def notes(report: dict) -> list[str]:
     """Warnings of the evaluation."""
-    found, last = [], list(report["tasks"].values())[-1]
-    if report["left_out"]:
-        ids = ", ".join(map(str, report["left_out"][:5]))
-        more = ", ..." * (len(report["left_out"]) > 5)
-        found.append(f"{len(report['left_out'])} questions are left out, too long for the model's context: {ids}{more}")
-    for method, figures in last.items():
+    found, whole, left_out = [], list(report["tasks"].values())[-1], report["left_out"]
+    if left_out:
+        ids = ", ".join(map(str, left_out[:5])) + ", ..." * (len(left_out) > 5)
+        found.append(f"{len(left_out)} questions are left out, too long for the model's context: {ids}")
+    for method, figures in whole.items():
         if method != "none" and figures["speedup"] < 1:
             found.append(f"{method} is slower than plain decoding here ({figures['speedup']:.2f}x)")
         if not all(difference["tie"] for difference in figures["differences"]):
-            found.append(f"{method} differs from plain decoding by more than rounding; please report it")
+            found.append(
+                f"{method} differs from plain decoding by more than rounding; "
+                "if it also does with dtype float32, please report it"
+            )
     if report["settings"]["temperature"]:
         found.append("sampled texts are equal in law, not word for word; specjax verify tests it")
     return found
 
 
+def _describe(generator: Generator, found: dict) -> dict:
+    """The drafts of a method, and its work."""
+    modules = [each.model if isinstance(each, LanguageModel) else each.module for each in generator.drafts]
+    work = work_of_round(generator, generator.session.capacity or generator.target.config.context)
+    return {
+        "drafts": [draft.name for draft in generator.drafts],
+        "draft_parameters": sum(leaf.size for leaf in jax.tree.leaves(modules)),
+        "operations_per_round": work.operations,
+        "bytes_per_round": work.bytes,
+        "operations_per_token": work.operations / found["mean_acceptance_length"],
+        "bytes_per_token": work.bytes / found["mean_acceptance_length"],
+    }
+
+
 def _cells(method: str, found: dict) -> list[str]:
     ties = sum(difference["tie"] for difference in found["differences"])
     information = found["acceptance_by_information"]
+    accepted = f"{100 * found['draft_acceptance_rate']:.0f}"
     return [
         method,
         with_interval(found["speedup"], found["speedup_interval"], ".2f"),
         f"{found['tokens_per_second']:.1f}",
         f"{found['mean_acceptance_length']:.2f}",
-        f"{100 * found['draft_acceptance_rate']:.0f}",
-        "-" if information is None else f"{100 * information:.0f}",
+        accepted if information is None else f"{accepted} ({100 * information:.0f})",
         f"{len(found['differences'])} ({ties} ties)" if found["differences"] else "none",
         ", ".join(f"{name} {value:.2f}" for name, value in (found["score"] or {}).items()) or "-",
     ]

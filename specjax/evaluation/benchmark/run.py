@@ -31,6 +31,7 @@ class Run:
       answers: by method, then by question id, in the order of the questions.
       resumed: the number of questions that an earlier run had finished.
       left_out: the ids of the questions that are too long for the model's context.
+      first_prompt: the token ids of the first question's prompt.
     """
 
     settings: dict
@@ -38,6 +39,7 @@ class Run:
     answers: dict[str, dict[int | str, Answer]]
     resumed: int
     left_out: list[int | str]
+    first_prompt: list[int]
 
 
 def run_suite(
@@ -94,7 +96,9 @@ def run_suite(
                 append(directory, method, answers[method][question.id], target.name)
         progress(number + 1, len(fit))
     ordered = {method: {each.id: found[each.id] for each in fit} for method, found in answers.items()}
-    return Run(settings, generators, ordered, resumed, [q.id for q in questions if q not in fit])
+    left_out = [question.id for question in questions if question not in fit]
+    first = asker.encode([{"role": "user", "content": fit[0].turns[0]}])
+    return Run(settings, generators, ordered, resumed, left_out, first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Asker:
             timed = {name: self._time(generators[name], prompt) for name in names[start:] + names[:start]}
             plain = timed["none"][0]
             for name, (result, *costs) in timed.items():
-                answers[name].append(self._turn(result, plain, number, *costs))
+                answers[name].append(self._turn(result, plain, question.id, *costs))
             history.append({"role": "assistant", "content": plain.text})
         return answers
 
@@ -172,8 +176,9 @@ class Asker:
         (result,) = results_of(decoding, self.target, generator.rule_name)
         return result, first, joules
 
-    def _turn(self, result: Result, plain: Result, number: int, first: float, joules: float | None) -> Turn:
+    def _turn(self, result: Result, plain: Result, id: int | str, first: float, joules: float | None) -> Turn:
         stats, text = result.stats, result.text.strip()
+        differs = None if self.options["temperature"] else difference(0, result, plain, self.target)
         pairs = list(zip(result.logprobs or (), result.from_draft))
         return Turn(
             text=text,
@@ -190,7 +195,7 @@ class Asker:
             information=-sum(logprob for logprob, _ in pairs),
             accepted_information=-sum(logprob for logprob, is_draft in pairs if is_draft),
             joules=joules,
-            difference=None if self.options["temperature"] else difference(number, result, plain, self.target),
+            difference=differs and {**differs, "prompt": id},
         )
 
 

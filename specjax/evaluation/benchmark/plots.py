@@ -1,0 +1,80 @@
+"""The plots of an evaluation, as SVG text. They need the extra ``plot``."""
+
+import io
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+_SIZE = (8.0, 4.0)
+
+
+def draw_plots(report: dict) -> dict[str, str]:
+    """The plots by their titles; empty where matplotlib is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return {}
+    settings = {"svg.hashsalt": "specjax", "axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(settings):
+        return {title: _draw(draw, report) for title, draw in _PLOTS.items()}
+
+
+def _draw(draw: Callable, report: dict) -> str:
+    from matplotlib.figure import Figure
+
+    figure, text = Figure(_SIZE, layout="constrained"), io.StringIO()
+    draw(figure.subplots(), report)
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return re.sub(r"^.*?(?=<svg)", "", text.getvalue(), flags=re.S)
+
+
+def _draw_speedups(axes, report: dict) -> None:
+    """Groups of bars, one group a task, one bar a method, with 95 % intervals."""
+    tasks, methods = report["tasks"], [name for name in report["methods"] if name != "none"]
+    width, places = 0.8 / max(len(methods), 1), np.arange(len(tasks))
+    for i, method in enumerate(methods):
+        found = [figures[method] for figures in tasks.values()]
+        middles = [figures["speedup"] for figures in found]
+        bounds = [figures["speedup_interval"] or [figures["speedup"]] * 2 for figures in found]
+        errors = [[max(m - low, 0), max(high - m, 0)] for m, (low, high) in zip(middles, bounds)]
+        axes.bar(places + (i - (len(methods) - 1) / 2) * width, middles, width, yerr=np.transpose(errors), label=method)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xticks(places, list(tasks), rotation=20 if len(tasks) > 4 else 0)
+    axes.set_ylabel("speed-up over plain decoding")
+    axes.legend()
+
+
+def _draw_positions(axes, report: dict) -> None:
+    """A line a method: the share of rounds that accept a draft at each depth."""
+    for method, figures in _whole(report).items():
+        if rates := figures["acceptance_rate_per_position"]:
+            axes.plot(range(1, len(rates) + 1), rates, marker="o", label=method)
+    axes.set_xlabel("position of the drafted token")
+    axes.set_ylabel("accepted, share of rounds")
+    axes.set_ylim(0, 1)
+    axes.legend()
+
+
+def _draw_throughput(axes, report: dict) -> None:
+    """A point a method; its area grows with the parameters of the draft."""
+    for method, figures in _whole(report).items():
+        size = report["methods"][method]["draft_parameters"]
+        place = figures["mean_acceptance_length"], figures["tokens_per_second"]
+        axes.scatter(*place, s=30 + 30 * np.log10(1 + size / 1e5))
+        axes.annotate(f"{method}, {size / 1e6:.1f} M" if size else method, place, (6, 6), textcoords="offset points")
+    axes.margins(0.2)
+    axes.set_xlabel("TAR: new tokens per target call")
+    axes.set_ylabel("tokens per second")
+
+
+def _whole(report: dict) -> dict:
+    """The figures of all questions, by method."""
+    return list(report["tasks"].values())[-1]
+
+
+_PLOTS = {
+    "Speed-up by method and task": _draw_speedups,
+    "Acceptance by position": _draw_positions,
+    "Throughput against TAR and size of the draft": _draw_throughput,
+}
