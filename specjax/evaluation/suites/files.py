@@ -83,8 +83,9 @@ def _read_files(suite: Suite, paths: Iterable[Path]) -> Iterator[tuple[str, Row]
                     raise RequestError(f"{place}: no object; suite {suite.name} needs {', '.join(suite.columns)}")
                 for row in _expand(suite, value, place):
                     yield place, {"file": path.stem, **row}
-        except OSError as error:
-            raise RequestError(f"{path}: cannot be read ({error.strerror or error}); name another file") from None
+        except (OSError, EOFError) as error:  # gzip raises EOFError
+            reason = getattr(error, "strerror", None) or error
+            raise RequestError(f"{path}: cannot be read ({reason}); name another file") from None
         except UnicodeDecodeError:
             raise RequestError(f"{path}: not UTF-8; name a file of JSON lines, JSON, CSV or Parquet") from None
 
