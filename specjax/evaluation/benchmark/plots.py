@@ -42,7 +42,7 @@ def _draw_speedups(axes, report: dict) -> None:
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks(places, list(tasks), rotation=20 if len(tasks) > 4 else 0)
     axes.set_ylabel("speed-up over plain decoding")
-    axes.legend()
+    _add_legend(axes)
 
 
 def _draw_positions(axes, report: dict) -> None:
@@ -53,7 +53,7 @@ def _draw_positions(axes, report: dict) -> None:
     axes.set_xlabel("position of the drafted token")
     axes.set_ylabel("accepted, share of rounds")
     axes.set_ylim(0, 1)
-    axes.legend()
+    _add_legend(axes)
 
 
 def _draw_throughput(axes, report: dict) -> None:
@@ -66,6 +66,11 @@ def _draw_throughput(axes, report: dict) -> None:
     axes.margins(0.2)
     axes.set_xlabel("TAR: new tokens per target call")
     axes.set_ylabel("tokens per second")
+
+
+def _add_legend(axes) -> None:
+    if axes.get_legend_handles_labels()[1]:  # plain decoding alone has no entry
+        axes.legend()
 
 
 def _whole(report: dict) -> dict:
