@@ -34,11 +34,12 @@ def _draw_speedups(axes, report: dict) -> None:
     tasks, methods = report["tasks"], [name for name in report["methods"] if name != "none"]
     width, places = 0.8 / max(len(methods), 1), np.arange(len(tasks))
     for i, method in enumerate(methods):
+        place = places + (i - (len(methods) - 1) / 2) * width
         found = [figures[method] for figures in tasks.values()]
         middles = [figures["speedup"] for figures in found]
         bounds = [figures["speedup_interval"] or [figures["speedup"]] * 2 for figures in found]
         errors = [[max(m - low, 0), max(high - m, 0)] for m, (low, high) in zip(middles, bounds)]
-        axes.bar(places + (i - (len(methods) - 1) / 2) * width, middles, width, yerr=np.transpose(errors), label=method)
+        axes.bar(place, middles, width, yerr=np.transpose(errors), label=method, color=_colour(report, method))
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks(places, list(tasks), rotation=20 if len(tasks) > 4 else 0)
     axes.set_ylabel("speed-up over plain decoding")
@@ -49,7 +50,8 @@ def _draw_positions(axes, report: dict) -> None:
     """A line a method: the share of rounds that accept a draft at each depth."""
     for method, figures in _whole(report).items():
         if rates := figures["acceptance_rate_per_position"]:
-            axes.plot(range(1, len(rates) + 1), rates, marker="o", label=method)
+            places = [str(place) for place in range(1, len(rates) + 1)]
+            axes.plot(places, rates, marker="o", label=method, color=_colour(report, method))
     axes.set_xlabel("position of the drafted token")
     axes.set_ylabel("accepted, share of rounds")
     axes.set_ylim(0, 1)
@@ -61,11 +63,16 @@ def _draw_throughput(axes, report: dict) -> None:
     for method, figures in _whole(report).items():
         size = report["methods"][method]["draft_parameters"]
         place = figures["mean_acceptance_length"], figures["tokens_per_second"]
-        axes.scatter(*place, s=30 + 30 * np.log10(1 + size / 1e5))
+        axes.scatter(*place, s=30 + 30 * np.log10(1 + size / 1e5), color=_colour(report, method))
         axes.annotate(f"{method}, {size / 1e6:.1f} M" if size else method, place, (6, 6), textcoords="offset points")
     axes.margins(0.2)
     axes.set_xlabel("TAR: new tokens per target call")
     axes.set_ylabel("tokens per second")
+
+
+def _colour(report: dict, method: str) -> str:
+    """The colour of a method, the same in all plots."""
+    return f"C{list(report['methods']).index(method) % 10}"
 
 
 def _add_legend(axes) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import jax
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ...checkpoints.load import LanguageModel
 from ...generate import Generator
-from ..report import with_interval
+from ..report import markdown_table, with_interval
 from ..shares import drafting_share
 from ..suites import Question, Suite
 from .figures import figures_by_task
@@ -17,7 +17,10 @@ from .work import work_of_round
 
 _COLUMNS = ("task", "method", "speed-up", "tokens/s", "tokens/call", "accepted %", "differ", "score")
 
-_LEGEND = (
+_NARROW = _COLUMNS[:4]
+"""The columns that a narrow terminal does not wrap."""
+
+LEGEND = (
     "speed-up over plain decoding of the same prompts with its 95 % interval; tokens per second of decoding; new "
     "tokens per target call (mean acceptance length); drafts that are accepted, and in parentheses the share of the "
     "text's information -log p that they have; turns that differ from plain greedy decoding, and those of them that "
@@ -52,12 +55,19 @@ def make_report(run: Run, suite: Suite, questions: Sequence[Question], shares: b
 
 def table(report: dict) -> Table:
     """A rich table with a row for each task and method."""
-    grid = Table(*_COLUMNS, caption=f"{_LEGEND}\n{caption(report)}", caption_justify="left")
-    for task, methods in report["tasks"].items():
-        for method, found in methods.items():
-            last = method == list(methods)[-1]
-            grid.add_row(task if method == "none" else "", *map(Text, _cells(method, found)), end_section=last)
+    grid = Table(*(Column(name, no_wrap=name in _NARROW) for name in _COLUMNS))
+    grid.caption, grid.caption_justify = f"{LEGEND}\n{caption(report)}", "left"
+    last = list(report["methods"])[-1]
+    for task, method, *cells in _rows(report):
+        grid.add_row(*map(Text, (task if method == "none" else "", method, *cells)), end_section=method == last)
     return grid
+
+
+def markdown(report: dict) -> str:
+    """The same table in Markdown, with its source, its licence and the notes."""
+    settings, grid = report["settings"], markdown_table(_COLUMNS, _rows(report))
+    source = f"Questions: {settings['source']}; licence: {settings['licence']}."
+    return "\n\n".join([grid, f"{caption(report)}.", source, *(f"{note}." for note in notes(report))])
 
 
 def caption(report: dict) -> str:
@@ -103,6 +113,13 @@ def _describe(generator: Generator, found: dict) -> dict:
         "operations_per_token": work.operations / found["mean_acceptance_length"],
         "bytes_per_token": work.bytes / found["mean_acceptance_length"],
     }
+
+
+def _rows(report: dict) -> list[list[str]]:
+    """The cells of each task and method."""
+    return [
+        [task, *_cells(method, found)] for task, methods in report["tasks"].items() for method, found in methods.items()
+    ]
 
 
 def _cells(method: str, found: dict) -> list[str]:
