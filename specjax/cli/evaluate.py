@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from ..checks import whole
 from ..errors import RequestError
 from .arguments import (
     LARGEST_SEED,
@@ -13,7 +14,7 @@ from .arguments import (
     load_target,
 )
 from .drafting import add_drafting_flags, given_drafting
-from .parser import integer, name, path
+from .parser import integer, layers, name, path
 from .terminal import print_table, progress_bar, status
 
 
@@ -46,6 +47,20 @@ def add_command(commands) -> None:
     add("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default 0)")
     add("--seed", type=integer(0, LARGEST_SEED), default=0, metavar="N", help="seed of the random numbers (default 0)")
     add("--shares", action="store_true", help="also measure the share of a round that drafting takes")
+    add(
+        "--batches",
+        type=layers,
+        default=(),
+        metavar="SIZES",
+        help="also measure batches of these sizes, such as 1,4,16",
+    )
+    add(
+        "--samples",
+        type=integer(0),
+        default=0,
+        metavar="N",
+        help="also test with N draws after four prompts that methods have the law of plain decoding (default 0)",
+    )
     add("--output", type=path, required=True, metavar="DIR", help="the directory of the answers and of the report")
     add("--json", action="store_true", help="print the report as one JSON object")
     add_model_arguments(command, draft_mesh=True)
@@ -56,6 +71,7 @@ def run(args: argparse.Namespace) -> None:
     """Answers the questions that are left, and writes the report."""
     from ..evaluation.benchmark import html, report
     from ..evaluation.benchmark.answers import replace_text
+    from ..evaluation.benchmark.further import measure_further
     from ..evaluation.benchmark.run import run_suite
     from ..evaluation.suites import find_suite
     from ..evaluation.suites.files import read_questions
@@ -75,8 +91,9 @@ def run(args: argparse.Namespace) -> None:
             finished = run_suite(target, suite, questions, methods, args.output, **given)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command continues in {args.output}") from None
-    with status("writing the report"):
-        made = report.make_report(finished, suite, questions, args.shares)
+    with status("measuring and writing the report"):
+        further = measure_further(finished, shares=args.shares, batches=args.batches, samples=args.samples)
+        made = report.make_report(finished, suite, questions, further)
         replace_text(args.output / "report.json", json.dumps(made, indent=2) + "\n")
         replace_text(args.output / "report.html", html.page(made))
     if args.json:
@@ -91,6 +108,7 @@ def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None
     """Checks methods and sampling before a model is loaded."""
     from ..drafters import METHODS
     from ..evaluation.comparison import select_options
+    from ..requests.limits import MOST_PROMPTS
     from .arguments import given_sampling
 
     if not methods:
@@ -98,3 +116,7 @@ def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None
     for method in methods:
         check_method(args, method, select_options(method, drafting))
     given_sampling(args)
+    for size in args.batches:
+        whole("--batches", size, most=MOST_PROMPTS)
+    if args.samples and not args.temperature:
+        raise RequestError("--samples tests the law of sampled texts; give --temperature above 0, or leave it out")

@@ -92,6 +92,8 @@ def test_bad_input_is_one_line(specjax_main, argv, tmp_path):
         "needs a draft": dict(methods="draft_model"),
         "temperature must be": dict(temperature="-1"),
         "exists and holds no evaluation": dict(output=tmp_path / "full"),
+        "--batches must be a whole number": dict(batches="4,0"),
+        "--samples tests the law of sampled texts": dict(samples="64"),
     }
     for words, changes in cases.items():
         assert_one_line(specjax_main(*argv(**changes)), words)

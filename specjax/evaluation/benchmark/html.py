@@ -29,6 +29,7 @@ def page(report: dict) -> str:
         methods={
             method: [show(found) for show in _COSTS.values()] for method, found in report["methods"].items()
         },
+        batches=_batches(report),
         differences=list(_differences(report)),
     )  # fmt: skip
 
@@ -58,6 +59,17 @@ def _share(found: dict) -> str:
     if "drafting_share" not in found:
         return "-"
     return f"{1e3 * found['drafting_seconds']:.2f} / {1e3 * found['verification_seconds']:.2f}"
+
+
+def _batches(report: dict) -> dict[str, list[str]]:
+    """For each method its throughput and latency at each size of the batch, where it was measured."""
+    return {
+        method: [
+            f"{p['batch']}: {p['tokens_per_second']:.0f} / {1e3 * p['token_seconds']:.2f}" for p in found["batches"]
+        ]
+        for method, found in report["methods"].items()
+        if "batches" in found
+    }
 
 
 def _differences(report: dict):
@@ -98,5 +110,6 @@ _COSTS: dict[str, Callable[[dict], str]] = {
     "bytes a round": lambda f: f"{f['bytes_per_round']:.3g}",
     "bytes a token": lambda f: f"{f['bytes_per_token']:.3g}",
     "drafting / verification ms a round": _share,
+    "p-value of equality in law": lambda f: _ratio(f.get("law_p_value"), ".3g"),
 }
 """The columns of the table of methods."""

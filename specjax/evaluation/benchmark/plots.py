@@ -17,7 +17,13 @@ def draw_plots(report: dict) -> dict[str, str]:
         return {}
     settings = {"svg.hashsalt": "specjax", "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(settings):
-        return {title: _draw(draw, report) for title, draw in _PLOTS.items()}
+        return {title: _draw(draw, report) for title, draw in _plots_of(report).items()}
+
+
+def _plots_of(report: dict) -> dict[str, Callable]:
+    """The functions that draw, by title. The frontier needs measured batches."""
+    has_batches = any("batches" in found for found in report["methods"].values())
+    return _PLOTS | ({"Throughput against latency, by batch": _draw_frontier} if has_batches else {})
 
 
 def _draw(draw: Callable, report: dict) -> str:
@@ -68,6 +74,19 @@ def _draw_throughput(axes, report: dict) -> None:
     axes.margins(0.2)
     axes.set_xlabel("TAR: new tokens per target call")
     axes.set_ylabel("tokens per second")
+
+
+def _draw_frontier(axes, report: dict) -> None:
+    """A line a method, with a point for each size of the batch."""
+    for method, found in report["methods"].items():
+        points = found.get("batches", [])
+        places = [(1e3 * point["token_seconds"], point["tokens_per_second"]) for point in points]
+        axes.plot(*np.transpose(places), marker="o", label=method, color=_colour(report, method))
+        for point, place in zip(points, places):
+            axes.annotate(str(point["batch"]), place, (4, 4), textcoords="offset points")
+    axes.set_xlabel("ms that a row waits for a token")
+    axes.set_ylabel("tokens per second of all rows")
+    _add_legend(axes)
 
 
 def _colour(report: dict, method: str) -> str:

@@ -1,6 +1,6 @@
 """The report of an evaluation: an object for JSON, and a table of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 from rich.table import Column, Table
@@ -9,7 +9,6 @@ from rich.text import Text
 from ...checkpoints.load import LanguageModel
 from ...generate import Generator
 from ..report import markdown_table, with_interval
-from ..shares import drafting_share
 from ..suites import Question, Suite
 from .figures import figures_by_task
 from .run import Run
@@ -28,28 +27,23 @@ LEGEND = (
 )
 
 
-def make_report(run: Run, suite: Suite, questions: Sequence[Question], shares: bool = False) -> dict:
+def make_report(run: Run, suite: Suite, questions: Sequence[Question], further: Mapping[str, dict]) -> dict:
     """The report of a run, an object for JSON.
 
     - ``settings``: see ``run.Run``; with the source and the licence of the questions.
     - ``left_out``: the ids of the questions that are too long for the model's context.
-    - ``methods``: the drafts of each method, their parameters, and the work of its round.
+    - ``methods``: the drafts of each method, their parameters, the work of its round, and further
+      figures.
     - ``tasks``: the figures by task and method, see ``figures.figures``.
 
     Args:
       questions: the questions that were asked.
-      shares: whether to measure the share of a round that drafting takes, on the first prompt.
+      further: the figures of ``further.measure_further``, by method.
     """
     asked = [question for question in questions if question.id not in run.left_out]
     tasks = figures_by_task(run.answers, asked, suite.scores)
     whole = list(tasks.values())[-1]
-    methods = {name: _describe(each, whole[name]) for name, each in run.generators.items()}
-    if shares:
-        for name, generator in run.generators.items():
-            share = drafting_share(generator, run.first_prompt)
-            seconds = whole[name]["round"][0]
-            methods[name] |= {"drafting_share": share, "drafting_seconds": share[1] * seconds}
-            methods[name] |= {"verification_seconds": (1 - share[1]) * seconds}
+    methods = {name: _describe(each, whole[name], further.get(name, {})) for name, each in run.generators.items()}
     return {"settings": run.settings, "left_out": run.left_out, "methods": methods, "tasks": tasks}
 
 
@@ -97,12 +91,14 @@ def notes(report: dict) -> list[str]:
                 "if it also does with dtype float32, please report it"
             )
     if report["settings"]["temperature"]:
-        found.append("sampled texts are equal in law, not word for word; specjax verify tests it")
+        found.append(
+            "sampled texts are equal in law, not word for word; --samples tests it, and so does specjax verify"
+        )
     return found
 
 
-def _describe(generator: Generator, found: dict) -> dict:
-    """The drafts of a method, and its work."""
+def _describe(generator: Generator, found: dict, further: dict) -> dict:
+    """The drafts of a method, its work, and its further figures."""
     modules = [each.model if isinstance(each, LanguageModel) else each.module for each in generator.drafts]
     work = work_of_round(generator, generator.session.capacity or generator.target.config.context)
     return {
@@ -112,7 +108,17 @@ def _describe(generator: Generator, found: dict) -> dict:
         "bytes_per_round": work.bytes,
         "operations_per_token": work.operations / found["mean_acceptance_length"],
         "bytes_per_token": work.bytes / found["mean_acceptance_length"],
+        **further,
+        **_parts_of_round(found["round"][0], further),
     }
+
+
+def _parts_of_round(seconds: float, further: dict) -> dict[str, float]:
+    """The seconds of a round that drafting and verification take, where the share was measured."""
+    if "drafting_share" not in further:
+        return {}
+    share = further["drafting_share"][1]
+    return {"drafting_seconds": share * seconds, "verification_seconds": (1 - share) * seconds}
 
 
 def _rows(report: dict) -> list[list[str]]:

@@ -25,7 +25,7 @@ class Run:
       answers: by method, then by question id, in the order of the questions.
       resumed: the number of questions that an earlier run had finished.
       left_out: the ids of the questions that are too long for the model's context.
-      first_prompt: the token ids of the first question's prompt.
+      prompts: the token ids of each question's first prompt.
     """
 
     settings: dict
@@ -33,7 +33,7 @@ class Run:
     answers: dict[str, dict[int | str, Answer]]
     resumed: int
     left_out: list[int | str]
-    first_prompt: list[int]
+    prompts: list[list[int]]
 
 
 def run_suite(
@@ -91,8 +91,8 @@ def run_suite(
         progress(number + 1, len(fit))
     ordered = {method: {each.id: found[each.id] for each in fit} for method, found in answers.items()}
     left_out = [id for id, (first, _) in lengths.items() if first > target.config.context]
-    first_prompt = asker.encode([{"role": "user", "content": fit[0].turns[0]}])
-    return Run(settings, generators, ordered, resumed, left_out, first_prompt)
+    prompts = [asker.encode([{"role": "user", "content": question.turns[0]}]) for question in fit]
+    return Run(settings, generators, ordered, resumed, left_out, prompts)
 
 
 def _describe(asker: Asker, suite: Suite, questions: Sequence[Question], generators: dict[str, Generator]) -> dict:
