@@ -5,6 +5,7 @@ import json
 
 from ..checks import whole
 from ..errors import RequestError
+from ..parallel import several_hosts
 from .arguments import (
     LARGEST_SEED,
     add_model_arguments,
@@ -87,8 +88,8 @@ def run(args: argparse.Namespace) -> None:
     settings = dict(max_new_tokens=args.max_new_tokens, temperature=args.temperature, seed=args.seed)
     try:
         with progress_bar("evaluating") as progress:
-            given = dict(draft=drafts, progress=progress, **settings, **drafting)
-            finished = run_suite(target, suite, questions, methods, args.output, **given)
+            given = suite, questions, methods, args.output
+            finished = run_suite(target, *given, draft=drafts, progress=progress, **settings, **drafting)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command continues in {args.output}") from None
     with status("measuring and writing the report"):
@@ -105,12 +106,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None:
-    """Checks methods and sampling before a model is loaded."""
+    """Checks everything that needs no model, before one is loaded."""
     from ..drafters import METHODS
     from ..evaluation.comparison import select_options
     from ..requests.limits import MOST_PROMPTS
     from .arguments import given_sampling
 
+    if several_hosts():
+        raise RequestError("specjax evaluate runs on one host; leave out --coordinator and its companions")
     if not methods:
         raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
     for method in methods:

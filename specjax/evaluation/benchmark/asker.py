@@ -6,6 +6,7 @@ of the machine affects all methods equally.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ...checkpoints.load import LanguageModel
 from ...generate import Generator
@@ -15,6 +16,14 @@ from ..comparison import difference
 from ..suites import Question
 from .answers import Turn
 from .energy import joules_since, read_joules
+
+
+class Timed(NamedTuple):
+    """A result, the seconds until its first round was done, and its joules, see ``energy``."""
+
+    result: Result
+    first_token_seconds: float
+    joules: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +76,9 @@ class Asker:
             self._compile(generators, prompt, len(ids))
             start = (number + i) % len(names)
             timed = {name: self._time(generators[name], prompt) for name in names[start:] + names[:start]}
-            plain = timed["none"][0]
-            for name, (result, *costs) in timed.items():
-                answers[name].append(self._turn(result, plain, question.id, *costs))
+            plain = timed["none"].result
+            for name, each in timed.items():
+                answers[name].append(self._turn(each, plain, question.id))
             history.append({"role": "assistant", "content": plain.text})
         return answers
 
@@ -81,11 +90,8 @@ class Asker:
             for generator in generators.values():
                 self._time(generator, prompt, max_new_tokens=2)
 
-    def _time(self, generator: Generator, prompt: dict, **options) -> tuple[Result, float, float | None]:
-        """The result, the seconds to the first tokens, and the joules of the whole.
-
-        The generator remembers no text, so that an answer does not depend on earlier questions.
-        """
+    def _time(self, generator: Generator, prompt: dict, **options) -> Timed:
+        """The result, which the generator does not remember: no answer depends on earlier questions."""
         before = read_joules()
         decoding = generator.start(**prompt, **{"max_new_tokens": self.max_new_tokens, **self.options, **options})
         generator.session.advance(decoding, 1)
@@ -93,10 +99,10 @@ class Asker:
         generator.session.advance(decoding)
         joules = joules_since(before)
         (result,) = results_of(decoding, self.target, generator.rule_name)
-        return result, first, joules
+        return Timed(result, first, joules)
 
-    def _turn(self, result: Result, plain: Result, id: int | str, first: float, joules: float | None) -> Turn:
-        stats, text = result.stats, result.text.strip()
+    def _turn(self, timed: Timed, plain: Result, id: int | str) -> Turn:
+        result, stats, text = timed.result, timed.result.stats, timed.result.text.strip()
         differs = None if self.options["temperature"] else difference(0, result, plain, self.target)
         pairs = list(zip(result.logprobs or (), result.from_draft))
         return Turn(
@@ -109,11 +115,11 @@ class Asker:
             accept_lengths=lengths_of_rounds(result.from_draft),
             accepted_at=list(stats.accepted_at),
             prefill_seconds=stats.prefill_seconds,
-            first_token_seconds=first,
+            first_token_seconds=timed.first_token_seconds,
             decode_seconds=stats.decode_seconds,
             information=-sum(logprob for logprob, _ in pairs),
             accepted_information=-sum(logprob for logprob, is_draft in pairs if is_draft),
-            joules=joules,
+            joules=timed.joules,
             difference=differs and {**differs, "prompt": id},
         )
 

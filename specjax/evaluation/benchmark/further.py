@@ -1,6 +1,7 @@
 """Measurements beside the questions: parts of a round, batches, equality in law. All compile more programs."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,9 @@ def measure_further(
         for method, points in measure_batches(run.generators, run.prompts, batches, settings).items():
             further[method]["batches"] = points
     if samples:
-        options = dict(samples=samples, temperature=run.settings["temperature"], seed=run.settings["seed"])
+        options: dict[str, Any] = dict(
+            samples=samples, temperature=run.settings["temperature"], seed=run.settings["seed"]
+        )
         for method, generator in run.generators.items():
             found = verify(run.generators["none"], generator, run.prompts[:_LAW_PROMPTS], **options)
             further[method]["law_p_value"] = found["sampled"]["p_value"]

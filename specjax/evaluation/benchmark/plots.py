@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ def draw_plots(report: dict) -> dict[str, str]:
         import matplotlib
     except ImportError:
         return {}
-    settings = {"svg.hashsalt": "specjax", "axes.spines.top": False, "axes.spines.right": False}
+    settings: Any = {"svg.hashsalt": "specjax", "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(settings):
         return {title: _draw(draw, report) for title, draw in _plots_of(report).items()}
 

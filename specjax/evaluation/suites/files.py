@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import importlib
 import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -155,7 +156,7 @@ def _read_hub(suite: Suite) -> Iterator[tuple[str, Row]]:
     if suite.hub is None:
         raise RequestError(f"suite {suite.name} is published as a file; give it with --data ({suite.source})")
     try:
-        import datasets
+        datasets = importlib.import_module("datasets")
     except ImportError:
         raise RequestError(
             f"suite {suite.name} is read from --data, or from the hub by the package datasets; {_INSTALL}"

@@ -43,9 +43,10 @@ def _squad_answers(answers) -> tuple[str, ...]:
     """The texts of the published JSON's list of answers, or of the lists of other formats."""
     texts = answers.get("text") if isinstance(answers, Mapping) else answers
     texts = [each.get("text") if isinstance(each, Mapping) else each for each in texts or ()]
-    if not all(isinstance(text, str) for text in texts):
+    strings = tuple(text for text in texts if isinstance(text, str))
+    if len(strings) < len(texts):
         raise RequestError(f"answers must be a list of objects with text, not {shorten(answers)}")
-    return tuple(texts)
+    return strings
 
 
 SUITES = (

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_softmax
 
 from specjax import RequestError
-from specjax.evaluation.benchmark.asker import Asker, lengths_of_rounds
+from specjax.evaluation.benchmark.asker import Asker, Timed, lengths_of_rounds
 from specjax.evaluation.suites import Question
 
 from .conftest import MAX_NEW_TOKENS, METHODS, QUESTIONS
@@ -177,7 +177,7 @@ def test_methods_take_turns_to_be_first(model, monkeypatch):
 
     def time(self, generator, prompt, **options):
         order.append(generator)
-        return type("Result", (), {"text": "!"}), 0.0, None
+        return Timed(type("Result", (), {"text": "!"}), 0.0, None)
 
     monkeypatch.setattr(Asker, "_time", time)
     monkeypatch.setattr(Asker, "_turn", lambda *args: None)
