@@ -119,6 +119,10 @@ def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None
     for method in methods:
         check_method(args, method, select_options(method, drafting))
     given_sampling(args)
+    if args.shares and args.draft_mesh is not None:
+        raise RequestError(
+            "shares are measured with drafts on the target's devices; leave out --shares or --draft-mesh"
+        )
     for size in args.batches:
         whole("--batches", size, most=MOST_PROMPTS)
     if args.samples and not args.temperature:

@@ -6,6 +6,7 @@ import pytest
 from support.command_line import OPTIONS, assert_one_line, kept, models, reuse, specjax_main
 
 from specjax.evaluation.benchmark import run as runner
+from specjax.evaluation.suites import SUITES
 
 pytestmark = pytest.mark.usefixtures("reuse")
 
@@ -67,6 +68,11 @@ def test_the_chat_template_is_used_where_there_is_one(specjax_main, argv, models
     first, second = json.loads(line)["specjax"]["turns"]
     assert first["prompt_tokens"] == len("[AB]")
     assert second["prompt_tokens"] == len(f"[AB][{first['text']}][C]")
+
+
+def test_the_help_names_every_suite(specjax_main):
+    _, out, _ = specjax_main("evaluate", "--help")
+    assert all(name in "".join(out.split()) for name in SUITES)
 
 
 def test_an_interruption_says_how_to_continue(specjax_main, argv, tmp_path, generators, monkeypatch):

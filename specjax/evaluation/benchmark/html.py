@@ -26,12 +26,10 @@ def page(report: dict) -> str:
             for task, methods in report["tasks"].items()
         },
         costs=list(_COSTS),
-        methods={
-            method: [show(found) for show in _COSTS.values()] for method, found in report["methods"].items()
-        },
+        methods={method: [show(found) for show in _COSTS.values()] for method, found in report["methods"].items()},
         batches=_batches(report),
         differences=list(_differences(report)),
-    )  # fmt: skip
+    )
 
 
 def _percent(value: float | None) -> str:

@@ -43,7 +43,10 @@ def make_report(run: Run, suite: Suite, questions: Sequence[Question], further: 
     asked = [question for question in questions if question.id not in run.left_out]
     tasks = figures_by_task(run.answers, asked, suite.scores)
     whole = list(tasks.values())[-1]
-    methods = {name: _describe(each, whole[name], further.get(name, {})) for name, each in run.generators.items()}
+    prompt = run.prompts[0]
+    methods = {
+        name: _describe(each, prompt, whole[name], further.get(name, {})) for name, each in run.generators.items()
+    }
     return {"settings": run.settings, "left_out": run.left_out, "methods": methods, "tasks": tasks}
 
 
@@ -97,10 +100,10 @@ def notes(report: dict) -> list[str]:
     return found
 
 
-def _describe(generator: Generator, found: dict, further: dict) -> dict:
+def _describe(generator: Generator, prompt: list[int], found: dict, further: dict) -> dict:
     """The drafts of a method, its work, and its further figures."""
     modules = [each.model if isinstance(each, LanguageModel) else each.module for each in generator.drafts]
-    work = work_of_round(generator, generator.session.capacity or generator.target.config.context)
+    work = work_of_round(generator, prompt)
     return {
         "drafts": [draft.name for draft in generator.drafts],
         "draft_parameters": sum(leaf.size for leaf in jax.tree.leaves(modules)),

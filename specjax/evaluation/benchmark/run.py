@@ -67,7 +67,12 @@ def run_suite(
     Raises RequestError for bad input.
     """
     generators = make_generators(target, list(dict.fromkeys(["none", *methods])), draft, drafting)
-    asker = Asker(target, suite.chat and bool(target.tokenizer.chat_template), max_new_tokens, target.config.context)
+    asker = Asker(
+        target,
+        suite.chat and bool(getattr(target.tokenizer, "chat_template", None)),
+        max_new_tokens,
+        target.config.context,
+    )
     lengths = {question.id: asker.measure(question) for question in questions}
     fit = [question for question in questions if lengths[question.id][0] <= target.config.context]
     if not fit:

@@ -1,22 +1,28 @@
 """The work of a method's round: the operations of its products, and the bytes that they read."""
 
-from ...checkpoints.load import LanguageModel
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from ... import decode
 from ...generate import Generator
-from ...parallel import make_mesh
-from ...planning.products import Work
-from ...planning.program import abstract, products_of
+from ...parallel import use_mesh
+from ...planning.products import Work, of_round
+from ...settings import own_settings
 
 
-def work_of_round(generator: Generator, capacity: int) -> Work:
-    """The least work of a round at batch 1, on one device, with caches that are full.
+def work_of_round(generator: Generator, prompt: list[int]) -> Work:
+    """The least work of a round at batch 1, as if one device did all of it, with full caches.
 
-    It follows from the traced program, see ``planning.products``. Caches count in the type of the
-    weights.
+    It follows from the traced program, see ``planning.products``. The caches have the generator's
+    capacity.
 
     Args:
-      capacity: positions of the caches.
+      prompt: token ids of a prompt, for the state of a batch.
     """
-    target = generator.target
-    drafts = tuple(draft.config for draft in generator.drafts if isinstance(draft, LanguageModel))
-    dtype = target.model.embed[...].dtype
-    return products_of(abstract(target.config, generator.drafter, drafts, make_mesh(), 1, capacity, dtype))
+    session, state = generator.session, generator.start([prompt], max_new_tokens=1).state
+    run = partial(decode.run, drafter=session.drafter, rule=session.rule)
+    weights, until = (generator.target.model, session.parameters), jnp.int32(1)
+    with use_mesh(session.mesh), own_settings():
+        return of_round(jax.jit(run).trace(*weights, state, until), weights, (state, until), 1)

@@ -20,6 +20,7 @@ ROUGE = [
     ("the cat sat mat", "The cat, on a mat.", (6 / 9, 2 / 7, 6 / 9)),
     # a repeated word counts as often as both have it; the order breaks the subsequence: LCS "b" or "a a"
     ("a a b", "b a a", (1.0, 2 / 4, 4 / 6)),
+    ("a", "a a", (2 / 3, 0.0, 2 / 3)),  # one word matches once
     ("x y", "p q", (0.0, 0.0, 0.0)),
     ("same words here", "same words here", (1.0, 1.0, 1.0)),
     ("", "", (1.0, 1.0, 1.0)),
