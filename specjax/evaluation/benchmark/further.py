@@ -13,8 +13,8 @@ from .run import Run
 _REPEATS = 3
 """The runs of each batch, whose median counts."""
 
-_LAW_PROMPTS = 4
-"""The prompts after which the law is tested."""
+_LAW_PROMPTS, _LAW_TOKENS = 4, 3
+"""The prompts after which the law is tested, and the tokens of each draw."""
 
 
 def measure_further(
@@ -35,15 +35,13 @@ def measure_further(
     if shares:
         for method, generator in run.generators.items():
             further[method]["drafting_share"] = drafting_share(generator, run.prompts[0])
+    options: dict[str, Any] = {name: run.settings[name] for name in ("max_new_tokens", "temperature", "seed")}
     if batches:
-        settings = {name: run.settings[name] for name in ("max_new_tokens", "temperature", "seed")}
-        for method, points in measure_batches(run.generators, run.prompts, batches, settings).items():
+        for method, points in measure_batches(run.generators, run.prompts, batches, options).items():
             further[method]["batches"] = points
     if samples:
-        options: dict[str, Any] = dict(
-            samples=samples, temperature=run.settings["temperature"], seed=run.settings["seed"]
-        )
-        for method, generator in run.generators.items():
+        options |= dict(samples=samples, tokens=min(_LAW_TOKENS, options["max_new_tokens"]))
+        for method, generator in list(run.generators.items())[1:]:  # all but plain decoding
             found = verify(run.generators["none"], generator, run.prompts[:_LAW_PROMPTS], **options)
             further[method]["law_p_value"] = found["sampled"]["p_value"]
     return further

@@ -16,7 +16,12 @@ def draw_plots(report: dict) -> dict[str, str]:
         import matplotlib
     except ImportError:
         return {}
-    settings: Any = {"svg.hashsalt": "specjax", "axes.spines.top": False, "axes.spines.right": False}
+    settings: Any = {
+        "svg.hashsalt": "specjax",
+        "svg.fonttype": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with matplotlib.rc_context(settings):
         return {title: _draw(draw, report) for title, draw in _plots_of(report).items()}
 

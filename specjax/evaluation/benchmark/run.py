@@ -82,8 +82,9 @@ def run_suite(
         )
     room = min(target.config.context, max(lengths[question.id][1] for question in fit))
     asker = dataclasses.replace(asker, room=room, options=dict(temperature=temperature, seed=seed, logprobs=0))
+    path = max(generator.drafter.depth for generator in generators.values()) + 1
     for generator in generators.values():
-        generator.session.capacity = room + max(each.drafter.depth for each in generators.values()) + 1
+        generator.session.capacity = room + 2 * path  # The measurement of shares needs room for a second round.
     settings = _describe(asker, suite, fit, generators)
     answers = begin(directory, settings, generators)
     resumed = len(answers["none"])

@@ -21,7 +21,7 @@ SUITES = (
         "humaneval",
         source="https://github.com/openai/human-eval, data/HumanEval.jsonl.gz",
         licence="MIT",
-        form="the prompt as it is, which the model continues as a file, without a chat template",
+        form="the prompt as it is, which the model continues as a file",
         columns=("task_id", "prompt"),
         ask=ask_human_eval,
         files=("HumanEval.jsonl", "HumanEval.jsonl.gz", "*.parquet"),

@@ -38,4 +38,4 @@ def test_all_further_figures_of_a_run(finished):
         low, middle, high = figures["drafting_share"]
         assert 0 <= low <= middle <= high < 1
         assert [point["batch"] for point in figures["batches"]] == [1, 2]
-        assert figures["law_p_value"] >= 1e-3, method
+        assert method == "none" or figures["law_p_value"] >= 1e-3

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,8 +75,8 @@ def test_information_is_minus_log_p_under_the_target(finished, model, made):
     drafted = made["draft_model"](question.turns[0], max_new_tokens=MAX_NEW_TOKENS)
     ids, new = [*drafted.prompt_token_ids, *drafted.token_ids], len(drafted.token_ids)
     mask = jnp.tril(jnp.ones((len(ids), len(ids)), bool))
-    hidden = model.model(jnp.asarray([ids]), jnp.arange(len(ids))[None], mask).hidden
-    logprobs = log_softmax(np.asarray(model.model.logits(hidden)[0], np.float64), axis=-1)
+    forward = jax.jit(lambda model, ids: model.logits(model(ids, jnp.arange(ids.size)[None], mask).hidden)[0])
+    logprobs = log_softmax(np.asarray(forward(model.model, jnp.asarray([ids])), np.float64), axis=-1)
     terms = -logprobs[np.arange(-new - 1, -1), ids[-new:]]
     for method in METHODS:
         turn = finished[0].answers[method][question.id].turns[0]
