@@ -25,20 +25,20 @@ def rouge(text: str, reference: str) -> tuple[float, float, float]:
 
 
 def mean_rouge(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
-    """The mean F of Rouge-1, 2 and L of the first turns against their references."""
-    pairs = [(a.turns[0].text, q.references[0]) for a, q in zip(answers, questions) if q.references]
-    means = np.mean([rouge(*pair) for pair in pairs], axis=0) if pairs else ()
-    return {name: float(mean) for name, mean in zip(("rouge-1", "rouge-2", "rouge-l"), means)}
+    """The mean F of Rouge-1, 2 and L against the first reference."""
+    found = [rouge(text, references[0]) for text, references in _pairs(answers, questions)]
+    return dict(zip(("rouge-1", "rouge-2", "rouge-l"), np.mean(found, axis=0).tolist() if found else ()))
 
 
 def number_accuracy(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
     """The share of answers whose last number is the reference's (Cobbe et al. 2021, GSM8K)."""
-    return {"accuracy": _share(_same_number, answers, questions)}
+    return _means(_pairs(answers, questions), accuracy=lambda text, references: _same_number(text, references[0]))
 
 
 def boxed_accuracy(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
     r"""The share of answers whose last ``\boxed{...}`` is the reference, blanks left out."""
-    return {"accuracy": _share(lambda text, term: _strip(last_boxed(text)) == _strip(term), answers, questions)}
+    same = lambda text, references: _strip(last_boxed(text)) == _strip(references[0])
+    return _means(_pairs(answers, questions), accuracy=same)
 
 
 def overlap(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
@@ -46,11 +46,13 @@ def overlap(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[st
 
     Only the first line of an answer counts, since a model without a chat template writes on.
     """
-    first = [(answer.turns[0].text.partition("\n")[0], q.references or ("",)) for answer, q in zip(answers, questions)]
     words = lambda text: _ARTICLE.sub(" ", "".join(c for c in text.lower() if c not in string.punctuation)).split()
-    exact = [max(words(text) == words(each) for each in references) for text, references in first]
-    f = [max(_f_of_grams(words(text), words(each), 1) for each in references) for text, references in first]
-    return {"exact": float(np.mean(exact)), "f1": float(np.mean(f))}
+    line = lambda text: words(text.partition("\n")[0])
+    return _means(
+        _pairs(answers, questions),
+        exact=lambda text, references: max(line(text) == words(each) for each in references),
+        f1=lambda text, references: max(_f_of_grams(line(text), words(each), 1) for each in references),
+    )
 
 
 def choice_accuracy(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
@@ -86,8 +88,14 @@ def _same_number(text: str, reference: str) -> bool:
     return last_number(text) is not None and last_number(text) == last_number(reference)
 
 
-def _share(is_right: Callable[[str, str], bool], answers: Sequence[Answer], questions: Sequence[Question]) -> float:
-    return float(np.mean([is_right(a.turns[0].text, q.references[0]) for a, q in zip(answers, questions)]))
+def _pairs(answers: Sequence[Answer], questions: Sequence[Question]) -> list[tuple[str, tuple[str, ...]]]:
+    """The first answer to each question that has references, and its references."""
+    return [(a.turns[0].text, q.references) for a, q in zip(answers, questions) if q.references]
+
+
+def _means(pairs: Sequence[tuple[str, tuple[str, ...]]], **figures: Callable) -> dict[str, float]:
+    """The mean of each figure; nothing where no question has a reference."""
+    return {name: float(np.mean([figure(*pair) for pair in pairs])) for name, figure in figures.items() if pairs}
 
 
 def _strip(term: str | None) -> str | None:

@@ -75,6 +75,11 @@ def test_squad_takes_the_best_reference_and_leaves_out_articles_and_stops():
     assert score("overlap", "deep blue sea", "blue", "sky") == pytest.approx({"exact": 0, "f1": 2 / 4})
 
 
+@pytest.mark.parametrize("name", ["rouge", "number", "boxed", "overlap"])
+def test_questions_without_reference_have_no_score(name):
+    assert score(name, "1") == {}
+
+
 def test_a_choice_is_right_by_sum_or_by_character():
     """Option 0 is likelier in all, option 1 by character."""
     options = dict(options=("ab", "abcdefgh"), right=1)
