@@ -70,13 +70,7 @@ def compare(
     """
     ids = encode_prompts(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
-    drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
-    own = {method: select_options(method, drafting) for method in methods}
-    rules = {method: "auto" if method == "none" else rule for method in methods}
-    generators = {
-        method: Generator(target, method, select_drafts(method, drafts), rule=rules[method], **own[method])
-        for method in methods
-    }
+    generators = make_generators(target, methods, draft, drafting, rule)
     if shares and any(isinstance(generator.session, ApartSession) for generator in generators.values()):
         raise RequestError(
             "shares are measured with drafts on the target's devices; leave out --shares or --draft-mesh"
@@ -101,6 +95,21 @@ def compare(
     for summary in summaries:
         summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
+
+
+def make_generators(
+    target: LanguageModel, methods: Sequence[str], draft, drafting: dict, rule: str = "auto"
+) -> dict[str, Generator]:
+    """A generator for each method, with those of the drafts and options that the method takes.
+
+    ``rule`` is the acceptance rule of all methods but "none".
+    """
+    drafts = load_drafts(target, draft) if any(needs_of(method) != Nothing() for method in methods) else ()
+    fit = {method: (select_drafts(method, drafts), select_options(method, drafting)) for method in methods}
+    rules = {method: "auto" if method == "none" else rule for method in methods}
+    return {
+        method: Generator(target, method, own, rule=rules[method], **options) for method, (own, options) in fit.items()
+    }
 
 
 def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **drafting) -> dict[str, str]:

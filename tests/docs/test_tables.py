@@ -1,4 +1,4 @@
-"""Tables of the documentation name everything that the code has: methods, rules, limits, kinds and keys of recipes."""
+"""Tables of the documentation name everything that the code has: methods, rules, limits, kinds and keys of recipes, suites."""
 
 import dataclasses
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specjax import METHODS, tree
+from specjax.evaluation.suites import SUITES
 from specjax.requests import limits
 from specjax.requests.options import Options
 from specjax.training.kinds import KINDS
@@ -59,3 +60,11 @@ def test_keys_of_recipes_are_listed(kind):
     for part in (KINDS[kind].shape, KINDS[kind].loss):
         for field in dataclasses.fields(part):
             assert f"`{field.name}`" in listed
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)
+def test_every_suite_has_a_row(suite):
+    rows = [line for line in read_page("evaluate.md").splitlines() if line.startswith(f"| `{suite.name}` |")]
+    assert len(rows) == 1
+    assert ("| - |" in rows[0]) == (not suite.scores)
+    assert ("no template" in rows[0]) == (not suite.chat)

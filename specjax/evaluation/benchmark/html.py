@@ -1,0 +1,113 @@
+"""The report of an evaluation as one static page, with its plots inside."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jinja2
+
+from ..report import with_interval
+from .plots import draw_plots
+from .report import caption, notes
+
+_TEMPLATE = Path(__file__).with_name("report.html")
+
+
+def page(report: dict) -> str:
+    """The text of the page. It needs no network and no other file."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        settings=report["settings"],
+        caption=caption(report),
+        notes=notes(report),
+        plots=draw_plots(report),
+        columns=list(_COLUMNS),
+        tasks={
+            task: {method: [show(found) for show in _COLUMNS.values()] for method, found in methods.items()}
+            for task, methods in report["tasks"].items()
+        },
+        costs=list(_COSTS),
+        methods={method: [show(found) for show in _COSTS.values()] for method, found in report["methods"].items()},
+        batches=_batches(report),
+        differences=list(_differences(report)),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _milliseconds(pair: list[float]) -> str:
+    return " / ".join(f"{1e3 * seconds:.2f}" for seconds in pair)
+
+
+def _equality(found: dict) -> str:
+    differences = found["differences"]
+    return f"{found['turns'] - len(differences)} of {found['turns']}"
+
+
+def _ratio(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else f"{value:{form}}"
+
+
+def _score(found: dict) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in (found["score"] or {}).items()) or "-"
+
+
+def _share(found: dict) -> str:
+    if "drafting_share" not in found:
+        return "-"
+    return f"{1e3 * found['drafting_seconds']:.2f} / {1e3 * found['verification_seconds']:.2f}"
+
+
+def _batches(report: dict) -> dict[str, list[str]]:
+    """For each method its throughput and latency at each size of the batch, where it was measured."""
+    return {
+        method: [
+            f"{p['batch']}: {p['tokens_per_second']:.0f} / {1e3 * p['token_seconds']:.2f}" for p in found["batches"]
+        ]
+        for method, found in report["methods"].items()
+        if "batches" in found
+    }
+
+
+def _differences(report: dict):
+    """The turns that differ from plain decoding: method, prompt, token, margin, and whether it is a tie."""
+    for method, found in list(report["tasks"].values())[-1].items():
+        for each in found["differences"]:
+            margin = "the text ended here" if each["margin"] is None else f"{each['margin']:.3g}"
+            yield method, each["prompt"], each["token"], margin, "tie" if each["tie"] else "beyond rounding"
+
+
+_COLUMNS: dict[str, Callable[[dict], str]] = {
+    "speed-up": lambda f: with_interval(f["speedup"], f["speedup_interval"], ".2f"),
+    "tokens/s": lambda f: with_interval(f["tokens_per_second"], f["tokens_per_second_interval"], ".1f"),
+    "acceptance length": lambda f: with_interval(f["mean_acceptance_length"], f["mean_acceptance_length_interval"], ".2f"),
+    "TAR without the target's token": lambda f: _ratio(f["accepted_per_call"]),
+    "accepted %": lambda f: _percent(f["draft_acceptance_rate"]),
+    "accepted % by information": lambda f: _percent(f["acceptance_by_information"]),
+    "accepted % by position": lambda f: " ".join(f"{100 * x:.0f}" for x in f["acceptance_rate_per_position"]) or "-",
+    "first token ms": lambda f: _milliseconds(f["first_token"]),
+    "token ms": lambda f: _milliseconds(f["token"]),
+    "round ms": lambda f: _milliseconds(f["round"]),
+    "J/token": lambda f: _ratio(f["joules_per_token"], ".3g"),
+    "Spec-Bench tokens/s": lambda f: _ratio(f["spec_bench_tokens_per_second"], ".1f"),
+    "Spec-Bench speed-up": lambda f: _ratio(f["spec_bench_speedup"]),
+    "equal turns": _equality,
+    "Rouge-1/2/L to plain": lambda f: " ".join(f"{x:.3f}" for x in f["rouge"]),
+    "score": _score,
+    "turns": lambda f: str(f["turns"]),
+    "new tokens": lambda f: str(f["generated"]),
+}  # fmt: skip
+"""The columns of a task's table."""
+
+_COSTS: dict[str, Callable[[dict], str]] = {
+    "drafts": lambda f: ", ".join(f["drafts"]) or "-",
+    "parameters of drafts": lambda f: f"{f['draft_parameters']:,}",
+    "operations a round": lambda f: f"{f['operations_per_round']:.3g}",
+    "operations a token": lambda f: f"{f['operations_per_token']:.3g}",
+    "bytes a round": lambda f: f"{f['bytes_per_round']:.3g}",
+    "bytes a token": lambda f: f"{f['bytes_per_token']:.3g}",
+    "drafting / verification ms a round": _share,
+    "p-value of equality in law": lambda f: _ratio(f.get("law_p_value"), ".3g"),
+}
+"""The columns of the table of methods."""

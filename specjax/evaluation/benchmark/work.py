@@ -1,0 +1,28 @@
+"""The work of a method's round: the operations of its products, and the bytes that they read."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from ... import decode
+from ...generate import Generator
+from ...parallel import use_mesh
+from ...planning.products import Work, of_round
+from ...settings import own_settings
+
+
+def work_of_round(generator: Generator, prompt: list[int]) -> Work:
+    """The least work of a round at batch 1, as if one device did all of it, with full caches.
+
+    It follows from the traced program, see ``planning.products``. The caches have the generator's
+    capacity.
+
+    Args:
+      prompt: token ids of a prompt, for the state of a batch.
+    """
+    session, state = generator.session, generator.start([prompt], max_new_tokens=1).state
+    run = partial(decode.run, drafter=session.drafter, rule=session.rule)
+    weights, until = (generator.target.model, session.parameters), jnp.int32(1)
+    with use_mesh(session.mesh), own_settings():
+        return of_round(jax.jit(run).trace(*weights, state, until), weights, (state, until), 1)
