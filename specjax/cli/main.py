@@ -12,13 +12,13 @@ import jax
 from .. import __version__
 from ..errors import SpecjaxError
 from ..parallel import leave_others, several_hosts
-from . import compare, generate, grow, ngrams, plan, train, tune, verify
+from . import compare, doctor, generate, grow, ngrams, plan, train, tune, verify
 from .hosts import join_hosts
 from .interrupt import leave, watch_interrupts
 from .log_filter import ERROR
 from .parser import Parser
 
-COMMANDS = (generate, compare, verify, tune, train, ngrams, grow, plan)
+COMMANDS = (generate, compare, doctor, verify, tune, train, ngrams, grow, plan)
 """The modules of the commands. Each has ``add_command(commands)``, which sets ``handler``."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
