@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from ..errors import RequestError
 from .arguments import (
     add_chat_argument,
     add_method_arguments,
@@ -12,12 +13,11 @@ from .arguments import (
     check_output,
     choose_method,
     load_target,
-    prepare_conversations,
     prepare_prompts,
     write_output,
 )
 from .drafting import add_drafting_flags, given_drafting
-from .parser import integer, path
+from .parser import integer, name, path
 from .terminal import print_lines, print_table, progress_bar, status
 
 _MOST_BATCH = 4096
@@ -51,6 +51,12 @@ def add_command(commands) -> None:
         metavar="N",
         help="new tokens after each prompt (default 64)",
     )
+    add(
+        "--device",
+        type=name,
+        metavar="NAME:SHAPE",
+        help="plan the speed for a device that is not at hand, such as v5e:1 or h100:1; acceptance is measured here",
+    )
     add("--output", type=path, metavar="FILE", help="also write the JSON to this file")
     add("--json", action="store_true", help="print one JSON object")
     add_model_arguments(command)
@@ -58,26 +64,38 @@ def add_command(commands) -> None:
     add_drafting_flags(command)
 
 
+def read_questions(args: argparse.Namespace) -> list[list[dict]]:
+    """The conversations of ``--prompts``, each up to the first turn of the user."""
+    from ..evaluation import read_conversations
+
+    if args.prompts is None:
+        raise RequestError("--chat needs --prompts; name a file of JSON lines with turns or messages")
+    conversations = read_conversations(args.prompts)[: args.num_prompts]
+    first = lambda messages: 1 + [message["role"] for message in messages].index("user")
+    return [messages[: first(messages)] for messages in conversations]
+
+
 def run(args: argparse.Namespace) -> None:
     """Examines the pair, and prints the answer and its figures, or JSON."""
     from ..parallel import mesh_of, use_mesh
+    from ..planning.devices import parse_device
     from ..planning.doctor import examination, words
 
     method, drafting = choose_method(args), given_drafting(args)
     check_method(args, method, drafting)
     batches, temperatures = args.batch or examination.BATCHES, args.temperature or examination.TEMPERATURES
+    if args.device:
+        parse_device(args.device)
     examination.check(method, batches, temperatures, args.max_new_tokens)
     check_output(args.output)
-    prompts = prepare_conversations(args) if args.chat else prepare_prompts(args)
+    conversations = read_questions(args) if args.chat else None
+    prompts = prepare_prompts(args) if conversations is None else lambda target: ()
     with status("loading"):
         target = load_target(args)
-    with status("preparing prompts"):
-        prompts = prompts(target)
     with progress_bar("examining") as progress, use_mesh(mesh_of(target.model)):
         options = dict(batches=batches, temperatures=temperatures, max_new_tokens=args.max_new_tokens, rule=args.rule)
-        report = examination.examine(
-            target, prompts, method, args.draft or None, progress=progress, **options, **drafting
-        )
+        options |= dict(conversations=conversations, device=args.device, progress=progress) | drafting
+        report = examination.examine(target, prompts(target), method, args.draft or None, **options)
     write_output(args.output, json.dumps(report, indent=2) + "\n")
     if args.json:
         print(json.dumps(report))

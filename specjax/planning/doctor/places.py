@@ -65,8 +65,7 @@ def compare_places(
     first: int,
     *,
     temperature: float = 0.0,
-    taps: Sequence[int] | None = None,
-    features: jax.Array | None = None,
+    inputs: tuple | None = None,
     seen: Sequence[int] | None = None,
 ) -> Places:
     """Compares target and draft at the places of a text from token ``first`` on.
@@ -77,8 +76,8 @@ def compare_places(
       ids: the tokens of the text.
       first: the index of the first root. The last root is the last token but one.
       temperature: the temperature of ``overlap`` and ``accepted``.
-      taps: the layers whose inputs a head reads; by default the layers of its configuration.
-      features: float32 [1, S, E] for each tap, in place of the target's own, see ``read_taps``.
+      inputs: what a head reads of the target, see ``read_taps``; by default the taps of its
+        configuration.
       seen: what the draft reads in place of ``ids``. Both must end with the same tokens.
     """
     first = max(first, 1)  # A head reads the feature of the token before the root.
@@ -86,8 +85,8 @@ def compare_places(
     tokens = pad(ids)
     hidden = _hidden(target, tokens)[first : first + count]
     if isinstance(draft, HeadModule):
-        inputs = read_taps(target, ids, draft.config.taps if taps is None else taps) if features is None else features
-        drafted = _head_hidden(draft, target, tokens, inputs)[first : first + count]
+        taps = read_taps(target, ids, draft.config.taps) if inputs is None else inputs
+        drafted = _head_hidden(draft, target, tokens, taps)[first : first + count]
     else:
         read = ids if seen is None else seen
         begin = first + len(read) - len(ids)

@@ -35,6 +35,13 @@ class RoundTimes:
     whole: np.ndarray
 
 
+def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens: int) -> int:
+    """The positions of a cache in which all runs of an examination fit, so that they share programs."""
+    paths = generator.drafter.depth + 1
+    most = max(map(len, prompts)) + new_tokens + (_ROUNDS + 3) * paths
+    return min(most, generator.target.config.context + paths)
+
+
 def count_nodes(generator: Generator, prompt: Sequence[int]) -> int:
     """The number of nodes that the target scores in a round of the method."""
     session, drafter = generator.session, generator.drafter

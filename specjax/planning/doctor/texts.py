@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...drafter import Models
 from ...drafters import DraftModel, DraftTree, Hydra, Medusa, Mtp
 from ...errors import RequestError
 from ...generate import Generator
@@ -12,7 +11,7 @@ from ...heads import Head
 from ...result import Result
 from ...tree import expansion
 from ..head_trees import ranks_of
-from .places import Places, compare_places
+from .places import compare_places
 from .replay import chain_chances, sample_rounds, tree_chances
 
 _SAMPLES = 8
@@ -34,12 +33,6 @@ def write_texts(
     return results[: len(prompts)]
 
 
-def places_of(generator: Generator, text: Result, temperature: float) -> Places:
-    """Target and draft at all places of a prompt and its continuation, from the second token on."""
-    ids = [*text.prompt_token_ids, *text.token_ids]
-    return compare_places(generator.target.model, generator.session.parameters, ids, 1, temperature=temperature)
-
-
 def is_forced(generator: Generator, temperature: float) -> bool:
     """Whether the rounds of a method follow from one reading of a text that the target wrote.
 
@@ -53,23 +46,22 @@ def is_forced(generator: Generator, temperature: float) -> bool:
     return isinstance(drafter, Mtp) and temperature == 0
 
 
-def rounds_by_teacher(
-    generator: Generator, texts: Sequence[Result], places: Sequence[Places], tokens: int, temperature: float
+def count_rounds(
+    generator: Generator, texts: Sequence[Result], tokens: int, temperature: float, rows: int
 ) -> np.ndarray:
-    """The rounds int [texts, samples] that the method takes for the first ``tokens`` new tokens.
+    """The rounds int [texts, samples] that the method takes for ``tokens`` new tokens of each text.
 
-    Above temperature 0 drafts are tested one by one. The rule ``block`` of chains accepts a few
-    more. Each of ``texts`` has at least ``depth`` tokens more than ``tokens``.
+    They are replayed where the texts tell them, else the method decodes the prompts. In a replay
+    above temperature 0 drafts are tested one by one. The rule ``block`` accepts a few more.
+
+    Args:
+      texts: texts of the target at this temperature, at least ``depth`` tokens longer.
+      rows: the rows of a batch that decodes.
     """
-    chances = [_chances(generator, text, place)[:tokens] for text, place in zip(texts, places)]
-    return sample_rounds(chances, _SAMPLES if temperature else 1)
-
-
-def rounds_by_run(
-    generator: Generator, prompts: Sequence[Sequence[int]], tokens: int, temperature: float, rows: int
-) -> np.ndarray:
-    """The rounds int [texts, 1] of a short run of the real loop."""
-    results = write_texts(generator, prompts, tokens, temperature, rows)
+    if is_forced(generator, temperature):
+        chances = [_chances(generator, text, temperature)[:tokens] for text in texts]
+        return sample_rounds(chances, _SAMPLES if temperature else 1)
+    results = write_texts(generator, [text.prompt_token_ids for text in texts], tokens, temperature, rows)
     return np.array([[result.stats.target_calls] for result in results])
 
 
@@ -85,24 +77,17 @@ def check_room(generator: Generator, prompts: Sequence[Sequence[int]], tokens: i
             )
 
 
-def has_places(generator: Generator) -> bool:
-    """Whether the draft is a second model or a head, which can read a text beside the target."""
-    return bool(generator.drafts) and (
-        isinstance(generator.drafts[0], Head) or isinstance(generator.drafter.needs, Models)
-    )
-
-
-def _chances(generator: Generator, text: Result, places: Places) -> np.ndarray:
+def _chances(generator: Generator, text: Result, temperature: float) -> np.ndarray:
     """The chances of the drafts at every root of the continuation, see ``replay``."""
-    drafter, depth = generator.drafter, generator.drafter.depth
-    first = max(len(text.prompt_token_ids) - 1, 1)
-    own = places.cut(first - 1, None)
-    if isinstance(drafter, DraftModel):
-        return chain_chances(own.accepted, depth)
-    if isinstance(drafter, DraftTree):
-        ranks = np.pad(own.rank, (0, depth), constant_values=np.inf)
-        return tree_chances(np.stack([ranks[d : d + len(own.rank)] for d in range(depth)], 1), drafter.tree)
+    drafter, depth, target = generator.drafter, generator.drafter.depth, generator.target
+    if isinstance(drafter, DraftModel | DraftTree):
+        ids, first = [*text.prompt_token_ids, *text.token_ids], len(text.prompt_token_ids) - 1
+        places = compare_places(target.model, generator.session.parameters, ids, first, temperature=temperature)
+        if isinstance(drafter, DraftModel):
+            return chain_chances(places.accepted, depth)
+        ranks = np.pad(places.rank, (0, depth), constant_values=np.inf)
+        return tree_chances(np.stack([ranks[d : d + places.rank.size] for d in range(depth)], 1), drafter.tree)
     (head,) = generator.drafts
     assert isinstance(head, Head)
     tree = expansion((1,) * depth) if isinstance(drafter, Mtp) else drafter.tree  # type: ignore[attr-defined]
-    return tree_chances(ranks_of(generator.target, head, [text], depth=depth), tree)
+    return tree_chances(ranks_of(target, head, [text], depth=depth), tree)

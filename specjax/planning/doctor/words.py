@@ -16,9 +16,12 @@ def answer(report: dict) -> list[str]:
     groups = {"helps": [], "may help or hurt": [], "does not help": []}
     for cast in report["forecasts"]:
         groups[_verdict(cast)].append(f"at {_where(cast)} {with_interval(cast['speedup'], _bounds(cast), '.2f')}")
-    lines = [f"{title} on {settings['model']}, {report['measured']}:"]
+    where = f"planned for {settings['device']}" if settings["device"] else "measured here"
+    lines = [f"{title} on {settings['model']}, {where}:"]
     lines += [f"drafting {verdict}: {', '.join(some)} times plain" for verdict, some in groups.items() if some]
-    return lines + [f"reason, {reason['name']}: {reason['text']}" for reason in report["reasons"]]
+    lines += [f"{reason['name']}: {reason['text']}" for reason in report["reasons"]]
+    unexplained = not report["reasons"] and any(cast["speedup"] < 1 for cast in report["forecasts"])
+    return lines + ["no test finds a reason beside the acceptance itself"] * unexplained
 
 
 def table(report: dict) -> Table:
