@@ -17,7 +17,7 @@ def verification(evidence: Evidence) -> Reason | None:
         f"{cast['temperature']:g} (free, it would be {cast[free]:.2f} times plain)"
         for cast in losses
     ]
-    text = f"verification is not free: it takes {', '.join(shown)}; draft fewer tokens, or in smaller batches only"
+    text = f"it is not free: it takes {', '.join(shown)}; draft fewer tokens, or in smaller batches only"
     return Reason("verification", text, _figures(losses, "verify_ms", "plain_ms", free))
 
 
@@ -32,7 +32,7 @@ def drafting(evidence: Evidence) -> Reason | None:
         f"{cast['temperature']:g} (free, it would be {cast[free]:.2f} times plain)"
         for cast in losses
     ]
-    text = f"the draft is slow: it takes {', '.join(shown)}; use a smaller or shallower draft, or draft fewer tokens"
+    text = f"it takes {', '.join(shown)}; use a smaller or shallower draft, or draft fewer tokens"
     return Reason("drafting", text, _figures(losses, "draft_ms", "round_ms", free))
 
 
@@ -47,7 +47,7 @@ def temperature(evidence: Evidence) -> Reason | None:
         return None
     hottest = max(losses, key=gain)
     text = (
-        f"the temperature: a round emits {hottest['tokens_per_round']:.2f} tokens at temperature "
+        f"a round emits {hottest['tokens_per_round']:.2f} tokens at temperature "
         f"{hottest['temperature']:g} and {greedy:.2f} at 0; lower it if the task allows, or draft fewer tokens"
     )
     return Reason("temperature", text, {"greedy_tokens_per_round": greedy} | _figures(losses, "tokens_per_round"))

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,11 @@ from ...tree import Topology
 from ...verify import Drawn, resolve
 from ..cost import Blank, alternate
 
-_ROUNDS, _REPEATS = 12, 7
-"""Rounds in a timed run, and timed runs of each program."""
+_ROUNDS, _LEAST, _REPEATS = 12, 3, 7
+"""The most and the least rounds in a timed run, and the timed runs of each program."""
+
+_SECONDS = 0.15
+"""The seconds of a timed run, if the least rounds do not take longer."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,29 +81,26 @@ def time_rounds(
     ``tokens``: the tokens of a round of the method, so that all runs begin at about the same place.
     """
     paths = method.drafter.depth + 1
-    room = plain.target.config.context - max(map(len, prompts)) - skip
-    rounds = max(1, min(_ROUNDS, room // paths - 1))
-    options = dict(temperature=temperature, max_new_tokens=skip + (rounds + 1) * paths, ignore_eos=True)
-    started = {
-        name: _start(generator, prompts, int(skip / (tokens if name == "whole" else 1)), options)
-        for name, generator in (("plain", plain), ("verify", blank), ("whole", method))
-    }
-    generators = {"plain": plain, "verify": blank, "whole": method}
-    timers = {name: _timer(generators[name], decoding, rounds) for name, decoding in started.items()}
-    return RoundTimes(**{name: seconds / rounds for name, seconds in alternate(timers, _REPEATS).items()})
+    room = method.target.config.context - max(map(len, prompts)) - skip
+    most = max(1, min(_ROUNDS, room // paths - 1))
+    options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=skip + (most + 1) * paths, ignore_eos=True)
+    timers: dict[object, Callable[[], float]] = {}
+    for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
+        decoding = generator.start([list(prompt) for prompt in prompts], **options)
+        generator.session.advance(decoding, max(int(skip / (tokens if name == "whole" else 1)), 1))
+        timers[name] = _timer(generator, decoding, most)
+    samples = alternate(timers, _REPEATS)
+    return RoundTimes(samples["plain"], samples["verify"], samples["whole"])
 
 
-def _start(generator: Generator, prompts: Sequence, rounds: int, options: dict) -> Decoding:
-    decoding = generator.start([list(prompt) for prompt in prompts], **options)
-    generator.session.advance(decoding, max(rounds, 1))
-    return decoding
+def _timer(generator: Generator, decoding: Decoding, most: int) -> Callable[[], float]:
+    """A function that runs some rounds and returns the seconds of one. Slow rounds are fewer."""
 
-
-def _timer(generator: Generator, decoding: Decoding, rounds: int) -> Callable[[], float]:
-    def timed() -> float:
+    def timed(rounds: int) -> float:
         state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
         copied = Decoding(state, decoding.prompts, decoding.batch)
         generator.session.advance(copied, rounds)
-        return copied.decode_seconds
+        return copied.decode_seconds / rounds
 
-    return timed
+    rounds = int(np.clip(_SECONDS / timed(1), min(_LEAST, most), most))
+    return lambda: timed(rounds)
