@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from typing import Any
 
 from ..errors import RequestError
 from .arguments import (
@@ -93,7 +94,9 @@ def run(args: argparse.Namespace) -> None:
     with status("loading"):
         target = load_target(args)
     with progress_bar("examining") as progress, use_mesh(mesh_of(target.model)):
-        options = dict(batches=batches, temperatures=temperatures, max_new_tokens=args.max_new_tokens, rule=args.rule)
+        options: dict[str, Any] = dict(
+            batches=batches, temperatures=temperatures, max_new_tokens=args.max_new_tokens, rule=args.rule
+        )
         options |= dict(conversations=conversations, device=args.device, progress=progress) | drafting
         report = examination.examine(target, prompts(target), method, args.draft or None, **options)
     write_output(args.output, json.dumps(report, indent=2) + "\n")

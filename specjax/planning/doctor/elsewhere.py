@@ -1,5 +1,7 @@
 """The seconds of rounds on a device that is not at hand."""
 
+from typing import Any
+
 import numpy as np
 
 from ...checkpoints.load import LanguageModel
@@ -22,7 +24,9 @@ def plan_rounds(generator: Generator, blank: Generator, device: str, batch: int,
     """
     target = generator.target
     drafts = [draft.config for draft in generator.drafts if isinstance(draft, LanguageModel)]
-    sizes = dict(device=device, batch=batch, max_length=length, dtype=str(target.model.embed[...].dtype))
+    sizes: dict[str, Any] = dict(
+        device=device, batch=batch, max_length=length, dtype=str(target.model.embed[...].dtype)
+    )
     whole = plan(target.config, generator.drafter, drafts, **sizes)
     verify = plan(target.config, blank.drafter, **sizes)
     seconds = whole["plain_seconds_per_token"], verify["seconds_per_round"], whole["seconds_per_round"]

@@ -93,7 +93,7 @@ def write_own(plain: Generator, tokens: int, rows: int) -> list[Result]:
     """
     tokenizer, config = plain.target.tokenizer, plain.target.config
     named = tokenizer.bos_token_id, tokenizer.eos_token_id, *config.eos_token_ids, 0
-    start = next(id for id in named if id is not None)
+    start = next(id for id in named if isinstance(id, int))
     return write_texts(plain, [[start]] * MOST_TEXTS, tokens, 1.0, rows)
 
 
@@ -110,4 +110,5 @@ def rises(before: Sequence[Places], after: Sequence[Places], factor: float = 1.1
     a, b = (np.concatenate([each.overlap for each in places]) for places in (before, after))
     if b.mean() <= factor * a.mean():
         return False
-    return bool(stats.wilcoxon(b - a, alternative="greater").pvalue < _CERTAIN)
+    test: Any = stats.wilcoxon(b - a, alternative="greater")  # scipy has no types
+    return bool(test.pvalue < _CERTAIN)

@@ -1,8 +1,8 @@
 """Examines a target with a method: the expected speed, and the reasons of a loss."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
-from itertools import product
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from .elsewhere import plan_rounds
 from .evidence import MOST_TEXTS, Evidence, draft_of, read, write_own
 from .forecast import forecast
 from .reasons import find_reasons
-from .rounds import count_nodes, room_for, time_rounds, without_draft
+from .rounds import RoundTimes, count_nodes, room_for, time_rounds, without_draft
 
 BATCHES, TEMPERATURES = (1, 8), (0.0, 1.0)
 """The batches and temperatures that are examined by default."""
@@ -61,51 +61,37 @@ def examine(
     Raises RequestError for bad input.
     """
     check(method, batches, temperatures, max_new_tokens)
-    generator, plain = Generator(target, method, draft, **drafting), Generator(target)
+    generator = Generator(target, method, draft, **drafting)
     check(generator.method, batches, temperatures, max_new_tokens)
     if conversations is not None:
         prompts = [render_chat(target.tokenizer, messages) for messages in conversations]
-    ids, rows = encode_prompts(list(prompts), target.tokenizer, target.config), max(batches)
-    texts.check_room(generator, ids, max_new_tokens)
-    nodes = count_nodes(generator, ids[0])
-    blank = without_draft(generator, nodes)
-    for each in (generator, plain, blank):
-        each.session.capacity = room_for(generator, ids, max_new_tokens)
-    steps = _Steps(progress, 2 + len({0.0, *temperatures}) + len(temperatures) * len(batches))
-    tokens, written, rounds = max_new_tokens + generator.drafter.depth, {}, {}
-    for temperature in sorted({0.0, *temperatures}):
-        written[temperature] = texts.write_texts(plain, ids, tokens, temperature, rows)
+    trial = _prepare(generator, encode_prompts(list(prompts), target.tokenizer, target.config), max_new_tokens)
+    controls, rows = sorted({0.0, *temperatures}), max(batches)
+    done, of = itertools.count(1), len(controls) + len(temperatures) * len(batches) + 1
+    written, rounds = {}, {}
+    for temperature in controls:
+        long = max_new_tokens + generator.drafter.depth
+        written[temperature] = texts.write_texts(trial.plain, trial.prompts, long, temperature, rows)
         rounds[temperature] = texts.count_rounds(generator, written[temperature], max_new_tokens, temperature, rows)
-        steps.finish()
-    means = {temperature: max_new_tokens / float(counts.mean()) for temperature, counts in rounds.items()}
-    length = max(map(len, ids)) + tokens
-    planned = {batch: plan_rounds(generator, blank, device, batch, length) for batch in batches if device}
-    found = []
-    for temperature, batch in product(temperatures, batches):
-        given = _spread(ids, batch), temperature, max_new_tokens // 2, means[temperature]
-        times = planned[batch] if device else time_rounds(plain, blank, generator, *given)
+        progress(next(done), of)
+    planned = {batch: _plan(trial, device, batch) for batch in batches if device}
+    forecasts = []
+    for temperature, batch in itertools.product(temperatures, batches):
+        times = planned[batch] if device else _time(trial, rounds[temperature], batch, temperature)
         cast = forecast(rounds[temperature], max_new_tokens, times, batch, generator.drafter.depth)
-        found.append({"temperature": temperature} | cast)
-        steps.finish()
+        forecasts.append({"temperature": temperature} | cast)
+        progress(next(done), of)
+    means = {temperature: max_new_tokens / float(counts.mean()) for temperature, counts in rounds.items()}
     shown = written[0.0][:MOST_TEXTS]
-    evidence = Evidence(generator, draft_of(generator), found, means, shown, conversations=conversations)
-    if evidence.draft is not None:
-        own = write_own(plain, max_new_tokens, rows)
-        steps.finish()
-        places = {name: read(generator, evidence.draft, some) for name, some in (("user", shown), ("own", own))}
-        evidence = dataclasses.replace(evidence, **places)
-    reasons = [dataclasses.asdict(reason) for reason in find_reasons(evidence)]
-    settings = {
-        "model": target.name,
-        "draft": ", ".join(draft.name for draft in generator.drafts) or None,
-        "method": generator.method,
-        "depth": generator.drafter.depth,
-        "nodes": nodes,
-        "device": device,
-        "prompts": len(ids),
-        "max_new_tokens": max_new_tokens,
+    evidence = Evidence(generator, draft_of(generator), forecasts, means, shown, conversations=conversations)
+    reasons = find_reasons(_read_texts(evidence, trial, rows))
+    progress(next(done), of)
+    return {
+        "machine": machine(target),
+        "settings": _settings(trial, device),
+        "forecasts": forecasts,
+        "reasons": [dataclasses.asdict(reason) for reason in reasons],
     }
-    return {"machine": machine(target), "settings": settings, "forecasts": found, "reasons": reasons}
 
 
 def check(method: str | None, batches: Sequence[int], temperatures: Sequence[float], max_new_tokens: int) -> None:
@@ -119,15 +105,69 @@ def check(method: str | None, batches: Sequence[int], temperatures: Sequence[flo
     whole("max_new_tokens", max_new_tokens, 8)
 
 
-@dataclasses.dataclass
-class _Steps:
-    progress: Callable[[int, int], None]
-    of: int
-    done: int = 0
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Trial:
+    """The generators of an examination, with caches of one size, so that they share programs.
 
-    def finish(self) -> None:
-        self.done += 1
-        self.progress(self.done, self.of)
+    Attributes:
+      generator: the method.
+      plain: plain decoding.
+      blank: rounds that score as many nodes as the method's, see ``rounds.without_draft``.
+      nodes: the number of these nodes.
+      prompts: token ids.
+      tokens: the number of new tokens after each prompt.
+    """
+
+    generator: Generator
+    plain: Generator
+    blank: Generator
+    nodes: int
+    prompts: list[list[int]]
+    tokens: int
+
+
+def _prepare(generator: Generator, prompts: list[list[int]], tokens: int) -> _Trial:
+    texts.check_room(generator, prompts, tokens)
+    generator.session.capacity = room_for(generator, prompts, tokens)
+    nodes, plain = count_nodes(generator, prompts[0]), Generator(generator.target)
+    plain.session.capacity = generator.session.capacity
+    return _Trial(generator, plain, without_draft(generator, nodes), nodes, prompts, tokens)
+
+
+def _time(trial: _Trial, rounds: np.ndarray, batch: int, temperature: float) -> RoundTimes:
+    """Rounds are timed from the middle of the new tokens on, where caches have their mean length."""
+    middle, mean = trial.tokens // 2, trial.tokens / float(rounds.mean())
+    generators = trial.plain, trial.blank, trial.generator
+    return time_rounds(*generators, _spread(trial.prompts, batch), temperature, middle, mean)
+
+
+def _plan(trial: _Trial, device: str | None, batch: int) -> RoundTimes:
+    assert device is not None
+    length = max(map(len, trial.prompts)) + trial.tokens
+    return plan_rounds(trial.generator, trial.blank, device, batch, length)
+
+
+def _read_texts(evidence: Evidence, trial: _Trial, rows: int) -> Evidence:
+    """The evidence with the places of the user's texts and of the target's own, if a draft reads."""
+    if evidence.draft is None:
+        return evidence
+    own = write_own(trial.plain, trial.tokens, rows)
+    user, own = (read(trial.generator, evidence.draft, some) for some in (evidence.texts, own))
+    return dataclasses.replace(evidence, user=user, own=own)
+
+
+def _settings(trial: _Trial, device: str | None) -> dict:
+    generator = trial.generator
+    return {
+        "model": generator.target.name,
+        "draft": ", ".join(draft.name for draft in generator.drafts) or None,
+        "method": generator.method,
+        "depth": generator.drafter.depth,
+        "nodes": trial.nodes,
+        "device": device,
+        "prompts": len(trial.prompts),
+        "max_new_tokens": trial.tokens,
+    }
 
 
 def _spread(prompts: Sequence[list[int]], batch: int) -> list[list[int]]:

@@ -1,10 +1,13 @@
 """Reasons in what the draft knows: the text, and its capacity."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.stats import bootstrap
 
 from ..plan import break_even
-from .evidence import Evidence, Places, Reason, mean
+from .evidence import Evidence, Reason, mean
+from .places import Places
 
 _STRANGER, _WORSE = 1.25, 0.8
 """On a text that it has never seen, the draft's divergence is at least this much larger, and its
@@ -19,7 +22,7 @@ def unseen_text(evidence: Evidence) -> Reason | None:
     """
     if not evidence.user or not evidence.own:
         return None
-    ratio = _interval(evidence.user, evidence.own)[0]
+    ratio = _least_ratio(evidence.user, evidence.own)
     accepted = mean(evidence.user, "overlap"), mean(evidence.own, "overlap")
     if ratio < _STRANGER or accepted[0] > _WORSE * accepted[1]:
         return None
@@ -64,11 +67,11 @@ def _least_acceptance(cast: dict, depth: int) -> float:
     return 1.0 if found is None else found
 
 
-def _interval(user: list[Places], own: list[Places]) -> tuple[float, float]:
-    """The 95 % bootstrap interval, over texts, of the divergence on ``user`` over that on ``own``."""
+def _least_ratio(user: Sequence[Places], own: Sequence[Places]) -> float:
+    """The divergence on ``user`` over that on ``own``: the lower 95 % bootstrap bound over texts."""
     data = [np.array([places.divergence.mean() for places in texts]) for texts in (user, own)]
     if min(map(len, data)) < 2:
-        return (float(data[0].mean() / data[1].mean()),) * 2
+        return float(data[0].mean() / data[1].mean())
     ratio = lambda a, b, axis=-1: a.mean(axis) / b.mean(axis)
-    found = bootstrap(data, ratio, vectorized=True, n_resamples=1000, method="percentile", rng=0).confidence_interval
-    return float(found.low), float(found.high)
+    found = bootstrap(data, ratio, vectorized=True, n_resamples=1000, method="percentile", rng=0)
+    return float(found.confidence_interval.low)

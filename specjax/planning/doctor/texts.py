@@ -1,6 +1,7 @@
 """The texts on which a method is examined, and the rounds that it takes for them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def write_texts(
     The last batch is filled with repeated prompts, so that all batches share a program.
     """
     results: list[Result] = []
-    options = dict(temperature=temperature, max_new_tokens=new_tokens, ignore_eos=True)
+    options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=new_tokens, ignore_eos=True)
     for first in range(0, len(prompts), rows):
         part = [list(prompts[(first + i) % len(prompts)]) for i in range(rows)]
         results += generator(part, seed=list(range(first, first + rows)), **options)
