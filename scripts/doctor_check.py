@@ -32,8 +32,8 @@ HEAD = """# Predicted and measured speed-up
 Written by `scripts/doctor_check.py`.
 
 {model} with {draft} and the embedded heads, {dtype}; {prompts} prompts of held-out code, {max_new_tokens} new tokens
-each, greedy; {cpu}, {cores} cores; jax {jax}. The prediction of `specjax doctor` has its 95 % interval. All methods were
-measured afterwards, in one alternating run on the same prompts. The speed-up of a batch is that of its slowest row.
+each, greedy; {cpu}, {cores} cores; jax {jax}. The prediction of `specjax doctor` has its 95 % interval. All methods
+were measured afterwards, in one alternating run on the same prompts. A batch ends with its slowest row.
 {within} of {of} predictions lie within {bound:.0%} of the measured value."""
 
 
