@@ -37,6 +37,11 @@ def print_table(table, notes: Iterable[str]) -> None:
     _print_rich(table, *(Text(f"note: {note}") for note in notes))
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints sentences, wrapped to the width of the terminal. The first one is bold."""
+    _print_rich(*(Text(line, "" if i else "bold") for i, line in enumerate(lines)))
+
+
 def print_prompt(prompt: str) -> None:
     """Prints the prompt before its continuation, on a terminal only."""
     if sys.stdout.isatty():

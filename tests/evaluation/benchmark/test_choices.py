@@ -4,7 +4,7 @@ import pytest
 from scipy.special import log_softmax
 
 from specjax.evaluation.benchmark.choices import option_logprobs
-from specjax.evaluation.comparison import logits_after
+from specjax.evaluation.fidelity import logits_after
 
 
 def test_options_have_the_sum_over_their_tokens(model):

@@ -1,0 +1,106 @@
+"""Times the rounds of a method here: whole, without the draft, and plain rounds beside them."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...drafters import Plain
+from ...generate import Generator
+from ...parallel import use_mesh
+from ...session import Decoding, Session
+from ...tree import Topology
+from ...verify import Drawn, resolve
+from ..cost import Blank, alternate
+
+_ROUNDS, _LEAST, _REPEATS = 12, 3, 7
+"""The most and the least rounds in a timed run, and the timed runs of each program."""
+
+_SECONDS = 0.15
+"""The seconds of a timed run, if the least rounds do not take longer."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RoundTimes:
+    """Seconds of a round at one batch and temperature, float64 [repeats] each.
+
+    Attributes:
+      plain: a round of plain decoding.
+      verify: a round that scores as many nodes as the method's, without drafting them.
+      whole: a round of the method.
+    """
+
+    plain: np.ndarray
+    verify: np.ndarray
+    whole: np.ndarray
+
+
+def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens: int) -> int:
+    """The positions of a cache in which all runs of an examination fit, so that they share programs."""
+    paths = generator.drafter.depth + 1
+    most = max(map(len, prompts)) + new_tokens + (_ROUNDS + 3) * paths
+    return min(most, generator.target.config.context + paths)
+
+
+def count_nodes(generator: Generator, prompt: Sequence[int]) -> int:
+    """The number of nodes that the target scores in a round of the method."""
+    session, drafter = generator.session, generator.drafter
+    if drafter.lengths:
+        drafter = drafter.at_length(max(drafter.lengths))
+    state = generator.start([prompt], max_new_tokens=1).state
+    with use_mesh(session.mesh):
+        propose = lambda target, draft, state: drafter.propose(target, draft, state, state.request.keys)[0].tokens
+        return jax.eval_shape(propose, generator.target.model, session.parameters, state).shape[1]
+
+
+def without_draft(generator: Generator, nodes: int) -> Generator:
+    """A generator whose rounds score ``nodes`` nodes, which no model drafts.
+
+    The nodes are chosen tokens for every method, because the target seldom accepts these. A rule
+    that divides by q therefore counts as a part of the draft's time.
+    """
+    is_chain = generator.drafter.drawn is Drawn.CHAIN
+    edges = range(nodes - 1)
+    parents, ranks = zip((0, 0), *((i, 0) if is_chain else (i // 2, i % 2) for i in edges))
+    made, session = copy.copy(generator), generator.session
+    made.drafter = Blank(Topology(parents, ranks)) if nodes > 1 else Plain()
+    made.session = Session(session.target, made.drafter, None, resolve("auto", Drawn.CHOSEN), session.capacity)
+    return made
+
+
+def time_rounds(
+    plain: Generator, blank: Generator, method: Generator, prompts: Sequence[Sequence[int]], temperature: float,
+    skip: int, tokens: float,
+) -> RoundTimes:  # fmt: skip
+    """Times rounds of three generators, after ``skip`` new tokens of each prompt. Runs alternate.
+
+    ``tokens``: the tokens of a round of the method, so that all runs begin at about the same place.
+    """
+    paths = method.drafter.depth + 1
+    room = method.target.config.context - max(map(len, prompts)) - skip
+    most = max(1, min(_ROUNDS, room // paths - 1))
+    options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=skip + (most + 1) * paths, ignore_eos=True)
+    timers: dict[object, Callable[[], float]] = {}
+    for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
+        decoding = generator.start([list(prompt) for prompt in prompts], **options)
+        generator.session.advance(decoding, max(int(skip / (tokens if name == "whole" else 1)), 1))
+        timers[name] = _timer(generator, decoding, most)
+    samples = alternate(timers, _REPEATS)
+    return RoundTimes(samples["plain"], samples["verify"], samples["whole"])
+
+
+def _timer(generator: Generator, decoding: Decoding, most: int) -> Callable[[], float]:
+    """A function that runs some rounds and returns the seconds of one. Slow rounds are fewer."""
+
+    def timed(rounds: int) -> float:
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
+        copied = Decoding(state, decoding.prompts, decoding.batch)
+        generator.session.advance(copied, rounds)
+        return copied.decode_seconds / rounds
+
+    rounds = int(np.clip(_SECONDS / timed(1), min(_LEAST, most), most))
+    return lambda: timed(rounds)

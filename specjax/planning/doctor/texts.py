@@ -1,0 +1,94 @@
+"""The texts on which a method is examined, and the rounds that it takes for them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...drafters import DraftModel, DraftTree, Hydra, Medusa, Mtp
+from ...errors import RequestError
+from ...generate import Generator
+from ...heads import Head
+from ...result import Result
+from ...tree import expansion
+from ..head_trees import ranks_of
+from .places import compare_places
+from .replay import chain_chances, sample_rounds, tree_chances
+
+_SAMPLES = 8
+"""Replays of a text above temperature 0, where acceptance is random."""
+
+
+def write_texts(
+    generator: Generator, prompts: Sequence[Sequence[int]], new_tokens: int, temperature: float, rows: int
+) -> list[Result]:
+    """The continuation of each prompt, decoded in batches of ``rows``.
+
+    The last batch is filled with repeated prompts, so that all batches share a program.
+    """
+    results: list[Result] = []
+    options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=new_tokens, ignore_eos=True)
+    for first in range(0, len(prompts), rows):
+        part = [list(prompts[(first + i) % len(prompts)]) for i in range(rows)]
+        results += generator(part, seed=list(range(first, first + rows)), **options)
+    return results[: len(prompts)]
+
+
+def is_forced(generator: Generator, temperature: float) -> bool:
+    """Whether the rounds of a method follow from one reading of a text that the target wrote.
+
+    Otherwise the proposals depend on the tree's own scores, or on a table that the rounds fill.
+    """
+    drafter = generator.drafter
+    if isinstance(drafter, DraftModel | Medusa | Hydra):
+        return True
+    if isinstance(drafter, DraftTree):
+        return temperature == 0 and drafter.siblings != "independent"
+    return isinstance(drafter, Mtp) and temperature == 0
+
+
+def count_rounds(
+    generator: Generator, texts: Sequence[Result], tokens: int, temperature: float, rows: int
+) -> np.ndarray:
+    """The rounds int [texts, samples] that the method takes for ``tokens`` new tokens of each text.
+
+    They are replayed where the texts tell them, else the method decodes the prompts. In a replay
+    above temperature 0 drafts are tested one by one. The rule ``block`` accepts a few more.
+
+    Args:
+      texts: texts of the target at this temperature, at least ``depth`` tokens longer.
+      rows: the rows of a batch that decodes.
+    """
+    if is_forced(generator, temperature):
+        chances = [_chances(generator, text, temperature)[:tokens] for text in texts]
+        return sample_rounds(chances, _SAMPLES if temperature else 1)
+    results = write_texts(generator, [text.prompt_token_ids for text in texts], tokens, temperature, rows)
+    return np.array([[result.stats.target_calls] for result in results])
+
+
+def check_room(generator: Generator, prompts: Sequence[Sequence[int]], tokens: int) -> None:
+    """Raises RequestError where a prompt leaves too little room in the context."""
+    context = generator.target.config.context
+    most = context - tokens - 3 * (generator.drafter.depth + 1)
+    for i, prompt in enumerate(prompts, 1):
+        if len(prompt) > most:
+            raise RequestError(
+                f"prompt {i} has {len(prompt)} tokens, and {max(most, 0)} are the most beside {tokens} new ones in a "
+                f"context of {context}; use shorter prompts or lower max_new_tokens"
+            )
+
+
+def _chances(generator: Generator, text: Result, temperature: float) -> np.ndarray:
+    """The chances of the drafts at every root of the continuation, see ``replay``."""
+    drafter, depth, target = generator.drafter, generator.drafter.depth, generator.target
+    if isinstance(drafter, DraftModel | DraftTree):
+        ids, first = [*text.prompt_token_ids, *text.token_ids], len(text.prompt_token_ids) - 1
+        places = compare_places(target.model, generator.session.parameters, ids, first, temperature=temperature)
+        if isinstance(drafter, DraftModel):
+            return chain_chances(places.accepted, depth)
+        ranks = np.pad(places.rank, (0, depth), constant_values=np.inf)
+        return tree_chances(np.stack([ranks[d : d + places.rank.size] for d in range(depth)], 1), drafter.tree)
+    (head,) = generator.drafts
+    assert isinstance(head, Head)
+    tree = expansion((1,) * depth) if isinstance(drafter, Mtp) else drafter.tree  # type: ignore[attr-defined]
+    return tree_chances(ranks_of(target, head, [text], depth=depth), tree)
