@@ -1,5 +1,6 @@
 """``specjax prune``: a checkpoint that loads and drafts, its healing, and what bad input gets."""
 
+import jax
 import pytest
 from support.command_line import assert_one_line, specjax_main
 
@@ -39,7 +40,8 @@ def test_bad_input_gets_one_line(prune, specjax_main, tmp_path):
 
 @pytest.mark.slow
 def test_healing_lowers_the_divergence(prune, tmp_path):
-    code, _, _ = prune("--layers", "2", "--steps", "6")
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes types
+        code, _, _ = prune("--layers", "2", "--steps", "6")
     assert code == 0
     losses = [line.split('"loss": ')[1] for line in (tmp_path / "draft" / "log.jsonl").read_text().splitlines()]
     assert len(losses) == 6 and float(losses[-1].split(",")[0]) < float(losses[0].split(",")[0])
