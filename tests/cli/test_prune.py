@@ -6,6 +6,8 @@ from support.command_line import assert_one_line, specjax_main
 
 import specjax
 
+SMALL = "--layers", "1", "--width", "96", "--intermediate", "128", "--heads", "3"
+
 
 @pytest.fixture
 def prune(specjax_main, tmp_path):
@@ -15,7 +17,7 @@ def prune(specjax_main, tmp_path):
 
 
 def test_a_pruned_draft_is_an_ordinary_checkpoint(prune, tmp_path):
-    code, out, _ = prune("--layers", "1", "--width", "96", "--intermediate", "128", "--heads", "3", "--steps", "0")
+    code, out, _ = prune(*SMALL, "--steps", "0")
     assert code == 0 and "1 layers of width 96" in out
     draft = specjax.load(tmp_path / "draft")
     config = draft.config
@@ -41,7 +43,7 @@ def test_bad_input_gets_one_line(prune, specjax_main, tmp_path):
 @pytest.mark.slow
 def test_healing_lowers_the_divergence(prune, tmp_path):
     with jax.numpy_dtype_promotion("standard"):  # optax mixes types
-        code, _, _ = prune("--layers", "2", "--steps", "6")
+        code, _, _ = prune(*SMALL, "--steps", "6")
     assert code == 0
     losses = [line.split('"loss": ')[1] for line in (tmp_path / "draft" / "log.jsonl").read_text().splitlines()]
     assert len(losses) == 6 and float(losses[-1].split(",")[0]) < float(losses[0].split(",")[0])
