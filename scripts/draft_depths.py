@@ -114,7 +114,7 @@ def measure(target: LanguageModel, drafts: dict[int, LanguageModel], count: int,
         )  # fmt: skip
     figures = "perplexity", "TAR", "milliseconds", "TAR_per_millisecond", "rule"
     column = lambda name: [row[name] for row in rows]
-    ranks = {name: stats.spearmanr(column(name), column("tokens_per_second")).statistic for name in figures}
+    ranks = {name: stats.spearmanr(column(name), column("tokens_per_second"))[0] for name in figures}
     return dict(machine=machine(target), plain=speed["none"], drafts=rows, rank_correlation=ranks)
 
 

@@ -11,7 +11,6 @@ import json
 from pathlib import Path
 
 import jax
-from tqdm import tqdm
 
 from specjax.checkpoints.config import read_shape
 from specjax.evaluation.report import markdown_table
@@ -64,8 +63,7 @@ def main():
 
 def figures(target: ModelConfig, shapes: dict[str, ModelConfig], device: str) -> dict:
     """The predicted figures of each draft on one device."""
-    with tqdm(desc=device) as bar:
-        times = plan_times(target, device, batch=1, context=CONTEXT, progress=lambda done, of: bar.update())
+    times = plan_times(target, device, batch=1, context=CONTEXT)
     samples = plan_samples([(shape, CONTEXT) for shape in shapes.values()], 1, device)
     seconds = {name: sample.seconds for name, sample in zip(shapes, samples, strict=True)}
     best = best_length(seconds[BEST], times, 0.7)[1]

@@ -1,6 +1,7 @@
 """Speculative decoding for JAX: many ways to draft, one way to verify, the target's own output."""
 
 from . import drafters
+from .beam_search import beam_search
 from .checkpoints.heads import load_drafter, save_head
 from .checkpoints.hub import embedded
 from .checkpoints.load import LanguageModel, load, save
@@ -27,6 +28,6 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Generator", "Head",
     "LanguageModel", "Model", "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams",
-    "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "drafters", "embedded", "generate", "load", "load_drafter",
+    "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load", "load_drafter",
     "make_mesh", "make_requests", "prefill", "run", "save", "save_head", "step",
 ]  # fmt: skip

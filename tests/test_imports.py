@@ -17,7 +17,7 @@ ORDER = [
     "drafter prefill ending decode",
     "drafters",
     "checkpoints requests",
-    "session apart result generate",
+    "session apart result generate beam_search",
     "specjax",
     "training planning evaluation",
     "integrations",
