@@ -54,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", nargs="+", default=["a100:4", "v5e:4x4"], help="as in specjax plan")
     devices = parser.parse_args().devices
-    target = read_shape(str(ROOT / "configs" / "plans" / "models" / "llama-65b.json"))
+    target = read_shape(str(ROOT / "configs" / "plans" / "models" / "llama-65b.json")).replace(dtype="bfloat16")
     shapes = {name: target.replace(num_kv_heads=shape["num_heads"], **shape) for name, shape in SHAPES.items()}
     report = {device: figures(target, shapes, device) for device in devices}
     PAGE.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")

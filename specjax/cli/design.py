@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> None:
         raise RequestError(f"--output {args.output} exists; name a new directory")
     sizes = dict(batch=args.batch, context=args.context)
     if args.device:
-        config = read_shape(args.model)
-        config = config.replace(dtype=check_dtype(args.dtype)) if args.dtype else config
+        config = read_shape(args.model).replace(dtype=check_dtype(args.dtype or "bfloat16"))  # as specjax plan
         with progress_bar("planning") as progress:
             times = plan_times(config, args.device, progress=progress, **sizes)
     else:

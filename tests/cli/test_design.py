@@ -17,12 +17,13 @@ TIMES = Times(1e-3, lambda nodes: 1e-3 + 5e-5 * nodes, Latency((1e-4, 3e-5, 1e-1
 
 
 def test_the_command_writes_recipes_that_train_the_shapes(specjax_main, tmp_path, monkeypatch):
-    monkeypatch.setattr(design, "plan_times", lambda *args, **options: TIMES)
+    planned = []
+    monkeypatch.setattr(design, "plan_times", lambda config, *args, **options: planned.append(config) or TIMES)
     shape = tmp_path / "shape.json"
     shape.write_text(json.dumps(to_hf(TARGET)))
     command = lambda *argv: specjax_main("design", "--model", shape, "--device", "h100", *argv)
     code, out, _ = command("--budget", "120K", "--json", "--output", tmp_path / "out")
-    assert code == 0
+    assert code == 0 and planned[0].dtype == "bfloat16"
     report = json.loads(out)
     assert report == json.loads((tmp_path / "out" / "design.json").read_text())
     assert "2×" in (tmp_path / "out" / "design.svg").read_text()
