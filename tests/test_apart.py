@@ -73,7 +73,7 @@ def parameters_of(drafter):
     if isinstance(drafter.needs, TrainedHead):
         return random_head(KINDS[drafter.head.kind].module, drafter.head)
     drafts = tuple(disturbed(tiny_model(0), 0.05 * m) for m in range(1, 1 + drafter.needs.least))
-    return drafts[0] if drafter.needs.most == 1 else drafts
+    return drafts[0] if drafter.needs.is_one else drafts
 
 
 def on_mesh(parameters, mesh):

@@ -8,12 +8,12 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ..cache import KVCache, commit
+from ..cache import KVCache
 from ..checks import whole
 from ..models.decoder import Decoder
 from ..verify import Drawn
 from .parts import chains
-from .parts.partial_reader import SELF, PartialReader
+from .parts.partial_reader import SELF, PartialReader, add_node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,20 +50,14 @@ class PartialCache(PartialReader):
         root, part = self.read_root(target, state, means, self.depth)
         chain = chains.begin(state, self.depth, target.config.vocab_size)
         chain = chains.draw(chain, target.logits(root.hidden), 0, state, key)
-        part = add(part, root)
+        part = add_node(part, root)
 
         def read(i, token, part):
             out = target(token, part.length[:, None], jnp.array(SELF), part)
-            return target.logits(out.hidden), add(part, out)
+            return target.logits(out.hidden), add_node(part, out)
 
         chain, _, _ = chains.grow(chain, 1, read, part, state, key)
         return chain.tree, means
 
     def commit(self, target, draft, state, tree, scored, verdict) -> KVCache | None:
         return state.drafter
-
-
-def add(part: KVCache, out) -> KVCache:
-    """The part with the rows of one node, after the forward that returned ``out``."""
-    finite = jnp.isfinite(out.hidden).all((1, 2))
-    return commit(part, out.rows, None, part.length + 1, valid=finite)

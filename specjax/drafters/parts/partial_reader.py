@@ -17,7 +17,7 @@ from jax import lax
 from ...cache import KVCache, Rows, commit
 from ...checks import whole
 from ...errors import RequestError
-from ...models.base import Output
+from ...models.base import Output, Sizes
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, run_layers
 from ...models.layers import lookup, rms_norm, rotary
@@ -68,7 +68,7 @@ class PartialReader(Drawing):
         """S, the most positions that the draft sees."""
         return self.attention_sinks + self.draft_window + self.cache_chunks * self.chunk_size
 
-    def blank_means(self, config: ModelConfig, batch: int, capacity: int, dtype) -> KVCache | None:
+    def blank_means(self, config: Sizes, batch: int, capacity: int, dtype) -> KVCache | None:
         """A cache without chunks, for the mean keys of the chunks of a cache; None if none is chosen.
 
         Its positions are chunks: the key of chunk c is the mean key of the positions from
@@ -154,3 +154,9 @@ class PartialReader(Drawing):
         """The means of the chunks in keys [B, K, positions, D]."""
         chunks = keys.astype(jnp.float32).reshape(*keys.shape[:2], -1, self.chunk_size, keys.shape[3])
         return chunks.mean(3).astype(keys.dtype)
+
+
+def add_node(part: KVCache, out: Output) -> KVCache:
+    """The part with the rows of one node, after the forward that returned ``out``."""
+    finite = jnp.isfinite(out.hidden).all((1, 2))
+    return commit(part, out.rows, None, part.length + 1, valid=finite)

@@ -141,7 +141,7 @@ def draft_of(drafter: Drafter, seed: int):
     """A random draft that suits the drafter: a head, one model or several, or a model that nobody reads."""
     if isinstance(drafter.needs, TrainedHead):
         return _random_head(drafter.head, seed)
-    if isinstance(drafter.needs, Models) and drafter.needs.most != 1:
+    if isinstance(drafter.needs, Models) and not drafter.needs.is_one:
         return tuple(random_model(seed + i) for i in range(drafter.needs.least))
     return random_model(seed)
 
