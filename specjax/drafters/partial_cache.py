@@ -1,7 +1,7 @@
 """A chain from the target itself, which reads a part of its key/value cache.
 
-With attention sinks and a window it is the drafting of MagicDec (Chen et al. 2024, section 4). With
-chunks that the query chooses it is the retrieval of TriForce (Sun et al. 2024, section 4.1).
+With attention sinks and a window it is the drafting of MagicDec (Chen et al. 2024). With
+chunks that the query chooses it is the retrieval of TriForce (Sun et al. 2024).
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """A small model drafts for the target with a part of its cache, which drafts for the whole target.
 
-The method is the hierarchy of TriForce (Sun et al. 2024, section 4.2).
+The method is the hierarchy of TriForce (Sun et al. 2024).
 """
 
 import dataclasses

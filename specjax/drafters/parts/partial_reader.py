@@ -1,7 +1,7 @@
 """A small cache with a part of the target's rows: shared by the methods in which the target drafts with it.
 
 The part is the attention sinks and a window (StreamingLLM, Xiao et al. 2023; MagicDec, Chen et al.
-2024), and chunks of positions that a query chooses (TriForce, Sun et al. 2024, section 4.1). Keys
+2024), and chunks of positions that a query chooses (TriForce, Sun et al. 2024). Keys
 are rotated before they are cached, so each row keeps its true position.
 
 A round gathers the part once. The verify pass computes the true rows, so no row of the part
