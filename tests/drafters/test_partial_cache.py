@@ -68,7 +68,7 @@ def test_q_equals_the_targets_distribution_over_the_chosen_tokens(setting):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", list(SETTINGS)[1:])
 def test_the_text_is_greedy(setting):
     drafter, draft = SETTINGS[setting]
     state, _ = decode_all(TARGET, draft, drafter, PROMPTS)
@@ -78,9 +78,10 @@ def test_the_text_is_greedy(setting):
     if isinstance(drafter, PartialCascade):
         calls = np.asarray(state.drafter.calls)
         assert np.all(calls <= DRAFTS * np.asarray(state.counters.calls)) and calls.sum() < drafted
-    elif drafter.cache_chunks:
+    else:  # chunks beside the window raise the acceptance
         window, _ = SETTINGS["window"]
         alone, _ = decode_all(TARGET, None, window, PROMPTS)
+        assert all(is_greedy(TARGET, alone, PROMPTS))
         assert accepted / drafted > alone.counters.accepted_at.sum() / alone.counters.drafted.sum()
 
 
@@ -98,12 +99,11 @@ def test_a_window_over_the_whole_text_accepts_every_draft(drafter):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [PartialCache, PartialCascade])
-def test_the_loop_copies_neither_caches_nor_the_part(kind):
-    drafter = kind(**CHUNKS)
+def test_the_loop_copies_neither_caches_nor_the_part():
+    """``support.loops`` has the cascade."""
+    drafter = PartialCache(**CHUNKS)
     program = Program(drafter, 4, options={"xla_backend_optimization_level": 0})
-    room = drafter.most + DRAFTS + (drafter.inner_speculative_tokens if kind is PartialCascade else 0)
-    part = {leaf.size // leaf.shape[2] * room for leaf in program.cache_leaves}
+    part = {leaf.size // leaf.shape[2] * (drafter.most + DRAFTS) for leaf in program.cache_leaves}
     assert hlo.moved(program.text, program.caches | program.weights | part, MOVES) == []
     assert hlo.host_calls(program.text) == []
 

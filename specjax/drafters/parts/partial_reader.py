@@ -112,9 +112,8 @@ class PartialReader(Drawing):
             chunks = None
             if means is not None:
                 chunks = self._choose(layer.queries(x, config, angles), means.layers[i][0], means.length)
-            places = self._places(n, chunks, min(self.most, cache.capacity) + room, cache.capacity)
-            gather = lambda leaf: jnp.take_along_axis(leaf, places[..., None], 2)
-            parts.append(jax.tree.map(gather, cache.layers[i]))
+            places = self._places(n, chunks, min(self.most, cache.capacity) + room)[..., None]
+            parts.append(tuple(jnp.take_along_axis(leaf, places, 2, mode="clip") for leaf in cache.layers[i]))
             past = KVCache((parts[-1],), n, n - held)
             x, new, _ = run_layers((layer,), one_layer, x, positions, jnp.array(SELF), past, cache.dtype)
             rows += new
@@ -132,18 +131,18 @@ class PartialReader(Drawing):
         scores = jnp.where(jnp.arange(means.shape[2]) < count[:, None, None], scores, -jnp.inf)
         return lax.top_k(scores, self.cache_chunks)[1]
 
-    def _places(self, n: jax.Array, chunks: jax.Array | None, count: int, capacity: int) -> jax.Array:
+    def _places(self, n: jax.Array, chunks: jax.Array | None, count: int) -> jax.Array:
         """Int32 [B, 1 or K, count], the positions that the part holds; void beyond the rows that it holds.
 
         A part is: attention sinks | chunks | window. A row with too few tokens for that holds all.
         """
         at, n = jnp.arange(count), n[:, None, None]
-        sinks, size, window = self.attention_sinks, self.chunk_size, self.most - self.draft_window
-        places = jnp.where(at < window, at, n - self.draft_window + at - window)
+        sinks, size, recent = self.attention_sinks, self.chunk_size, self.most - self.draft_window
+        places = jnp.where(at < recent, at, n - self.draft_window + at - recent)
         if chunks is not None:
             chosen = chunks.repeat(size, -1) * size + jnp.arange(self.cache_chunks * size) % size + sinks
-            places = jnp.broadcast_to(places, (*chunks.shape[:2], count)).at[..., sinks:window].set(chosen)
-        return jnp.clip(jnp.where(n > self.most, places, at), 0, capacity - 1)
+            places = jnp.broadcast_to(places, (*chunks.shape[:2], count)).at[..., sinks:recent].set(chosen)
+        return jnp.where(n > self.most, places, at)
 
     @property
     def _averaged(self) -> int:
