@@ -44,7 +44,8 @@ CONFIG = TINY.replace(vocab_size=V, max_position_embeddings=CAPACITY, **SIZES)
 
 BUSHY = expansion((2, 1))  # two tokens after the root, one after each of them
 BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
-PART = dict(attention_sinks=1, draft_window=1, cache_chunks=1, chunk_size=1, num_speculative_tokens=DRAFTS)
+PART = dict(attention_sinks=0, draft_window=1, chunk_size=1, num_speculative_tokens=DRAFTS, draft_temperature=2.0)
+"""A part of one or two tokens. The model depends little on its past, so a temperature lowers the acceptance."""
 BEST_FIRST = dict(tree_nodes=4, tree_depth=2, tree_top_k=2)
 
 MEDUSA = MedusaConfig(16, 1, V, num_heads=DRAFTS)
@@ -85,7 +86,7 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block",)),
     "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
     "partial_cache": (PartialCache(**PART), ("block",)),
-    "partial_cascade": (PartialCascade(**PART, inner_speculative_tokens=2), ("block",)),
+    "partial_cascade": (PartialCascade(**PART, cache_chunks=1, inner_speculative_tokens=2), ("block",)),
     "merged": (Merged(DRAFTS), ("multi_step",)),
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
     "medusa": (Medusa(BRANCHED, head=MEDUSA), ("sample_and_walk",)),
