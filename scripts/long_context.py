@@ -22,13 +22,15 @@ import numpy as np
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.drafters import DraftModel, PartialCache, Plain, make_drafter
+from specjax.drafters import DraftModel, PartialCache, PartialCascade, Plain
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
 from specjax.planning.cost import round_timers
 from specjax.planning.plan import tokens_a_round
 from specjax.planning.plan_settings import make_plan, read_shape
 from specjax.planning.timers import alternate
+from specjax.session import cache_dtype
+from specjax.verify import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -36,13 +38,14 @@ MODELS = ROOT / "configs" / "plans" / "models"
 K = 4
 """Drafted tokens of a round."""
 
+STATIC = ("drafter", "rule", "dtype")
+
 CONTEXTS, ROWS, NEW = (1000, 1900), 8, 64
 """Tokens of the prompts at most, prompts of each length, and new tokens of each."""
 
 PARTS = {
     **{f"window of {window}": dict(draft_window=window) for window in (32, 64, 128, 256, 512)},
     **{f"window of 32, {c} chunks of 16": dict(draft_window=32, cache_chunks=c) for c in (2, 6, 14)},
-    "window of 32, 28 chunks of 8": dict(draft_window=32, cache_chunks=28, chunk_size=8),
 }
 """Options of ``PartialReader`` by the name of the part, all with four sinks."""
 
@@ -92,31 +95,38 @@ def main():
 
 def measure_acceptance(args) -> dict:
     """Accepted drafts and tokens of a round on held-out code, greedy, in one batch of two contexts."""
-    target, draft = specjax.load("tiny-python"), specjax.load("tiny-python-draft")
+    target, draft = specjax.load("tiny-python"), specjax.load("tiny-python-draft").model
     encode = lambda text: target.tokenizer.encode(text, add_special_tokens=False)
     prompts = [encode(text) for context in CONTEXTS for text in held_out_prompts(target.tokenizer, ROWS, context)]
+    read, run = jax.jit(specjax.prefill, static_argnames=STATIC), jax.jit(specjax.run, static_argnames=STATIC)
     found = {"machine": machine(target), "lengths": [len(prompt) for prompt in prompts], "settings": []}
-    settings = [
-        ("draft_model", "tiny-python-draft", {}),
-        *(("partial_cache", name, part) for name, part in PARTS.items()),
-    ]
-    settings += [("partial_cascade", f"window of 64, {name}", dict(draft_window=64)) for name in ("n-grams", "draft")]
-    for method, name, options in settings:
-        drafts = draft if method == "draft_model" or name.endswith(" draft") else None
-        generator = specjax.Generator(target, method, drafts, num_speculative_tokens=K, capacity=2048, **options)
-        results = generator(prompts, max_new_tokens=NEW, ignore_eos=True)
-        stats = [[r.stats for r in results[i : i + ROWS]] for i in range(0, len(results), ROWS)]
-        each = [
-            {
-                "accepted": sum(s.accepted for s in rows) / sum(s.drafted for s in rows),
-                "tokens": sum(s.generated for s in rows) / sum(s.target_calls for s in rows),
-            }
-            for rows in stats
-        ]
-        most = getattr(generator.drafter, "most", None)
-        found["settings"].append({"method": method, "part": name, "positions": most, "contexts": each})
+    for name, (drafter, given) in drafters_of(draft).items():
+        requests = specjax.make_requests(prompts, drafter=drafter, max_new_tokens=NEW, capacity=2048)
+        state = read(target.model, given, requests, drafter=drafter, dtype=cache_dtype(target))
+        rule = resolve("auto", drafter.drawn)
+        state = run(target.model, given, state, np.int32(NEW), drafter=drafter, rule=rule)
+        counted = jax.device_get(state.counters)
+        of_part = getattr(state.drafter, "calls", counted.calls * K)  # the target's forwards with a part of the cache
+        each = []
+        for rows in (slice(0, ROWS), slice(ROWS, None)):
+            rounds, accepted = counted.calls[rows].sum(), counted.accepted_at[rows].sum()
+            drafted, passes = counted.drafted[rows].sum(), np.asarray(of_part)[rows].sum()
+            each.append({"accepted": accepted / drafted, "tokens": accepted / rounds + 1, "passes": passes / rounds})
+        each = [{key: float(value) for key, value in one.items()} for one in each]
+        found["settings"].append({"draft": name, "positions": getattr(drafter, "most", None), "contexts": each})
         print(json.dumps(found["settings"][-1]), file=sys.stderr, flush=True)
     return found
+
+
+def drafters_of(draft) -> dict:
+    """Drafters and what they draft with, by their name on the page."""
+    found = {"draft_model": (DraftModel(K), draft)}
+    found |= {name: (PartialCache(num_speculative_tokens=K, **part), None) for name, part in PARTS.items()}
+    cascade = PartialCascade(num_speculative_tokens=K, draft_window=64)
+    return found | {
+        "window of 64, below it n-grams": (cascade, ()),
+        "window of 64, below it the draft": (cascade, (draft,)),
+    }
 
 
 def measure_rounds(args) -> dict:
@@ -167,7 +177,7 @@ def by_hand(method: str, options: dict, drafts: tuple, context: int, batch: int,
     if method == "draft_model":
         (draft,) = (sizes(name, 1) for name in drafts)  # each device holds the whole draft
         return verify + K * (draft["weights"] + batch * context * draft["row"])
-    part = make_drafter(method, **options)
+    part = PartialCache(**options)
     gathered = batch * part.most * target["row"]
     means = batch * context / part.chunk_size * target["row"] / 2 if part.cache_chunks else 0
     return verify + K * (target["weights"] + gathered) + 2 * gathered + means
@@ -195,7 +205,8 @@ ACCEPTANCE = """
 
 `tiny-python` on held-out code, greedy, {rows} prompts of {short[0]} to {short[1]} tokens and {rows} of {long[0]} to
 {long[1]}, {new} new tokens each; {machine}. *S* is the number of positions that the draft sees. *accepted* is the
-share of drafted tokens, *tokens* the number of tokens in a round.
+share of drafted tokens, *tokens* the number of tokens in a round, *passes* the number of the draft's forwards in a
+round. Below a window n-grams or a smaller draft may draft for the target with the window (`partial_cascade`).
 
 """
 
@@ -236,12 +247,9 @@ def acceptance_table(found: dict) -> str:
     short, long = found["lengths"][:ROWS], found["lengths"][ROWS:]
     ends = lambda lengths: (min(lengths), max(lengths))
     text = ACCEPTANCE.format(rows=ROWS, short=ends(short), long=ends(long), new=NEW, machine=in_words(found["machine"]))
-    each = lambda c: [f"{c['accepted']:.1%}", f"{c['tokens']:.2f}"]
-    rows = [
-        [s["method"], s["part"], s["positions"] or "", *(x for c in s["contexts"] for x in each(c))]
-        for s in found["settings"]
-    ]
-    head = ["method", "draft", "S"] + [f"{what}, {c}" for c in CONTEXTS for what in ("accepted", "tokens")]
+    each = lambda c: [f"{c['accepted']:.1%}", f"{c['tokens']:.2f}", f"{c['passes']:.2f}"]
+    rows = [[s["draft"], s["positions"] or "", *(x for c in s["contexts"] for x in each(c))] for s in found["settings"]]
+    head = ["draft", "S"] + [f"{what}, {c}" for c in CONTEXTS for what in ("accepted", "tokens", "passes")]
     return text + markdown_table(head, rows) + "\n"
 
 

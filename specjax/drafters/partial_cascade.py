@@ -56,7 +56,6 @@ class PartialCascade(PartialReader):
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
     needs = Models(least=0, most=1)
-    reads_target = True
 
     def __post_init__(self):
         whole("num_speculative_tokens", self.num_speculative_tokens)

@@ -51,6 +51,7 @@ class PartialReader(Drawing):
     draft_window: int = dataclasses.field(default=256, kw_only=True)
     cache_chunks: int = dataclasses.field(default=0, kw_only=True)
     chunk_size: int = dataclasses.field(default=16, kw_only=True)
+    reads_target = True
 
     def __post_init__(self):
         for name, least in (("attention_sinks", 0), ("draft_window", 1), ("cache_chunks", 0), ("chunk_size", 1)):
