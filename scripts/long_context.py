@@ -8,16 +8,18 @@
 - plans: predictions of ``specjax plan`` for Llama-3.1-8B, beside the bytes by hand. They need the
   extras tpu and cuda for their compilers, and no device.
 
-With names of parts it measures these and keeps the figures of the others. Writes
-docs/results/long_context_<platform>.json and .md.
+With names of parts it measures these. It writes docs/results/long_context_<platform>.json and .md
+after each figure, and keeps the figures that the first file has. Delete them to measure them anew.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import specjax
@@ -25,9 +27,12 @@ from specjax.cli.parser import integer
 from specjax.drafters import DraftModel, PartialCache, PartialCascade, Plain
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
+from specjax.parallel import make_mesh
 from specjax.planning.cost import round_timers
+from specjax.planning.devices import DEVICES, compile_only, parse_device
 from specjax.planning.plan import tokens_a_round
-from specjax.planning.plan_settings import make_plan, read_shape
+from specjax.planning.plan_settings import read_shape
+from specjax.planning.rounds import plan_round
 from specjax.planning.timers import alternate
 from specjax.session import cache_dtype
 from specjax.verify import resolve
@@ -37,8 +42,6 @@ RESULTS = ROOT / "docs" / "results"
 MODELS = ROOT / "configs" / "plans" / "models"
 K = 4
 """Drafted tokens of a round."""
-
-STATIC = ("drafter", "rule", "dtype")
 
 CONTEXTS, ROWS, NEW = (1000, 1900), 8, 64
 """Tokens of the prompts at most, prompts of each length, and new tokens of each."""
@@ -66,14 +69,14 @@ PLANS = [
     ("v5e:2x4", 32768, 1),
     ("v5e:2x4", 131072, 1),
 ]
-"""Devices, context and batch."""
+"""Devices, context and batch. Weights and caches fit in the devices' memory."""
 
 PLANNED = {
-    "window of 512": ("partial_cache", dict(draft_window=512), ()),
-    "window of 256, 16 chunks": ("partial_cache", dict(draft_window=256, cache_chunks=16), ()),
-    "Llama-3.2-1B": ("draft_model", {}, ("llama-3.2-1b",)),
+    "window of 512": (PartialCache(num_speculative_tokens=K, draft_window=512), ()),
+    "window of 256, 16 chunks": (PartialCache(num_speculative_tokens=K, cache_chunks=16), ()),
+    "Llama-3.2-1B": (DraftModel(K), ("llama-3.2-1b",)),
 }
-"""Method, options and drafts, by the name of the draft."""
+"""Drafter and draft models, by what drafts."""
 
 
 def main():
@@ -88,34 +91,44 @@ def main():
     path = RESULTS / f"long_context_{jax.default_backend()}.json"
     report = json.loads(path.read_text()) if path.exists() else {}
     for part in args.parts or MEASURES:
-        report[part] = MEASURES[part](args)
-        path.write_text(json.dumps(report, indent=1) + "\n")
-        path.with_suffix(".md").write_text(page(report))
+        known = report.setdefault(part, {})
+        for name, found in MEASURES[part](args, known):
+            known[name] = found
+            print(name, json.dumps(found), sep="  ", file=sys.stderr, flush=True)
+            path.write_text(json.dumps(report, indent=1) + "\n")
+            path.with_suffix(".md").write_text(page(report))
 
 
-def measure_acceptance(args) -> dict:
+def measure_acceptance(args, known: dict) -> Iterator[tuple[str, dict]]:
     """Accepted drafts and tokens of a round on held-out code, greedy, in one batch of two contexts."""
     target, draft = specjax.load("tiny-python"), specjax.load("tiny-python-draft").model
     encode = lambda text: target.tokenizer.encode(text, add_special_tokens=False)
     prompts = [encode(text) for context in CONTEXTS for text in held_out_prompts(target.tokenizer, ROWS, context)]
-    read, run = jax.jit(specjax.prefill, static_argnames=STATIC), jax.jit(specjax.run, static_argnames=STATIC)
-    found = {"machine": machine(target), "lengths": [len(prompt) for prompt in prompts], "settings": []}
+    lengths = [len(prompt) for prompt in prompts]
+    yield "about", {"machine": machine(target), "short": lengths[:ROWS], "long": lengths[ROWS:]}
+    read = jax.jit(specjax.prefill, static_argnames=("drafter", "dtype"))
+    run = jax.jit(specjax.run, static_argnames=("drafter", "rule"))
     for name, (drafter, given) in drafters_of(draft).items():
+        if name in known:
+            continue
         requests = specjax.make_requests(prompts, drafter=drafter, max_new_tokens=NEW, capacity=2048)
         state = read(target.model, given, requests, drafter=drafter, dtype=cache_dtype(target))
         rule = resolve("auto", drafter.drawn)
         state = run(target.model, given, state, np.int32(NEW), drafter=drafter, rule=rule)
         counted = jax.device_get(state.counters)
-        of_part = getattr(state.drafter, "calls", counted.calls * K)  # the target's forwards with a part of the cache
-        each = []
-        for rows in (slice(0, ROWS), slice(ROWS, None)):
-            rounds, accepted = counted.calls[rows].sum(), counted.accepted_at[rows].sum()
-            drafted, passes = counted.drafted[rows].sum(), np.asarray(of_part)[rows].sum()
-            each.append({"accepted": accepted / drafted, "tokens": accepted / rounds + 1, "passes": passes / rounds})
-        each = [{key: float(value) for key, value in one.items()} for one in each]
-        found["settings"].append({"draft": name, "positions": getattr(drafter, "most", None), "contexts": each})
-        print(json.dumps(found["settings"][-1]), file=sys.stderr, flush=True)
-    return found
+        passes = np.asarray(getattr(state.drafter, "calls", counted.calls * K))
+        each = [rates(counted, passes, rows) for rows in (slice(0, ROWS), slice(ROWS, None))]
+        yield name, {"positions": getattr(drafter, "most", None), "contexts": each}
+
+
+def rates(counted, passes, rows: slice) -> dict:
+    """The share of accepted drafts, and tokens and forwards of the draft in a round, of some rows."""
+    rounds, accepted = counted.calls[rows].sum(), counted.accepted_at[rows].sum()
+    return {
+        "accepted": float(accepted / counted.drafted[rows].sum()),
+        "tokens": float(accepted / rounds + 1),
+        "passes": float(passes[rows].sum() / rounds),
+    }
 
 
 def drafters_of(draft) -> dict:
@@ -129,11 +142,14 @@ def drafters_of(draft) -> dict:
     }
 
 
-def measure_rounds(args) -> dict:
+def measure_rounds(args, known: dict) -> Iterator[tuple[str, dict]]:
     """Milliseconds of a round, and the speed-up at the forced acceptance."""
     target, draft = specjax.load(args.model), specjax.load(args.draft)
-    found = {"machine": machine(target), "model": Path(args.model).name, "draft": Path(args.draft).name, "batches": []}
+    names = {key: Path(getattr(args, key)).name for key in ("model", "draft")}  # no paths of this machine
+    yield "about", {"machine": machine(target)} | names
     for batch in BATCHES:
+        if str(batch) in known:
+            continue
         timers = {}
         for name, drafter in ROUNDS.items():
             model = draft if name == "draft_model" else None
@@ -141,54 +157,58 @@ def measure_rounds(args) -> dict:
         seconds = {name: np.median(runs) / 4 for name, runs in alternate(timers, args.repeats).items()}
         tokens = lambda name: tokens_a_round(FORCED, ROUNDS[name].depth)
         speedup = {name: tokens(name) * seconds["none"] / seconds[name] for name in ROUNDS}
-        found["batches"].append({"batch": batch, "ms": {n: s * 1e3 for n, s in seconds.items()}, "speedup": speedup})
-        print(json.dumps(found["batches"][-1]), file=sys.stderr, flush=True)
-    return found
+        yield str(batch), {"ms": {name: s * 1e3 for name, s in seconds.items()}, "speedup": speedup}
 
 
-def make_plans(args) -> list[dict]:
-    """Plans of ``PLANNED`` for each of ``PLANS``, with the bytes of a round by hand."""
-    found = []
+def make_plans(args, known: dict) -> Iterator[tuple[str, dict]]:
+    """Predicted rounds of ``PLANNED`` for each of ``PLANS``, with the bytes by hand."""
+    target = read_shape(str(MODELS / "llama-3.1-8b.json"))
     for device, context, batch in PLANS:
-        for name, (method, options, drafts) in PLANNED.items():
-            files = [str(MODELS / f"{model}.json") for model in drafts]
-            options = {"num_speculative_tokens": K} | options
-            settings = dict(device=device, batch=batch, max_length=context, method=method, draft=files, options=options)
-            planned = make_plan(settings | {"model": str(MODELS / "llama-3.1-8b.json")})
-            keys = (
-                "fits",
-                "bytes_per_round",
-                "seconds_per_round",
-                "plain_seconds_per_token",
-                "speedup",
-                "cache_copies",
+        kind, shape = parse_device(device)
+        chips = compile_only(kind, shape)
+        capacity = -(-(context + K + 1) // 256) * 256
+        where = make_mesh(model=len(chips), devices=list(chips)), DEVICES[kind]
+        sizes = dict(batch=batch, capacity=capacity, dtype=jnp.dtype("bfloat16"))
+        for draft, (drafter, models) in PLANNED.items():
+            name = f"{device}, {context} tokens, batch {batch}, {draft}"
+            if name in known:
+                continue
+            drafts = tuple(read_shape(str(MODELS / f"{model}.json")) for model in models)
+            plain, planned = (
+                plan_round(target, Plain(), (), *where, **sizes),
+                plan_round(target, drafter, drafts, *where, **sizes),
             )
-            kept = {key: planned[key] for key in keys} | dict(device=device, context=context, batch=batch, draft=name)
-            devices = int(np.prod(list(planned["mesh"].values())))
-            found.append(kept | {"bytes_by_hand": by_hand(method, options, drafts, context, batch, devices)})
-            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    return found
+            yield (
+                name,
+                {
+                    **dict(device=device, context=context, batch=batch, draft=draft),
+                    "bytes": planned.figures.moved,
+                    "bytes_by_hand": by_hand(target, drafter, drafts, capacity, batch, len(chips)),
+                    "copies": planned.figures.copies,
+                    "ms": planned.seconds * 1e3,
+                    "plain_ms": plain.seconds * 1e3,
+                    "speedup": tokens_a_round(FORCED, K) * plain.seconds / planned.seconds,
+                },
+            )
 
 
-def by_hand(method: str, options: dict, drafts: tuple, context: int, batch: int, devices: int) -> float:
+def by_hand(target, drafter, drafts: tuple, context: int, batch: int, devices: int) -> float:
     """Bytes of a round on one device: K passes of the draft, and one of the target."""
-    target = sizes("llama-3.1-8b", devices)
-    verify = target["weights"] + batch * context * target["row"]
-    if method == "draft_model":
-        (draft,) = (sizes(name, 1) for name in drafts)  # each device holds the whole draft
-        return verify + K * (draft["weights"] + batch * context * draft["row"])
-    part = PartialCache(**options)
-    gathered = batch * part.most * target["row"]
-    means = batch * context / part.chunk_size * target["row"] / 2 if part.cache_chunks else 0
-    return verify + K * (target["weights"] + gathered) + 2 * gathered + means
+    weights, row = sizes_of(target, devices)
+    verify = weights + batch * context * row
+    if drafts:
+        of_draft, row_of_draft = sizes_of(drafts[0], 1)  # each device holds the whole draft
+        return verify + K * (of_draft + batch * context * row_of_draft)
+    part = batch * drafter.most * row
+    means = batch * context / drafter.chunk_size * row / 2 if drafter.cache_chunks else 0
+    return verify + K * (weights + part) + 2 * part + means
 
 
-def sizes(name: str, devices: int) -> dict:
-    """Bytes of a model's weights that a token reads, and of the keys and values of a position, on one device."""
-    config = read_shape(str(MODELS / f"{name}.json"))
+def sizes_of(config, devices: int) -> tuple[float, float]:
+    """Bytes of the weights that a token reads, and of the keys and values of a position, on one device."""
     table = 0 if config.tie_embeddings else config.vocab_size * config.hidden_size
     row = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    return {"weights": 2 * (config.num_weights - table) / devices, "row": 2 * row / devices}
+    return 2 * (config.num_weights - table) / devices, 2 * row / devices
 
 
 MEASURES = {"acceptance": measure_acceptance, "rounds": measure_rounds, "plans": make_plans}
@@ -222,11 +242,13 @@ model was trained on 2,048 positions, so an acceptance measured here would mean 
 PLAN = """
 ## Llama-3.1-8B, predicted
 
-`specjax plan` in bfloat16. **All times are predictions** from published figures of the devices; none has been
-measured. *speed-up* is for drafted tokens that are accepted with the probability {forced}. *GB a round* is read from
-the compiled program, for one device. *by hand* is the sum of weights, cache and part:
+By the planner of [`specjax plan`](../plan.md), in bfloat16, with full caches. **All times are predictions** from
+published figures of the devices; none has been measured. *speed-up* is for drafted tokens that are accepted with the
+probability {forced}. *GB a round* is read from the compiled program, for one device. *by hand* is this sum:
 
     {K} (weights + S rows) + 2 S rows + mean keys + weights + cache
+
+and for a draft model {K} (its weights + its cache) + weights + cache.
 
 """
 
@@ -234,60 +256,43 @@ the compiled program, for one device. *by hand* is the sum of weights, cache and
 def page(report: dict) -> str:
     """The page for the measured parts."""
     text = HEAD.format(K=K)
-    if "acceptance" in report:
-        text += acceptance_table(report["acceptance"])
-    if "rounds" in report:
-        text += round_table(report["rounds"])
-    if "plans" in report:
-        text += plan_table(report["plans"])
-    return text
+    tables = {"acceptance": acceptance_table, "rounds": round_table, "plans": plan_table}
+    return text + "".join(table(report[part]) for part, table in tables.items() if report.get(part))
 
 
 def acceptance_table(found: dict) -> str:
-    short, long = found["lengths"][:ROWS], found["lengths"][ROWS:]
-    ends = lambda lengths: (min(lengths), max(lengths))
-    text = ACCEPTANCE.format(rows=ROWS, short=ends(short), long=ends(long), new=NEW, machine=in_words(found["machine"]))
+    about = found["about"]
+    ends = {key: (min(about[key]), max(about[key])) for key in ("short", "long")}
+    text = ACCEPTANCE.format(rows=ROWS, new=NEW, machine=in_words(about["machine"]), **ends)
     each = lambda c: [f"{c['accepted']:.1%}", f"{c['tokens']:.2f}", f"{c['passes']:.2f}"]
-    rows = [[s["draft"], s["positions"] or "", *(x for c in s["contexts"] for x in each(c))] for s in found["settings"]]
+    rows = [
+        [name, one["positions"] or "", *(x for c in one["contexts"] for x in each(c))]
+        for name, one in found.items()
+        if name != "about"
+    ]
     head = ["draft", "S"] + [f"{what}, {c}" for c in CONTEXTS for what in ("accepted", "tokens", "passes")]
     return text + markdown_table(head, rows) + "\n"
 
 
 def round_table(found: dict) -> str:
-    text = ROUND.format(
-        length=LENGTH,
-        forced=FORCED,
-        tokens=tokens_a_round(FORCED, K),
-        **found | {"machine": in_words(found["machine"])},
-    )
-    head = ["method"] + [f"{what}, batch {b['batch']}" for b in found["batches"] for what in ("ms", "speed-up")]
-    rows = [
-        [name, *(x for b in found["batches"] for x in (f"{b['ms'][name]:.1f}", f"{b['speedup'][name]:.2f}"))]
-        for name in ROUNDS
-    ]
+    about, batches = found["about"], [key for key in found if key != "about"]
+    tokens = tokens_a_round(FORCED, K)
+    text = ROUND.format(length=LENGTH, forced=FORCED, tokens=tokens, **about | {"machine": in_words(about["machine"])})
+    head = ["method"] + [f"{what}, batch {batch}" for batch in batches for what in ("ms", "speed-up")]
+    cells = lambda one, name: (f"{one['ms'][name]:.1f}", f"{one['speedup'][name]:.2f}")
+    rows = [[name, *(x for batch in batches for x in cells(found[batch], name))] for name in ROUNDS]
     return text + markdown_table(head, rows) + "\n"
 
 
-def plan_table(plans: list[dict]) -> str:
+def plan_table(found: dict) -> str:
     rows = [
-        [p["device"], f"{p['context']:,}", p["batch"], p["draft"], "yes" if p["fits"] else "no"]
-        + [f"{p[key] / 1e9:.1f}" for key in ("bytes_per_round", "bytes_by_hand")]
-        + [f"{p[key] * 1e3:.1f}" for key in ("seconds_per_round", "plain_seconds_per_token")]
-        + [f"{p['speedup'][str(FORCED)]:.2f}"]
-        for p in plans
+        [p["device"], f"{p['context']:,}", p["batch"], p["draft"]]
+        + [f"{p[key] / 1e9:.1f}" for key in ("bytes", "bytes_by_hand")]
+        + [f"{p[key]:.1f}" for key in ("ms", "plain_ms")]
+        + [f"{p['speedup']:.2f}"]
+        for p in found.values()
     ]
-    head = [
-        "devices",
-        "context",
-        "batch",
-        "draft",
-        "fits",
-        "GB a round",
-        "by hand",
-        "ms a round",
-        "ms plain",
-        "speed-up",
-    ]
+    head = ["devices", "context", "batch", "draft", "GB a round", "by hand", "ms a round", "ms plain", "speed-up"]
     return PLAN.format(K=K, forced=FORCED) + markdown_table(head, rows) + "\n"
 
 
