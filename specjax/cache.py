@@ -26,10 +26,18 @@ class KVCache(struct.PyTreeNode):
     Attributes:
       layers: for each layer a pair of arrays [B, K, T, D].
       length: int32 [B], committed tokens of each row.
+      omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
+        none. Later tokens still follow the rows that it holds.
     """
 
     layers: tuple
     length: jax.Array
+    omitted: jax.Array | None = None
+
+    @property
+    def held(self) -> jax.Array:
+        """Int32 [B], the committed tokens whose keys and values the cache holds."""
+        return self.length if self.omitted is None else self.length - self.omitted
 
     @property
     def capacity(self) -> int:
@@ -111,15 +119,15 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
       rows: for each layer keys and values [B, K, N, D], as a forward returns them.
       path: int32 [B, P], the nodes to keep, in order. None keeps all N nodes in their order (a
         chain). Nodes beyond the accepted part are written too; they lie beyond ``length``.
-      length: int32 [B], the new lengths. ``cache.length + P`` must not exceed the capacity.
+      length: int32 [B], the new lengths. ``cache.held + P`` must not exceed the capacity.
       valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
-    start = jnp.where(valid, cache.length, 0)
+    start = jnp.where(valid, cache.held, 0)
     by_slices = partial(_write_path, write=_write_row_by_row)
     at_once = partial(_write_path, write=_write_at_once)
     cuda = kernels.write_path if kernels.are_usable() else at_once
     layers = lax.platform_dependent(cache.layers, rows, path, start, cuda=cuda, rocm=at_once, default=by_slices)
-    return KVCache(layers, length)
+    return cache.replace(layers=layers, length=length)
 
 
 def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, write) -> tuple:

@@ -26,12 +26,16 @@ class Models:
 
     Attributes:
       least: the number of models that it needs.
-      most: the number of models that it can use; None for any number. If it can use more than one,
-        it gets a tuple as ``draft``.
+      most: the number of models that it can use; None for any number.
     """
 
     least: int = 1
     most: int | None = 1
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the method always gets one model as ``draft``. Otherwise it gets a tuple."""
+        return self.least == self.most == 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +61,14 @@ class Drafter:
         devices of its own, see ``apart``. There ``target`` has the configuration and, for a head,
         the embeddings, the final norm and ``logits``; ``state.cache`` has a length and no layers,
         and ``scored`` has the taps alone.
+      reads_target: whether the method drafts with the target's layers and cache. It then runs on the
+        target's devices only.
       can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may skip
         any round. ``Switch`` and ``Adaptive`` accept such methods only.
     """
 
     needs: ClassVar[Nothing | Models | TrainedHead] = Nothing()
+    reads_target: ClassVar[bool] = False
     can_rest: ClassVar[bool] = False
 
     def __post_init__(self):

@@ -97,6 +97,10 @@ class Generator:
         """The session for the devices of the drafts."""
         modules = [draft.module if isinstance(draft, Head) else draft.model for draft in self.drafts]
         apart = any(are_apart(module, self.target.model) for module in modules)
+        if apart and self.drafter.reads_target:
+            raise RequestError(
+                f"method {self.method!r} drafts with the target's cache; load the draft on the target's devices"
+            )
         if apart and len({mesh_of(module) for module in modules}) > 1:
             raise RequestError("the drafts are on different devices; load all of them with the same mesh")
         if not apart and isinstance(self.drafter, DraftModel) and self.drafter.draft_ahead:
@@ -119,7 +123,7 @@ class Generator:
                     f"draft {draft.name!r} is a head of kind {kind!r}; method {self.method!r} needs a language model"
                 )
             models.append(translate_draft(draft, self.target))
-        return drafts, models[0] if needs.most == 1 else tuple(models)
+        return drafts, models[0] if needs.is_one else tuple(models)
 
     @overload
     def __call__(self, prompts: str, *, messages: None = None, n: Literal[1] = 1, **options) -> Result: ...

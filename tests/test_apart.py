@@ -41,7 +41,7 @@ MIXED = dict(
 DRAFTERS = {
     name: drafter
     for name, drafter in make_drafters(TINY.replace(num_layers=1, num_kv_heads=1)).items()
-    if not isinstance(drafter.needs, Nothing)
+    if not isinstance(drafter.needs, Nothing) and not drafter.reads_target
 } | {"ahead": DraftModel(3, draft_ahead=3), "ahead by one": DraftModel(1, draft_ahead=61)}
 MESHES = {  # of the target, or None, and of the drafts
     "one device each": (None, dict()),
@@ -73,7 +73,7 @@ def parameters_of(drafter):
     if isinstance(drafter.needs, TrainedHead):
         return random_head(KINDS[drafter.head.kind].module, drafter.head)
     drafts = tuple(disturbed(tiny_model(0), 0.05 * m) for m in range(1, 1 + drafter.needs.least))
-    return drafts[0] if drafter.needs.most == 1 else drafts
+    return drafts[0] if drafter.needs.is_one else drafts
 
 
 def on_mesh(parameters, mesh):
@@ -367,6 +367,8 @@ def test_bad_places_are_named(target, draft, directory):
         Generator(target, "ngram,draft_model", elsewhere(1), draft_ahead=1)
     with pytest.raises(RequestError, match="draft_ahead drafts chains of fixed length"):
         Generator(target, draft=elsewhere(1), draft_ahead=1, draft_length="ema")
+    with pytest.raises(RequestError, match="'partial_cascade' drafts with the target's cache; load the draft on"):
+        Generator(target, "partial_cascade", elsewhere(1))
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def parameters_of(drafter):
         return random_head(KINDS[drafter.head.kind].module, drafter.head)
     if isinstance(drafter.needs, Models):
         drafts = tuple(tiny_model(seed, num_layers=1) for seed in range(1, 1 + drafter.needs.least))
-        return drafts[0] if drafter.needs.most == 1 else drafts
+        return drafts[0] if drafter.needs.is_one else drafts
     return None
 
 

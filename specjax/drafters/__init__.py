@@ -25,6 +25,8 @@ from .merged import Merged
 from .mtp import Mtp
 from .ngram import Ngram
 from .none import Plain
+from .partial_cache import PartialCache
+from .partial_cascade import PartialCascade
 from .suffix import Suffix
 from .switch import Switch
 from .token_recycling import TokenRecycling
@@ -43,6 +45,8 @@ METHODS: dict[str, type[Drafter]] = {
     "cascade": Cascade,
     "early_exit": EarlyExit,
     "layer_skip": LayerSkip,
+    "partial_cache": PartialCache,
+    "partial_cascade": PartialCascade,
     "medusa": Medusa,
     "hydra": Hydra,
     "eagle": Eagle,
@@ -57,7 +61,7 @@ METHODS: dict[str, type[Drafter]] = {
 __all__ = [
     "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2",
     "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing",
-    "Plain", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options",
+    "PartialCache", "PartialCascade", "Plain", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options",
     "default_method", "make_drafter", "method_for_head", "needs_of", "own_options", "split_methods",
 ]  # fmt: skip
 

@@ -5,19 +5,16 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
 
 from ..cache import KVCache
 from ..checks import whole
-from ..decode import commit, propose_and_accept
 from ..drafter import Models
 from ..prefill import fill
-from ..stats import Counters
-from ..tree import chain
-from ..verify import Drawn, resolve
+from ..verify import Drawn
 from .draft_model import DraftModel
 from .ngram import Ngram
 from .parts.drawing import Drawing
+from .parts.inner_loop import InnerLoop
 
 
 class CascadeState(struct.PyTreeNode):
@@ -39,13 +36,11 @@ class Cascade(Drawing):
     """Drafts chains as ``DraftModel`` does, but several tokens for each call of the draft.
 
     Each round runs an inner loop, which consists of the same rounds as in ``decode``, with the
-    draft in the target's place. An exact rule tests the inner proposals, so the inner loop emits
-    samples of the draft's own distribution. q is the draft's distribution after each token, as if
-    the draft had drawn alone.
+    draft in the target's place; see ``parts.inner_loop``. q is the draft's distribution after each
+    token, as if the draft had drawn alone.
 
     The inner loop runs until each row has D + 1 tokens, where D is ``num_speculative_tokens``.
-    Tokens beyond D are dropped. The number of dropped tokens does not depend on the first D tokens,
-    so these stay exact. Token D + 1 makes sure that the draft has read the first D tokens, all of
+    Token D + 1 makes sure that the draft has read the first D tokens, all of
     which the target may accept.
 
     Attributes:
@@ -89,39 +84,13 @@ class Cascade(Drawing):
         return CascadeState(cache, inner, jnp.zeros_like(lengths))
 
     def propose(self, target, draft, state, key):
-        state, B, D, n = self.drafting(state), state.root.size, self.depth, state.cache.length
-        (model, second), inner = _pair(draft), self.inner(len(draft))
-        rule = resolve("auto", inner.drawn)
-        no_stops = dict(stop_ids=jnp.full_like(state.request.stop_ids, -1), stops=None)
-        own_request = state.request.replace(keys=key, limit=n + D + 2, **no_stops)  # the root and D + 1 more
-        # Sampling options that read the limit and the stop ids read those of the request.
-        seen_request = own_request.replace(limit=state.request.limit, stop_ids=state.request.stop_ids)
-
-        def inner_round(carry):
-            own, q = carry
-            found = propose_and_accept(model, second, own.replace(request=seen_request), drafter=inner, rule=rule)
-            on_path = jnp.take_along_axis(found.p, found.verdict.path[..., None], 1)
-            q = jax.vmap(lax.dynamic_update_slice_in_dim, (0, 0, 0, None))(q, on_path, own.cache.length - n, 0)
-            return commit(model, second, own, found, drafter=inner), q
-
-        start = state.replace(
-            request=own_request,
-            tokens=jnp.pad(state.tokens, ((0, 0), (0, inner.depth))),
-            cache=state.drafter.cache,
-            drafter=state.drafter.inner,
-            logprobs=None,
-            round=jnp.int32(0),
-            counters=Counters.zeros(B, inner.depth),
-        )
-        q = jnp.zeros((B, D + 1 + inner.depth, target.config.vocab_size))
-        own, q = lax.while_loop(lambda carry: jnp.any(~carry[0].done), inner_round, (start, q))
-
-        place = jnp.arange(D + 1)
-        tokens = jnp.take_along_axis(own.tokens, n[:, None] + place, 1)
-        valid = place < (own.cache.length - n)[:, None]  # a draft with NaN logits proposes no further tokens
-        q = jnp.where((place < D)[:, None], q[:, : D + 1], 0)
-        calls = state.drafter.calls + own.counters.calls
-        return jax.vmap(chain)(tokens, q, valid.at[:, 0].set(True)), CascadeState(own.cache, own.drafter, calls)
+        state, before, (model, second) = self.drafting(state), state.drafter, _pair(draft)
+        inner = self.inner(len(draft))
+        loop = InnerLoop.start(state, key, before.cache, before.inner, self.depth + 1, inner, model)
+        loop = loop.run(model, second, inner)
+        own = loop.own
+        calls = before.calls + own.counters.calls
+        return loop.tree(self.depth, read=True), CascadeState(own.cache, own.drafter, calls)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> CascadeState:
         """Cuts both caches, which hold all tokens of the inner loop, after the accepted tokens."""

@@ -15,7 +15,7 @@ from ..parallel import whole_features
 from .attention import Seen, rotate_and_attend, rotate_keys, within
 from .base import Output
 from .config import ModelConfig
-from .layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
+from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, value_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +97,11 @@ class Layer(nnx.Module):
     def keys_values(self, normed, config: ModelConfig, angles, dtype) -> tuple:
         """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""
         return rotate_keys(self._project(normed, config), angles, dtype)
+
+    def queries(self, x, config: ModelConfig, angles):
+        """The queries of N positions, rotated, float32 [B, N, K, G, D]. Attention is not computed."""
+        normed = x if self.attention_norm is None else rms_norm(x, self.attention_norm[...], config.norm_eps)
+        return rotate(self._project(normed, config)[..., :-2, :], *angles)
 
     def _project(self, normed, config: ModelConfig):
         """Queries, keys and values float32 [B, N, K, G + 2, D], not rotated."""
@@ -197,7 +202,7 @@ def run_layers(
     The other arguments are those of ``Decoder``.
     """
     angles = rotary(positions, config, rope_lengths)
-    length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.length
+    length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.held
     row_positions = positions if row_positions is None else row_positions
     tapped, new_rows = {}, list(done)
     for i in range(len(done), config.num_layers):

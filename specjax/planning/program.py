@@ -192,7 +192,7 @@ def _abstract_draft(drafter: Drafter, drafts: Sequence[ModelConfig], dtype):
     models = [abstract_decoder(config, dtype) for config in drafts]
     if not isinstance(drafter.needs, Models):
         return None
-    return models[0] if drafter.needs.most == 1 else tuple(models)
+    return models[0] if drafter.needs.is_one else tuple(models)
 
 
 def _place_rest(given, mesh: Mesh):

@@ -22,6 +22,7 @@ from specjax.drafters import (
     Merged,
     Mtp,
     Ngram,
+    PartialCascade,
     Plain,
     Suffix,
     Switch,
@@ -31,6 +32,8 @@ from specjax.heads import KINDS, BlockConfig, Eagle3Config, HydraConfig, MtpConf
 from specjax.tree import expansion
 
 from .program import TARGET, Program
+
+PART = dict(attention_sinks=3, draft_window=9, cache_chunks=3, chunk_size=5, num_speculative_tokens=2)
 
 
 def make_drafters(config: ModelConfig) -> dict[str, Drafter]:
@@ -51,6 +54,7 @@ def make_drafters(config: ModelConfig) -> dict[str, Drafter]:
         "merged": Merged(2),
         "cascade": Cascade(2, 2),
         "early_exit": EarlyExit(1, 2),
+        "partial_cascade": PartialCascade(**PART, inner_speculative_tokens=2),
         "eagle3": Eagle3(6, 3, 2, head=eagle3),
         "one pass": Eagle3(7, 3, 2, head=dataclasses.replace(eagle3, mask_token=1)),
         "mtp": Mtp(3, head=MtpConfig(config, target_layers=2, modules=2)),

@@ -1,5 +1,6 @@
-"""A target whose upper layers matter little, and its logits in numpy without some of its sub-layers."""
+"""A target whose upper layers matter little, and its logits in numpy without some of its sub-layers or cached tokens."""
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -22,12 +23,14 @@ def _weights() -> tuple:
     return array(TARGET.embed), layers, array(TARGET.head)
 
 
-def logits_without(text: list[int], lacks: dict[str, set[int]], since: int) -> np.ndarray:
+def logits_without(text: list[int], lacks: dict[str, set[int]], since: int, sees: Callable | None = None) -> np.ndarray:
     """Logits float64 [V] of TARGET after a text.
 
     Args:
       lacks: layers whose sub-layer is skipped, under "attention" and "mlp".
       since: the tokens from this place on skip them.
+      sees: which of the tokens before ``since`` these tokens see in a layer, bool [K, since], from
+        rotated queries [K, G, D] of the first of them and rotated keys [since, K, D]; by default all.
     """
     c, S = TARGET.config, len(text)
     K, G, D = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
@@ -43,7 +46,10 @@ def logits_without(text: list[int], lacks: dict[str, set[int]], since: int) -> n
         a, b = heads[..., : D // 2], heads[..., D // 2 :]
         rotated = np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
         scores = np.einsum("skgd,tkd->kgst", rotated[:, :, :G], rotated[:, :, G]) / np.sqrt(D)
-        scores = np.exp(np.where(np.tri(S, dtype=bool), scores, -np.inf))
+        seen = np.tile(np.tri(S, dtype=bool), (K, 1, 1, 1))
+        if sees is not None:
+            seen[:, :, since:, :since] = sees(rotated[since, :, :G], rotated[:since, :, G])[:, None, None]
+        scores = np.exp(np.where(seen, scores, -np.inf))
         mixed = np.einsum("kgst,tkd->skgd", scores / scores.sum(-1, keepdims=True), heads[:, :, G + 1])
         x = x + runs("attention") * (mixed.reshape(S, -1) @ out.T)
         gate, up = gate_and_up(norm(x) @ gate_up.T)

@@ -46,7 +46,7 @@ class Program:
         placed = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
         self.draft = self.draft if draft is None else placed(draft)
-        if isinstance(drafter.needs, Models) and drafter.needs.most != 1:
+        if isinstance(drafter.needs, Models) and not drafter.needs.is_one:
             self.draft = (self.draft,) * drafter.needs.least
         self.given = drafter.parameters(self.draft, models[0].vocab_size)
         requests = jax.eval_shape(lambda: make_blank_requests(batch, capacity))

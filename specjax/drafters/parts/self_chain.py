@@ -66,6 +66,8 @@ class SelfChain(Drawing):
     ``draft_confidence``, and defines in ``skip`` the sub-layers to skip.
     """
 
+    reads_target = True
+
     @property
     def depth(self) -> int:
         return self.num_speculative_tokens

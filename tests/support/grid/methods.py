@@ -25,6 +25,8 @@ from specjax.drafters import (
     Merged,
     Mtp,
     Ngram,
+    PartialCache,
+    PartialCascade,
     Plain,
     Suffix,
     Switch,
@@ -42,6 +44,8 @@ CONFIG = TINY.replace(vocab_size=V, max_position_embeddings=CAPACITY, **SIZES)
 
 BUSHY = expansion((2, 1))  # two tokens after the root, one after each of them
 BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
+PART = dict(attention_sinks=0, draft_window=1, chunk_size=1, num_speculative_tokens=DRAFTS, draft_temperature=2.0)
+"""A part of one or two tokens. The model depends little on its past, so a temperature lowers the acceptance."""
 BEST_FIRST = dict(tree_nodes=4, tree_depth=2, tree_top_k=2)
 
 MEDUSA = MedusaConfig(16, 1, V, num_heads=DRAFTS)
@@ -81,6 +85,8 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "dynamic_tree": (DynamicTree(**BEST_FIRST), ("sample_and_walk",)),
     "early_exit": (EarlyExit(1, DRAFTS, draft_confidence=0.6), ("block",)),
     "layer_skip": (LayerSkip((), (0,), DRAFTS, draft_confidence=0.6), ("block",)),
+    "partial_cache": (PartialCache(**PART), ("block",)),
+    "partial_cascade": (PartialCascade(**PART, cache_chunks=1, inner_speculative_tokens=2), ("block",)),
     "merged": (Merged(DRAFTS), ("multi_step",)),
     "cascade": (Cascade(DRAFTS, inner_speculative_tokens=2), ("block",)),
     "medusa": (Medusa(BRANCHED, head=MEDUSA), ("sample_and_walk",)),
@@ -141,8 +147,8 @@ def draft_of(drafter: Drafter, seed: int):
     """A random draft that suits the drafter: a head, one model or several, or a model that nobody reads."""
     if isinstance(drafter.needs, TrainedHead):
         return _random_head(drafter.head, seed)
-    if isinstance(drafter.needs, Models) and drafter.needs.most != 1:
-        return tuple(random_model(seed + i) for i in range(drafter.needs.least))
+    if isinstance(drafter.needs, Models) and not drafter.needs.is_one:
+        return tuple(random_model(seed + i) for i in range(max(drafter.needs.least, 1)))
     return random_model(seed)
 
 

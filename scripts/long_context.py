@@ -1,0 +1,304 @@
+"""Measures and predicts drafting with a part of the cache at long contexts.
+
+    python scripts/long_context.py [acceptance] [rounds] [plans]
+
+- acceptance: of the embedded target on held-out code, for parts of several sizes. The context is
+  at most 2,048 tokens, which is all that this target knows.
+- rounds: seconds of a round after 8,192 random tokens. The acceptance is forced.
+- plans: predictions of ``specjax plan`` for Llama-3.1-8B, beside the bytes by hand. They need the
+  extras tpu and cuda for their compilers, and no device.
+
+With names of parts it measures these. It writes docs/results/long_context_<platform>.json and .md
+after each figure, and keeps the figures that the first file has. Delete them to measure them anew.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import specjax
+from specjax.cli.parser import integer
+from specjax.drafters import DraftModel, PartialCache, PartialCascade, Plain
+from specjax.evaluation import held_out_prompts, machine
+from specjax.evaluation.report import markdown_table
+from specjax.parallel import make_mesh
+from specjax.planning.cost import round_timers
+from specjax.planning.devices import DEVICES, compile_only, parse_device
+from specjax.planning.plan import tokens_a_round
+from specjax.planning.plan_settings import read_shape
+from specjax.planning.rounds import plan_round
+from specjax.planning.timers import alternate
+from specjax.session import cache_dtype
+from specjax.verify import resolve
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+MODELS = ROOT / "configs" / "plans" / "models"
+K = 4
+"""Drafted tokens of a round."""
+
+CONTEXTS, ROWS, NEW = (1000, 1900), 8, 64
+"""Tokens of the prompts at most, prompts of each length, and new tokens of each."""
+
+PARTS = {
+    **{f"window of {window}": dict(draft_window=window) for window in (32, 64, 128, 256, 512)},
+    **{f"window of 32, {c} chunks of 16": dict(draft_window=32, cache_chunks=c) for c in (2, 6, 14)},
+}
+"""Options of ``PartialReader`` by the name of the part, all with four sinks."""
+
+LENGTH, BATCHES, FORCED = 8192, (1, 8), 0.8
+"""Tokens in the cache, rows, and the chance that a drafted token is accepted."""
+
+ROUNDS = {
+    "none": Plain(),
+    "draft_model": DraftModel(K),
+    "partial_cache, window of 256": PartialCache(num_speculative_tokens=K),
+    "partial_cache, window of 64, 12 chunks": PartialCache(num_speculative_tokens=K, draft_window=64, cache_chunks=12),
+}
+
+PLANS = [
+    ("h100:1", 32768, 1),
+    ("h100:1", 131072, 1),
+    ("h100:8", 32768, 32),
+    ("v5e:2x4", 32768, 1),
+    ("v5e:2x4", 131072, 1),
+]
+"""Devices, context and batch. Weights and caches fit in the devices' memory."""
+
+PLANNED = {
+    "window of 512": (PartialCache(num_speculative_tokens=K, draft_window=512), ()),
+    "window of 256, 16 chunks": (PartialCache(num_speculative_tokens=K, cache_chunks=16), ()),
+    "Llama-3.2-1B": (DraftModel(K), ("llama-3.2-1b",)),
+}
+"""Drafter and draft models, by what drafts."""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(MEASURES)}; all without")
+    parser.add_argument("--model", default="tiny-python", help="the target of the rounds, such as a grown checkpoint")
+    parser.add_argument("--draft", default="tiny-python-draft")
+    parser.add_argument("--repeats", type=integer(1), default=5, help="timed runs of each program")
+    args = parser.parse_args()
+    if wrong := set(args.parts) - set(MEASURES):
+        parser.error(f"{', '.join(wrong)}: no part of the page; use {', '.join(MEASURES)}")
+    path = RESULTS / f"long_context_{jax.default_backend()}.json"
+    report = json.loads(path.read_text()) if path.exists() else {}
+    for part in args.parts or MEASURES:
+        known = report.setdefault(part, {})
+        for name, found in MEASURES[part](args, known):
+            known[name] = found
+            print(name, json.dumps(found), sep="  ", file=sys.stderr, flush=True)
+            path.write_text(json.dumps(report, indent=1) + "\n")
+            path.with_suffix(".md").write_text(page(report))
+
+
+def measure_acceptance(args, known: dict) -> Iterator[tuple[str, dict]]:
+    """Accepted drafts and tokens of a round on held-out code, greedy, in one batch of two contexts."""
+    target, draft = specjax.load("tiny-python"), specjax.load("tiny-python-draft").model
+    encode = lambda text: target.tokenizer.encode(text, add_special_tokens=False)
+    prompts = [encode(text) for context in CONTEXTS for text in held_out_prompts(target.tokenizer, ROWS, context)]
+    lengths = [len(prompt) for prompt in prompts]
+    yield "about", {"machine": machine(target), "short": lengths[:ROWS], "long": lengths[ROWS:]}
+    read = jax.jit(specjax.prefill, static_argnames=("drafter", "dtype"))
+    run = jax.jit(specjax.run, static_argnames=("drafter", "rule"))
+    for name, (drafter, given) in drafters_of(draft).items():
+        if name in known:
+            continue
+        requests = specjax.make_requests(prompts, drafter=drafter, max_new_tokens=NEW, capacity=2048)
+        state = read(target.model, given, requests, drafter=drafter, dtype=cache_dtype(target))
+        rule = resolve("auto", drafter.drawn)
+        state = run(target.model, given, state, np.int32(NEW), drafter=drafter, rule=rule)
+        counted = jax.device_get(state.counters)
+        passes = np.asarray(getattr(state.drafter, "calls", counted.calls * K))
+        each = [rates(counted, passes, rows) for rows in (slice(0, ROWS), slice(ROWS, None))]
+        yield name, {"positions": getattr(drafter, "most", None), "contexts": each}
+
+
+def rates(counted, passes, rows: slice) -> dict:
+    """The share of accepted drafts, and tokens and forwards of the draft in a round, of some rows."""
+    rounds, accepted = counted.calls[rows].sum(), counted.accepted_at[rows].sum()
+    return {
+        "accepted": float(accepted / counted.drafted[rows].sum()),
+        "tokens": float(accepted / rounds + 1),
+        "passes": float(passes[rows].sum() / rounds),
+    }
+
+
+def drafters_of(draft) -> dict:
+    """Drafters and what they draft with, by their name on the page."""
+    found = {"draft_model": (DraftModel(K), draft)}
+    found |= {name: (PartialCache(num_speculative_tokens=K, **part), None) for name, part in PARTS.items()}
+    cascade = PartialCascade(num_speculative_tokens=K, draft_window=64)
+    return found | {
+        "window of 64, below it n-grams": (cascade, ()),
+        "window of 64, below it the draft": (cascade, (draft,)),
+    }
+
+
+def measure_rounds(args, known: dict) -> Iterator[tuple[str, dict]]:
+    """Milliseconds of a round, and the speed-up at the forced acceptance."""
+    target, draft = specjax.load(args.model), specjax.load(args.draft)
+    names = {key: Path(getattr(args, key)).name for key in ("model", "draft")}  # no paths of this machine
+    yield "about", {"machine": machine(target)} | names
+    for batch in BATCHES:
+        if str(batch) in known:
+            continue
+        timers = {}
+        for name, drafter in ROUNDS.items():
+            model = draft if name == "draft_model" else None
+            timers |= round_timers(target, model, {name: drafter}, length=LENGTH, batch=batch, rounds=4)
+        seconds = {name: np.median(runs) / 4 for name, runs in alternate(timers, args.repeats).items()}
+        tokens = lambda name: tokens_a_round(FORCED, ROUNDS[name].depth)
+        speedup = {name: tokens(name) * seconds["none"] / seconds[name] for name in ROUNDS}
+        yield str(batch), {"ms": {name: s * 1e3 for name, s in seconds.items()}, "speedup": speedup}
+
+
+def make_plans(args, known: dict) -> Iterator[tuple[str, dict]]:
+    """Predicted rounds of ``PLANNED`` for each of ``PLANS``, with the bytes by hand."""
+    target = read_shape(str(MODELS / "llama-3.1-8b.json"))
+    for device, context, batch in PLANS:
+        kind, shape = parse_device(device)
+        chips = compile_only(kind, shape)
+        capacity = -(-(context + K + 1) // 256) * 256
+        where = make_mesh(model=len(chips), devices=list(chips)), DEVICES[kind]
+        sizes = dict(batch=batch, capacity=capacity, dtype=jnp.dtype("bfloat16"))
+        for draft, (drafter, models) in PLANNED.items():
+            name = f"{device}, {context} tokens, batch {batch}, {draft}"
+            if name in known:
+                continue
+            drafts = tuple(read_shape(str(MODELS / f"{model}.json")) for model in models)
+            plain, planned = (
+                plan_round(target, Plain(), (), *where, **sizes),
+                plan_round(target, drafter, drafts, *where, **sizes),
+            )
+            yield (
+                name,
+                {
+                    **dict(device=device, context=context, batch=batch, draft=draft),
+                    "bytes": planned.figures.moved,
+                    "bytes_by_hand": by_hand(target, drafter, drafts, capacity, batch, len(chips)),
+                    "copies": planned.figures.copies,
+                    "ms": planned.seconds * 1e3,
+                    "plain_ms": plain.seconds * 1e3,
+                    "speedup": tokens_a_round(FORCED, K) * plain.seconds / planned.seconds,
+                },
+            )
+
+
+def by_hand(target, drafter, drafts: tuple, context: int, batch: int, devices: int) -> float:
+    """Bytes of a round on one device: K passes of the draft, and one of the target."""
+    weights, row = sizes_of(target, devices)
+    verify = weights + batch * context * row
+    if drafts:
+        of_draft, row_of_draft = sizes_of(drafts[0], 1)  # each device holds the whole draft
+        return verify + K * (of_draft + batch * context * row_of_draft)
+    part = batch * drafter.most * row
+    means = batch * context / drafter.chunk_size * row / 2 if drafter.cache_chunks else 0
+    return verify + K * (weights + part) + 2 * part + means
+
+
+def sizes_of(config, devices: int) -> tuple[float, float]:
+    """Bytes of the weights that a token reads, and of the keys and values of a position, on one device."""
+    table = 0 if config.tie_embeddings else config.vocab_size * config.hidden_size
+    row = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return 2 * (config.num_weights - table) / devices, 2 * row / devices
+
+
+MEASURES = {"acceptance": measure_acceptance, "rounds": measure_rounds, "plans": make_plans}
+
+HEAD = """# Long contexts
+
+`python scripts/long_context.py` writes this page. It is about [`partial_cache`](../methods.md#partial_cache) and
+[`partial_cascade`](../methods.md#partial_cascade): the target drafts and reads a part of its cache. A round drafts
+{K} tokens. All parts have 4 attention sinks.
+"""
+
+ACCEPTANCE = """
+## Acceptance, measured
+
+`tiny-python` on held-out code, greedy, {rows} prompts of {short[0]} to {short[1]} tokens and {rows} of {long[0]} to
+{long[1]}, {new} new tokens each; {machine}. *S* is the number of positions that the draft sees. *accepted* is the
+share of drafted tokens, *tokens* the number of tokens in a round, *passes* the number of the draft's forwards in a
+round. Below a window n-grams or a smaller draft may draft for the target with the window (`partial_cascade`).
+
+"""
+
+ROUND = """
+## A round after {length:,} tokens, measured
+
+`{model}` with `{draft}`; {machine}. Medians of runs that alternate. The text is random. **The acceptance is forced**:
+each drafted token of every method is accepted with the probability {forced}, so a round gives {tokens:.2f} tokens. The
+model was trained on 2,048 positions, so an acceptance measured here would mean nothing.
+
+"""
+
+PLAN = """
+## Llama-3.1-8B, predicted
+
+By the planner of [`specjax plan`](../plan.md), in bfloat16, with full caches. **All times are predictions** from
+published figures of the devices; none has been measured. *speed-up* is for drafted tokens that are accepted with the
+probability {forced}. *GB a round* is read from the compiled program, for one device. *by hand* is this sum:
+
+    {K} (weights + S rows) + 2 S rows + mean keys + weights + cache
+
+and for a draft model {K} (its weights + its cache) + weights + cache.
+
+"""
+
+
+def page(report: dict) -> str:
+    """The page for the measured parts."""
+    text = HEAD.format(K=K)
+    tables = {"acceptance": acceptance_table, "rounds": round_table, "plans": plan_table}
+    return text + "".join(table(report[part]) for part, table in tables.items() if report.get(part))
+
+
+def acceptance_table(found: dict) -> str:
+    about = found["about"]
+    ends = {key: (min(about[key]), max(about[key])) for key in ("short", "long")}
+    text = ACCEPTANCE.format(rows=ROWS, new=NEW, machine=in_words(about["machine"]), **ends)
+    each = lambda c: [f"{c['accepted']:.1%}", f"{c['tokens']:.2f}", f"{c['passes']:.2f}"]
+    rows = [
+        [name, one["positions"] or "", *(x for c in one["contexts"] for x in each(c))]
+        for name, one in found.items()
+        if name != "about"
+    ]
+    head = ["draft", "S"] + [f"{what}, {c}" for c in CONTEXTS for what in ("accepted", "tokens", "passes")]
+    return text + markdown_table(head, rows) + "\n"
+
+
+def round_table(found: dict) -> str:
+    about, batches = found["about"], [key for key in found if key != "about"]
+    tokens = tokens_a_round(FORCED, K)
+    text = ROUND.format(length=LENGTH, forced=FORCED, tokens=tokens, **about | {"machine": in_words(about["machine"])})
+    head = ["method"] + [f"{what}, batch {batch}" for batch in batches for what in ("ms", "speed-up")]
+    cells = lambda one, name: (f"{one['ms'][name]:.1f}", f"{one['speedup'][name]:.2f}")
+    rows = [[name, *(x for batch in batches for x in cells(found[batch], name))] for name in ROUNDS]
+    return text + markdown_table(head, rows) + "\n"
+
+
+def plan_table(found: dict) -> str:
+    rows = [
+        [p["device"], f"{p['context']:,}", p["batch"], p["draft"]]
+        + [f"{p[key] / 1e9:.1f}" for key in ("bytes", "bytes_by_hand")]
+        + [f"{p[key]:.1f}" for key in ("ms", "plain_ms")]
+        + [f"{p['speedup']:.2f}"]
+        for p in found.values()
+    ]
+    head = ["devices", "context", "batch", "draft", "GB a round", "by hand", "ms a round", "ms plain", "speed-up"]
+    return PLAN.format(K=K, forced=FORCED) + markdown_table(head, rows) + "\n"
+
+
+def in_words(machine: dict) -> str:
+    return f"{machine['dtype']}, {machine['cpu']}, {machine['cores']} cores, jax {machine['jax']}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A small cache with a part of the target's rows: shared by the methods in which the target drafts with it.
+
+The part is the attention sinks and a window (StreamingLLM, Xiao et al. 2023; MagicDec, Chen et al.
+2024), and chunks of positions that a query chooses (TriForce, Sun et al. 2024). Keys
+are rotated before they are cached, so each row keeps its true position.
+
+A round gathers the part once. The verify pass computes the true rows, so no row of the part
+outlives the round.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...cache import KVCache, Rows, commit
+from ...checks import whole
+from ...errors import RequestError
+from ...models.base import Output, Sizes
+from ...models.config import ModelConfig
+from ...models.decoder import Decoder, run_layers
+from ...models.layers import lookup, rms_norm, rotary
+from .drawing import Drawing
+
+SELF = ((True,),)
+"""The mask of one node that sees its own row."""
+
+_AVERAGED = 256
+"""Positions whose keys one iteration averages."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialReader(Drawing):
+    """A method in which the target reads a part of its cache.
+
+    With n committed tokens, a layer sees the first ``attention_sinks`` positions, the last
+    ``draft_window``, and ``cache_chunks`` chunks of ``chunk_size`` positions between them. Each key
+    head chooses its own chunks: those whose mean key has the highest product with the root's
+    queries, summed over the queries of the head. A row with no more tokens than this sees all of
+    them, and drafts as the target itself.
+
+    Attributes:
+      attention_sinks: positions at the beginning of the text that the draft sees.
+      draft_window: newest positions that the draft sees.
+      cache_chunks: chunks between them that the draft sees; 0 for none.
+      chunk_size: positions of a chunk.
+    """
+
+    attention_sinks: int = dataclasses.field(default=4, kw_only=True)
+    draft_window: int = dataclasses.field(default=256, kw_only=True)
+    cache_chunks: int = dataclasses.field(default=0, kw_only=True)
+    chunk_size: int = dataclasses.field(default=16, kw_only=True)
+    reads_target = True
+
+    def __post_init__(self):
+        for name, least in (("attention_sinks", 0), ("draft_window", 1), ("cache_chunks", 0), ("chunk_size", 1)):
+            whole(name, getattr(self, name), least)
+        super().__post_init__()
+
+    def check(self, config: ModelConfig) -> None:
+        if any(config.windows):
+            raise RequestError(
+                "the target has attention windows, and its draft cannot read a part of the cache; use another method"
+            )
+
+    @property
+    def most(self) -> int:
+        """S, the most positions that the draft sees."""
+        return self.attention_sinks + self.draft_window + self.cache_chunks * self.chunk_size
+
+    def blank_means(self, config: Sizes, batch: int, capacity: int, dtype) -> KVCache | None:
+        """A cache without chunks, for the mean keys of the chunks of a cache; None if none is chosen.
+
+        Its positions are chunks: the key of chunk c is the mean key of the positions from
+        ``attention_sinks + c * chunk_size`` on.
+        """
+        if not self.cache_chunks or self.most >= capacity:
+            return None
+        shape = (batch, config.num_kv_heads, capacity // self.chunk_size + self._averaged, config.head_dim)
+        layers = tuple((jnp.zeros(shape, dtype),) for _ in range(config.num_layers))
+        return KVCache(layers, jnp.zeros(batch, jnp.int32))
+
+    def average(self, means: KVCache | None, cache: KVCache) -> KVCache | None:
+        """The means of all chunks before the window. Only those of new chunks are computed."""
+        if means is None:
+            return None
+        count = jnp.maximum(cache.length - self.attention_sinks - self.draft_window, 0) // self.chunk_size
+
+        def read(means):
+            first = self.attention_sinks + means.length * self.chunk_size
+            places = first[:, None] + jnp.arange(self._averaged * self.chunk_size)
+            keys = Rows(tuple((keys,) for keys, _ in cache.layers)).gather(jnp.minimum(places, cache.capacity - 1))
+            new = jax.tree.map(self._means_of, keys.layers)
+            return commit(means, new, None, jnp.minimum(means.length + self._averaged, count), valid=count > 0)
+
+        return lax.while_loop(lambda means: jnp.any(means.length < count), read, means)
+
+    def read_root(self, target: Decoder, state, means: KVCache | None, room: int) -> tuple[Output, KVCache]:
+        """The target's output for the root with a part of the cache, and this part.
+
+        The part has room for ``room`` nodes. Each layer chooses its chunks by the queries with
+        which it then reads the part.
+        """
+        n, cache, config = state.cache.length, state.cache, target.config
+        one_layer = config.replace(num_layers=1, windows=())
+        positions = n[:, None]
+        angles = rotary(positions, config)
+        x = lookup(target.embed[...], state.root[:, None]).astype(jnp.float32)
+        held = jnp.minimum(n, self.most)
+        parts, rows = [], []
+        for i, layer in enumerate(target.layers):
+            chunks = None
+            if means is not None:
+                chunks = self._choose(layer.queries(x, config, angles), means.layers[i][0], means.length)
+            places = self._places(n, chunks, min(self.most, cache.capacity) + room)[..., None]
+            parts.append(tuple(jnp.take_along_axis(leaf, places, 2, mode="clip") for leaf in cache.layers[i]))
+            past = KVCache((parts[-1],), n, n - held)
+            x, new, _ = run_layers((layer,), one_layer, x, positions, jnp.array(SELF), past, cache.dtype)
+            rows += new
+        hidden = rms_norm(x, target.norm[...], config.norm_eps)
+        return Output(hidden, tuple(rows)), KVCache(tuple(parts), n, n - held)
+
+    def _choose(self, queries: jax.Array, means: jax.Array, count: jax.Array) -> jax.Array:
+        """Int32 [B, K, cache_chunks], the chunks with the highest scores.
+
+        Args:
+          queries: float32 [B, 1, K, G, D].
+          means: [B, K, M, D], of which ``count`` int32 [B] are valid.
+        """
+        scores = jnp.einsum("bkd,bkmd->bkm", queries[:, 0].sum(2), means.astype(jnp.float32))
+        scores = jnp.where(jnp.arange(means.shape[2]) < count[:, None, None], scores, -jnp.inf)
+        return lax.top_k(scores, self.cache_chunks)[1]
+
+    def _places(self, n: jax.Array, chunks: jax.Array | None, count: int) -> jax.Array:
+        """Int32 [B, 1 or K, count], the positions that the part holds; void beyond the rows that it holds.
+
+        A part is: attention sinks | chunks | window. A row with too few tokens for that holds all.
+        """
+        at, n = jnp.arange(count), n[:, None, None]
+        sinks, size, recent = self.attention_sinks, self.chunk_size, self.most - self.draft_window
+        places = jnp.where(at < recent, at, n - self.draft_window + at - recent)
+        if chunks is not None:
+            chosen = chunks.repeat(size, -1) * size + jnp.arange(self.cache_chunks * size) % size + sinks
+            places = jnp.broadcast_to(places, (*chunks.shape[:2], count)).at[..., sinks:recent].set(chosen)
+        return jnp.where(n > self.most, places, at)
+
+    @property
+    def _averaged(self) -> int:
+        """Chunks that one iteration averages."""
+        return -(-_AVERAGED // self.chunk_size)
+
+    def _means_of(self, keys: jax.Array) -> jax.Array:
+        """The means of the chunks in keys [B, K, positions, D]."""
+        chunks = keys.astype(jnp.float32).reshape(*keys.shape[:2], -1, self.chunk_size, keys.shape[3])
+        return chunks.mean(3).astype(keys.dtype)
+
+
+def add_node(part: KVCache, out: Output) -> KVCache:
+    """The part with the rows of one node, after the forward that returned ``out``."""
+    finite = jnp.isfinite(out.hidden).all((1, 2))
+    return commit(part, out.rows, None, part.length + 1, valid=finite)
