@@ -66,4 +66,9 @@ def test_each_draft_is_trained_with_the_earlier_ones_and_saved(small, text, tmp_
     for a, b in zip(drafts, boost(recipe, small, [text], other)):
         assert all((x == y).all() for x, y in zip(parameters(a), parameters(b)))
     with pytest.raises(RequestError, match="holds a run with earlier 1, not None"):
-        train(make_recipe(BOOST | dict(kind="draft", seed=1, head=dict(num_layers=1, hidden_size=16)), "t"), small, [text], other / "2")
+        train(
+            make_recipe(BOOST | dict(kind="draft", seed=1, head=dict(num_layers=1, hidden_size=16)), "t"),
+            small,
+            [text],
+            other / "2",
+        )

@@ -7,7 +7,9 @@ folder, and its name in the list below.
 from . import block, boost, draft, eagle, eagle3, hydra, medusa, mtp
 from .shared import Kind, Shape
 
-KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, draft, boost)}
+KINDS: dict[str, Kind] = {
+    file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, draft, boost)
+}
 """All kinds by name."""
 
 __all__ = ["KINDS", "Kind", "Shape"]
