@@ -65,6 +65,8 @@ def read_dataset(
     try:
         if Path(name).is_dir():
             rows = datasets.load_from_disk(name)
+            if isinstance(rows, dict) and split not in rows:
+                raise RequestError(f"no split {split!r} among {', '.join(rows)}")
             rows = rows[split] if isinstance(rows, dict) else rows
         else:
             rows = datasets.load_dataset(name, configuration, split=split)

@@ -46,7 +46,7 @@ def add_command(commands) -> None:
         "such as hf://datasets/OWNER/NAME, each with its share of the windows; by default the recipe's, or Python's "
         "standard library",
     )
-    add("--column", type=name, default="", help="column of --data with the text or the conversation")
+    add("--column", type=name, help="column of --data with the text or the conversation")
     add(
         "--output",
         type=path,
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
     if args.mesh is not None:
         recipe = dataclasses.replace(recipe, mesh=MeshShape.parse(args.mesh))
     recipe.mesh.check_devices()
-    sources = make_sources([Source.parse(text, args.column) for text in args.data]) or recipe.data
+    sources = make_sources([Source.parse(text, args.column or "") for text in args.data]) or recipe.data
     for source in sources:
         source.list_files()
     if args.drafts is not None:

@@ -5,7 +5,6 @@ A batch depends only on the seed and the step, so a resumed training reads the s
 
 import dataclasses
 import functools
-import itertools
 import sysconfig
 import zlib
 from collections.abc import Sequence
@@ -103,11 +102,18 @@ def read_streams(given: Sequence[str | Path | Source], tokenizer, separator: int
         )
         return Mixture.join([library]), Mixture.join([held_out])
     sources = make_sources(given)
-    documents = [read_documents(source, tokenizer) for source in sources]
     weights = [source.weight for source in sources if source.weight is not None]
-    if not weights:
-        documents, weights = [[*itertools.chain.from_iterable(documents)]], [1.0]
-    train, held_out = zip(*(token_stream(part, tokenizer, separator).split() for part in documents))
+    groups, weights = ([[source] for source in sources], weights) if weights else ([sources], [1.0])
+    streams = []
+    for group in groups:
+        documents = [document for source in group for document in read_documents(source, tokenizer)]
+        if not documents:
+            raise RequestError(
+                f"--data {', '.join(source.path for source in group)}: no text there; name text files, or files that "
+                "end in .jsonl, .json, .csv or .parquet"
+            )
+        streams.append(token_stream(documents, tokenizer, separator).split())
+    train, held_out = zip(*streams)
     return Mixture.join(train, weights), Mixture.join(held_out, weights)
 
 

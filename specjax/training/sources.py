@@ -119,7 +119,7 @@ def read_documents(source: Source, tokenizer) -> list[Document]:
     """The documents of a source that are not blank.
 
     ``tokenizer`` has the chat template of conversations. Raises RequestError for bad files and
-    rows, which it names, and where there is no text.
+    rows, which it names.
     """
     rows, texts = [], []
     if source.is_dataset:
@@ -130,12 +130,7 @@ def read_documents(source: Source, tokenizer) -> list[Document]:
         else:
             texts.append(Document(file.read_text(encoding="utf-8", errors="ignore")))
     found = [*texts, *_documents(itertools.chain.from_iterable(rows), source.column, tokenizer)]
-    kept = [document for document in found if document.text.strip() and "\0" not in document.text]  # no binary files
-    if not kept:
-        raise RequestError(
-            f"--data {source.path}: no text there; name text files, or files that end in .jsonl, .json, .csv or .parquet"
-        )
-    return kept
+    return [document for document in found if document.text.strip() and "\0" not in document.text]  # no binary files
 
 
 def _documents(rows: Iterator[tuple[str, dict]], column: str, tokenizer) -> Iterator[Document]:
