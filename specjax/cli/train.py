@@ -78,6 +78,7 @@ def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
     from ..training.boost import boost
+    from ..training.kinds.boost import BoostShape
     from ..training.recipe import MeshShape, read_recipe
     from ..training.run import train
     from ..training.sources import Source, make_sources
@@ -87,11 +88,15 @@ def run(args: argparse.Namespace) -> None:
     if args.mesh is not None:
         recipe = dataclasses.replace(recipe, mesh=MeshShape.parse(args.mesh))
     recipe.mesh.check_devices()
+    if args.column and not args.data:
+        raise RequestError(
+            "--column names a column of --data; give --data, or name the column in the recipe's [[data]]"
+        )
     sources = make_sources([Source.parse(text, args.column or "") for text in args.data]) or recipe.data
     for source in sources:
         source.list_files()
     if args.drafts is not None:
-        if recipe.kind != "boost":
+        if not isinstance(recipe.head, BoostShape):
             raise RequestError(f"--drafts belongs to kind boost, not to {recipe.kind}; leave it out")
         recipe = dataclasses.replace(recipe, head=dataclasses.replace(recipe.head, drafts=args.drafts))
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
@@ -102,10 +107,9 @@ def run(args: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         state = f"the checkpoints in {output} are good, and the same command continues from the last"
         raise KeyboardInterrupt(state) from None
-    if recipe.kind == "boost":
-        names = [output / str(m + 1) for m in range(recipe.head.drafts)]
-        print(f"{output}: {len(names)} drafts; use them with --model {recipe.model} --method merged", end="")
-        print("", *(f"--draft {name}" for name in names))
+    if isinstance(recipe.head, BoostShape):
+        drafts = " ".join(f"--draft {output / str(m + 1)}" for m in range(recipe.head.drafts))
+        print(f"{output}: {recipe.head.drafts} drafts; use them with --model {recipe.model} --method merged {drafts}")
     else:
         flag = f"--model {recipe.model} --draft {output}"
         print(f"{output}: a drafter of kind {recipe.kind}; see {output}/log.jsonl, and use it with {flag}")

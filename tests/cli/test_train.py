@@ -11,6 +11,7 @@ FAULTS = {
     "a weight of letters": (("--data", "here.txt=most"), "weight 'most' is no number; use PATH=WEIGHT"),
     "one weight of two": (("--data", "here.txt=1", "here.txt"), "--data here.txt has no weight and others have"),
     "an empty column": (("--data", "here.txt", "--column", ""), "--column: is empty"),
+    "a column of no data": (("--column", "body"), "--column names a column of --data; give --data"),
     "drafts of another kind": (("--drafts", "2"), "--drafts belongs to kind boost, not to mtp"),
     "one boosted draft": (("--recipe", "boost", "--drafts", "1"), "--drafts: must be a whole number from 2 to 16"),
 }
