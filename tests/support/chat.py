@@ -2,7 +2,7 @@
 
 import functools
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 CHATML = """{% for m in messages %}<|im_start|>{{ m['role'] }}
@@ -30,6 +30,7 @@ def chat_tokenizer(template: str | None, merges: tuple[tuple[str, str], ...] = (
     vocab = {letter: i for i, letter in enumerate([*letters, *("".join(pair) for pair in merges)])}
     backend = Tokenizer(models.BPE(vocab, list(merges)))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)  # as GPT-2: offsets leave out spaces
     names = [
         "<|begin|>",
         "<|end|>",

@@ -111,6 +111,14 @@ def test_a_token_of_the_prompt_and_the_answer_is_not_learnt():
     assert tokenizer.convert_ids_to_tokens(found.tokens[found.learnt].tolist()) == ["c", "Ġb"]
 
 
+def test_the_bytes_of_a_prompts_last_letter_are_not_learnt():
+    tokenizer = chat_tokenizer("{% for m in messages %}{{ m.role }}→{{ m.content }}{% endfor %}"
+                               "{% if add_generation_prompt %}assistant→{% endif %}")  # fmt: skip
+    ((text, spans),) = render_answers(tokenizer, turns("a", "bé"))
+    found = data.token_stream([Document(text, spans)], tokenizer, separator=0)
+    assert tokenizer.decode(found.tokens[found.learnt]) == "bé" and found.learnt.sum() == 3
+
+
 def test_texts_are_learnt_whole_and_conversations_in_part():
     tokenizer = chat_tokenizer(CHATML)
     documents = [Document("abc"), Document("xyz", [(1, 2)]), Document("d")]
