@@ -200,11 +200,11 @@ class Mixture:
 
 
 def take_turns(shares: np.ndarray, first: int, count: int) -> list[tuple[int, int]]:
-    """Divides the numbers 0, 1, ... among streams: the stream, and its own number, of ``count`` numbers.
+    """The streams that have the turns ``first`` to ``first + count - 1``, each with its own count.
 
-    Number n of stream k comes at the time (n + 1/2) / ``shares[k]``. So each stream has its share of
-    the numbers below any m, up to a difference of (K + 1) / 2. Nothing long before ``first`` is
-    computed.
+    The n-th turn of stream k comes at the time (n + 1/2) / ``shares[k]``. So each of the K streams
+    has its share of the turns before any turn, up to a difference of (K + 1) / 2. Turns long before
+    ``first`` are not computed.
     """
     skipped = np.maximum(np.ceil(shares * (first - shares.size) - 0.5), 0).astype(int)
     ends = np.ceil(shares * (first + count + shares.size) + 0.5).astype(int)
