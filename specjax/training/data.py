@@ -40,6 +40,10 @@ def read_texts(paths: list[Path]) -> list[str]:
     return [p.read_text(encoding="utf-8", errors="ignore") for p in paths]
 
 
+_TOGETHER = 1000
+"""The number of documents that are encoded together. Their offsets take much more memory than their tokens."""
+
+
 class Stream(NamedTuple):
     """The tokens of a source.
 
@@ -63,6 +67,11 @@ def token_stream(documents: Sequence[Document], tokenizer, separator: int) -> St
     A token of a conversation is learnt if all its characters are in one span. Raises RequestError
     where there are spans and the tokenizer does not know the characters of its tokens.
     """
+    parts = [_encode(documents[i : i + _TOGETHER], tokenizer, separator) for i in range(0, len(documents), _TOGETHER)]
+    return Stream(*map(np.concatenate, zip(*parts)))
+
+
+def _encode(documents: Sequence[Document], tokenizer, separator: int) -> Stream:
     spans = any(document.spans is not None for document in documents)
     texts = [document.text for document in documents]
     try:

@@ -119,7 +119,9 @@ def test_the_bytes_of_a_prompts_last_letter_are_not_learnt():
     assert tokenizer.decode(found.tokens[found.learnt]) == "bé" and found.learnt.sum() == 3
 
 
-def test_texts_are_learnt_whole_and_conversations_in_part():
+@pytest.mark.parametrize("together", [1, 2, 1000])
+def test_texts_are_learnt_whole_and_conversations_in_part(together, monkeypatch):
+    monkeypatch.setattr(data, "_TOGETHER", together)
     tokenizer = chat_tokenizer(CHATML)
     documents = [Document("abc"), Document("xyz", [(1, 2)]), Document("d")]
     found = data.token_stream(documents, tokenizer, separator=5)
