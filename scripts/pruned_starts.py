@@ -65,8 +65,8 @@ def main():
 
 def write_starts(target: LanguageModel, work: Path) -> dict[str, Path]:
     """The directories of the three models before training."""
-    stream, _ = data.read_streams((), target.tokenizer, target.config.eos_token_ids[0])
-    importance = measure_importance(target.model, data.cut_windows(stream, 0, 0, 32, 256))
+    mixture, _ = data.read_streams((), target.tokenizer, target.config.eos_token_ids[0])
+    importance = measure_importance(target.model, mixture.cut(0, 0, 32, 256)[0])
     modules = {
         "random": Decoder(prune_config(target.config, Sizes(LAYERS, **SIZES)), jax.random.key(0)),
         "first layers": prune(target.model, importance, Sizes(tuple(range(LAYERS)), **SIZES)),

@@ -76,10 +76,11 @@ Python, but whole programs are not.
 def main():
     args = parse_arguments()
     corpus = json.loads((args.corpus / MANIFEST).read_text())
-    stream = np.load(args.corpus / TOKENS).astype(np.int32)
+    tokens = np.load(args.corpus / TOKENS).astype(np.int32)
+    mixture = data.Mixture.join([data.Stream(tokens, np.ones(tokens.size, bool))])
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     held_texts = data.read_texts(data.standard_library(held_out=True))
-    held = data.token_stream(held_texts, tokenizer, END)
+    held = data.token_stream([data.Document(text) for text in held_texts], tokenizer, END).tokens
     bytes_per_token = sum(len(text.encode()) for text in held_texts) / held.size
     starts = np.linspace(0, held.size - args.length - 1, 24).astype(int)
     windows = np.stack([held[start : start + args.length + 1] for start in starts])
@@ -93,7 +94,7 @@ def main():
 
         def batches(step):
             batch, length = (2 * args.batch, args.length // 2) if step < short else (args.batch, args.length)
-            return data.cut_windows(stream, args.seed, step, batch, length)
+            return mixture.cut(args.seed, step * batch, batch, length)[0]
 
         def report(step, model):
             return {"held_out": held_out_loss(model)}
@@ -120,7 +121,7 @@ def main():
     command += f"--draft-steps {args.draft_steps} --distill-steps {args.distill_steps}"
     library, *packages = corpus["packages"]
     both = dict(python=library["version"], repeats=corpus["library_repeats"], packages=len(packages))
-    both |= dict(tokens=stream.size, held=held.size, length=args.length, short=args.length // 2, decay=DECAY)
+    both |= dict(tokens=tokens.size, held=held.size, length=args.length, short=args.length // 2, decay=DECAY)
     both |= dict(command=command)
     of_target = dict(
         name="tiny-python",

@@ -66,7 +66,7 @@ def main():
     library = [text for text in library if text.strip()]
     for text in library:
         seen.add(text)
-    stream = data.token_stream(library, tokenizer, END)
+    stream = tokens_of(library, tokenizer)
     streams = [stream] * REPEATS
     rows = [row("python standard library", platform.python_version(), "PSF-2.0", library, stream)]
     for name in names:
@@ -76,7 +76,7 @@ def main():
         if not texts:
             print(f"{name}: no file of it is left")
             continue
-        stream = data.token_stream(texts, tokenizer, END)
+        stream = tokens_of(texts, tokenizer)
         streams.append(stream)
         rows.append(row(name.split("==")[0], version, licence, texts, stream))
         print(f"{name}: {rows[-1]['files']} files, {rows[-1]['tokens']} tokens, {licence}", flush=True)
@@ -85,6 +85,10 @@ def main():
     summary = dict(tokens=tokens.size, checksum=zlib.crc32(tokens), library_repeats=REPEATS, packages=rows)
     (args.work / MANIFEST).write_text(json.dumps(summary, indent=1) + "\n")
     print(f"{tokens.size} tokens, of {len(rows) - 1} packages and {REPEATS} times the standard library")
+
+
+def tokens_of(texts: list[str], tokenizer) -> np.ndarray:
+    return data.token_stream([data.Document(text) for text in texts], tokenizer, END).tokens
 
 
 def row(name: str, version: str, licence: str, texts: list[str], stream: np.ndarray) -> dict:

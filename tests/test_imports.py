@@ -10,7 +10,7 @@ import specjax
 
 ROOT = Path(specjax.__file__).parent
 ORDER = [
-    "errors checks settings stats processor parallel kernels",
+    "errors checks settings stats processor parallel kernels records",
     "selection truncation tree cache context sampling logprobs rules verify state",
     "models",
     "heads",

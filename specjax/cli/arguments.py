@@ -38,7 +38,8 @@ def add_model_arguments(command: argparse.ArgumentParser, draft_mesh: bool = Fal
         type=name,
         action="append",
         default=[],
-        help="a smaller model or a trained head, by name like --model; merged and cascade take several",
+        help="a smaller model or a trained head, by name like --model; merged, cascade and "
+        "lists such as draft_model,draft_model take several",
     )
     add_revision_argument(group)
     add_dtype_argument(group)

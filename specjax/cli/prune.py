@@ -31,7 +31,7 @@ def add_command(commands) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="text files or directories; by default Python's standard library",
+        help="files or directories, as for train; by default Python's standard library",
     )
     add("--steps", type=integer(0), default=200, metavar="N", help="steps of distillation; 0 for none (default 200)")
     add("--seed", type=integer(0, 2**32 - 1), default=0, metavar="N", help="of windows of text (default 0)")

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from ..errors import RequestError
 from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_mesh_argument, add_revision_argument
 from .hosts import add_host_arguments
 from .parser import integer, name, path
@@ -37,12 +38,15 @@ def add_command(commands) -> None:
     add_mesh_argument(command)
     add(
         "--data",
-        type=path,
+        type=name,
         nargs="+",
         default=[],
-        metavar="PATH",
-        help="text files, or directories of them; by default Python's standard library",
+        metavar="PATH[=WEIGHT]",
+        help="files of text or conversations (text, JSON lines, JSON, CSV, Parquet), directories of them, or datasets "
+        "such as hf://datasets/OWNER/NAME, each with its share of the windows; by default the recipe's, or Python's "
+        "standard library",
     )
+    add("--column", type=name, help="column of --data with the text or the conversation")
     add(
         "--output",
         type=path,
@@ -65,6 +69,7 @@ def add_command(commands) -> None:
         metavar="N",
         help="number of held-out prompts on which acceptance is measured; 0 for none",
     )
+    add("--drafts", type=integer(2, 16), metavar="N", help="number of drafts of kind boost")
     add("--seed", type=integer(0, LARGEST_SEED), metavar="N", help="seed of parameters and batches")
     add_host_arguments(command)
 
@@ -72,23 +77,39 @@ def add_command(commands) -> None:
 def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
-    from ..training.data import text_files
+    from ..training.boost import boost
+    from ..training.kinds.boost import BoostShape
     from ..training.recipe import MeshShape, read_recipe
     from ..training.run import train
+    from ..training.sources import Source, make_sources
 
     recipe = read_recipe(args.recipe, **{name: getattr(args, name) for name in _CHANGES})
     recipe = dataclasses.replace(recipe, model=args.model or recipe.model or "tiny-python")
     if args.mesh is not None:
         recipe = dataclasses.replace(recipe, mesh=MeshShape.parse(args.mesh))
     recipe.mesh.check_devices()
-    text_files(args.data) if args.data else None
+    if args.column and not args.data:
+        raise RequestError(
+            "--column names a column of --data; give --data, or name the column in the recipe's [[data]]"
+        )
+    sources = make_sources([Source.parse(text, args.column or "") for text in args.data]) or recipe.data
+    for source in sources:
+        source.list_files()
+    if args.drafts is not None:
+        if not isinstance(recipe.head, BoostShape):
+            raise RequestError(f"--drafts belongs to kind boost, not to {recipe.kind}; leave it out")
+        recipe = dataclasses.replace(recipe, head=dataclasses.replace(recipe.head, drafts=args.drafts))
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
         target = load(recipe.model, args.dtype, recipe.mesh.make(), args.revision)
     try:
-        train(recipe, target, args.data, output)
+        (boost if recipe.kind == "boost" else train)(recipe, target, sources, output)
     except KeyboardInterrupt:
         state = f"the checkpoints in {output} are good, and the same command continues from the last"
         raise KeyboardInterrupt(state) from None
-    flag = f"--model {recipe.model} --draft {output}"
-    print(f"{output}: a drafter of kind {recipe.kind}; see {output}/log.jsonl, and use it with {flag}")
+    if isinstance(recipe.head, BoostShape):
+        drafts = " ".join(f"--draft {output / str(m + 1)}" for m in range(recipe.head.drafts))
+        print(f"{output}: {recipe.head.drafts} drafts; use them with --model {recipe.model} --method merged {drafts}")
+    else:
+        flag = f"--model {recipe.model} --draft {output}"
+        print(f"{output}: a drafter of kind {recipe.kind}; see {output}/log.jsonl, and use it with {flag}")

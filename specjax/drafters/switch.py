@@ -1,4 +1,4 @@
-"""Several chain drafters, one at a time in each row, such as n-grams and a draft model."""
+"""Several chain drafters, one at a time in each row, such as n-grams and draft models."""
 
 import dataclasses
 from functools import partial
@@ -28,7 +28,7 @@ class SwitchState(struct.PyTreeNode):
       drafts: int32 [B, M, D], their proposals; void from ``count`` on.
       count: int32 [B, M], the number of tokens that each drafter proposes.
       chosen: int32 [B], the drafter that the row uses.
-      ran: bool, whether the model drafted.
+      ran: bool [K], whether each of the K draft models drafted.
     """
 
     members: tuple
@@ -45,10 +45,15 @@ class Switch(Drafter):
 
     Only drafters that propose a token are candidates. The gain follows from the number of tokens
     that a drafter proposes now, and from the row's running acceptance rate of its drafts. Tokens of
-    a model cost ``draft_cost`` each, other tokens cost nothing. If gains are equal, the first
-    drafter wins. The emitted tokens test every proposal, used or not. A row therefore returns to
-    n-grams as soon as their proposals become right. The model runs only if some unfinished row uses
-    it.
+    a model cost up to ``draft_cost`` each, other tokens cost nothing. If gains are equal, the first
+    drafter wins. The emitted tokens test every proposal that is not a model's, used or not. A row
+    therefore returns to n-grams as soon as their proposals become right. A model runs only if some
+    unfinished row uses it.
+
+    Several draft models may be of different domains, or of different sizes. Only use tests a model.
+    With several models, the acceptance rate of each therefore begins at 1, and returns towards 1
+    while a row uses other drafters. So a row tries every model that could be better, at first and
+    now and then (optimistic initial values: Sutton and Barto 2018, section 2.6).
 
     The output is exact. The choice depends on the text so far and on earlier rounds, never on the
     model's draws in this round. A chain that was looked up equals a chain drawn from a one-hot q,
@@ -56,8 +61,9 @@ class Switch(Drafter):
     exact. Block verification accepts as many of these tokens as ``sample_and_walk`` would.
 
     Attributes:
-      drafters: one or more drafters of chains, at most one of them with a draft model.
-      draft_cost: time to draft a token with the model, in plain target calls.
+      drafters: one or more drafters of chains. Those with a draft model get the drafts in order.
+      draft_cost: time to draft a token with the model, in plain target calls. Of several models it
+        is that of the largest; the others cost less by their numbers of parameters.
     """
 
     drafters: tuple = (Ngram(prompt_lookup_min=2), DraftModel())
@@ -68,13 +74,11 @@ class Switch(Drafter):
             raise RequestError("the list of drafters is empty; name at least one, such as ngram, draft_model")
         if not all(drafter.can_rest for drafter in self.drafters):
             raise RequestError("a list of methods may name only methods that draft chains: draft_model, ngram, suffix")
-        if sum(map(_has_model, self.drafters)) > 1:
-            raise RequestError("a list of methods may name only one with a draft model; leave out the others")
         per_row("draft_cost", self.draft_cost, 1, float)
 
     @property
     def needs(self) -> Nothing | Models:
-        return Nothing() if self._model is None else self.drafters[self._model].needs
+        return Models(len(self._models), len(self._models)) if self._models else Nothing()
 
     @property
     def depth(self) -> int:
@@ -85,8 +89,9 @@ class Switch(Drafter):
         return Drawn.CHOSEN if all(drafter.drawn is Drawn.CHOSEN for drafter in self.drafters) else Drawn.CHAIN
 
     def parameters(self, draft, vocab_size: int) -> tuple:
+        models = iter(draft if len(self._models) > 1 else (draft,))
         return tuple(
-            drafter.parameters(draft if _has_model(drafter) else None, vocab_size) for drafter in self.drafters
+            drafter.parameters(next(models) if _has_model(drafter) else None, vocab_size) for drafter in self.drafters
         )
 
     def check(self, config):
@@ -99,36 +104,36 @@ class Switch(Drafter):
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> SwitchState:
         init = lambda drafter, own: drafter.init(target, own, tokens, lengths, taps, chunk=chunk, dtype=dtype)
         members = tuple(map(init, self.drafters, draft))
-        return SwitchState(members, RunningAcceptance.start(lengths.size, len(self.drafters)))
+        acceptance = RunningAcceptance.start(lengths.size, len(self.drafters))
+        return SwitchState(members, acceptance.hope(self._hopeful, 0.0))
 
     def propose(self, target, draft, state, key):
-        own, model, indices = state.drafter, self._model, range(len(self.drafters))
+        own, models, indices = state.drafter, self._models, range(len(self.drafters))
 
         def propose_member(i, member):
             before = state.replace(drafter=member)
             before = before.replace(drafter=self.drafters[i].catch_up(draft[i], before))
             return self.drafters[i].propose(target, draft[i], before, key)
 
-        found = {i: propose_member(i, member) for i, member in enumerate(own.members) if i != model}
+        found = {i: propose_member(i, member) for i, member in enumerate(own.members) if i not in models}
         count = jnp.stack([self._count(found, i, state) for i in indices], 1)
-        costs = jnp.array([self.draft_cost * _has_model(drafter) for drafter in self.drafters])
-        value = gain(own.acceptance.alpha, count, 1 + count.astype(jnp.float32) * costs, self.depth)
+        value = gain(own.acceptance.alpha, count, 1 + count.astype(jnp.float32) * self._costs(draft), self.depth)
         chosen = jnp.argmax(jnp.where(count > 0, value, 0.0), 1).astype(jnp.int32)
 
-        ran = jnp.any((chosen == model) & ~state.done) if model is not None else jnp.bool(False)
-        if model is not None:
+        ran = jnp.any((chosen == jnp.array(models, jnp.int32)[:, None]) & ~state.done, 1)
+        for k, model in enumerate(models):
             before = own.members[model]
             idle = _carry_over((None, before), jax.eval_shape(partial(propose_member, model), before))
-            found[model] = run_if(ran, lambda found: propose_member(model, found[1]), idle)
+            found[model] = run_if(ran[k], lambda found, model=model: propose_member(model, found[1]), idle)
 
         drafts = jnp.stack([_pad(found[i][0].tokens, self.depth + 1)[:, 1:] for i in indices], 1)
         of_row = lambda leaf: jnp.take_along_axis(leaf, chosen.reshape(-1, *(1,) * (leaf.ndim - 1)), 1)[:, 0]
         tokens, valid = of_row(drafts), jnp.arange(self.depth) < of_row(count)[:, None]
         q = None
         if self.drawn is Drawn.CHAIN:
-            assert model is not None  # without a model nothing is drawn
-            one_hot = _pad(jax.nn.one_hot(tokens, target.config.vocab_size), self.depth + 1)
-            q = jnp.where((chosen == model)[:, None, None], _pad(found[model][0].q, self.depth + 1), one_hot)
+            q = _pad(jax.nn.one_hot(tokens, target.config.vocab_size), self.depth + 1)
+            for model in models:
+                q = jnp.where((chosen == model)[:, None, None], _pad(found[model][0].q, self.depth + 1), q)
         first = lambda value, rest: jnp.concatenate([value[:, None], rest], 1)
         tree = jax.vmap(chain)(first(state.root, tokens), q, first(jnp.ones_like(state.done), valid))
         members = tuple(found[i][1] for i in indices)
@@ -149,17 +154,17 @@ class Switch(Drafter):
             return self.drafters[i].commit(target, draft[i], before, tree, scored, cut)
 
         def commit_if_ran(i):
-            if i != self._model:
+            if i not in self._models:
                 return commit_member(i)
             idle = lambda: _carry_over(own.members[i], jax.eval_shape(partial(commit_member, i)))
-            return lax.cond(own.ran, partial(commit_member, i), idle)
+            return lax.cond(own.ran[self._models.index(i)], partial(commit_member, i), idle)
 
         tallies = [tally(own.drafts[:, i], own.count[:, i], tree, verdict) for i in indices]
         accepted, tested = (jnp.stack(x, 1) for x in zip(*tallies))
-        if self._model is not None:  # the model has no proposal for a row that did not use it
-            unused = (jnp.arange(len(self.drafters)) == self._model) & (own.chosen != self._model)[:, None]
-            tested = jnp.where(unused, 0, tested)
-        return SwitchState(tuple(map(commit_if_ran, indices)), own.acceptance.update(accepted, tested))
+        # A model has no proposal for a row that did not use it.
+        unused = jnp.array([i in self._models for i in indices]) & (own.chosen[:, None] != jnp.arange(len(indices)))
+        acceptance = own.acceptance.update(accepted, jnp.where(unused, 0, tested)).hope(unused & self._hopeful)
+        return SwitchState(tuple(map(commit_if_ran, indices)), acceptance)
 
     def _count(self, found: dict, i: int, state) -> jax.Array:
         """Int32 [B], the number of tokens that drafter i proposes; the model's chain is full."""
@@ -167,10 +172,22 @@ class Switch(Drafter):
             return jnp.full_like(state.root, self.drafters[i].depth).astype(jnp.int32)
         return jnp.cumprod(found[i][0].valid[:, 1:], 1).sum(1).astype(jnp.int32)
 
+    def _costs(self, draft: tuple) -> jax.Array:
+        """Float32 [M], the time to draft a token with each drafter, in plain target calls."""
+        sizes = {i: sum(leaf.size for leaf in jax.tree.leaves(draft[i])) for i in self._models}
+        share = lambda i: sizes[i] / max(sizes.values()) if i in sizes else 0
+        return jnp.array([self.draft_cost * share(i) for i in range(len(self.drafters))], jnp.float32)
+
     @property
-    def _model(self) -> int | None:
-        """The index of the drafter with a model, or None."""
-        return next((i for i, drafter in enumerate(self.drafters) if _has_model(drafter)), None)
+    def _models(self) -> tuple[int, ...]:
+        """The indices of the drafters with a model."""
+        return tuple(i for i, drafter in enumerate(self.drafters) if _has_model(drafter))
+
+    @property
+    def _hopeful(self) -> jax.Array:
+        """Bool [M], the drafters whose acceptance rate returns towards 1: several models."""
+        several = len(self._models) > 1
+        return jnp.array([several and i in self._models for i in range(len(self.drafters))])
 
 
 def _has_model(drafter: Drafter) -> bool:

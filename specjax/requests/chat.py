@@ -28,15 +28,65 @@ def render_chat(tokenizer, messages: Sequence[Mapping], add_generation_prompt: b
     if add_generation_prompt and messages[-1]["role"] == "assistant":
         raise RequestError("messages ends with the assistant's turn; end with the turn that the model is to answer")
     text = _render(tokenizer, [dict(message) for message in messages], add_generation_prompt)
+    _check_complete(messages, text)
+    ids = tokenizer.encode(text, add_special_tokens=False)  # the template writes the special tokens itself
+    if not ids:
+        raise RequestError("the chat template makes an empty prompt of messages; mend the tokenizer's chat_template")
+    return ids
+
+
+def render_answers(tokenizer, messages: Sequence[Mapping]) -> list[tuple[str, list[tuple[int, int]]]]:
+    """The texts of a conversation from which a model learns the assistant's answers.
+
+    Each text has the spans of its answers, begin and end in characters. A span begins where a
+    generation would begin. It ends with the token that ends the turn, see ``end_of_turn_ids``.
+
+    A conversation is one text if the template only adds text for each turn. Some templates change
+    earlier turns, such as those that drop earlier reasoning. Each answer after such a change has a
+    text of its own, in which the earlier turns stand as the model reads them in use. Turns after
+    the last answer are left out.
+
+    Raises the errors of ``render_chat``. Also raises RequestError for a conversation that has no
+    answer or begins with one, and for a template that begins an answer otherwise than it asks for
+    one.
+    """
+    check_messages(messages)
+    turns = [dict(message) for message in messages]
+    answers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
+    if not answers:
+        raise RequestError("messages has no assistant turn; add the answer that is to be learnt")
+    if answers[0] == 0:
+        raise RequestError("messages begins with the assistant's turn; begin with the user's")
+    texts: list[tuple[str, list[tuple[int, int]]]] = []
+    for i in answers:
+        asked, text = _render(tokenizer, turns[:i], True), _render(tokenizer, turns[: i + 1], False)
+        if not text.startswith(asked):
+            raise RequestError(
+                f"the chat template begins the answer messages[{i}] otherwise than it asks for one; "
+                "use a template that only adds text"
+            )
+        known = texts.pop() if texts and text.startswith(texts[-1][0]) else ("", [])
+        texts.append((text, [*known[1], (len(asked), _end_of_turn(tokenizer, text, len(asked)))]))
+    _check_complete(messages[: answers[-1] + 1], texts[-1][0])
+    return texts
+
+
+def _end_of_turn(tokenizer, text: str, begin: int) -> int:
+    """The end in ``text`` of the last turn, which begins at ``begin``."""
+    for name in tokenizer.convert_ids_to_tokens(list(end_of_turn_ids(tokenizer))):
+        found = text.rfind(name, begin)
+        if found >= 0:
+            return found + len(name)
+    return len(text)
+
+
+def _check_complete(messages: Sequence[Mapping], text: str) -> None:
+    """Raises RequestError for a turn that is not in the rendered ``text``."""
     for i, message in enumerate(messages):  # templates may shorten earlier answers
         if message["role"] != "assistant" and message["content"].strip() not in text:
             raise RequestError(
                 f"the chat template leaves out messages[{i}] of role {message['role']!r}; use roles that it knows"
             )
-    ids = tokenizer.encode(text, add_special_tokens=False)  # the template writes the special tokens itself
-    if not ids:
-        raise RequestError("the chat template makes an empty prompt of messages; mend the tokenizer's chat_template")
-    return ids
 
 
 def is_conversation(messages) -> bool:

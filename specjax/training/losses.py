@@ -4,7 +4,7 @@ Cross-entropies of language models, and divergences between the distributions of
 draft.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,24 @@ def distillation(draft: Decoder, window: jax.Array, target: Decoder) -> jax.Arra
     DistillSpec, 2310.08461, section 3. No gradient flows into the target.
     """
     return forward_kl(jax.lax.stop_gradient(scores(target, window[:, :-1])), scores(draft, window[:, :-1])).mean()
+
+
+def missed(target: Decoder, hidden: jax.Array, drafts: Sequence[Decoder], tokens: jax.Array) -> jax.Array:
+    """Bool [B, S], whether no draft finds the target's likeliest next token likeliest.
+
+    SpecInfer, 2305.09781, section 3: collective boost-tuning.
+
+    Args:
+      hidden: the target's hidden states for ``tokens``, [B, S, E].
+      tokens: int32 [B, S].
+    """
+    rows = (hidden, *(jax.lax.stop_gradient(forward(draft, tokens).hidden) for draft in drafts))
+
+    def found(hidden, *rows):
+        right = target.logits(hidden).argmax(-1)
+        return jnp.any(jnp.stack([draft.logits(row).argmax(-1) == right for draft, row in zip(drafts, rows)]), 0)
+
+    return ~map_pieces(found, target.config.vocab_size, *rows)
 
 
 def cross_entropy(

@@ -11,6 +11,7 @@ from ..generate import Generator
 from ..heads.base import HeadModule
 from ..models.decoder import Decoder
 from ..stats import total
+from .data import Mixture
 from .kinds import KINDS
 
 _ROWS = 16
@@ -18,23 +19,25 @@ _ROWS = 16
 
 
 class Writer:
-    """Writes windows: cuts beginnings from a stream, and lets a model continue them.
+    """Writes windows: cuts beginnings from texts, and lets a model continue them.
 
     The decoding loop is compiled once for all parameters.
 
     Attributes:
       generator: decodes with the model that writes.
-      stream: the tokens from which the beginnings are cut.
+      mixture: the texts from which the beginnings are cut.
       length: the number of tokens in a window, less one. The beginning is a quarter of them.
       temperature: the temperature of sampling.
     """
 
-    def __init__(self, model: LanguageModel, stream: np.ndarray, length: int, temperature: float = 1.0):
+    def __init__(self, model: LanguageModel, mixture: Mixture, length: int, temperature: float = 1.0):
         self.generator = Generator(model, "none")
-        self.stream, self.length, self.temperature = stream, length, temperature
+        self.mixture, self.length, self.temperature = mixture, length, temperature
 
-    def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> np.ndarray:
-        """The windows int32 [count, length + 1]. They depend only on the seed and the parameters.
+    def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Windows, and which of their tokens are learnt, as ``Mixture.cut``; written tokens are.
+
+        They depend only on the seed and the parameters.
 
         Args:
           count: the number of windows.
@@ -45,17 +48,18 @@ class Writer:
             self.generator.update(module)
         prompt, windows = max(self.length // 4, 1), []
         padded = -(-count // _ROWS) * _ROWS
-        starts = np.random.default_rng(seed).integers(0, self.stream.size - prompt, padded)
+        beginnings, learnt = self.mixture.cut(seed, 0, padded, prompt)
         for i in range(0, padded, _ROWS):
             results = self.generator(
-                [self.stream[s : s + prompt].tolist() for s in starts[i : i + _ROWS]],
+                beginnings[i : i + _ROWS, :prompt].tolist(),
                 max_new_tokens=self.length + 1 - prompt,
                 temperature=self.temperature,
                 seed=[seed * padded + i + row for row in range(_ROWS)],
                 ignore_eos=True,
             )
             windows += [[*result.prompt_token_ids, *result.token_ids] for result in results]
-        return np.array(windows[:count], np.int32)
+        written = np.ones((count, self.length + 2 - prompt), bool)
+        return np.array(windows[:count], np.int32), np.concatenate([learnt[:count, :prompt], written], 1)
 
 
 class MeasuredAcceptance:

@@ -15,6 +15,7 @@ from ..parallel import make_mesh, parse_mesh
 from .kinds import KINDS, Shape
 from .numbers import check_numbers, number
 from .optimizers import Optimizer
+from .sources import Source, make_sources
 
 _WRITERS = ("", "target", "draft")
 
@@ -69,6 +70,7 @@ class Recipe:
       seed: draws parameters, batches and the random parts of losses.
       every: the number of steps between checkpoints, each with a measurement of acceptance.
       prompts: the number of held-out prompts on which acceptance is measured; 0 for none.
+      data: the texts, where the command names none; empty for Python's standard library.
       on_policy: "target" or "draft", the model that writes the text: it continues beginnings of the
         data, and writes anew after each checkpoint (DistillSpec, 2310.08461). Empty for the data as
         it is.
@@ -87,12 +89,14 @@ class Recipe:
     seed: int = number(0, 0, 2**32 - 1)
     every: int = number(100, 1)
     prompts: int = number(16, 0, 10**5)
+    data: tuple[Source, ...] = ()
     on_policy: str = ""
 
     def __post_init__(self):
         check_numbers(self)
         for name in ("head", "loss", "optimizer", "mesh"):
             check_numbers(vars(self)[name], f"[{name}] ")
+        make_sources(self.data)
         if self.on_policy not in _WRITERS:
             raise RequestError(f"on_policy {self.on_policy!r} is unknown; use target or draft")
         if self.on_policy == "draft" and KINDS[self.kind].is_head:
@@ -146,7 +150,14 @@ def make_recipe(table: dict, where: str) -> Recipe:
         )
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
     made = {name: _make(part, table.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
-    return _make(Recipe, {"kind": kind} | table | made, where)
+    return _make(Recipe, {"kind": kind} | table | made | {"data": _make_sources(table, where)}, where)
+
+
+def _make_sources(table: dict, where: str) -> tuple[Source, ...]:
+    tables = table.get("data", ())
+    if not isinstance(tables, list | tuple):
+        raise RequestError(f"{where}: [[data]] must be a list of tables, not {tables!r}")
+    return tuple(entry if isinstance(entry, Source) else _make(Source, entry, f"{where}: [[data]]") for entry in tables)
 
 
 def _make(options: type, table: Any, where: str):
@@ -176,6 +187,7 @@ _TYPES = {
     int: ("a whole number", _is_whole),
     float: ("a number", lambda value: _is_whole(value) or isinstance(value, float)),
     bool: ("true or false", lambda value: isinstance(value, bool)),
+    float | None: ("a number", lambda value: _is_whole(value) or isinstance(value, float)),
     str: ("a string", lambda value: isinstance(value, str)),
     tuple[int, ...]: (
         "a list of whole numbers",

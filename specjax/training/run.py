@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +24,7 @@ from .loop import fit
 from .on_policy import MeasuredAcceptance, Writer
 from .recipe import Recipe
 from .saving import CHECKPOINTS, lock, report_failure
+from .sources import Source
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -44,10 +44,11 @@ _USES = 4
 def train(
     recipe: Recipe,
     target: LanguageModel,
-    paths: Sequence[str | Path] = (),
+    paths: Sequence[str | Path | Source] = (),
     output: str | Path = "run",
     *,
     measure: Callable[[HeadModule | Decoder], float | None] | None = None,
+    earlier: Sequence[LanguageModel] = (),
 ) -> LanguageModel | Head:
     """Trains a drafter, saves it in ``output`` and returns it.
 
@@ -58,24 +59,28 @@ def train(
       recipe: the options of the training.
       target: the model that the drafter drafts for. It must be on the recipe's mesh, if there is
         one.
-      paths: text files and directories; by default the standard library.
+      paths: files, directories or other sources of text; by default those of the recipe, or else
+        the standard library.
       output: the directory. It is made if it is missing.
       measure: gives the acceptance length of the module at each checkpoint; by default
         ``MeasuredAcceptance`` on held-out text.
+      earlier: for kind draft, trained drafts. Only tokens count that all of them miss, see
+        ``boost``.
 
-    Raises RequestError where the data or the recipe does not fit the target, or where ``output``
-    holds another training; and the errors of ``loop.fit``.
+    Raises RequestError where the data or the recipe does not fit the target, where ``output`` holds
+    another training, and for kind boost, which ``boost`` trains; and the errors of ``loop.fit``.
     """
     output = Path(output)
     with lock(output):
         check(recipe, target)
         separator = (target.config.eos_token_ids or (0,))[0]
-        stream, held_out = data.read_streams(paths, target.tokenizer, separator)
-        data.check_windows(stream, recipe.length)
+        mixture, held_out = data.read_streams(paths or recipe.data, target.tokenizer, separator)
+        mixture.check_windows(recipe.length)
         read_acceptance = measure or _make_measure(recipe, target, held_out)
-        module = KINDS[recipe.kind].shape.make(recipe.head, target, stream, jax.random.key(recipe.seed))
-        _keep_recipe(recipe, stream, output)
-        batches = Batches(recipe, stream, target, module)
+        module = KINDS[recipe.kind].shape.make(recipe.head, target, mixture.learnt, jax.random.key(recipe.seed))
+        _keep_recipe(recipe, mixture, output, len(earlier))
+        batches = Batches(recipe, mixture, target, module)
+        extra = cast_target(target.model), *([tuple(cast_target(draft.model) for draft in earlier)] if earlier else [])
 
         def report(step: int, module: HeadModule | Decoder) -> dict:
             length = read_acceptance(module)
@@ -83,7 +88,7 @@ def train(
 
         trained = fit(
             module, make_loss(recipe), batches.read, recipe.optimizer.make(recipe.steps), recipe.steps, output,
-            (cast_target(target.model),), report, recipe.every,
+            extra, report, recipe.every,
             mesh=recipe.mesh.make(), renew=batches.renew, describe=batches.describe,
         )  # fmt: skip
         with report_failure(output, "the drafter", "the last checkpoint is whole; "):
@@ -92,6 +97,8 @@ def train(
 
 def check(recipe: Recipe, target: LanguageModel) -> None:
     """Raises RequestError where the target or the devices do not fit the recipe."""
+    if recipe.kind == "boost":
+        raise RequestError("a recipe of kind boost trains several drafts; call specjax.training.boost.boost")
     recipe.mesh.check_devices()
     context = target.config.context
     if recipe.length + 1 > context:
@@ -101,57 +108,61 @@ def check(recipe: Recipe, target: LanguageModel) -> None:
         )
 
 
-def _make_measure(recipe: Recipe, target: LanguageModel, held_out: np.ndarray) -> MeasuredAcceptance:
+def _make_measure(recipe: Recipe, target: LanguageModel, held_out: data.Mixture) -> MeasuredAcceptance:
     length = min(_PROMPT, target.config.context // 4)
-    prompts = data.cut_prompts(held_out, recipe.prompts, length) if recipe.prompts else []
+    prompts = held_out.cut_prompts(recipe.prompts, length) if recipe.prompts else []
     return MeasuredAcceptance(target, recipe.kind, prompts)
 
 
 def make_loss(recipe: Recipe) -> Callable[..., jax.Array]:
-    """The recipe's loss as ``loss(module, (windows, step), target)``, computed in its dtype."""
+    """The recipe's loss as ``loss(module, (windows, learnt, step), target)``, computed in its dtype.
 
-    def loss(module: nnx.Module, batch: tuple, target: Decoder) -> jax.Array:
-        window, step = batch
+    Further arguments are passed on to the loss of the kind.
+    """
+
+    def loss(module: nnx.Module, batch: tuple, target: Decoder, *more) -> jax.Array:
+        window, learnt, step = batch
         key = jax.random.fold_in(jax.random.key(recipe.seed), step)
-        return recipe.loss(cast(module, recipe.dtype), window, key, target)
+        return recipe.loss(cast(module, recipe.dtype), window, learnt.astype(jnp.float32), key, target, *more)
 
     return loss
 
 
 class Batches:
-    """The batches of a recipe: windows cut from a stream, or windows written by a model."""
+    """The batches of a recipe: windows cut from streams, or windows written by a model."""
 
-    def __init__(self, recipe: Recipe, stream: np.ndarray, target: LanguageModel, module: HeadModule | Decoder):
-        self.recipe, self.stream = recipe, stream
-        self.rows = np.empty((0, recipe.length + 1), np.int32)
+    def __init__(self, recipe: Recipe, mixture: data.Mixture, target: LanguageModel, module: HeadModule | Decoder):
+        self.recipe, self.mixture = recipe, mixture
+        self.written = np.empty((0, recipe.length + 1), np.int32), np.empty((0, recipe.length + 2), bool)
         if recipe.on_policy:
             draft = KINDS[recipe.kind].wrap(module, target, recipe.kind)
             writes = draft if recipe.on_policy == "draft" and isinstance(draft, LanguageModel) else target
-            self.writer = Writer(writes, stream, recipe.length)
+            self.writer = Writer(writes, mixture, recipe.length)
 
-    def read(self, step: int) -> tuple[np.ndarray, np.uint32]:
-        """Windows int32 [batch, length + 1], and the step, from which the loss makes its key."""
+    def read(self, step: int) -> tuple[np.ndarray, np.ndarray, np.uint32]:
+        """The batch of a step, see ``data.Mixture.cut``, and the step, from which the loss makes its key."""
         recipe = self.recipe
         if recipe.on_policy:
-            windows = data.choose_rows(self.rows, recipe.seed, step, recipe.batch)
+            rows = data.choose_rows(len(self.written[0]), recipe.seed, step, recipe.batch)
+            windows, learnt = (part[rows] for part in self.written)
         else:
-            windows = data.cut_windows(self.stream, recipe.seed, step, recipe.batch, recipe.length)
-        return windows, np.uint32(step)
+            windows, learnt = self.mixture.cut(recipe.seed, step * recipe.batch, recipe.batch, recipe.length)
+        return windows, learnt, np.uint32(step)
 
     def renew(self, step: int, module: nnx.Module) -> None:
         """Writes the windows for the steps from ``step`` to the next checkpoint."""
         recipe = self.recipe
         if recipe.on_policy and step < recipe.steps:
             count = -(-recipe.batch * recipe.every // _USES)
-            self.rows = self.writer(count, recipe.seed + step, module if recipe.on_policy == "draft" else None)
+            self.written = self.writer(count, recipe.seed + step, module if recipe.on_policy == "draft" else None)
 
     def describe(self, step: int) -> str:
         """Describes the batch of a step, for error messages."""
         recipe = self.recipe
         if recipe.on_policy:
             return f", in a batch that the {recipe.on_policy} wrote"
-        starts = data.choose_starts(self.stream.size, recipe.seed, step, recipe.batch, recipe.length)
-        return f", in the batch of windows from tokens {', '.join(map(str, starts))} of the data"
+        starts = self.mixture.describe(recipe.seed, step * recipe.batch, recipe.batch, recipe.length)
+        return f", in the batch of windows from tokens {starts} of the data"
 
 
 def cast_target(model: Decoder) -> Decoder:
@@ -166,13 +177,13 @@ def cast(module: M, dtype: str) -> M:
     return nnx.merge(graph, jax.tree.map(convert, state))
 
 
-def _keep_recipe(recipe: Recipe, stream: np.ndarray, output: Path) -> None:
+def _keep_recipe(recipe: Recipe, mixture: data.Mixture, output: Path, earlier: int) -> None:
     """Writes ``recipe.json``.
 
     Raises RequestError where ``output`` holds checkpoints of another recipe, of other data, or of
     an unknown recipe.
     """
-    content = dataclasses.asdict(recipe) | {"data": f"{stream.size} tokens of checksum {zlib.crc32(stream.data)}"}
+    content = dataclasses.asdict(recipe) | {"data": mixture.summarize()} | ({"earlier": earlier} if earlier else {})
     given = json.loads(json.dumps(content))
     path, checkpoints = output / RECIPE, output / CHECKPOINTS
     if checkpoints.exists() and any(checkpoints.iterdir()):
@@ -191,10 +202,10 @@ def _check_recipe(given: dict, path: Path) -> None:
         found = None
     if not isinstance(found, dict):
         raise RequestError(f"{path.parent} holds checkpoints, but no {RECIPE} with their recipe; name another --output")
-    for key in given.keys() - _MAY_CHANGE:
-        if found.get(key) != given[key]:
+    for key in (given.keys() | found.keys()) - _MAY_CHANGE:
+        if found.get(key) != given.get(key):
             raise RequestError(
-                f"{path.parent} holds a run with {key} {found.get(key)!r}, not {given[key]!r}; name another --output"
+                f"{path.parent} holds a run with {key} {found.get(key)!r}, not {given.get(key)!r}; name another --output"
             )
 
 

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.decoding import new_tokens, start
+from flax import nnx
+from support.decoding import new_tokens, start, texts
 from support.models import disturbed, p_value, random_prompts, tiny_model
 from support.reference import is_greedy, look_up
 
 from specjax import Generator, RequestError, decode
+from specjax.drafter import Models, Nothing
 from specjax.drafters import DraftModel, DraftTree, Ngram, Suffix, Switch, make_drafter
 from specjax.tree import chain
 from specjax.verify import RULES, Drawn, resolve
@@ -33,7 +35,7 @@ class Watched(Switch):
         return (
             super()
             .init(target, draft, tokens, lengths, taps, **sizes)
-            .replace(drafts=drafts, count=count, chosen=chosen, ran=jnp.bool(False))
+            .replace(drafts=drafts, count=count, chosen=chosen, ran=jnp.zeros(len(self._models), bool))
         )
 
     def commit(self, target, draft, state, tree, scored, verdict):
@@ -147,7 +149,74 @@ def test_lists_of_methods_make_switches():
     )
     options = dict(num_speculative_tokens=3, prompt_lookup_max=6, draft_cost=0.2)
     assert make_drafter("switch", **options) == Switch((Ngram(3, 6, 2), DraftModel(3)), 0.2)
+    assert (
+        make_drafter("draft_model,draft_model").needs == Models(2, 2)
+        and make_drafter("ngram,suffix").needs == Nothing()
+    )
     assert make_drafter(["suffix"]) == Suffix() and make_drafter("suffix, ngram").drawn is Drawn.CHOSEN
+
+
+DOMAINS = Watched((DraftModel(DRAFTS), DraftModel(DRAFTS)), COST)
+
+
+def two_domains() -> tuple:
+    """A target whose text stays in the half of the vocabulary that its prompt is from, and a draft for each half.
+
+    A draft is nearly the target, but it takes the tokens of the other half for one another.
+    """
+    half = np.where(np.arange(V) < V // 2, 1.0, -1.0).astype(np.float32)
+    target = tiny_model(0, 8.0, num_layers=1)
+    target.embed[...] = target.embed[...].at[:, 0].set(0.6 * half)  # channel 0 says the half
+    target.head[...] = target.head[...].at[:, 0].set(2.5 * half)
+    for matrix in (target.layers[0].out, target.layers[0].down):
+        matrix[...] = matrix[...].at[0].set(0)
+    drafts = [nnx.clone(disturbed(target, 0.02)) for _ in range(2)]
+    for other, draft in zip((-1, 1), drafts):
+        rows = np.flatnonzero(half == other)
+        draft.embed[...] = draft.embed[...].at[rows].set(draft.embed[...][np.roll(rows, 7)])
+    return target, drafts
+
+
+@pytest.mark.slow
+def test_each_row_ends_with_the_draft_of_its_domain():
+    """Choices against plain Python: estimates begin at 1 and return towards 1 while a draft is not used."""
+    target, drafts = two_domains()
+    prompts = [[3, 9, 4], [40, 55], [11, 2, 8, 5], [33, 58, 41, 36]]
+    draft = DOMAINS.parameters(drafts, V)
+    state = start(
+        target, draft, DOMAINS, prompts, limit=[len(prompt) + 48 for prompt in prompts], capacity=96, chunk=32
+    )
+    counts, chosen = np.full((4, 2, 2), 2.0), []
+    rule = resolve("auto", Drawn.CHAIN)
+    step = jax.jit(partial(decode.step, drafter=DOMAINS, rule=rule))
+    while not np.all(state.done):
+        before, state = state, step(target, draft, state)
+        last, live = jax.device_get(state.drafter.replace(members=())), np.flatnonzero(~np.asarray(before.done))
+        for b in live:
+            alpha = counts[b, :, 0] / counts[b, :, 1]
+            value = sum(alpha**k for k in range(DRAFTS + 1))
+            assert last.chosen[b] == (0 if value[0] >= value[1] - 1e-6 else 1)
+            said = texts(state)[b][int(before.cache.length[b]) + 1 :]
+            drafted = last.drafts[b, last.chosen[b]].tolist()
+            kept = next((k for k, (x, y) in enumerate(zip(drafted, said)) if x != y), min(len(drafted), len(said)))
+            used, other = last.chosen[b], 1 - last.chosen[b]
+            counts[b, used] = 0.9 * counts[b, used] + (kept, min(kept + 1, DRAFTS, len(said)))
+            counts[b, other] = 0.98 * counts[b, other] + 0.02 * 2
+        assert last.ran.tolist() == [np.any(last.chosen[live] == m) for m in range(2)]
+        chosen.append(last.chosen)
+    assert all(is_greedy(target, state, prompts, 48))
+    half = len(chosen) // 2
+    assert (np.mean(chosen[half:], 0).round() == [0, 1, 0, 1]).all()
+    assert np.abs(np.mean(chosen[half:], 0) - [0, 1, 0, 1]).max() < 0.3
+    assert len(chosen) < 48 / (DRAFTS + 1) + 10  # nearly every draft is accepted, in both domains
+
+
+def test_a_smaller_model_costs_less():
+    switch = Switch((DraftModel(), Ngram(), DraftModel()), 0.4)
+    models = tiny_model(0, num_layers=1), tiny_model(0, num_layers=2)
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(model)) for model in models]
+    found = switch._costs(switch.parameters(models, V))
+    np.testing.assert_allclose(found, [0.4 * sizes[0] / sizes[1], 0, 0.4], rtol=1e-6)
 
 
 def test_impossible_lists_of_methods_are_refused_in_one_line(target):
@@ -156,7 +225,7 @@ def test_impossible_lists_of_methods_are_refused_in_one_line(target):
         (lambda: make_drafter(","), "list of methods is empty"),
         (lambda: make_drafter("ngram,magic"), "'magic'"),
         (lambda: make_drafter("ngram,tree"), "draft chains"),
-        (lambda: Switch((DraftModel(), DraftModel(2))), "one with a draft model"),
+        (lambda: Generator(target, "draft_model,draft_model", [target]), "needs 2 drafts and 1 is given"),
         (lambda: Switch((Ngram(), DraftTree())), "draft chains"),
         (lambda: Switch(()), "empty"),
         (lambda: Switch(draft_cost=-1), "draft_cost"),

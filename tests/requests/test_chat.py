@@ -1,18 +1,11 @@
 """Conversations through chat templates of two kinds, against prompts written by hand, and one line about what fails."""
 
-import functools
-
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from support.chat import CHATML, REASONING, chat_tokenizer, turns
 
 from specjax.errors import RequestError
-from specjax.requests.chat import end_of_turn_ids, render_chat
+from specjax.requests.chat import end_of_turn_ids, render_answers, render_chat
 
-CHATML = """{% for m in messages %}<|im_start|>{{ m['role'] }}
-{{ m['content'] }}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
 LLAMA3 = """{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>
 
 {{ m['content'] | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
@@ -20,33 +13,6 @@ LLAMA3 = """{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'
 {% endif %}"""
 STRICT = """{% for m in messages %}{% if m['role'] not in ['user', 'assistant'] %}{{ raise_exception('Only user and assistant roles
 are supported!') }}{% endif %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"""
-
-
-@functools.cache
-def tokenizer(template: str | None) -> PreTrainedTokenizerFast:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    names = [
-        "<|begin|>",
-        "<|end|>",
-        "<|im_start|>",
-        "<|im_end|>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-        "<|eot_id|>",
-    ]
-    backend.add_special_tokens(names)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token=names[0], eos_token=names[1], clean_up_tokenization_spaces=False
-    )
-    fast.chat_template = template
-    return fast
-
-
-def turns(*texts: str) -> list[dict]:
-    """A conversation that the user begins."""
-    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +33,7 @@ def turns(*texts: str) -> list[dict]:
     ],
 )
 def test_prompts_are_those_of_the_template(template, messages, text):
-    tok = tokenizer(template)
+    tok = chat_tokenizer(template)
     ids = render_chat(tok, messages)
     assert tok.decode(ids, skip_special_tokens=False) == text
     begin = tok.convert_tokens_to_ids("<|begin|>")
@@ -78,7 +44,7 @@ def test_prompts_are_those_of_the_template(template, messages, text):
 
 @pytest.mark.parametrize(("template", "token"), [(CHATML, "<|im_end|>"), (LLAMA3, "<|eot_id|>"), (STRICT, None)])
 def test_the_token_behind_an_answer_ends_the_turn(template, token):
-    tok = tokenizer(template)
+    tok = chat_tokenizer(template)
     assert end_of_turn_ids(tok) == ((tok.convert_tokens_to_ids(token),) if token else ())
 
 
@@ -107,5 +73,50 @@ def test_the_token_behind_an_answer_ends_the_turn(template, token):
 )  # fmt: skip
 def test_what_fails_is_named_on_one_line(template, messages, named):
     with pytest.raises(RequestError) as error:
-        render_chat(tokenizer(template), messages)
+        render_chat(chat_tokenizer(template), messages)
     assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 250
+
+
+ASKS_OTHERWISE = CHATML + "{% if add_generation_prompt %}<think>{% endif %}"
+
+
+def test_answers_are_found_in_the_text_of_the_template():
+    ((text, spans),) = render_answers(chat_tokenizer(CHATML), turns("a", "b", "c", "d", "e"))
+    asked, answered = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", "{}<|im_end|>"
+    assert text == "".join(
+        [asked.format("a"), answered.format("b"), "\n", asked.format("c"), answered.format("d"), "\n"]
+    )
+    assert [text[begin:end] for begin, end in spans] == ["b<|im_end|>", "d<|im_end|>"]
+
+
+def test_answers_of_a_template_without_an_end_of_turn_go_to_the_end():
+    ((text, spans),) = render_answers(
+        chat_tokenizer("{% for m in messages %}{{ m.content }}|{% endfor %}"), turns("a", "b")
+    )
+    assert [text[begin:end] for begin, end in spans] == ["b|"]
+
+
+def test_a_template_that_changes_earlier_turns_gives_a_text_for_each_answer():
+    first, second = render_answers(chat_tokenizer(REASONING), turns("a", "<think>x</think>b", "c", "<think>y</think>d"))
+    found = [[text[begin:end] for begin, end in spans] for text, spans in (first, second)]
+    assert found == [["<think>x</think>b<|im_end|>"], ["<think>y</think>d<|im_end|>"]]
+    assert "<think>x" not in second[0] and "assistant\nb<|im_end|>" in second[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "named"),
+    [
+        (CHATML, turns("a"), "no assistant turn; add the answer"),
+        (CHATML, turns("a", "b")[1:], "begins with the assistant's turn"),
+        (CHATML, [{"role": "user", "content": None}, *turns("a", "b")], "messages[0] needs a string as its content"),
+        (ASKS_OTHERWISE, turns("a", "b"), "begins the answer messages[1] otherwise than it asks for one"),
+        (STRICT, [{"role": "critic", "content": "a"}, *turns("a", "b")], "fails for the roles"),
+        ("{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}",
+         [{"role": "system", "content": "s"}, *turns("a", "b")], "leaves out messages[0] of role 'system'"),
+        (None, turns("a", "b"), "has no chat template"),
+    ],
+)  # fmt: skip
+def test_conversations_without_answers_to_learn_get_one_line(template, messages, named):
+    with pytest.raises(RequestError) as error:
+        render_answers(chat_tokenizer(template), messages)
+    assert named in str(error.value) and "\n" not in str(error.value)

@@ -13,6 +13,9 @@ V, S = 61, 9
 """The vocabulary, and the tokens of a window without the last."""
 
 WINDOW = np.random.default_rng(0).integers(0, V, (2, S + 1)).astype(np.int32)
+WEIGHT = np.random.default_rng(4).choice([0.0, 0.5, 1.0], (2, S + 2)).astype(np.float32)
+"""The weight of each token of ``WINDOW``, and of the token after it: some count, some do not."""
+
 STREAM = np.random.default_rng(3).integers(0, V, 400) // 2
 KEY = jax.random.key(5)
 
@@ -82,7 +85,7 @@ def make_head(target, kind: str, **options):
 
 
 def value_of(loss, head, target) -> float:
-    return float(jax.jit(loss)(head, jnp.asarray(WINDOW), KEY, target.model))
+    return float(jax.jit(loss)(head, jnp.asarray(WINDOW), jnp.asarray(WEIGHT), KEY, target.model))
 
 
 def unroll(steps, count, row_of, finish):

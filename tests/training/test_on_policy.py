@@ -7,6 +7,7 @@ import pytest
 from support.float64_training import STREAM
 from support.models import tiny_model
 
+from specjax.training.data import Mixture, Stream
 from specjax.training.recipe import make_recipe
 from specjax.training.run import Batches
 
@@ -32,12 +33,15 @@ def test_text_on_policy_is_written_by_the_newest_model(small, writer, monkeypatc
     monkeypatch.setattr("specjax.training.on_policy.Generator", Parrot)
     monkeypatch.setattr(Parrot, "used", [])
     recipe = make_recipe(dict(kind="draft", on_policy=writer, batch=2, length=12, every=4, steps=8), "test")
-    text = Batches(recipe, STREAM.astype(np.int32), small, tiny_model(1))
+    learnt = np.arange(STREAM.size) % 2 == 0
+    mixture = Mixture.join([Stream(STREAM.astype(np.int32), learnt)])
+    text = Batches(recipe, mixture, small, tiny_model(1))
     for step, module in ((0, tiny_model(2)), (4, tiny_model(3))):
         text.renew(step, module)
         assert Parrot.used[-1] is (small.model if writer == "target" else module)
-        windows, _ = text.read(step)
+        windows, counted, _ = text.read(step)
         assert windows.shape == (2, 13)
         assert (windows[:, 3:] == windows[:, 2:3]).all()  # Three tokens are of the data, the rest is written.
+        assert counted.shape == (2, 14) and counted[:, 3:].all() and not counted[:, :3].all()
     text.renew(8, None)
     assert len(Parrot.used) == 2  # Nothing is written after the last step.

@@ -69,6 +69,10 @@ def test_the_command_exits_with_2_and_one_line(tmp_path, capsys, small, text):
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank.txt").write_text(" \n")
     (tmp_path / "short.txt").write_text("ABCDE" * 10)
+    (tmp_path / "broken.jsonl").write_text('{"text": "A"}\n{"text"')
+    (tmp_path / "chat.jsonl").write_text(
+        '{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]}'
+    )
     (tmp_path / "taps.toml").write_text("kind = 'eagle3'\nlength = 12\n[head]\ntaps = [0, 7]\n")
     (tmp_path / "vocabulary.toml").write_text("kind = 'eagle3'\nlength = 12\n[head]\ndraft_vocab_size = 99\n")
     (tmp_path / "mesh.toml").write_text("kind = 'mtp'\nbatch = 64\nlength = 12\n[mesh]\ndata = 64\n")
@@ -78,6 +82,16 @@ def test_the_command_exits_with_2_and_one_line(tmp_path, capsys, small, text):
         "no such file or directory": recipe("mtp", "--data", tmp_path / "missing"),
         "no file there": recipe("mtp", "--data", tmp_path / "empty"),
         "no text there": recipe("mtp", "--data", tmp_path / "blank.txt"),
+        "broken.jsonl, line 2: the line is not JSON": recipe("mtp", "--data", tmp_path / "broken.jsonl"),
+        "line 1: no column 'body'; the row has 'text'": recipe(
+            "mtp", "--data", tmp_path / "broken.jsonl", "--column", "body"
+        ),
+        "chat.jsonl, line 1: the model's tokenizer has no chat template": recipe(
+            "mtp", "--data", tmp_path / "chat.jsonl"
+        ),
+        "the smallest source has 49 tokens": recipe(
+            "mtp", "--data", f"{tmp_path / 'short.txt'}=0.5", f"{text}=0.5", "--length", 30, "--prompts", 0
+        ),
         "windows of 30 need 61": recipe(
             "mtp", "--data", tmp_path / "blank.txt", tmp_path / "short.txt", "--length", 30, "--prompts", 0
         ),

@@ -95,7 +95,7 @@ def test_in_bfloat16_gradients_reach_every_parameter(small):
             assert (module.layers[0].down[...] == small.model.layers[0].down[...]).all()
         graph, params, rest = nnx.split(module, nnx.Param, ...)
         loss = make_loss(recipe)
-        batch = jnp.asarray(WINDOW), jnp.uint32(0)
+        batch = jnp.asarray(WINDOW), jnp.ones((2, S + 2), bool), jnp.uint32(0)
         found = jax.jit(jax.grad(lambda params, target: loss(nnx.merge(graph, params, rest), batch, target)))(
             params, small.model
         )

@@ -10,6 +10,9 @@ from ...verify import Verdict
 _MEMORY = 0.9
 """The factor by which each round reduces the weight of all earlier rounds."""
 
+_KEPT = 0.98
+"""The part of the estimate of an unused drafter that stays from one round to the next."""
+
 
 class RunningAcceptance(struct.PyTreeNode):
     """A moving estimate of the acceptance rate alpha.
@@ -36,6 +39,11 @@ class RunningAcceptance(struct.PyTreeNode):
         """The estimate after one more round. It stays if no draft was tested."""
         add = lambda old, new: jnp.where(tested > 0, _MEMORY * old + new.astype(jnp.float32), old)
         return RunningAcceptance(add(self.accepted, accepted), add(self.tested, tested))
+
+    def hope(self, where: jax.Array, kept: float = _KEPT) -> "RunningAcceptance":
+        """The estimate, closer to 1 in ``where``; the part ``kept`` of the old estimate stays."""
+        closer = lambda value: jnp.where(where, kept * value + (1 - kept) * 2, value)
+        return RunningAcceptance(closer(self.accepted), closer(self.tested))
 
 
 def gain(alpha: jax.Array, count: jax.Array, time: jax.Array, most: int) -> jax.Array:

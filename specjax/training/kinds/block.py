@@ -101,7 +101,9 @@ class BlockLoss:
     tv: float = 0.0
     confidence: float = 0.0
 
-    def __call__(self, head: BlockHead, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+    def __call__(
+        self, head: BlockHead, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
+    ) -> jax.Array:
         config, drafts, (B, S) = head.config, head.config.drafts, (window.shape[0], window.shape[1] - 1)
         out = read_target(target, window[:, :-1], config.taps)
         anchors = choose_anchors(key, B, S + 1 - drafts, self.anchors)  # [B, A]
@@ -115,8 +117,8 @@ class BlockLoss:
         if head.markov is not None:
             rows += (flat(head.markov.codes(hidden, rows[2].reshape(hidden.shape[:-1]))),)
         values = map_pieces(lambda *rows: self.value(head, target, *rows), config.vocab_size, *rows)
-        weights = jnp.exp(-jnp.arange(drafts, dtype=jnp.float32) / self.gamma) if self.gamma else jnp.ones(drafts)
-        return weighted_mean(values, jnp.broadcast_to(weights, (B, anchors.shape[1], drafts)).reshape(B, -1))
+        falling = jnp.exp(-jnp.arange(drafts, dtype=jnp.float32) / self.gamma) if self.gamma else jnp.ones(drafts)
+        return weighted_mean(values, jnp.tile(falling, anchors.shape[1]) * take(weight, before + 1))
 
     def value(self, head: BlockHead, target: Decoder, hidden, label, before, target_hidden, code=None) -> jax.Array:
         """The loss float32 [B, N] at N places of blocks.

@@ -1,6 +1,7 @@
 """A draft model: a smaller language model with the target's vocabulary."""
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -98,7 +99,16 @@ class DraftLoss:
     lk_scale: float = 1.0
     lk_fall: float = 3.0
 
-    def __call__(self, draft: Decoder, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+    def __call__(
+        self,
+        draft: Decoder,
+        window: jax.Array,
+        weight: jax.Array,
+        key: jax.Array,
+        target: Decoder,
+        earlier: Sequence[Decoder] = (),
+    ) -> jax.Array:
+        """The loss, see ``Kind``. With ``earlier`` drafts, only tokens count that all of them miss."""
         lk_lambda = partial(losses.lk_lambda, scale=self.lk_scale, fall=self.lk_fall)
         terms = [
             (self.forward_kl, losses.forward_kl),
@@ -108,8 +118,13 @@ class DraftLoss:
             (self.lk_lambda, lk_lambda),
         ]
         terms = [(weight, loss) for weight, loss in terms if weight]
-        rows = (losses.forward(draft, window[:, :-1]).hidden, window[:, 1:])
-        rows += (read_target(target, window[:, :-1]).hidden,) if terms else ()
+        read, weight = window[:, :-1], weight[:, 1:-1]
+        rows = (losses.forward(draft, read).hidden, window[:, 1:])
+        if terms or earlier:
+            target_hidden = read_target(target, read).hidden
+            rows += (target_hidden,)
+            if earlier:
+                weight = jnp.where(losses.missed(target, target_hidden, earlier, read), weight, 0)
 
         def value(hidden, label, target_hidden: jax.Array | None = None):
             q = draft.logits(hidden)
@@ -121,7 +136,7 @@ class DraftLoss:
                 total += weight * loss(p, q)
             return total
 
-        return losses.map_pieces(value, draft.config.vocab_size, *rows).mean()
+        return losses.weighted_mean(losses.map_pieces(value, draft.config.vocab_size, *rows), weight)
 
 
 KIND = Kind("draft", DraftShape, DraftLoss, is_head=False)

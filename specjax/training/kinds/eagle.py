@@ -10,7 +10,7 @@ from ...checkpoints.load import LanguageModel
 from ...heads import EagleConfig, EagleHead
 from ...heads.unrolled import read_target, unroll
 from ...models.decoder import Decoder
-from ..losses import map_pieces, soft_cross_entropy
+from ..losses import map_pieces, soft_cross_entropy, weighted_mean
 from ..numbers import number
 from .shared import Kind, Shape, copy_layers, with_layers
 
@@ -56,14 +56,17 @@ class EagleLoss:
     token: float = 0.1
     noise: float = 0.2
 
-    def __call__(self, head: EagleHead, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+    def __call__(
+        self, head: EagleHead, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
+    ) -> jax.Array:
         features = head.fuse(target, read_target(target, window, head.config.taps).taps)
         S = window.shape[1] - 1
         noise = (jax.random.uniform(key, features[:, :-1].shape) - 0.5) * (self.noise * 512 / S)
         ((_, hidden),) = unroll(head, target, features[:, :-1] + noise, window[:, 1:], 1)
-        distance = optax.huber_loss(hidden, features[:, 1:]).mean()
+        weight = weight[:, 2:]  # Row i predicts the feature that predicts token i + 2.
+        distance = weighted_mean(optax.huber_loss(hidden, features[:, 1:]).mean(-1), weight)
         value = lambda hidden, feature: soft_cross_entropy(target.logits(feature), target.logits(hidden))
-        entropy = map_pieces(value, head.config.vocab_size, hidden, features[:, 1:]).mean()
+        entropy = weighted_mean(map_pieces(value, head.config.vocab_size, hidden, features[:, 1:]), weight)
         return self.feature * distance + self.token * entropy
 
 

@@ -101,20 +101,22 @@ class Eagle3Loss:
     steps: int = number(7, 1, 64)
     decay: float = number(0.8, 0, 1.0)
 
-    def __call__(self, head: Eagle3Head, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+    def __call__(
+        self, head: Eagle3Head, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
+    ) -> jax.Array:
         out, config = read_target(target, window, head.config.taps), head.config
         N = window.shape[1] - self.steps
         known = jnp.arange(config.draft_vocab_size) + head.draft_to_target[...]
         drafted = jnp.zeros(config.vocab_size, bool).at[known].set(True)
         p = jax.lax.stop_gradient(target.logits(out.hidden[:, 1:]))  # Row i predicts token i + 2.
-        counted = drafted[p.argmax(-1)]
+        weight = jnp.where(drafted[p.argmax(-1)], weight[:, 2:], 0)
         p = p[..., known]
         value = lambda hidden, p: soft_cross_entropy(p, head.draft_logits(hidden))
         total = jnp.float32(0)
         features = head.fuse(target, out.taps)[:, :N]
         for s, (_, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
             values = map_pieces(value, config.draft_vocab_size, hidden, p[:, s : s + N])
-            total += self.decay**s * weighted_mean(values, counted[:, s : s + N])
+            total += self.decay**s * weighted_mean(values, weight[:, s : s + N])
         return total
 
 

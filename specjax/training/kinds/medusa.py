@@ -11,7 +11,7 @@ from ...checkpoints.load import LanguageModel
 from ...heads import HydraHeads, MedusaConfig, MedusaHeads
 from ...heads.unrolled import read_target, unroll
 from ...models.decoder import Decoder
-from ..losses import cross_entropy, map_pieces
+from ..losses import cross_entropy, map_pieces, weighted_mean
 from ..numbers import number
 from .shared import Kind, Shape, output_matrix
 
@@ -69,7 +69,9 @@ class MedusaLoss:
     decay: float = number(0.8, 0, 1.0)
     teacher: float = number(0.0, 0, 1.0)
 
-    def __call__(self, head: MedusaHeads | HydraHeads, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+    def __call__(
+        self, head: MedusaHeads | HydraHeads, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
+    ) -> jax.Array:
         config = head.config
         N = window.shape[1] - 1 - config.num_heads  # the rows in which every head predicts a token of the window
         out = read_target(target, window[:, :-1], config.taps)
@@ -84,7 +86,8 @@ class MedusaLoss:
             def value(hidden, label, target_hidden, read: Any = None, k=k):
                 return cross_entropy(head.logits(target, k, hidden, read), label, target, target_hidden, self.teacher)
 
-            total += self.decay**k * map_pieces(value, config.vocab_size, *rows).mean()
+            values = map_pieces(value, config.vocab_size, *rows)
+            total += self.decay**k * weighted_mean(values, weight[:, k + 2 :][:, :N])
         return total
 
 

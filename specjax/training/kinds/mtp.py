@@ -11,7 +11,7 @@ from ...errors import RequestError
 from ...heads import MtpConfig, MtpHead
 from ...heads.unrolled import read_target, unroll
 from ...models.decoder import Decoder
-from ..losses import cross_entropy, map_pieces
+from ..losses import cross_entropy, map_pieces, weighted_mean
 from ..numbers import number
 from .shared import Kind, Shape, copy_layers, with_layers
 
@@ -80,7 +80,9 @@ class MtpLoss:
     weight: float = 0.3
     teacher: float = number(0.0, 0, 1.0)
 
-    def __call__(self, head: MtpHead, window: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+    def __call__(
+        self, head: MtpHead, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
+    ) -> jax.Array:
         out = read_target(target, window[:, :-1], head.config.taps)
         N = window.shape[1] - 1 - self.steps
         features = head.fuse(target, out.taps)[:, :N]
@@ -92,7 +94,8 @@ class MtpLoss:
                 return cross_entropy(module.logits(target, hidden), label, target, target_hidden, self.teacher)
 
             label, target_hidden = window[:, s + 2 :][:, :N], out.hidden[:, s + 1 :][:, :N]
-            total += weights[s] * map_pieces(value, head.config.vocab_size, hidden, label, target_hidden).mean()
+            values = map_pieces(value, head.config.vocab_size, hidden, label, target_hidden)
+            total += weights[s] * weighted_mean(values, weight[:, s + 2 :][:, :N])
         return self.weight * total / sum(weights)
 
 

@@ -29,7 +29,7 @@ class Shape:
 
         Args:
           target: the model that the drafter drafts for.
-          stream: the tokens of the data, int32 [tokens].
+          stream: the tokens of the data that the drafter learns, int32 [tokens].
           key: draws the random weights.
         """
         raise TypeError(f"{type(self).__name__} must define make")
@@ -46,8 +46,10 @@ class Kind(NamedTuple):
       name: the name of the kind in recipes.
       shape: a subclass of ``Shape``.
       loss: a frozen dataclass; its fields are the keys of [loss]. A call
-        ``loss(drafter, window, key, target)`` gives the mean loss over windows int32 [B, S + 1].
-        ``key`` draws the random parts of one step. No gradient flows into the target.
+        ``loss(drafter, window, weight, key, target)`` gives the mean loss over windows int32
+        [B, S + 1]. ``weight`` float32 [B, S + 2] weights each prediction by the predicted token: a
+        token of the window, or the token after it. ``key`` draws the random parts of one step. No
+        gradient flows into the target.
       is_head: whether the drafter is a head. Otherwise it is a language model, which can also write
         text by itself.
     """

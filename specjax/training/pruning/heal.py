@@ -45,8 +45,7 @@ def prune_target(
     Args:
       target: the model to cut.
       sizes: the sizes that stay.
-      paths: text files and directories, to measure importance and to heal; by default the standard
-        library.
+      paths: the texts on which to measure importance and to heal, as in ``run.train``.
       output: the directory of the draft, and of its training.
       steps: the steps of distillation (forward KL, DistillSpec, 2310.08461); 0 for none.
       seed: draws windows of text.
@@ -54,9 +53,9 @@ def prune_target(
     Raises RequestError for sizes and texts that do not fit, and the errors of ``run.train``.
     """
     output, length = Path(output), min(_LENGTH, target.config.context - 1)
-    stream, _ = data.read_streams(paths, target.tokenizer, (target.config.eos_token_ids or (0,))[0])
-    data.check_windows(stream, length)
-    importance = measure_importance(target.model, data.cut_windows(stream, seed, 0, _WINDOWS, length))
+    mixture, _ = data.read_streams(paths, target.tokenizer, (target.config.eos_token_ids or (0,))[0])
+    mixture.check_windows(length)
+    importance = measure_importance(target.model, mixture.cut(seed, 0, _WINDOWS, length)[0])
     module = prune(target.model, importance, sizes)
     draft = LanguageModel(module, module.config, target.tokenizer, str(output))
     if not steps:

@@ -95,7 +95,7 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "block": (BlockDrafter(head=DFLASH), ("sample_and_walk",)),
     "block, tree": (BlockDrafter(tree_nodes=4, tree_top_k=2, head=DFLASH), ("sample_and_walk",)),
     "block, drawn": (BlockDrafter(draft_confidence=0.4, head=DSPARK), ("block", "rejection")),
-    "switch": (Switch((Ngram(1), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
+    "switch": (Switch((Ngram(1), DraftModel(DRAFTS), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
     "draft_model, confidence": (
         Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7),
         ("block", "rejection"),

@@ -2,7 +2,19 @@
 
 import numpy as np
 import pytest
-from support.float64_training import KEY, WINDOW, Row, S, continue_layer, make_head, nll, norm, softmax, value_of
+from support.float64_training import (
+    KEY,
+    WEIGHT,
+    WINDOW,
+    Row,
+    S,
+    continue_layer,
+    make_head,
+    nll,
+    norm,
+    softmax,
+    value_of,
+)
 from support.numpy_layer import linear, numbers
 
 from specjax.training.kinds.block import BlockLoss, choose_anchors
@@ -63,5 +75,6 @@ def test_block(target, out, name):
                     value = 0.1 * nll(q, window[a + k]) + 0.5 * (P * np.log(P / Q)).sum() + 0.9 * tv
                     value -= 0.7 * ((1 - tv) * np.log(sure) + tv * np.log(1 - sure))
                 weight = np.exp(-(k - 1) / loss.gamma) if loss.gamma else 1.0
+                weight *= WEIGHT[b, a + k]
                 top, bottom = top + weight * value, bottom + weight
     assert value_of(loss, head, target) == pytest.approx(top / bottom, rel=1e-4)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.float64_training import (
     STREAM,
+    WEIGHT,
     WINDOW,
     Row,
     S,
@@ -44,13 +45,14 @@ def test_eagle3(target, out, parallel):
         finish = lambda x, row, seen: continue_layer(layer, config, x, row, seen)
         found.append(unroll(steps, count, row_of, finish))
     for s in range(steps):
-        values = []
+        values, weights = [], []
         for b in range(2):
             for i in range(count):
                 p = out.logits[b, i + 1 + s]
                 q = numbers(head.head) @ norm(found[b][s][i], head.norm, config.norm_eps)
                 if p.argmax() in known:
                     values.append(soft_cross_entropy(p[known], q))
+                    weights.append(WEIGHT[b, i + 2 + s])
         assert 0 < len(values) < 2 * count
-        right += 0.8**s * np.mean(values)
+        right += 0.8**s * np.average(values, weights=weights)
     assert value_of(Eagle3Loss(steps), head, target) == pytest.approx(right, rel=1e-4)

@@ -2,7 +2,18 @@
 
 import numpy as np
 import pytest
-from support.float64_training import WINDOW, Row, S, attention, make_head, nll, norm, soft_cross_entropy, value_of
+from support.float64_training import (
+    WEIGHT,
+    WINDOW,
+    Row,
+    S,
+    attention,
+    make_head,
+    nll,
+    norm,
+    soft_cross_entropy,
+    value_of,
+)
 from support.numpy_layer import mlp, numbers
 
 from specjax.training.kinds.medusa import MedusaLoss
@@ -26,6 +37,7 @@ def test_medusa_and_hydra(target, out, kind, teacher, options):
         ]
         read = [[norm(x, head.norm, config.norm_eps) for x in states] for states in read]
     for k, part in enumerate(head.heads):
+        weights = WEIGHT[:, k + 2 :][:, :count]
         for b, window in enumerate(WINDOW):
             for i in range(count):
                 x = kept = read[b][i]
@@ -36,5 +48,6 @@ def test_medusa_and_hydra(target, out, kind, teacher, options):
                 logits = numbers(part.head) @ (kept + z / (1 + np.exp(-z)))
                 logits = logits + (numbers(part.head_bias) if kind == "hydra" else 0)
                 hard, soft = nll(logits, window[i + k + 2]), soft_cross_entropy(out.logits[b, i + k + 1], logits)
-                right += 0.8**k * ((1 - teacher) * hard + teacher * soft) / (2 * count)
+                value = (1 - teacher) * hard + teacher * soft
+                right += 0.8**k * value * weights[b, i] / weights.sum()
     assert value_of(MedusaLoss(teacher=teacher), head, target) == pytest.approx(right, rel=1e-4)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.float64_training import WINDOW, Row, S, continue_layer, make_head, nll, norm, unroll, value_of
+from support.float64_training import WEIGHT, WINDOW, Row, S, continue_layer, make_head, nll, norm, unroll, value_of
 from support.numpy_layer import numbers
 
 from specjax.training.kinds.mtp import MtpLoss
@@ -35,5 +35,6 @@ def test_mtp(target, out, modules, weights):
             module = head.modules[min(s, modules - 1)]
             for i in range(count):
                 logits = out.output @ norm(hidden[s + 1][i], module.norm, eps)
-                right += 0.3 * weights[s] / sum(weights) * nll(logits, window[i + 2 + s]) / (2 * count)
+                counted = WEIGHT[b, i + 2 + s] / WEIGHT[:, 2 + s :][:, :count].sum()
+                right += 0.3 * weights[s] / sum(weights) * nll(logits, window[i + 2 + s]) * counted
     assert value_of(MtpLoss(steps), head, target) == pytest.approx(right, rel=1e-4)
