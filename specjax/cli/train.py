@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from ..errors import RequestError
 from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_mesh_argument, add_revision_argument
 from .hosts import add_host_arguments
 from .parser import integer, name, path
@@ -44,6 +45,18 @@ def add_command(commands) -> None:
         help="text files, or directories of them; by default Python's standard library",
     )
     add(
+        "--log",
+        type=path,
+        metavar="DIR",
+        help="the log of rounds from which recipe feedback learns, see specjax generate --feedback-log; --data is then "
+        "the text that is replayed against forgetting",
+    )
+    add(
+        "--draft",
+        type=name,
+        help="the draft that recipes of kind feedback and draft continue, by name like --model; by default the recipe's start",
+    )
+    add(
         "--output",
         type=path,
         help="directory of the drafter, its log and its checkpoints; a run found there continues "
@@ -69,10 +82,21 @@ def add_command(commands) -> None:
     add_host_arguments(command)
 
 
+def _continue(recipe, draft: str):
+    """The shape of the recipe, with ``draft`` as the model to continue."""
+    from ..training.kinds.draft import DraftShape
+
+    if not isinstance(recipe.head, DraftShape):
+        raise RequestError(f"--draft continues a draft model, and kind {recipe.kind!r} trains a head; leave it out")
+    return dataclasses.replace(recipe.head, start=draft)
+
+
 def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
     from ..training.data import text_files
+    from ..training.feedback_run import train_from_log
+    from ..training.kinds import KINDS
     from ..training.recipe import MeshShape, read_recipe
     from ..training.run import train
 
@@ -81,12 +105,20 @@ def run(args: argparse.Namespace) -> None:
     if args.mesh is not None:
         recipe = dataclasses.replace(recipe, mesh=MeshShape.parse(args.mesh))
     recipe.mesh.check_devices()
+    if args.draft is not None:
+        recipe = dataclasses.replace(recipe, head=_continue(recipe, args.draft))
+    if (args.log is not None) != KINDS[recipe.kind].reads_log:
+        mend = "name it with --log" if args.log is None else "leave --log out"
+        raise RequestError(f"recipe feedback alone learns from a log of rounds, and needs one; {mend}")
     text_files(args.data) if args.data else None
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
         target = load(recipe.model, args.dtype, recipe.mesh.make(), args.revision)
     try:
-        train(recipe, target, args.data, output)
+        if args.log is None:
+            train(recipe, target, args.data, output)
+        else:
+            train_from_log(recipe, target, args.log, args.data, output)
     except KeyboardInterrupt:
         state = f"the checkpoints in {output} are good, and the same command continues from the last"
         raise KeyboardInterrupt(state) from None

@@ -69,12 +69,14 @@ def train(
     output = Path(output)
     with lock(output):
         check(recipe, target)
+        if KINDS[recipe.kind].reads_log:
+            raise RequestError(f"kind {recipe.kind!r} learns from a log of rounds; name one with --log")
         separator = (target.config.eos_token_ids or (0,))[0]
         stream, held_out = data.read_streams(paths, target.tokenizer, separator)
         data.check_windows(stream, recipe.length)
         read_acceptance = measure or _make_measure(recipe, target, held_out)
         module = KINDS[recipe.kind].shape.make(recipe.head, target, stream, jax.random.key(recipe.seed))
-        _keep_recipe(recipe, stream, output)
+        keep_recipe(recipe, f"{stream.size} tokens of checksum {zlib.crc32(stream.data)}", output)
         batches = Batches(recipe, stream, target, module)
 
         def report(step: int, module: HeadModule | Decoder) -> dict:
@@ -87,7 +89,7 @@ def train(
             mesh=recipe.mesh.make(), renew=batches.renew, describe=batches.describe,
         )  # fmt: skip
         with report_failure(output, "the drafter", "the last checkpoint is whole; "):
-            return _save(recipe, trained, target, output)
+            return save_drafter(recipe, trained, target, output)
 
 
 def check(recipe: Recipe, target: LanguageModel) -> None:
@@ -166,13 +168,13 @@ def cast(module: M, dtype: str) -> M:
     return nnx.merge(graph, jax.tree.map(convert, state))
 
 
-def _keep_recipe(recipe: Recipe, stream: np.ndarray, output: Path) -> None:
-    """Writes ``recipe.json``.
+def keep_recipe(recipe: Recipe, read: str, output: Path) -> None:
+    """Writes ``recipe.json``. ``read`` describes the data.
 
     Raises RequestError where ``output`` holds checkpoints of another recipe, of other data, or of
     an unknown recipe.
     """
-    content = dataclasses.asdict(recipe) | {"data": f"{stream.size} tokens of checksum {zlib.crc32(stream.data)}"}
+    content = dataclasses.asdict(recipe) | {"data": read}
     given = json.loads(json.dumps(content))
     path, checkpoints = output / RECIPE, output / CHECKPOINTS
     if checkpoints.exists() and any(checkpoints.iterdir()):
@@ -198,7 +200,9 @@ def _check_recipe(given: dict, path: Path) -> None:
             )
 
 
-def _save(recipe: Recipe, module: HeadModule | Decoder, target: LanguageModel, output: Path) -> LanguageModel | Head:
+def save_drafter(
+    recipe: Recipe, module: HeadModule | Decoder, target: LanguageModel, output: Path
+) -> LanguageModel | Head:
     """Writes the drafter to ``output`` in the target's dtype and returns it."""
     dtype, kind = str(target.model.embed[...].dtype), KINDS[recipe.kind]
     module = jax.tree.map(jnp.asarray, cast(module, dtype))

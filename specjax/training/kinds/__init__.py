@@ -4,10 +4,12 @@ Each kind has a file with its shape, its loss and ``KIND``. A new kind needs suc
 folder, and its name in the list below.
 """
 
-from . import block, draft, eagle, eagle3, hydra, medusa, mtp
+from . import block, draft, eagle, eagle3, feedback, hydra, medusa, mtp
 from .shared import Kind, Shape
 
-KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, draft)}
+KINDS: dict[str, Kind] = {
+    file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, draft, feedback)
+}
 """All kinds by name."""
 
 __all__ = ["KINDS", "Kind", "Shape"]

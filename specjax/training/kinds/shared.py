@@ -50,12 +50,14 @@ class Kind(NamedTuple):
         ``key`` draws the random parts of one step. No gradient flows into the target.
       is_head: whether the drafter is a head. Otherwise it is a language model, which can also write
         text by itself.
+      reads_log: whether the batches come from a log of rounds, see ``feedback``.
     """
 
     name: str
     shape: type[Shape]
     loss: type
     is_head: bool = True
+    reads_log: bool = False
 
     def wrap(self, module: HeadModule | Decoder, target: LanguageModel, name: str) -> LanguageModel | Head:
         """The module for decoding and saving. A language model gets the target's tokenizer."""
