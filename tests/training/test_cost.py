@@ -47,7 +47,7 @@ def compiled_gradient(kind: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if not kind.reads_log])
 def test_no_array_is_of_tokens_by_tokens(kind):
     text = compiled_gradient(kind)
     assert hlo.squares(text, LENGTH - REACH) == []

@@ -1,0 +1,197 @@
+"""A draft meets another kind of text: what it learns from the log of its own verified rounds.
+
+    python scripts/feedback_shift.py --work DIR
+
+The embedded draft was trained on Python's standard library. Here it drafts C, the headers of the
+running Python. Some headers are held out by the checksums of their names. The mean acceptance length
+is measured on beginnings of held-out headers and of held-out modules of the library, greedily.
+
+The reference is ordinary training on the headers' text: forward KL to the target. Feedback sees
+beginnings of headers and the target's answers alone. In stages it generates with a log of rounds,
+and then continues the draft by `specjax train --recipe feedback`, with each of three objectives.
+
+Writes docs/results/feedback_<platform>.md and a picture. An interrupted run continues in DIR.
+"""
+
+import argparse
+import json
+import shutil
+import sysconfig
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import specjax
+from specjax.checkpoints.load import LanguageModel
+from specjax.cli.parser import integer
+from specjax.stats import total
+from specjax.training import data
+from specjax.training.feedback_run import train_from_log
+from specjax.training.on_policy import MeasuredAcceptance
+from specjax.training.recipe import make_recipe
+from specjax.training.run import train
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+HEADERS = Path(sysconfig.get_path("include"))
+START = "tiny-python-draft"
+PROMPTS, PROMPT, MEASURED = 48, 64, 64
+"""Held-out prompts of each kind of text, their tokens, and the tokens decoded after each."""
+ROWS, BEGINNING, ANSWER = 64, 32, 128
+"""Rows of a batch that is logged, tokens of the beginning and of the answer of each."""
+REFERENCE = dict(steps=240, every=80, batch=8, length=256, optimizer=dict(rate=2e-3, warmup=20))
+RECIPES = {
+    "distill": dict(objective="distill", temperature=0.0, rate=2e-3, replay=0.2, epochs=3),
+    "pseudo": dict(objective="pseudo", temperature=0.0, rate=1e-3, replay=0.2, epochs=3),
+    "policy": dict(objective="policy", temperature=1.0, rate=5e-4, replay=0.2, epochs=2),
+}
+"""The options of each objective: the temperature of the log, and of the training."""
+BATCH = 10
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="directory of logs and trainings")
+    parser.add_argument("--stages", type=integer(1), default=4, help="stages of feedback (default 4)")
+    parser.add_argument("--tokens", type=integer(1), default=200_000, help="tokens seen in all (default 200000)")
+    parser.add_argument("--objectives", nargs="+", default=list(RECIPES), choices=list(RECIPES))
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    target = specjax.load("tiny-python")
+    learnt, measure = read_headers(target, args.work / "headers")
+    results = Results(args.work / "results.json")
+    results.once("start", lambda: measure(specjax.load(START, dtype="float32").model))
+    reference(target, args.work, measure, results)
+    for name in args.objectives:
+        draft = START
+        for stage in range(args.stages):
+            rows = round(args.tokens / args.stages / (BEGINNING + ANSWER) / ROWS) * ROWS
+            draft = feedback(target, draft, learnt, name, stage, rows, args.work, measure, results)
+    draw(results.found).savefig(RESULTS / f"feedback_{jax.default_backend()}.png", dpi=110)
+    text = page(target, results.found)
+    (RESULTS / f"feedback_{jax.default_backend()}.md").write_text(text)
+    print(text)
+
+
+class Results:
+    """Figures by name, kept in a file so that an interrupted run continues."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.found = json.loads(path.read_text()) if path.exists() else {}
+
+    def once(self, name: str, compute: Callable[[], dict]) -> dict:
+        if name not in self.found:
+            self.found[name] = compute()
+            self.path.write_text(json.dumps(self.found, indent=1))
+            print(name, self.found[name], flush=True)
+        return self.found[name]
+
+
+def read_headers(target: LanguageModel, directory: Path) -> tuple[np.ndarray, Callable]:
+    """The tokens of the headers to learn, and the measurement on both kinds of held-out text.
+
+    The headers to learn are also copied to ``directory``, for the reference.
+    """
+    separator = target.config.eos_token_ids[0]
+    is_held_out = lambda path: zlib.crc32(path.relative_to(HEADERS).as_posix().encode()) % 8 == 0
+    headers = sorted(HEADERS.rglob("*.h"))
+    read = lambda paths: data.token_stream(data.read_texts(paths), target.tokenizer, separator)
+    directory.mkdir(exist_ok=True)
+    for i, path in enumerate(path for path in headers if not is_held_out(path)):
+        shutil.copyfile(path, directory / f"{i:04d}.h")
+    _, library = data.read_streams((), target.tokenizer, separator)
+    held_out = {"headers": read([path for path in headers if is_held_out(path)]), "library": library}
+    prompts = {name: data.cut_prompts(stream, PROMPTS, PROMPT) for name, stream in held_out.items()}
+    measured = MeasuredAcceptance(target, "draft", (), MEASURED)
+
+    def measure(module) -> dict:
+        """The mean acceptance length on each kind of text."""
+        found = {}
+        for name, measured.prompts in prompts.items():
+            found[name] = measured(module)
+        return found
+
+    return read([path for path in headers if not is_held_out(path)]), measure
+
+
+def reference(target: LanguageModel, work: Path, measure: Callable, results: Results) -> None:
+    """Ordinary training on the headers' text, without replay."""
+    recipe = make_recipe(dict(kind="draft", head=dict(start=START), **REFERENCE), "reference")
+    a_step, steps = recipe.batch * recipe.length, iter(range(recipe.every, recipe.steps + 1, recipe.every))
+
+    def report(module) -> float:
+        tokens = next(steps) * a_step
+        return results.once(f"reference {tokens}", lambda: measure(module) | {"tokens": tokens})["headers"]
+
+    if f"reference {recipe.steps * a_step}" not in results.found:
+        shutil.rmtree(work / "reference", ignore_errors=True)
+        train(recipe, target, [work / "headers"], work / "reference", measure=report)
+
+
+def feedback(target, draft, learnt: np.ndarray, name: str, stage: int, rows: int, work: Path, measure, results):
+    """One stage: a log of ``rows`` answers, a training, a measurement. Returns the new draft's directory."""
+    options, run = RECIPES[name], work / f"{name}-{stage + 1}"
+    key = f"{name} {stage + 1}"
+    if key in results.found:
+        return str(run)
+    # All objectives begin with the same draft, so those of one temperature share their first log.
+    log = work / (f"log-{options['temperature']}" if stage == 0 else f"log-{name}-{stage + 1}")
+    if not (log / "done").exists():
+        write_log(target, draft, learnt, rows, stage, options["temperature"], log)
+    replayed = max(round(options["replay"] * BATCH), 1)
+    table = dict(
+        kind="feedback", batch=BATCH, length=BEGINNING + ANSWER, prompts=0, seed=stage, head=dict(start=draft),
+        steps=round(options["epochs"] * rows / (BATCH - replayed)), every=10**6,
+        loss=dict(objective=options["objective"], replay=options["replay"]),
+        optimizer=dict(rate=options["rate"], warmup=10),
+    )  # fmt: skip
+    shutil.rmtree(run, ignore_errors=True)
+    trained = train_from_log(make_recipe(table, key), target, log, output=run, measure=lambda module: None)
+    seen = dict(tokens=(stage + 1) * rows * (BEGINNING + ANSWER), logged=json.loads((log / "done").read_text()))
+    results.once(key, lambda: measure(trained.model) | seen)
+    return str(run)
+
+
+def write_log(target, draft: str, learnt: np.ndarray, rows: int, stage: int, temperature: float, log: Path) -> None:
+    """Answers to beginnings of headers, with their rounds in ``log``."""
+    shutil.rmtree(log, ignore_errors=True)
+    generator = specjax.Generator(target, "draft_model", draft, feedback_log=log)
+    starts = np.random.default_rng(stage).integers(0, learnt.size - BEGINNING, rows)
+    stats = []
+    for first in range(0, rows, ROWS):
+        prompts = [learnt[start : start + BEGINNING].tolist() for start in starts[first : first + ROWS]]
+        seeds = list(range(stage * rows + first, stage * rows + first + ROWS))
+        options = dict(max_new_tokens=ANSWER, temperature=temperature, seed=seeds, ignore_eos=True)
+        stats += [result.stats for result in generator(prompts, **options)]
+    (log / "done").write_text(json.dumps(total(stats).mean_acceptance_length))
+
+
+def draw(found: dict):
+    """A matplotlib figure: acceptance on each kind of text by the tokens seen."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, text in zip(figure.subplots(1, 2), ("headers", "library")):
+        for name in ("reference", *RECIPES):
+            points = [(0, found["start"][text])] + [(each["tokens"], each[text]) for each in of_run(found, name)]
+            axes.plot(*zip(*points), "o--" if name == "reference" else "o-", label=name)
+        axes.set(xlabel="tokens of the headers seen", title=f"mean acceptance length, held-out {text}")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return figure
+
+
+def of_run(found: dict, name: str) -> list[dict]:
+    """The figures of the stages of a run, in order."""
+    return [figures for key, figures in found.items() if key.startswith(f"{name} ")]
+
+
+def page(target: LanguageModel, found: dict) -> str:
+    raise SystemExit("to be written")
+
+
+if __name__ == "__main__":
+    main()
