@@ -107,15 +107,15 @@ def test_sampled_rounds_have_the_probabilities_of_the_draft(logging, target, dra
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"draft_length": "ema"}, {"method": "ngram,draft_model"}], ids=str)
 def test_output_is_the_same_and_a_full_buffer_loses_nothing(target, draft, tmp_path, options):
-    """A buffer of three rounds is written several times. All files together hold every round once."""
+    """A buffer of two rounds is written several times. All files together hold every round once."""
     plain = Generator(target, draft=draft, num_speculative_tokens=DRAFTS, **options)
-    generator = make(target, draft, tmp_path, rounds=3, **options)
+    generator = make(target, draft, tmp_path, rounds=2, **options)
     given = dict(OPTIONS, temperature=[0.0, 0.0, 1.0, 1.0])
     wanted, found = plain(PROMPTS, **given), generator(PROMPTS, **given)
     assert [r.token_ids for r in found] == [r.token_ids for r in wanted]
     files = read(tmp_path)
     rounds = [(b, place) for arrays in files for b, place in zip(arrays["row"], arrays["place"])]
-    assert len(files) > 2 and len(set(rounds)) == len(rounds) == sum(r.stats.target_calls for r in found)
+    assert len(files) > 1 and len(set(rounds)) == len(rounds) == sum(r.stats.target_calls for r in found)
     drafted = np.concatenate([arrays["drafted"] for arrays in files])
     assert drafted.shape[1] == DRAFTS and (drafted >= 0).sum() == sum(r.stats.drafted for r in found)
 
