@@ -27,6 +27,7 @@ import numpy as np
 import specjax
 from specjax.checkpoints.load import LanguageModel
 from specjax.cli.parser import integer
+from specjax.evaluation import machine
 from specjax.evaluation.report import markdown_table
 from specjax.stats import total
 from specjax.training import data

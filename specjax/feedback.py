@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from .checkpoints.load import LanguageModel
 from .checks import whole
@@ -41,7 +42,7 @@ FILES = "rounds-*.npz"
 """The names of the files of a log; they are in the order of their writing."""
 
 _SAMPLED = 64
-"""The weights of each parameter that ``identify`` reads."""
+"""The weights of each parameter that ``hash_weights`` reads."""
 
 _OF_ROUNDS = ("place", "drafted", "draft", "accepted", "correction", "top_ids", "top")
 
@@ -163,18 +164,20 @@ def check_method(method: str, drafter: Drafter) -> None:
 
 
 def identify(model: LanguageModel | Head) -> dict[str, Any]:
-    """The name of a model, the size of its vocabulary, and a hash of some of its weights.
-
-    The hash does not change with the dtype in which exact weights are loaded.
-    """
-    found = hashlib.sha256()
+    """The name of a model, the size of its vocabulary, and a hash of some of its weights."""
     module = model.module if isinstance(model, Head) else model.model
+    return dict(name=model.name, vocab_size=model.config.vocab_size, weights=hash_weights(module))
+
+
+def hash_weights(module: nnx.Module) -> str:
+    """A hash of some of the weights. It is the same in any dtype that holds the weights exactly."""
+    found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(module):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             few = leaf[(0,) * (leaf.ndim - 1)][:_SAMPLED] if leaf.ndim else leaf
             found.update(f"{jax.tree_util.keystr(path)}{leaf.shape}".encode())
             found.update(np.asarray(fetch(few), np.float32).tobytes())
-    return dict(name=model.name, vocab_size=model.config.vocab_size, weights=found.hexdigest()[:16])
+    return found.hexdigest()[:16]
 
 
 def draft_temperature(drafter: Drafter, sampling: SamplingParams, rows: int) -> np.ndarray:

@@ -84,9 +84,7 @@ def add_command(commands) -> None:
 
 def _continue(recipe, draft: str):
     """The shape of the recipe, with ``draft`` as the model to continue."""
-    from ..training.kinds.draft import DraftShape
-
-    if not isinstance(recipe.head, DraftShape):
+    if not hasattr(recipe.head, "start"):
         raise RequestError(f"--draft continues a draft model, and kind {recipe.kind!r} trains a head; leave it out")
     return dataclasses.replace(recipe.head, start=draft)
 

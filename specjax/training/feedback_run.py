@@ -11,14 +11,13 @@ from flax import nnx
 
 from ..checkpoints.load import LanguageModel
 from ..errors import RequestError
-from ..feedback import identify
+from ..feedback import hash_weights, identify
 from ..heads import Head
 from ..heads.base import HeadModule
 from ..models.decoder import Decoder
 from . import data
 from .feedback import Rounds, read_log
 from .feedback_windows import FeedbackBatch, LoggedWindows, cut_logged
-from .kinds.draft import DraftShape
 from .loop import fit
 from .on_policy import MeasuredAcceptance
 from .recipe import Recipe
@@ -48,10 +47,11 @@ def train_from_log(
     output = Path(output)
     with lock(output):
         check(recipe, target)
-        rounds, start = read_log(log, identify(target)), _load_start(recipe, target)
+        rounds = read_log(log, identify(target))
+        module = recipe.head.make(target, np.empty(0, np.int32), jax.random.key(recipe.seed))
         texts, prompts = hold_out(rounds, recipe.prompts)
         batches = make_batches(recipe, rounds, texts, _read_replayed(recipe, target, paths))
-        _check_draft(recipe, rounds, start)
+        _check_draft(recipe, rounds, module)
         keep_recipe(recipe, batches.summary, output)
         read_acceptance = measure or MeasuredAcceptance(target, recipe.kind, prompts)
 
@@ -60,7 +60,7 @@ def train_from_log(
             return {} if length is None else {"acceptance": round(length, 4)}
 
         trained = fit(
-            start.model, make_loss(recipe), batches.read, recipe.optimizer.make(recipe.steps), recipe.steps, output,
+            module, make_loss(recipe), batches.read, recipe.optimizer.make(recipe.steps), recipe.steps, output,
             (cast_target(target.model),), report, recipe.every,
             mesh=recipe.mesh.make(), describe=lambda step: ", in a batch of the log",
         )  # fmt: skip
@@ -141,14 +141,6 @@ def hold_out(rounds: Rounds, most: int) -> tuple[np.ndarray, list[list[int]]]:
     return np.arange(kept), [rounds.texts[b][: rounds.prompts[b]].tolist() for b in held]
 
 
-def _load_start(recipe: Recipe, target: LanguageModel) -> LanguageModel:
-    """The draft that the training continues, in float32."""
-    if not isinstance(recipe.head, DraftShape) or not recipe.head.start:
-        raise RequestError(f"kind {recipe.kind!r} continues a draft; name it with --draft, or as start in [head]")
-    model = recipe.head.load(target)
-    return LanguageModel(model, model.config, target.tokenizer, recipe.head.start)
-
-
 def _read_replayed(recipe: Recipe, target: LanguageModel, paths: Sequence[str | Path]) -> np.ndarray:
     if not recipe.loss.replay:
         return np.empty(0, np.int32)
@@ -157,10 +149,10 @@ def _read_replayed(recipe: Recipe, target: LanguageModel, paths: Sequence[str | 
     return stream
 
 
-def _check_draft(recipe: Recipe, rounds: Rounds, draft: LanguageModel) -> None:
+def _check_draft(recipe: Recipe, rounds: Rounds, draft: nnx.Module) -> None:
     """Raises RequestError for "policy" and a log that another draft wrote: its tokens are not the policy's."""
-    if recipe.loss.objective == "policy" and rounds.drafts != {identify(draft)["weights"]}:
+    if recipe.loss.objective == "policy" and rounds.drafts != {hash_weights(draft)}:
         raise RequestError(
-            f"objective 'policy' learns from the tokens of the draft itself, and another one than "
-            f"{draft.name!r} wrote the log; name that one with --draft, or use objective 'distill'"
+            "objective 'policy' learns from the tokens of the draft itself, and another one than the start wrote the "
+            "log; name that one with --draft, or use objective 'distill'"
         )

@@ -23,7 +23,9 @@ class LoggedWindows(NamedTuple):
       action: int32 [W, S], the drafted token that was accepted or rejected there; -1 where none was
         drawn at random.
       old: float32 [W, S], the log-probability with which the draft drew it.
-      advantage: float32 [W, S], the accepted length of its round less the running mean.
+      advantage: float32 [W, S], the accepted length of its round, less the running mean of the rounds
+        that reached this place of the chain. Without this condition, a rejected token at a late place
+        would count as better than the mean.
       temperature: float32 [W, S], the temperature at which it was drawn.
     """
 
@@ -62,7 +64,6 @@ def cut_logged(rounds: Rounds, length: int, texts: np.ndarray) -> LoggedWindows:
     empty = _empty(int(pieces.sum()) * length, rounds.top.shape[2])
     for b in texts.tolist():
         empty.tokens[start[b] : start[b] + sizes[b]] = rounds.texts[b]
-    advantage = rounds.accepted - running_mean(rounds.accepted)
     count, temperature = (rounds.drafted >= 0).sum(1), rounds.temperature[rounds.row]
     chosen = np.isin(rounds.row, texts)
     for i in range(rounds.drafted.shape[1] + 1):  # node i of each path, the root first
@@ -76,8 +77,10 @@ def cut_logged(rounds: Rounds, length: int, texts: np.ndarray) -> LoggedWindows:
         empty.rejected[at] = is_last & has_token
         acts = has_token & (temperature[seen] > 0)
         at, seen = at[acts], seen[acts]
-        empty.action[at], empty.old[at] = token[acts], rounds.draft[seen, i] if seen.size else 0
-        empty.advantage[at], empty.temperature[at] = advantage[seen], temperature[seen]
+        if seen.size:
+            lengths = rounds.accepted[seen]
+            empty.action[at], empty.old[at] = token[acts], rounds.draft[seen, i]
+            empty.advantage[at], empty.temperature[at] = lengths - running_mean(lengths), temperature[seen]
     windows = LoggedWindows(*(x.reshape(-1, length, *x.shape[1:]) for x in empty))
     visited = (windows.label >= 0).any(1)
     return LoggedWindows(*(x[visited] for x in windows))

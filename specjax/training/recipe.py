@@ -147,7 +147,8 @@ def make_recipe(table: dict, where: str) -> Recipe:
             f"{where}: kind {kind!r} is unknown; use one of {', '.join(KINDS)}" + _suggest(str(kind), KINDS)
         )
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
-    made = {name: _make(part, table.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
+    given = {"optimizer": KINDS[kind].optimizer} | table
+    made = {name: _make(part, given.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
     return _make(Recipe, {"kind": kind} | table | made, where)
 
 

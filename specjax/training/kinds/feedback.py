@@ -4,18 +4,40 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...models.decoder import Decoder
 from .. import losses
 from ..feedback_windows import FeedbackBatch, LoggedWindows
 from ..numbers import number
 from .draft import DraftLoss, DraftShape
-from .shared import Kind
+from .shared import Kind, Shape
 
 _OBJECTIVES = ("distill", "pseudo", "policy")
 _POSITIONS = ("rejected", "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedbackShape(Shape):
+    """A draft model that exists.
+
+    Attributes:
+      start: the model to continue from: an embedded name, a directory or a hub id.
+    """
+
+    start: str = ""
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Decoder:
+        """The model ``start`` in float32.
+
+        Raises RequestError where there is none, or where its vocabulary is not the target's.
+        """
+        if not self.start:
+            raise RequestError("kind 'feedback' continues a draft; name it with --draft, or as start in [head]")
+        return DraftShape(start=self.start).load(target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,4 +96,12 @@ class FeedbackLoss:
         return losses.weighted_mean(values, read)
 
 
-KIND = Kind("feedback", DraftShape, FeedbackLoss, is_head=False, reads_log=True)
+KIND = Kind(
+    "feedback",
+    FeedbackShape,
+    FeedbackLoss,
+    is_head=False,
+    reads_log=True,
+    # Muon, or a higher rate, forgets more of the original text in a few steps.
+    optimizer={"name": "adamw", "rate": 1e-3, "warmup": 10},
+)
