@@ -43,11 +43,11 @@ PROMPTS, PROMPT, MEASURED = 48, 64, 64
 """Held-out prompts of each kind of text, their tokens, and the tokens decoded after each."""
 ROWS, BEGINNING, ANSWER = 64, 32, 128
 """Rows of a batch that is logged, tokens of the beginning and of the answer of each."""
-REFERENCE = dict(steps=160, every=40, batch=8, length=256, optimizer=dict(rate=2e-3, warmup=20))
+REFERENCE = dict(steps=160, every=80, batch=8, length=256, optimizer=dict(rate=2e-3, warmup=20))
 RECIPES = {
-    "distill": dict(rate=2e-3, replay=0.2, epochs=2.5),
+    "distill": dict(rate=2e-3, replay=0.2, epochs=2),
     "pseudo": dict(rate=6e-4, replay=0.3, epochs=2),
-    "policy": dict(rate=3e-4, replay=0.2, epochs=1),
+    "policy": dict(rate=6e-4, replay=0.2, epochs=1),
 }
 """The rate of AdamW, the share of replayed windows, and how often each objective reads a log."""
 BATCH = 10
@@ -90,10 +90,7 @@ def main():
         for stage in range(args.stages):
             rows = round(args.tokens / args.stages / (BEGINNING + ANSWER) / ROWS) * ROWS
             draft = feedback(target, draft, learnt, name, stage, rows, args.work, measure, results)
-    draw(results.found).savefig(RESULTS / f"feedback_{jax.default_backend()}.png", dpi=110)
-    text = page(target, results.found, learnt.size)
-    (RESULTS / f"feedback_{jax.default_backend()}.md").write_text(text)
-    print(text)
+        write_page(target, results.found, learnt.size)
 
 
 class Results:
@@ -187,6 +184,13 @@ def write_log(target, draft: str, learnt: np.ndarray, rows: int, stage: int, log
         options = dict(max_new_tokens=ANSWER, temperature=1.0, seed=seeds, ignore_eos=True)
         stats += [result.stats for result in generator(prompts, **options)]
     (log / "done").write_text(json.dumps(total(stats).mean_acceptance_length))
+
+
+def write_page(target: LanguageModel, found: dict, learnt: int) -> None:
+    """Writes the table and the picture of the runs so far."""
+    path = RESULTS / f"feedback_{jax.default_backend()}.md"
+    draw(found).savefig(path.with_suffix(".png"), dpi=110)
+    path.write_text(page(target, found, learnt))
 
 
 def draw(found: dict):

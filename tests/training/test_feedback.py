@@ -159,19 +159,22 @@ def make(root, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["distill", "pseudo", "policy"])
-def test_a_training_on_a_log_raises_acceptance(pair, tmp_path, objective):
+@pytest.mark.parametrize(
+    ("objective", "rate", "least"), [("distill", 2e-3, 1.1), ("pseudo", 2e-3, 1.05), ("policy", 2e-3, 1.02)]
+)
+def test_a_training_on_a_log_raises_acceptance(pair, tmp_path, objective, rate, least):
+    """Four samples of each prompt. A policy learns least from so few rounds: only the drawn tokens teach it."""
     target, root, generator = pair
-    logged = generator(PROMPTS, max_new_tokens=32, temperature=1.0, seed=list(range(64)), ignore_eos=True)
-    rate = 5e-4 if objective == "policy" else 2e-3
+    options = dict(max_new_tokens=32, temperature=1.0, ignore_eos=True, n=4)
+    logged = generator(PROMPTS, seed=list(range(64)), **options)
+    steps = 100 if objective == "policy" else 60
     optimizer = dict(name="adamw", rate=rate, warmup=5)
-    recipe = make(root, steps=60, every=60, loss=dict(objective=objective, replay=0.0), optimizer=optimizer)
+    recipe = make(root, steps=steps, every=steps, loss=dict(objective=objective, replay=0.0), optimizer=optimizer)
     draft = train_from_log(recipe, target, root / "log", output=tmp_path, measure=lambda module: None)
     assert {*read_training_log(tmp_path)[0]} == {"step", "loss", "gradient_norm", "tokens_per_second"}
-    after = Generator(target, draft=draft, num_speculative_tokens=3)
-    options = dict(max_new_tokens=32, temperature=1.0, seed=list(range(100, 164)), ignore_eos=True)
+    after = Generator(target, draft=draft, num_speculative_tokens=3)(PROMPTS, seed=list(range(100, 164)), **options)
     length = lambda results: np.mean([r.stats.mean_acceptance_length for r in results])
-    assert length(after(PROMPTS, **options)) > 1.05 * length(logged)
+    assert length(after) > least * length(logged)
 
 
 @pytest.mark.slow
@@ -199,7 +202,7 @@ def test_the_command_trains_and_refuses_with_one_line(pair, tmp_path, text, caps
         code, error = main([str(a) for a in (*start, *arguments)]), capsys.readouterr().err
         assert code == 2 and error.count("\n") == 1 and error.startswith("specjax: error:"), error
         assert message in error, error
-    short = ("--recipe", "feedback", "--steps", 1, "--batch", 4, "--length", 40, "--data", text, "--prompts", 2)
+    short = ("--recipe", "feedback", "--steps", 2, "--batch", 4, "--length", 40, "--data", text, "--prompts", 2)
     assert main([str(a) for a in (*start, *short, *draft, *log)]) == 0
     assert read_training_log(tmp_path / "out")[-1]["acceptance"] >= 1
     assert identify(specjax.load(tmp_path / "out"))["weights"] != identify(specjax.load(root / "draft"))["weights"]
