@@ -32,6 +32,7 @@ from .checks import LARGEST
 from .drafter import Drafter, TrainedHead
 from .drafters.draft_model import DraftModel
 from .drafters.parts.ahead import Ahead, draft_ahead, propose_from
+from .feedback import FeedbackLog
 from .models.base import Scored
 from .models.decoder import Decoder
 from .parallel import mesh_of, split_rows
@@ -163,9 +164,15 @@ class ApartSession(Session):
     """A session whose ``parameters`` are on devices that the target does not use."""
 
     def __init__(
-        self, target: LanguageModel, drafter: Drafter, parameters: Any, rule: Callable, capacity: int | None = None
+        self,
+        target: LanguageModel,
+        drafter: Drafter,
+        parameters: Any,
+        rule: Callable,
+        capacity: int | None = None,
+        log: FeedbackLog | None = None,
     ):
-        super().__init__(target, drafter, parameters, rule, capacity)
+        super().__init__(target, drafter, parameters, rule, capacity, log)
         self.looks_ahead = isinstance(drafter, DraftModel) and drafter.draft_ahead > 0
         self.draft_mesh = next(mesh for mesh in map(mesh_of, jax.tree.leaves(parameters)) if mesh is not None)
         self.to_draft = NamedSharding(self.draft_mesh, PartitionSpec())
@@ -180,7 +187,7 @@ class ApartSession(Session):
         requests, options, static = self._prepare(prompts, batch)
         function = partial(prefill, drafter=Received(self.drafter), **static)
         state = self._enqueue(self.mesh, function, (self.target.model, None), (requests,))
-        seen = state.replace(cache=KVCache((), state.cache.length), drafter=(), logprobs=None)
+        seen = state.replace(cache=KVCache((), state.cache.length), drafter=(), logprobs=None, rounds=None)
         seen = jax.device_put((seen, state.drafter), self.to_draft)
         state = self._repeat(state.replace(drafter=()), options, self.mesh, n)
         static = dict(chunk=static["chunk"], dtype=dtype_beside(self.parameters))
@@ -191,7 +198,7 @@ class ApartSession(Session):
         seconds = time.perf_counter() - began - compile_seconds
         return Decoding(state, [p for p in prompts for _ in range(n)], batch, seconds, 0.0, compile_seconds, half)
 
-    def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
+    def _advance(self, decoding: Decoding, rounds: int | None) -> None:
         compiled, began, unfinished = self.compile_seconds, time.perf_counter(), not decoding.is_done
         for _ in range(LARGEST if rounds is None else rounds):
             if not unfinished:

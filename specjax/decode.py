@@ -90,17 +90,16 @@ def propose_and_accept(target: Model, draft, state: DecodeState, *, drafter: Dra
 @jax.named_scope("commit")
 def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: Drafter) -> DecodeState:
     """The second half: cuts the path at the row's end, and writes it to the cache and the text."""
-    tree, scored = found.tree, found.scored
+    tree, scored, going = found.tree, found.scored, ~(state.done | found.failed)
     verdict, emission = cut_at_end(state, tree, found.verdict, found.failed)
     path = None if tree.is_chain else verdict.path
     length, place = state.cache.length + verdict.length, state.cache.length + 1
     write = jax.vmap(lax.dynamic_update_slice)
-    proposed = state.replace(drafter=found.drafted)
     return state.replace(
         tokens=write(state.tokens, emission.tokens, place[:, None]),
         from_draft=write(state.from_draft, emission.from_draft, place[:, None]),
         cache=commit_rows(state.cache, scored.rows, path, length, valid=~found.failed),
-        drafter=drafter.commit(target, draft, proposed, tree, scored, verdict),
+        drafter=drafter.commit(target, draft, state.replace(drafter=found.drafted), tree, scored, verdict),
         done=emission.done,
         failed=found.failed,
         constraint_state=emission.constraint_state,
@@ -108,6 +107,7 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
         round=state.round + 1,
         logprobs=state.logprobs and record(state.logprobs, scored.logits, verdict.path, emission.tokens, place),
         counters=state.counters.add(~state.done, tree.valid.sum(-1) - 1, emission.from_draft.sum(-1)),
+        rounds=state.rounds and state.rounds.add(tree, scored.logits, found.verdict, place - 1, going),
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal, overload
 
 import jax
@@ -15,6 +16,7 @@ from .checks import whole
 from .drafter import Models, Nothing, TrainedHead
 from .drafters import DraftModel, all_options, check_drafts, check_options, default_method, make_drafter, needs_of
 from .errors import RequestError
+from .feedback import MEGABYTES, FeedbackLog, open_log
 from .heads.base import Head
 from .parallel import are_apart, mesh_of, place
 from .requests.batch import build_batch
@@ -51,6 +53,9 @@ class Generator:
       processors: pure functions ``(logits [B, N, V], Context) -> logits``. They are compiled into
         the pipeline, after all built-in options and before temperature. ``context.Context`` lists
         the history that they may read.
+      feedback_log: a directory to which the rounds of all calls are written, for methods whose chains
+        a draft model draws. It holds the texts of prompts and answers. By default nothing is kept.
+      feedback_log_mb: the size of that log; the oldest files are deleted beyond it.
       drafting: options of the method, such as num_speculative_tokens, prompt_lookup_max or tree;
         see its class in ``drafters``.
 
@@ -67,6 +72,8 @@ class Generator:
         rule: str = "auto",
         capacity: int | None = None,
         processors: Sequence[Callable] = (),
+        feedback_log: str | Path | None = None,
+        feedback_log_mb: int = MEGABYTES,
         **drafting,
     ):
         self.target = target = as_model(target)
@@ -91,9 +98,12 @@ class Generator:
         self.rule_name = rule
         self.processors = check_processors(tuple(processors), target.config.vocab_size)
         parameters = self.drafter.parameters(module, target.config.vocab_size)
-        self.session = self._place_session(parameters, resolve(rule, self.drafter.drawn), capacity)
+        log = None
+        if feedback_log is not None:
+            log = open_log(feedback_log, self.method, self.drafter, target, self.drafts, feedback_log_mb)
+        self.session = self._place_session(parameters, resolve(rule, self.drafter.drawn), capacity, log)
 
-    def _place_session(self, parameters, rule: Callable, capacity: int | None) -> Session:
+    def _place_session(self, parameters, rule: Callable, capacity: int | None, log: FeedbackLog | None) -> Session:
         """The session for the devices of the drafts."""
         modules = [draft.module if isinstance(draft, Head) else draft.model for draft in self.drafts]
         apart = any(are_apart(module, self.target.model) for module in modules)
@@ -109,7 +119,7 @@ class Generator:
                 "give --draft-mesh, load the draft with another mesh, or leave draft_ahead out"
             )
         kind = ApartSession if apart else Session
-        return kind(self.target, self.drafter, parameters, rule, capacity)
+        return kind(self.target, self.drafter, parameters, rule, capacity, log)
 
     def _draft_models(self, needs: Nothing | Models, given: tuple) -> tuple[tuple, object]:
         """The drafts that the method uses, and their modules for the target's tokens."""
@@ -210,6 +220,8 @@ class Generator:
         target = dataclasses.replace(self.target, model=model, generators={})
         self.session.update(target)
         self.target = target
+        if self.session.log is not None:
+            self.session.log = self.session.log.of_target(target)
 
     @property
     def draft(self) -> LanguageModel | Head | None:
@@ -255,6 +267,7 @@ def generate(
     rule: str = "auto",
     capacity: int | None = None,
     processors: Sequence[Callable] = (),
+    feedback_log: str | Path | None = None,
     **options,
 ):
     """Continues ``prompts``, or ``messages``, in one call.
@@ -269,7 +282,7 @@ def generate(
     method = tuple(method) if isinstance(method, list) else method
     setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
     setting = from_other_libraries(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
-    setting["draft"] = as_list(setting["draft"])
+    setting |= {"draft": as_list(setting["draft"]), "feedback_log": feedback_log}
     key = tuple((name, _hashable(value)) for name, value in setting.items())
     if key not in target.generators:
         target.generators[key] = Generator(target, **setting)

@@ -16,6 +16,7 @@ from .errors import RequestError
 from .logprobs import empty_logprobs
 from .models.base import Model, Output, Sizes
 from .parallel import split_rows
+from .rounds import Recording, empty_rounds
 from .sampling import KEYS, random_keys, sampling_params
 from .settings import own_settings
 from .state import DecodeState, RequestOptions
@@ -93,10 +94,11 @@ def prefill(
     dtype: jax.typing.DTypeLike = "float32",
     chunk: int | None = None,
     logprobs: int | None = None,
+    recording: Recording | None = None,
 ) -> DecodeState:
     """Reads the prompts: all tokens but the last go into the cache, and the last becomes the root.
 
-    ``drafter``, ``dtype``, ``chunk`` and ``logprobs`` are static under ``jit``.
+    ``drafter``, ``dtype``, ``chunk``, ``logprobs`` and ``recording`` are static under ``jit``.
 
     Args:
       draft: the result of ``drafter.parameters``.
@@ -104,6 +106,8 @@ def prefill(
       chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
       logprobs: the number of likeliest tokens to record at each place. 0 records the emitted token
         alone, None records nothing.
+      recording: the size of the record of rounds, for a drafter of chains that are drawn from a q;
+        None records none.
 
     Raises RequestError for keys of another implementation than "threefry2x32".
     """
@@ -130,6 +134,7 @@ def prefill(
         round=jnp.int32(0),
         logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
         counters=Counters.zeros(B, drafter.depth),
+        rounds=recording and empty_rounds(B, drafter.depth, recording, target.config.vocab_size),
     )
     return split_rows(state, B)
 

@@ -16,6 +16,7 @@ from .checkpoints.load import LanguageModel
 from .checks import LARGEST
 from .drafter import Drafter
 from .errors import RequestError
+from .feedback import FeedbackLog
 from .parallel import fetch, mesh_of, place, split_rows, use_mesh
 from .prefill import Requests, prefill
 from .requests.batch import Batch
@@ -61,13 +62,20 @@ class Session:
       parameters: the result of ``Drafter.parameters``.
       rule: the acceptance rule, a function, see ``verify.resolve``.
       capacity: positions of the cache; by default the smallest power of two that a batch needs.
+      log: where rounds are recorded; by default they are not.
     """
 
     def __init__(
-        self, target: LanguageModel, drafter: Drafter, parameters: Any, rule: Callable, capacity: int | None = None
+        self,
+        target: LanguageModel,
+        drafter: Drafter,
+        parameters: Any,
+        rule: Callable,
+        capacity: int | None = None,
+        log: FeedbackLog | None = None,
     ):
         self.target, self.drafter, self.parameters = target, drafter, parameters
-        self.rule, self.capacity = rule, capacity
+        self.rule, self.capacity, self.log = rule, capacity, log
         self.mesh = mesh_of(target.model)
         self._compiled: dict = {}
 
@@ -85,7 +93,20 @@ class Session:
         return Decoding(state, rows, batch, seconds + time.perf_counter() - began, 0.0, compile_seconds)
 
     def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
-        """Runs ``rounds`` more rounds, or as many as it takes until every row has ended."""
+        """Runs ``rounds`` more rounds, or as many as it takes until every row has ended.
+
+        With a log the rounds run in chunks that fit into the buffer.
+        """
+        if self.log is None:
+            return self._advance(decoding, rounds)
+        left = LARGEST if rounds is None else rounds
+        while left > 0 and not decoding.is_done:
+            chunk = min(left, self.log.room(decoding.state))
+            self._advance(decoding, chunk)
+            decoding.state = self.log.drain(decoding.state)
+            left -= chunk
+
+    def _advance(self, decoding: Decoding, rounds: int | None) -> None:
         until = LARGEST if rounds is None else int(fetch(decoding.state.round)) + rounds
         args = (decoding.state, place(np.int32(until), self.mesh, rows=False))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
@@ -130,7 +151,9 @@ class Session:
         requests = Requests(tokens, lengths, place_options(first_samples(options, batch.samples), self.mesh))
         asked = [n for n in batch.logprobs if n is not None]
         width = None if not asked else MOST_LOGPROBS if max(asked) else 0
-        return requests, options, dict(chunk=chunk, logprobs=width, dtype=cache_dtype(self.target))
+        recording = self.log and self.log.recording
+        static = dict(chunk=chunk, logprobs=width, dtype=cache_dtype(self.target), recording=recording)
+        return requests, options, static
 
     def _repeat(self, state: DecodeState, options: RequestOptions, mesh: Mesh | None, n: int) -> DecodeState:
         """The state after the prefill, on ``mesh``, with ``n`` rows for each prompt."""

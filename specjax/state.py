@@ -9,6 +9,7 @@ from flax import struct
 from .cache import KVCache
 from .context import Context, advance_tree
 from .logprobs import Logprobs
+from .rounds import Rounds
 from .sampling import SamplingParams
 from .stats import Counters
 from .tree import Tree, ancestors
@@ -52,6 +53,7 @@ class DecodeState(struct.PyTreeNode):
       round: int32, the number of rounds so far.
       logprobs: log-probabilities of the emitted tokens, or None if they are not recorded.
       counters: sums over rounds, for statistics.
+      rounds: the newest rounds, or None if they are not recorded.
     """
 
     request: RequestOptions
@@ -67,6 +69,7 @@ class DecodeState(struct.PyTreeNode):
     round: jax.Array
     logprobs: Logprobs | None
     counters: Counters
+    rounds: Rounds | None = None
 
     @property
     def root(self) -> jax.Array:

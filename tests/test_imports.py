@@ -11,13 +11,13 @@ import specjax
 ROOT = Path(specjax.__file__).parent
 ORDER = [
     "errors checks settings stats processor parallel kernels records",
-    "selection truncation tree cache context sampling logprobs rules verify state",
+    "selection truncation tree cache context sampling logprobs rules verify rounds state",
     "models",
     "heads",
     "drafter prefill ending decode",
     "drafters",
     "checkpoints requests",
-    "session apart result generate beam_search",
+    "feedback session apart result generate beam_search",
     "specjax",
     "training planning evaluation",
     "integrations",

@@ -20,7 +20,7 @@ from .arguments import (
     load_target,
 )
 from .drafting import add_drafting_flags, given_drafting
-from .parser import integer
+from .parser import integer, path
 from .terminal import print_prompt, print_stats, print_text, status
 
 
@@ -50,6 +50,19 @@ def add_command(commands) -> None:
     add("--capacity", type=integer(1), metavar="N", help="positions of the cache; by default as many as needed")
     add("--stream", action="store_true", help="print the text as it grows; with --json, on standard error")
     add("--json", action="store_true", help="print one JSON object")
+    add(
+        "--feedback-log",
+        type=path,
+        metavar="DIR",
+        help="write the rounds, with the texts of prompts and answers, to this directory, for `specjax train --recipe "
+        "feedback`; by default nothing is kept",
+    )
+    add(
+        "--feedback-log-mb",
+        type=integer(1),
+        metavar="N",
+        help="size of that log in megabytes; the oldest files are deleted beyond it (default 256)",
+    )
     add_model_arguments(command, draft_mesh=True)
     add_method_arguments(command)
     add_sampling_arguments(command)
@@ -66,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     from ..generate import Generator
 
     with status("loading"):
-        setting = dict(drafting, rule=args.rule, capacity=args.capacity)
+        setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)
         target = load_target(args)
         generator = Generator(target, args.method, load_given_drafts(args, target), **setting)
     options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed, n=args.n)
@@ -91,6 +104,14 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(records[0] if len(records) == 1 else records))
     else:
         print_stats([result.stats for result in results])
+
+
+def _log_options(args: argparse.Namespace) -> dict:
+    """The options of the feedback log that the user gave."""
+    if args.feedback_log is None and args.feedback_log_mb is not None:
+        raise RequestError("--feedback-log-mb bounds a log and none is written; name one with --feedback-log")
+    names = ("feedback_log", "feedback_log_mb")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
 def _spell_tokens(target) -> Sequence[bytes | None]:

@@ -48,6 +48,18 @@ def add_command(commands) -> None:
     )
     add("--column", type=name, help="column of --data with the text or the conversation")
     add(
+        "--log",
+        type=path,
+        metavar="DIR",
+        help="the log of rounds from which recipe feedback learns, see specjax generate --feedback-log; --data is then "
+        "the text that is replayed against forgetting",
+    )
+    add(
+        "--draft",
+        type=name,
+        help="the draft that recipes of kind feedback and draft continue, by name like --model; by default the recipe's start",
+    )
+    add(
         "--output",
         type=path,
         help="directory of the drafter, its log and its checkpoints; a run found there continues "
@@ -74,10 +86,19 @@ def add_command(commands) -> None:
     add_host_arguments(command)
 
 
+def _continue(recipe, draft: str):
+    """The shape of the recipe, with ``draft`` as the model to continue."""
+    if not hasattr(recipe.head, "start"):
+        raise RequestError(f"--draft continues a draft model, and kind {recipe.kind!r} trains a head; leave it out")
+    return dataclasses.replace(recipe.head, start=draft)
+
+
 def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
     from ..training.boost import boost
+    from ..training.feedback_run import train_from_log
+    from ..training.kinds import KINDS
     from ..training.kinds.boost import BoostShape
     from ..training.recipe import MeshShape, read_recipe
     from ..training.run import train
@@ -99,11 +120,19 @@ def run(args: argparse.Namespace) -> None:
         if not isinstance(recipe.head, BoostShape):
             raise RequestError(f"--drafts belongs to kind boost, not to {recipe.kind}; leave it out")
         recipe = dataclasses.replace(recipe, head=dataclasses.replace(recipe.head, drafts=args.drafts))
+    if args.draft is not None:
+        recipe = dataclasses.replace(recipe, head=_continue(recipe, args.draft))
+    if (args.log is not None) != KINDS[recipe.kind].reads_log:
+        mend = "name it with --log" if args.log is None else "leave --log out"
+        raise RequestError(f"recipe feedback alone learns from a log of rounds, and needs one; {mend}")
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
         target = load(recipe.model, args.dtype, recipe.mesh.make(), args.revision)
     try:
-        (boost if recipe.kind == "boost" else train)(recipe, target, sources, output)
+        if args.log is not None:
+            train_from_log(recipe, target, args.log, sources, output)
+        else:
+            (boost if recipe.kind == "boost" else train)(recipe, target, sources, output)
     except KeyboardInterrupt:
         state = f"the checkpoints in {output} are good, and the same command continues from the last"
         raise KeyboardInterrupt(state) from None

@@ -87,7 +87,7 @@ def fit(
                     f"the last checkpoint in {directory} is good; try a lower rate"
                 )
             now = time.perf_counter()
-            tokens = sum(x.size for x in jax.tree.leaves(batch) if np.ndim(x) > 1 and x.dtype != bool)
+            tokens = max(x.size for x in jax.tree.leaves(batch) if np.ndim(x) == 2 and x.dtype != bool)
             record["tokens_per_second"], began = round(tokens / (now - began), 1), now
             if (step + 1) % every == 0 or step + 1 == steps:
                 checkpoints.save(step + 1, (params, state))

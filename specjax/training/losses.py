@@ -124,6 +124,42 @@ def lk_lambda(p: jax.Array, q: jax.Array, scale: float, fall: float) -> jax.Arra
     return w * forward_kl(p, q) + (1 - w) * (1 - accepted)
 
 
+def top_kl(ids: jax.Array, log_p: jax.Array, q: jax.Array) -> jax.Array:
+    """KL(P || Q) [...] over the likeliest tokens of P, with all other tokens as one outcome.
+
+    It is at most the KL over the whole vocabulary.
+
+    Args:
+      ids, log_p: int32 and float32 [..., K], the tokens and their log-probabilities under P; minus
+        infinity for entries that do not count.
+      q: the draft's logits [..., V].
+    """
+    counts = log_p > -jnp.inf
+    log_q = jnp.take_along_axis(jax.nn.log_softmax(q), ids, -1)
+    p, log_p = jnp.exp(log_p), jnp.where(counts, log_p, 0.0)
+    listed = jnp.where(counts, p * (log_p - log_q), 0.0).sum(-1)
+    rest = lambda listed: jnp.maximum(1 - listed.sum(-1), 1e-6)
+    p_rest, q_rest = rest(p), rest(jnp.where(counts, jnp.exp(log_q), 0.0))
+    return listed + p_rest * (jnp.log(p_rest) - jnp.log(q_rest))
+
+
+def clipped_surrogate(q: jax.Array, action: jax.Array, old: jax.Array, advantage: jax.Array, clip: float) -> jax.Array:
+    """-min(r A, clip(r, 1 - e, 1 + e) A) [...], with r the ratio of probabilities of ``action``.
+
+    PPO, 1707.06347, equation 7.
+
+    Args:
+      q: the policy's logits [..., V].
+      action: int32 [...], the tokens drawn.
+      old: float32 [...], their log-probabilities under the policy that drew them.
+      advantage: float32 [...], A.
+      clip: e.
+    """
+    new = jnp.take_along_axis(jax.nn.log_softmax(q), action[..., None], -1)[..., 0]
+    ratio = jnp.exp(new - old)
+    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
+
+
 def weighted_mean(values: jax.Array, weights: jax.Array) -> jax.Array:
     """The mean of ``values`` with ``weights`` of the same shape; 0 where all weights are 0."""
     weights = weights.astype(jnp.float32)

@@ -104,6 +104,8 @@ class Recipe:
                 "on_policy 'draft' needs a drafter that writes text by itself; "
                 f"use it for kind draft, and 'target' for {self.kind}"
             )
+        if self.on_policy and KINDS[self.kind].reads_log:
+            raise RequestError("on_policy writes text, and a log of rounds has its text; leave on_policy out")
         if self.dtype not in ("float32", "bfloat16"):
             raise RequestError(f"dtype {self.dtype!r} is unknown; use float32 or bfloat16")
         if self.batch % self.mesh.data:
@@ -149,7 +151,8 @@ def make_recipe(table: dict, where: str) -> Recipe:
             f"{where}: kind {kind!r} is unknown; use one of {', '.join(KINDS)}" + _suggest(str(kind), KINDS)
         )
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
-    made = {name: _make(part, table.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
+    given = {"optimizer": KINDS[kind].optimizer} | table
+    made = {name: _make(part, given.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
     return _make(Recipe, {"kind": kind} | table | made | {"data": _make_sources(table, where)}, where)
 
 

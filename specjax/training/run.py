@@ -73,12 +73,14 @@ def train(
     output = Path(output)
     with lock(output):
         check(recipe, target)
+        if KINDS[recipe.kind].reads_log:
+            raise RequestError(f"kind {recipe.kind!r} learns from a log of rounds; name one with --log")
         separator = (target.config.eos_token_ids or (0,))[0]
         mixture, held_out = data.read_streams(paths or recipe.data, target.tokenizer, separator)
         mixture.check_windows(recipe.length)
         read_acceptance = measure or _make_measure(recipe, target, held_out)
         module = KINDS[recipe.kind].shape.make(recipe.head, target, mixture.learnt, jax.random.key(recipe.seed))
-        _keep_recipe(recipe, mixture, output, len(earlier))
+        keep_recipe(recipe, mixture.summarize(), output, len(earlier))
         batches = Batches(recipe, mixture, target, module)
         extra = cast_target(target.model), *([tuple(cast_target(draft.model) for draft in earlier)] if earlier else [])
 
@@ -92,7 +94,7 @@ def train(
             mesh=recipe.mesh.make(), renew=batches.renew, describe=batches.describe,
         )  # fmt: skip
         with report_failure(output, "the drafter", "the last checkpoint is whole; "):
-            return _save(recipe, trained, target, output)
+            return save_drafter(recipe, trained, target, output)
 
 
 def check(recipe: Recipe, target: LanguageModel) -> None:
@@ -177,13 +179,13 @@ def cast(module: M, dtype: str) -> M:
     return nnx.merge(graph, jax.tree.map(convert, state))
 
 
-def _keep_recipe(recipe: Recipe, mixture: data.Mixture, output: Path, earlier: int) -> None:
-    """Writes ``recipe.json``.
+def keep_recipe(recipe: Recipe, read: str, output: Path, earlier: int = 0) -> None:
+    """Writes ``recipe.json``. ``read`` describes the data, ``earlier`` is the number of earlier drafts.
 
     Raises RequestError where ``output`` holds checkpoints of another recipe, of other data, or of
     an unknown recipe.
     """
-    content = dataclasses.asdict(recipe) | {"data": mixture.summarize()} | ({"earlier": earlier} if earlier else {})
+    content = dataclasses.asdict(recipe) | {"data": read} | ({"earlier": earlier} if earlier else {})
     given = json.loads(json.dumps(content))
     path, checkpoints = output / RECIPE, output / CHECKPOINTS
     if checkpoints.exists() and any(checkpoints.iterdir()):
@@ -209,7 +211,9 @@ def _check_recipe(given: dict, path: Path) -> None:
             )
 
 
-def _save(recipe: Recipe, module: HeadModule | Decoder, target: LanguageModel, output: Path) -> LanguageModel | Head:
+def save_drafter(
+    recipe: Recipe, module: HeadModule | Decoder, target: LanguageModel, output: Path
+) -> LanguageModel | Head:
     """Writes the drafter to ``output`` in the target's dtype and returns it."""
     dtype, kind = str(target.model.embed[...].dtype), KINDS[recipe.kind]
     module = jax.tree.map(jnp.asarray, cast(module, dtype))

@@ -143,3 +143,27 @@ def test_samples_of_a_prompt_differ_and_the_first_is_that_of_one(specjax_main, m
     assert len({tuple(found["token_ids"]) for found in several}) == 3
     assert_one_line(specjax_main(*argv, "--n", "0"), "argument -n/--n: must be a whole number from 1")
     assert_one_line(specjax_main(*argv, "--n", "2", "--stream"), "--stream takes one prompt and one sample")
+
+
+@pytest.mark.slow
+def test_a_feedback_log_is_written_only_if_asked_for(specjax_main, models, tmp_path):
+    argv = (
+        "generate",
+        "--model",
+        models["target"],
+        "--draft",
+        models["draft"],
+        "--prompt",
+        "def f(",
+        *GENERATE,
+        *SHORT,
+    )
+    code, out, err = specjax_main(*argv, "--json", "--feedback-log", tmp_path / "log")
+    assert (code, err) == (0, "")
+    (file,) = (tmp_path / "log").iterdir()
+    assert out.count(str(tmp_path)) == 0 and file.stat().st_size < 10_000
+    assert json.loads(specjax_main(*argv, "--json")[1])["token_ids"] == json.loads(out)["token_ids"]
+    assert len(list((tmp_path / "log").iterdir())) == 1
+    ngram = ("generate", "--model", models["target"], "--prompt", "x", "--method", "ngram")
+    assert_one_line(specjax_main(*ngram, "--feedback-log", tmp_path / "log"), "needs chains that a draft model draws")
+    assert_one_line(specjax_main(*argv, "--feedback-log-mb", 3), "bounds a log and none is written")

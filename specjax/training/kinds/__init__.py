@@ -4,11 +4,11 @@ Each kind has a file with its shape, its loss and ``KIND``. A new kind needs suc
 folder, and its name in the list below.
 """
 
-from . import block, boost, draft, eagle, eagle3, hydra, medusa, mtp
+from . import block, boost, draft, eagle, eagle3, feedback, hydra, medusa, mtp
 from .shared import Kind, Shape
 
 KINDS: dict[str, Kind] = {
-    file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, draft, boost)
+    file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, draft, boost, feedback)
 }
 """All kinds by name."""
 

@@ -1,6 +1,6 @@
 """The record of a kind, the base class of shapes, and initial weights of drafters."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -52,12 +52,16 @@ class Kind(NamedTuple):
         gradient flows into the target.
       is_head: whether the drafter is a head. Otherwise it is a language model, which can also write
         text by itself.
+      reads_log: whether the batches come from a log of rounds, see ``feedback``.
+      optimizer: the keys of [optimizer] in a recipe without this table.
     """
 
     name: str
     shape: type[Shape]
     loss: type
     is_head: bool = True
+    reads_log: bool = False
+    optimizer: dict[str, Any] = {}
 
     def wrap(self, module: HeadModule | Decoder, target: LanguageModel, name: str) -> LanguageModel | Head:
         """The module for decoding and saving. A language model gets the target's tokenizer."""

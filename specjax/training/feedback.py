@@ -1,0 +1,140 @@
+"""Reads the log of rounds that ``specjax.feedback`` writes."""
+
+import dataclasses
+import json
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import RequestError
+from ..feedback import FILES, FORMAT
+
+_DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error)
+"""The errors of reading a file that is cut off or changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """The n rounds of a log, oldest first. For their fields see ``specjax.rounds.Rounds``.
+
+    D is the longest chain and K the largest number of likeliest tokens of any file. Missing drafted
+    tokens are -1, and missing likeliest tokens have the log-probability minus infinity.
+
+    Attributes:
+      texts: the tokens of each text.
+      prompts: int32 [texts], the tokens of each prompt.
+      temperature: float32 [texts], see ``specjax.feedback.draft_temperature``.
+      row: int32 [n], the text of each round.
+      place, accepted, correction: int32 [n].
+      drafted, draft: int32 and float32 [n, D].
+      top_ids, top: int32 and float32 [n, D + 1, K].
+      drafts: the hashes of the drafts that drafted.
+    """
+
+    texts: list[np.ndarray]
+    prompts: np.ndarray
+    temperature: np.ndarray
+    row: np.ndarray
+    place: np.ndarray
+    accepted: np.ndarray
+    correction: np.ndarray
+    drafted: np.ndarray
+    draft: np.ndarray
+    top_ids: np.ndarray
+    top: np.ndarray
+    drafts: set[str]
+
+    @property
+    def checksum(self) -> int:
+        """A number that changes with the rounds."""
+        arrays = [*self.texts, self.row, self.place, self.accepted, self.drafted, self.top]
+        return zlib.crc32(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
+
+
+def read_log(directory: str | Path, target: dict[str, Any]) -> Rounds:
+    """The rounds of all whole files of a log.
+
+    Files that are cut off are left out, and one line on stderr says so.
+
+    Args:
+      target: the result of ``feedback.identify`` for the target that verified the rounds.
+
+    Raises RequestError where there is no whole file, and for a log of another format or target.
+    """
+    directory, found, damaged = Path(directory), [], []
+    for path in sorted(directory.glob(FILES)):
+        try:
+            with np.load(path) as file:
+                arrays = {name: file[name] for name in file.files}
+            header = json.loads(str(arrays["header"]))
+            known = header["format"] != FORMAT or {"name", "vocab_size", "weights"} <= header["target"].keys()
+            if not known or (header["format"] == FORMAT and not _fit(arrays, header["target"]["vocab_size"])):
+                raise ValueError("another content")
+        except _DAMAGE:
+            damaged.append(path.name)
+            continue
+        _check_header(directory, header, target)
+        found.append((header, arrays))
+    if not found:
+        reason = f"{damaged[0]} is cut off" if damaged else "no rounds there"
+        raise RequestError(f"--log {directory}: {reason}; write a log with specjax generate --feedback-log")
+    rounds = _join(found)
+    if damaged:
+        print(
+            f"feedback log {directory}: {damaged[0]} is cut off; {len(damaged)} of {len(damaged) + len(found)} files "
+            f"are left out, and {rounds.row.size:,} rounds are used",
+            file=sys.stderr,
+        )
+    return rounds
+
+
+def _check_header(directory: Path, header: dict, target: dict) -> None:
+    if header["format"] != FORMAT:
+        raise RequestError(
+            f"--log {directory}: the format {header['format']} is unknown, and {FORMAT} is known; "
+            "write the log anew with this version"
+        )
+    if any(header["target"].get(key) != target[key] for key in ("vocab_size", "weights")):
+        raise RequestError(
+            f"--log {directory}: written by the target {header['target']['name']!r} with other weights than "
+            f"{target['name']!r}; name the log of this target"
+        )
+
+
+def _fit(arrays: dict[str, np.ndarray], vocab_size: int) -> bool:
+    """Whether the arrays of a file fit one another."""
+    (n, D), K, rows = arrays["drafted"].shape, arrays["top"].shape[2], arrays["length"].size
+    shapes = dict(row=(n,), place=(n,), accepted=(n,), correction=(n,), draft=(n, D), length=(rows,))
+    shapes |= dict(top_ids=(n, D + 1, K), top=(n, D + 1, K), prompt_length=(rows,), temperature=(rows,))
+    shapes |= dict(tokens=(arrays["length"].sum(),))
+    if any(arrays[name].shape != shape for name, shape in shapes.items()):
+        return False
+    bounds = dict(tokens=(0, vocab_size), drafted=(-1, vocab_size), correction=(0, vocab_size))
+    bounds |= dict(top_ids=(0, vocab_size), row=(0, rows), accepted=(0, D + 1))
+    within = all(((arrays[name] >= least) & (arrays[name] < most)).all() for name, (least, most) in bounds.items())
+    return within and bool(((arrays["place"] >= 0) & (arrays["place"] < arrays["length"][arrays["row"]])).all())
+
+
+def _join(found: list[tuple[dict, dict]]) -> Rounds:
+    """The rounds of several files as one."""
+    D = max(arrays["drafted"].shape[1] for _, arrays in found)
+    K = max(arrays["top"].shape[2] for _, arrays in found)
+    texts, each = [], {name: [] for name in ("prompts", "temperature", "row", "place", "accepted", "correction")}
+    each |= {name: [] for name in ("drafted", "draft", "top_ids", "top")}
+    for _, arrays in found:
+        each["row"].append(arrays["row"] + len(texts))
+        texts += np.split(arrays["tokens"], np.cumsum(arrays["length"])[:-1])
+        each["prompts"].append(arrays["prompt_length"])
+        for name in ("temperature", "place", "accepted", "correction"):
+            each[name].append(arrays[name])
+        more, wider = D - arrays["drafted"].shape[1], K - arrays["top"].shape[2]
+        for name, value in (("drafted", -1), ("draft", 0.0)):
+            each[name].append(np.pad(arrays[name], ((0, 0), (0, more)), constant_values=value))
+        for name, value in (("top_ids", 0), ("top", -np.inf)):
+            each[name].append(np.pad(arrays[name], ((0, 0), (0, more), (0, wider)), constant_values=value))
+    joined = {name: np.concatenate(arrays) for name, arrays in each.items()}
+    return Rounds(texts=texts, drafts={header["draft"]["weights"] for header, _ in found}, **joined)
