@@ -41,7 +41,7 @@ WINDOWS = 64
 HEAD = """# Boosted drafts
 
 Written by `scripts/boosted_drafts.py`. {cpu}, {cores} cores; Python {python}, jax {jax}. Trainings and measurements
-took {minutes:.0f} minutes.
+took {minutes:.0f} minutes. The machine also did other work, so the speed-ups are lower than on an idle one.
 
 Drafts of `tiny-python` with one layer. Each was trained on {tokens:,} tokens of Python's standard library by forward
 KL. These trainings are short: the drafts are far from converged. A small draft has width {small} and {weights:.2f} M
