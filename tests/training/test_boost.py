@@ -52,7 +52,7 @@ def test_each_draft_is_trained_with_the_earlier_ones_and_saved(small, text, tmp_
     assert generator([5, 6, 7], max_new_tokens=12, ignore_eos=True).token_ids == plain.token_ids
 
     # Interrupted before the last checkpoint of the second draft, and again.
-    other, save = tmp_path / "other", run._save
+    other, save = tmp_path / "other", run.save_drafter
     stopped = iter([0])
 
     def stop_once(recipe, module, *rest):
@@ -60,7 +60,7 @@ def test_each_draft_is_trained_with_the_earlier_ones_and_saved(small, text, tmp_
             raise KeyboardInterrupt
         return save(recipe, module, *rest)
 
-    monkeypatch.setattr(run, "_save", stop_once)
+    monkeypatch.setattr(run, "save_drafter", stop_once)
     with pytest.raises(KeyboardInterrupt):
         boost(recipe, small, [text], other)
     for a, b in zip(drafts, boost(recipe, small, [text], other)):
