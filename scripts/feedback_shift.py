@@ -45,9 +45,9 @@ ROWS, BEGINNING, ANSWER = 64, 32, 128
 """Rows of a batch that is logged, tokens of the beginning and of the answer of each."""
 REFERENCE = dict(steps=160, every=80, batch=8, length=256, optimizer=dict(rate=2e-3, warmup=20))
 RECIPES = {
-    "distill": dict(rate=2e-3, replay=0.2, epochs=2),
-    "pseudo": dict(rate=6e-4, replay=0.3, epochs=2),
-    "policy": dict(rate=6e-4, replay=0.2, epochs=1),
+    "distill": dict(rate=1e-3, replay=0.2, epochs=2),
+    "pseudo": dict(rate=4e-4, replay=0.4, epochs=2),
+    "policy": dict(rate=4e-4, replay=0.3, epochs=2),
 }
 """The rate of AdamW, the share of replayed windows, and how often each objective reads a log."""
 BATCH = 10
@@ -85,7 +85,7 @@ def main():
     results = Results(args.work / "results.json")
     results.once("start", lambda: measure(specjax.load(START, dtype="float32").model))
     reference(target, args.work, measure, results)
-    rows = round(args.tokens / args.stages / (BEGINNING + ANSWER) / ROWS) * ROWS
+    rows = args.tokens // (args.stages * (BEGINNING + ANSWER) * ROWS) * ROWS
     drafts = dict.fromkeys(args.objectives, START)
     for stage in range(args.stages):
         for name, draft in drafts.items():
