@@ -34,7 +34,7 @@ from specjax.training import data
 from specjax.training.feedback_run import train_from_log
 from specjax.training.on_policy import MeasuredAcceptance
 from specjax.training.recipe import make_recipe
-from specjax.training.run import train
+from specjax.training.run import cast, train
 from specjax.training.sources import Document
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
@@ -46,9 +46,9 @@ ROWS, BEGINNING, ANSWER = 64, 32, 128
 """Rows of a batch that is logged, tokens of the beginning and of the answer of each."""
 REFERENCE = dict(steps=160, every=80, batch=8, length=256, optimizer=dict(rate=2e-3, warmup=20))
 RECIPES = {
-    "distill": dict(rate=2e-3, replay=0.2, epochs=2),
-    "pseudo": dict(rate=6e-4, replay=0.3, epochs=2),
-    "policy": dict(rate=6e-4, replay=0.2, epochs=1),
+    "distill": dict(rate=1e-3, replay=0.2, epochs=2),
+    "pseudo": dict(rate=4e-4, replay=0.4, epochs=2),
+    "policy": dict(rate=4e-4, replay=0.3, epochs=2),
 }
 """The rate of AdamW, the share of replayed windows, and how often each objective reads a log."""
 BATCH = 10
@@ -86,11 +86,11 @@ def main():
     results = Results(args.work / "results.json")
     results.once("start", lambda: measure(specjax.load(START, dtype="float32").model))
     reference(target, args.work, measure, results)
-    for name in args.objectives:
-        draft = START
-        for stage in range(args.stages):
-            rows = round(args.tokens / args.stages / (BEGINNING + ANSWER) / ROWS) * ROWS
-            draft = feedback(target, draft, learnt, name, stage, rows, args.work, measure, results)
+    rows = args.tokens // (args.stages * (BEGINNING + ANSWER) * ROWS) * ROWS
+    drafts = dict.fromkeys(args.objectives, START)
+    for stage in range(args.stages):
+        for name, draft in drafts.items():
+            drafts[name] = feedback(target, draft, learnt, name, stage, rows, args.work, measure, results)
         write_page(target, results.found, learnt.size)
 
 
@@ -167,10 +167,9 @@ def feedback(target, draft, learnt: np.ndarray, name: str, stage: int, rows: int
         loss=dict(objective=name, replay=options["replay"]),
         optimizer=dict(name="adamw", rate=options["rate"], warmup=10),
     )  # fmt: skip
-    shutil.rmtree(run, ignore_errors=True)
     trained = train_from_log(make_recipe(table, key), target, log, output=run, measure=lambda module: None)
     seen = dict(tokens=(stage + 1) * rows * (BEGINNING + ANSWER), logged=json.loads((log / "done").read_text()))
-    results.once(key, lambda: measure(trained.model) | seen)
+    results.once(key, lambda: measure(cast(trained.model, "float32")) | seen)
     return str(run)
 
 

@@ -52,7 +52,7 @@ PARTS = {
 }
 """Options of ``PartialReader`` by the name of the part, all with four sinks."""
 
-LENGTH, BATCHES, FORCED = 8192, (1, 8), 0.8
+LENGTH, BATCHES, FORCED = 8192, (1, 4), 0.8
 """Tokens in the cache, rows, and the chance that a drafted token is accepted."""
 
 ROUNDS = {
@@ -223,10 +223,14 @@ HEAD = """# Long contexts
 ACCEPTANCE = """
 ## Acceptance, measured
 
-`tiny-python` on held-out code, greedy, {rows} prompts of {short[0]} to {short[1]} tokens and {rows} of {long[0]} to
-{long[1]}, {new} new tokens each; {machine}. *S* is the number of positions that the draft sees. *accepted* is the
-share of drafted tokens, *tokens* the number of tokens in a round, *passes* the number of the draft's forwards in a
-round. Below a window n-grams or a smaller draft may draft for the target with the window (`partial_cascade`).
+`tiny-python` on held-out code, greedy, {rows} prompts of {short[0]} to {short[1]} tokens and {rows} of {long[0]} to {long[1]}, {new} new
+tokens each; {machine}. *draft_model* is
+`tiny-python-draft`, which was trained on texts of at most 512 tokens.
+
+*S* is the number of positions that the draft sees. *accepted* is the share of drafted tokens,
+*tokens* the number of tokens in a round, *passes* the number of the draft's forwards in a round.
+Below a window n-grams or a smaller draft may draft for the target with the window
+(`partial_cascade`). The columns name the longest prompt that was asked for.
 
 """
 
@@ -257,7 +261,7 @@ def page(report: dict) -> str:
     """The page for the measured parts."""
     text = HEAD.format(K=K)
     tables = {"acceptance": acceptance_table, "rounds": round_table, "plans": plan_table}
-    return text + "".join(table(report[part]) for part, table in tables.items() if report.get(part))
+    return text + "".join(table(report[part]) for part, table in tables.items() if {*report.get(part, ())} - {"about"})
 
 
 def acceptance_table(found: dict) -> str:

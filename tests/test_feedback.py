@@ -1,5 +1,6 @@
 """The log of rounds: its records against a replay by forwards without a cache, its bounds, and who is refused."""
 
+import dataclasses
 import json
 import stat
 
@@ -13,6 +14,7 @@ from specjax import Generator, RequestError
 from specjax.drafters import DraftModel, make_drafter
 from specjax.errors import StorageError
 from specjax.feedback import FILES, check_method, identify, open_log
+from specjax.parallel import make_draft_mesh, make_mesh, place
 from specjax.rounds import Recording, empty_rounds
 
 DRAFTS, NEW, TOP = 3, 20, 4
@@ -118,6 +120,24 @@ def test_output_is_the_same_and_a_full_buffer_loses_nothing(target, draft, tmp_p
     assert len(files) > 1 and len(set(rounds)) == len(rounds) == sum(r.stats.target_calls for r in found)
     drafted = np.concatenate([arrays["drafted"] for arrays in files])
     assert drafted.shape[1] == DRAFTS and (drafted >= 0).sum() == sum(r.stats.drafted for r in found)
+
+
+@pytest.mark.slow
+def test_the_log_is_the_same_on_several_devices(target, draft, tmp_path):
+    """Rows split over two devices; and a draft on a device of its own, which drafts ahead."""
+    on = lambda model, mesh: dataclasses.replace(model, model=place(model.model, mesh, rows=False))
+    apart = on(draft, make_draft_mesh("model=1", None))
+    generators = {
+        "one": make(target, draft, tmp_path / "one"),
+        "rows": make(on(target, make_mesh(data=2)), draft, tmp_path / "rows"),
+        "apart": make(target, apart, tmp_path / "apart", draft_ahead=2),
+    }
+    for generator in generators.values():
+        generator(PROMPTS, **OPTIONS, temperature=[0.0, 0.0, 1.0, 1.0])
+    one, *others = (read(tmp_path / name)[0] for name in generators)
+    for other in others:
+        for name in ("tokens", "row", "place", "drafted", "accepted", "correction"):
+            np.testing.assert_array_equal(other[name], one[name])
 
 
 @pytest.mark.slow

@@ -61,27 +61,27 @@ def cut_logged(rounds: Rounds, length: int, texts: np.ndarray) -> LoggedWindows:
     pieces = np.zeros_like(sizes)
     pieces[texts] = -(-sizes[texts] // length)
     start = (np.cumsum(pieces) - pieces) * length  # the place of each text in the row of all windows
-    empty = _empty(int(pieces.sum()) * length, rounds.top.shape[2])
+    flat = _empty(int(pieces.sum()) * length, rounds.top.shape[2])
     for b in texts.tolist():
-        empty.tokens[start[b] : start[b] + sizes[b]] = rounds.texts[b]
+        flat.tokens[start[b] : start[b] + sizes[b]] = rounds.texts[b]
     count, temperature = (rounds.drafted >= 0).sum(1), rounds.temperature[rounds.row]
     chosen = np.isin(rounds.row, texts)
     for i in range(rounds.drafted.shape[1] + 1):  # node i of each path, the root first
         # The row's end may have cut the path.
         seen = np.flatnonzero(chosen & (i <= rounds.accepted) & (rounds.place + i < sizes[rounds.row]))
         at, is_last = start[rounds.row[seen]] + rounds.place[seen] + i, i == rounds.accepted[seen]
-        empty.top_ids[at], empty.top[at] = rounds.top_ids[seen, i], rounds.top[seen, i]
+        flat.top_ids[at], flat.top[at] = rounds.top_ids[seen, i], rounds.top[seen, i]
         has_token = i < count[seen]
         token = np.where(has_token, rounds.drafted[seen, min(i, rounds.drafted.shape[1] - 1)], -1)
-        empty.label[at] = np.where(is_last, rounds.correction[seen], token)
-        empty.rejected[at] = is_last & has_token
+        flat.label[at] = np.where(is_last, rounds.correction[seen], token)
+        flat.rejected[at] = is_last & has_token
         acts = has_token & (temperature[seen] > 0)
         at, seen = at[acts], seen[acts]
         if seen.size:
             lengths = rounds.accepted[seen]
-            empty.action[at], empty.old[at] = token[acts], rounds.draft[seen, i]
-            empty.advantage[at], empty.temperature[at] = lengths - running_mean(lengths), temperature[seen]
-    windows = LoggedWindows(*(x.reshape(-1, length, *x.shape[1:]) for x in empty))
+            flat.action[at], flat.old[at] = token[acts], rounds.draft[seen, i]
+            flat.advantage[at], flat.temperature[at] = lengths - running_mean(lengths), temperature[seen]
+    windows = LoggedWindows(*(x.reshape(-1, length, *x.shape[1:]) for x in flat))
     visited = (windows.label >= 0).any(1)
     return LoggedWindows(*(x[visited] for x in windows))
 

@@ -54,12 +54,12 @@ def make_drafters(config: ModelConfig) -> dict[str, Drafter]:
         "merged": Merged(2),
         "cascade": Cascade(2, 2),
         "early_exit": EarlyExit(1, 2),
-        "partial_cascade": PartialCascade(**PART, inner_speculative_tokens=2),
         "eagle3": Eagle3(6, 3, 2, head=eagle3),
         "one pass": Eagle3(7, 3, 2, head=dataclasses.replace(eagle3, mask_token=1)),
         "mtp": Mtp(3, head=MtpConfig(config, target_layers=2, modules=2)),
         "hydra": Hydra(head=HydraConfig(E, 2, V, num_heads=2, layers=config)),
         "block": BlockDrafter(head=BlockConfig(config, E, 2, (0, 1), mask_token=1, block_size=4)),
+        "partial_cascade": PartialCascade(**PART, inner_speculative_tokens=2),
     }
 
 

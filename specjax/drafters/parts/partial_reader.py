@@ -112,7 +112,8 @@ class PartialReader(Drawing):
         for i, layer in enumerate(target.layers):
             chunks = None
             if means is not None:
-                chunks = self._choose(layer.queries(x, config, angles), means.layers[i][0], means.length)
+                queries = _of_key_heads(layer.queries(x, config, angles), config.kv_copies)
+                chunks = self._choose(queries, means.layers[i][0], means.length)
             places = self._places(n, chunks, min(self.most, cache.capacity) + room)[..., None]
             parts.append(tuple(jnp.take_along_axis(leaf, places, 2, mode="clip") for leaf in cache.layers[i]))
             past = KVCache((parts[-1],), n, n - held)
@@ -125,10 +126,10 @@ class PartialReader(Drawing):
         """Int32 [B, K, cache_chunks], the chunks with the highest scores.
 
         Args:
-          queries: float32 [B, 1, K, G, D].
+          queries: float32 [B, K, D], see ``_of_key_heads``.
           means: [B, K, M, D], of which ``count`` int32 [B] are valid.
         """
-        scores = jnp.einsum("bkd,bkmd->bkm", queries[:, 0].sum(2), means.astype(jnp.float32))
+        scores = jnp.einsum("bkd,bkmd->bkm", queries, means.astype(jnp.float32))
         scores = jnp.where(jnp.arange(means.shape[2]) < count[:, None, None], scores, -jnp.inf)
         return lax.top_k(scores, self.cache_chunks)[1]
 
@@ -154,6 +155,17 @@ class PartialReader(Drawing):
         """The means of the chunks in keys [B, K, positions, D]."""
         chunks = keys.astype(jnp.float32).reshape(*keys.shape[:2], -1, self.chunk_size, keys.shape[3])
         return chunks.mean(3).astype(keys.dtype)
+
+
+def _of_key_heads(queries: jax.Array, copies: int) -> jax.Array:
+    """The sums of each key head's queries, float32 [B, K, D], from queries [B, 1, K, G, D] of one node.
+
+    ``copies``: see ``ModelConfig.kv_copies``. Copies of a key head stand side by side. They share its
+    queries, and get the same sum, so that no mesh changes the choice of chunks.
+    """
+    B, _, K, _, D = queries.shape
+    of_copies = queries.sum((1, 3)).reshape(B, K // copies, copies, D)
+    return of_copies.sum(2).repeat(copies, 1)
 
 
 def add_node(part: KVCache, out: Output) -> KVCache:

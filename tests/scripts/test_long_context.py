@@ -1,0 +1,51 @@
+"""scripts/long_context.py: the bytes of a round by hand, and the page of a report."""
+
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+from support.models import TINY
+
+from specjax.drafters import DraftModel, PartialCache
+
+script = run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "long_context.py"))
+READ = 2 * (61 * 32 + 2 * (32 * 64 + 32 * 32 + 3 * 32 * 48))
+"""Bytes of the bfloat16 weights of ``TINY`` that a token reads: the output matrix and two layers."""
+ROW = 2 * 2 * 2 * 2 * 8
+"""Bytes of the keys and values of a position: two layers with two key heads of eight numbers."""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_bytes_of_a_round(devices):
+    """Four drafts and one verify pass; the part is gathered once, and the mean keys are read once."""
+    by_hand = lambda drafter, drafts=(): script["by_hand"](TINY, drafter, drafts, 1000, 3, devices) * devices
+    assert by_hand(PartialCache(draft_window=28)) == 5 * READ + 3 * ROW * (4 * 32 + 2 * 32 + 1000)
+    part = PartialCache(draft_window=28, cache_chunks=2, chunk_size=10)
+    assert by_hand(part) == 5 * READ + 3 * ROW * (4 * 52 + 2 * 52 + 1000 + 1000 / 10 / 2)
+    drafted = READ + 3 * ROW * 1000 + devices * 4 * (READ + 3 * ROW * 1000)  # each device holds the whole draft
+    assert by_hand(DraftModel(4), (TINY,)) == drafted
+
+
+def test_page():
+    machine = dict(dtype="bfloat16", cpu="a CPU", cores=2, jax="0")
+    one = dict(accepted=0.5, tokens=3.0, passes=4.0)
+    methods = {name: 2.0 for name in script["ROUNDS"]}
+    plan = dict(device="h100:1", context=32768, batch=1, draft="window of 512", bytes=1e9, bytes_by_hand=2e9)
+    report = {
+        "acceptance": {
+            "about": dict(machine=machine, short=[9], long=[20]),
+            "window of 32": dict(positions=36, contexts=[one, one]),
+        },
+        "rounds": {
+            "about": dict(machine=machine, model="m", draft="d"),
+            "1": dict(ms=methods, speedup=methods),
+        },
+        "plans": {"a plan": plan | dict(copies=0, ms=3.0, plain_ms=4.0, speedup=1.5)},
+    }
+    text = script["page"](report)
+    assert "| window of 32 | 36 | 50.0% | 3.00 | 4.00 | 50.0% | 3.00 | 4.00 |" in text
+    assert (
+        "| none | 2.0 | 2.00 |" in text
+        and "| h100:1 | 32,768 | 1 | window of 512 | 1.0 | 2.0 | 3.0 | 4.0 | 1.50 |" in text
+    )
+    assert "measured" not in script["page"]({"rounds": {"about": report["rounds"]["about"]}})
