@@ -31,7 +31,7 @@ from specjax.evaluation import machine
 from specjax.evaluation.report import markdown_table
 from specjax.stats import total
 from specjax.training import data
-from specjax.training.feedback_run import train_from_log
+from specjax.training.feedback.run import train_from_log
 from specjax.training.on_policy import MeasuredAcceptance
 from specjax.training.recipe import make_recipe
 from specjax.training.run import cast, train

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
     from ..training.boost import boost
-    from ..training.feedback_run import train_from_log
+    from ..training.feedback.run import train_from_log
     from ..training.kinds import KINDS
     from ..training.kinds.boost import BoostShape
     from ..training.recipe import MeshShape, read_recipe

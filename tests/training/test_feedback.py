@@ -11,9 +11,9 @@ import specjax
 from specjax import Generator, RequestError
 from specjax.cli.main import main
 from specjax.feedback import FILES, FORMAT, identify
-from specjax.training.feedback import read_log
-from specjax.training.feedback_run import hold_out, train_from_log
-from specjax.training.feedback_windows import cut_logged
+from specjax.training.feedback.rounds import read_log
+from specjax.training.feedback.run import hold_out, train_from_log
+from specjax.training.feedback.windows import cut_logged
 from specjax.training.recipe import make_recipe
 
 TARGET = dict(name="target", vocab_size=61, weights="abc")

@@ -11,7 +11,7 @@ from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...models.decoder import Decoder
 from .. import losses
-from ..feedback_windows import FeedbackBatch, LoggedWindows
+from ..feedback.windows import FeedbackBatch, LoggedWindows
 from ..numbers import number
 from .draft import DraftLoss, DraftShape
 from .shared import Kind, Shape

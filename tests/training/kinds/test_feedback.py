@@ -7,7 +7,7 @@ import pytest
 from support.float64_training import KEY, WEIGHT, WINDOW, Computed, S, V, softmax
 from support.models import tiny_model
 
-from specjax.training.feedback_windows import FeedbackBatch, LoggedWindows
+from specjax.training.feedback.windows import FeedbackBatch, LoggedWindows
 from specjax.training.kinds.draft import DraftLoss
 from specjax.training.kinds.feedback import FeedbackLoss
 

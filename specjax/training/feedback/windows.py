@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .feedback import Rounds
+from .rounds import Rounds
 
 HORIZON = 1000
 """The number of rounds over which the mean length of acceptance runs."""

@@ -8,21 +8,21 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ..checkpoints.load import LanguageModel
-from ..errors import RequestError
-from ..feedback import hash_weights, identify
-from ..heads import Head
-from ..heads.base import HeadModule
-from ..models.decoder import Decoder
-from . import data
-from .feedback import Rounds, read_log
-from .feedback_windows import FeedbackBatch, LoggedWindows, cut_logged
-from .loop import fit
-from .on_policy import MeasuredAcceptance
-from .recipe import Recipe
-from .run import cast, cast_target, check, keep_recipe, save_drafter
-from .saving import lock, report_failure
-from .sources import Source
+from ...checkpoints.load import LanguageModel
+from ...errors import RequestError
+from ...feedback import hash_weights, identify
+from ...heads import Head
+from ...heads.base import HeadModule
+from ...models.decoder import Decoder
+from .. import data
+from ..loop import fit
+from ..on_policy import MeasuredAcceptance
+from ..recipe import Recipe
+from ..run import cast, cast_target, check, keep_recipe, save_drafter
+from ..saving import lock, report_failure
+from ..sources import Source
+from .rounds import Rounds, read_log
+from .windows import FeedbackBatch, LoggedWindows, cut_logged
 
 
 def train_from_log(

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RequestError
-from ..feedback import FILES, FORMAT
+from ...errors import RequestError
+from ...feedback import FILES, FORMAT
 
 _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error)
 """The errors of reading a file that is cut off or changed."""

@@ -1,0 +1,1 @@
+"""Learning from verification: a draft model is trained on a log of rounds."""
