@@ -69,6 +69,7 @@ did other work; jax {jax}.
 {table}
 
 "Of the reference's gain" compares with the last row of the reference. "Python" is the change on the original text.
+Rate of AdamW, share of replayed windows and passes over a log: {recipes}.
 """
 
 
@@ -227,6 +228,8 @@ def page(target: LanguageModel, found: dict, learnt: int) -> str:
             ]  # fmt: skip
     head = ("draft", "tokens seen", "headers", "of the reference's gain", "library", "Python")
     about = machine(target) | dict(learnt=learnt, prompts=PROMPTS, prompt=PROMPT, measured=MEASURED)
+    recipes = [f"{name} {each['rate']:g}, {each['replay']:g}, {each['epochs']}" for name, each in RECIPES.items()]
+    about |= dict(recipes="; ".join(recipes))
     about |= dict(beginning=BEGINNING, answer=ANSWER, table=markdown_table(head, rows))
     return PAGE.format(**about)
 
