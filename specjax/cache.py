@@ -108,6 +108,35 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
 
 
+def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
+    """Runs of ``size`` positions, [B, K, N * size, D], from an array [B, K, T, D] of a cache.
+
+    Args:
+      starts: int32 [B, K or 1, N], the first position of each run; with 1 all key heads have the
+        same runs. A run must not reach beyond T.
+    """
+    return lax.platform_dependent(
+        leaf, starts, tpu=partial(_take_run_by_run, size=size), default=partial(_take_at_once, size=size)
+    )
+
+
+def _take_at_once(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
+    places = (starts[..., None] + jnp.arange(size)).reshape(*starts.shape[:2], -1)
+    return jnp.take_along_axis(leaf, places[..., None], _POSITIONS, mode="clip")
+
+
+def _take_run_by_run(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
+    """Reads one slice for each run, in a loop. XLA:TPU copies the cache for a gather."""
+    (B, K, _, D), (_, heads, N) = leaf.shape, starts.shape
+
+    def take(run):
+        b, head, at = run // (heads * N), run // N % heads, run % N
+        return lax.dynamic_slice(leaf, (b, head, starts[b, head, at], 0), (1, K // heads, size, D))[0]
+
+    runs = lax.map(take, jnp.arange(B * heads * N)).reshape(B, heads, N, K // heads, size, D)
+    return jnp.moveaxis(runs, 3, 2).reshape(B, K, N * size, D)
+
+
 def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Array, *, valid: jax.Array) -> KVCache:
     """Writes the keys and values of a path after the committed ones, and sets the new length.
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...cache import KVCache, Rows, commit
+from ...cache import KVCache, commit, take_runs
 from ...checks import whole
 from ...errors import RequestError
 from ...models.base import Output, Sizes
@@ -77,7 +77,7 @@ class PartialReader(Drawing):
         """
         if not self.cache_chunks or self.most >= capacity:
             return None
-        shape = (batch, config.num_kv_heads, capacity // self.chunk_size + self._averaged, config.head_dim)
+        shape = (batch, config.num_kv_heads, (capacity - self.attention_sinks) // self.chunk_size, config.head_dim)
         layers = tuple((jnp.zeros(shape, dtype),) for _ in range(config.num_layers))
         return KVCache(layers, jnp.zeros(batch, jnp.int32))
 
@@ -86,13 +86,14 @@ class PartialReader(Drawing):
         if means is None:
             return None
         count = jnp.maximum(cache.length - self.attention_sinks - self.draft_window, 0) // self.chunk_size
+        chunks = min(-(-_AVERAGED // self.chunk_size), means.capacity)
 
         def read(means):
-            first = self.attention_sinks + means.length * self.chunk_size
-            places = first[:, None] + jnp.arange(self._averaged * self.chunk_size)
-            keys = Rows(tuple((keys,) for keys, _ in cache.layers)).gather(jnp.minimum(places, cache.capacity - 1))
-            new = jax.tree.map(self._means_of, keys.layers)
-            return commit(means, new, None, jnp.minimum(means.length + self._averaged, count), valid=count > 0)
+            first = jnp.minimum(means.length, means.capacity - chunks)  # the last chunks may be averaged again
+            start = (self.attention_sinks + first * self.chunk_size)[:, None, None]
+            new = tuple((self._mean(take_runs(keys, start, chunks * self.chunk_size)),) for keys, _ in cache.layers)
+            length = jnp.minimum(first + chunks, count)
+            return commit(means.replace(length=first), new, None, length, valid=count > 0)
 
         return lax.while_loop(lambda means: jnp.any(means.length < count), read, means)
 
@@ -114,8 +115,7 @@ class PartialReader(Drawing):
             if means is not None:
                 queries = _of_key_heads(layer.queries(x, config, angles), config.kv_copies)
                 chunks = self._choose(queries, means.layers[i][0], means.length)
-            places = self._places(n, chunks, min(self.most, cache.capacity) + room)[..., None]
-            parts.append(tuple(jnp.take_along_axis(leaf, places, 2, mode="clip") for leaf in cache.layers[i]))
+            parts.append(tuple(self._take(leaf, n, chunks, room) for leaf in cache.layers[i]))
             past = KVCache((parts[-1],), n, n - held)
             x, new, _ = run_layers((layer,), one_layer, x, positions, jnp.array(SELF), past, cache.dtype)
             rows += new
@@ -133,25 +133,28 @@ class PartialReader(Drawing):
         scores = jnp.where(jnp.arange(means.shape[2]) < count[:, None, None], scores, -jnp.inf)
         return lax.top_k(scores, self.cache_chunks)[1]
 
-    def _places(self, n: jax.Array, chunks: jax.Array | None, count: int) -> jax.Array:
-        """Int32 [B, 1 or K, count], the positions that the part holds; void beyond the rows that it holds.
+    def _take(self, leaf: jax.Array, n: jax.Array, chunks: jax.Array | None, room: int) -> jax.Array:
+        """The part of an array of the cache [B, K, T, D]: attention sinks | chunks | window | room.
 
-        A part is: attention sinks | chunks | window. A row with too few tokens for that holds all.
+        A row with too few tokens for that holds all its tokens in their order.
+
+        Args:
+          n: int32 [B], committed tokens.
+          chunks: int32 [B, K, cache_chunks], the chosen chunks; None for none.
         """
-        at, n = jnp.arange(count), n[:, None, None]
+        if self.most >= leaf.shape[2]:
+            return jnp.pad(leaf, ((0, 0), (0, 0), (0, room), (0, 0)))
         sinks, size, recent = self.attention_sinks, self.chunk_size, self.most - self.draft_window
-        places = jnp.where(at < recent, at, n - self.draft_window + at - recent)
+        n = n[:, None, None]
+        long = n > self.most
+        pieces = [leaf[:, :, :sinks]]
         if chunks is not None:
-            chosen = chunks.repeat(size, -1) * size + jnp.arange(self.cache_chunks * size) % size + sinks
-            places = jnp.broadcast_to(places, (*chunks.shape[:2], count)).at[..., sinks:recent].set(chosen)
-        return jnp.where(n > self.most, places, at)
+            first = jnp.where(long, chunks, jnp.arange(self.cache_chunks))
+            pieces.append(take_runs(leaf, sinks + first * size, size))
+        pieces.append(take_runs(leaf, jnp.where(long, n - self.draft_window, recent), self.draft_window))
+        return jnp.pad(jnp.concatenate(pieces, 2), ((0, 0), (0, 0), (0, room), (0, 0)))
 
-    @property
-    def _averaged(self) -> int:
-        """Chunks that one iteration averages."""
-        return -(-_AVERAGED // self.chunk_size)
-
-    def _means_of(self, keys: jax.Array) -> jax.Array:
+    def _mean(self, keys: jax.Array) -> jax.Array:
         """The means of the chunks in keys [B, K, positions, D]."""
         chunks = keys.astype(jnp.float32).reshape(*keys.shape[:2], -1, self.chunk_size, keys.shape[3])
         return chunks.mean(3).astype(keys.dtype)
