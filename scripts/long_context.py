@@ -52,8 +52,8 @@ PARTS = {
 }
 """Options of ``PartialReader`` by the name of the part, all with four sinks."""
 
-LENGTH, BATCHES, FORCED = 8192, (1, 4), 0.8
-"""Tokens in the cache, rows, and the chance that a drafted token is accepted."""
+LENGTH, BATCHES, COUNT, FORCED = 8192, (1, 4), 16, 0.8
+"""Tokens in the cache, rows, rounds of a timed run, and the chance that a drafted token is accepted."""
 
 ROUNDS = {
     "none": Plain(),
@@ -62,13 +62,7 @@ ROUNDS = {
     "partial_cache, window of 64, 12 chunks": PartialCache(num_speculative_tokens=K, draft_window=64, cache_chunks=12),
 }
 
-PLANS = [
-    ("h100:1", 32768, 1),
-    ("h100:1", 131072, 1),
-    ("h100:8", 32768, 32),
-    ("v5e:2x4", 32768, 1),
-    ("v5e:2x4", 131072, 1),
-]
+PLANS = [("h100:1", 32768, 1), ("h100:1", 131072, 1), ("h100:8", 32768, 32), ("v5e:2x4", 131072, 1)]
 """Devices, context and batch. Weights and caches fit in the devices' memory."""
 
 PLANNED = {
@@ -153,8 +147,8 @@ def measure_rounds(args, known: dict) -> Iterator[tuple[str, dict]]:
         timers = {}
         for name, drafter in ROUNDS.items():
             model = draft if name == "draft_model" else None
-            timers |= round_timers(target, model, {name: drafter}, length=LENGTH, batch=batch, rounds=4)
-        seconds = {name: np.median(runs) / 4 for name, runs in alternate(timers, args.repeats).items()}
+            timers |= round_timers(target, model, {name: drafter}, length=LENGTH, batch=batch, rounds=COUNT)
+        seconds = {name: np.median(runs) / COUNT for name, runs in alternate(timers, args.repeats).items()}
         tokens = lambda name: tokens_a_round(FORCED, ROUNDS[name].depth)
         speedup = {name: tokens(name) * seconds["none"] / seconds[name] for name in ROUNDS}
         yield str(batch), {"ms": {name: s * 1e3 for name, s in seconds.items()}, "speedup": speedup}
@@ -237,7 +231,8 @@ Below a window n-grams or a smaller draft may draft for the target with the wind
 ROUND = """
 ## A round after {length:,} tokens, measured
 
-`{model}` with `{draft}`; {machine}. Medians of runs that alternate. The text is random. **The acceptance is forced**:
+`{model}` with `{draft}`; {machine}. Medians of runs of {count} rounds
+that alternate. The first round of a run also averages the keys of all chunks. The text is random. **The acceptance is forced**:
 each drafted token of every method is accepted with the probability {forced}, so a round gives {tokens:.2f} tokens. The
 model was trained on 2,048 positions, so an acceptance measured here would mean nothing.
 
@@ -281,7 +276,9 @@ def acceptance_table(found: dict) -> str:
 def round_table(found: dict) -> str:
     about, batches = found["about"], [key for key in found if key != "about"]
     tokens = tokens_a_round(FORCED, K)
-    text = ROUND.format(length=LENGTH, forced=FORCED, tokens=tokens, **about | {"machine": in_words(about["machine"])})
+    text = ROUND.format(
+        length=LENGTH, count=COUNT, forced=FORCED, tokens=tokens, **about | {"machine": in_words(about["machine"])}
+    )
     head = ["method"] + [f"{what}, batch {batch}" for batch in batches for what in ("ms", "speed-up")]
     cells = lambda one, name: (f"{one['ms'][name]:.1f}", f"{one['speedup'][name]:.2f}")
     rows = [[name, *(x for batch in batches for x in cells(found[batch], name))] for name in ROUNDS]
