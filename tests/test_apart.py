@@ -153,6 +153,7 @@ def round_ahead():
     return prompts, drafter, draft, *begin(target, draft, requests)
 
 
+@pytest.mark.slow
 def test_a_draft_made_ahead_is_the_draft_made_after_the_verdict(round_ahead):
     """For every outcome, the ordinary commit and the ordinary proposal give the same tokens and the same q."""
     prompts, drafter, draft, state, tree, ahead = round_ahead
@@ -177,6 +178,7 @@ def test_a_draft_made_ahead_is_the_draft_made_after_the_verdict(round_ahead):
             np.testing.assert_allclose(made[outcome], now, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_guesses_are_the_likeliest_tokens_that_were_not_drafted(round_ahead):
     """After all K tokens the guesses are the likeliest of all tokens. The draft's whole forward is the oracle."""
     prompts, _, draft, _, tree, ahead = round_ahead

@@ -51,7 +51,6 @@ default_tokens = cache(tokens_of)
 # Each setting and each method; the second tier runs every setting with every method.
 FIRST_TIER = {
     ("draft_model", "JAX_ENABLE_X64"),
-    ("tree", "jax_numpy_rank_promotion"),
     ("ngram", "jax_transfer_guard"),
     ("none", "jax_disable_jit"),
     ("tree", "jax_default_prng_impl"),

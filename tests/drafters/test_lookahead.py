@@ -305,6 +305,7 @@ def test_the_text_is_greedy_alone_and_in_a_batch():
     assert float(together.counters.accepted_at.sum()) > 0.1 * NEW * len(prompts)
 
 
+@pytest.mark.slow
 def test_eight_devices_compute_two_of_sixteen_nodes_each():
     """Every device holds all weights.
 

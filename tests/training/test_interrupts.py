@@ -65,7 +65,8 @@ def run_in_a_process(script, small, text, tmp_path, *first):
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("when", [pytest.param("between", marks=pytest.mark.slow), "in a checkpoint"])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["between", "in a checkpoint"])
 def test_ctrl_c_is_one_line_and_leaves_a_good_checkpoint(small, text, tmp_path, when):
     done = run_in_a_process(STOPPED, small, text, tmp_path, when)
     lines = [line for line in done.stderr.splitlines() if line.startswith("specjax")]

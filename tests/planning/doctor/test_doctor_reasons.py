@@ -158,6 +158,7 @@ def test_heads_of_another_checkpoint_are_named(kind: str):
     assert found is not None and found.name == "checkpoint"
 
 
+@pytest.mark.slow
 def test_an_untrained_head_does_not_read_its_target():
     head = load_drafter("tiny-python-eagle3", TARGET)
     draw = lambda x: jax.random.normal(jax.random.key(x.size), x.shape, x.dtype)

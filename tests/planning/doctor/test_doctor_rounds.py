@@ -40,9 +40,8 @@ def test_a_tree_keeps_the_paths_that_it_has():
     np.testing.assert_array_equal(tree_chances(ranks, TREE), [[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0]])
 
 
-@pytest.mark.parametrize(
-    "method", ["draft_model", *(pytest.param(method, marks=pytest.mark.slow) for method in ("tree", "medusa"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["draft_model", "tree", "medusa"])
 def test_greedy_replays_take_the_rounds_of_the_real_loop(target, draft, method: str):
     options = {"draft_model": dict(num_speculative_tokens=3)}.get(method, dict(tree=TREE))
     if method == "medusa":
