@@ -53,6 +53,7 @@ FIRST_TIER = {
     ("draft_model", "JAX_ENABLE_X64"),
     ("ngram", "jax_transfer_guard"),
     ("none", "jax_disable_jit"),
+    ("none", "jax_numpy_rank_promotion"),
     ("tree", "jax_default_prng_impl"),
 }
 PAIRS = [
