@@ -14,7 +14,7 @@ from flax import struct
 from jax import lax
 
 from . import kernels
-from .parallel import each_part_of_rows, split_rows
+from .parallel import each_part_of_heads, each_part_of_rows, split_rows
 
 _POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
@@ -115,9 +115,8 @@ def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
       starts: int32 [B, K or 1, N], the first position of each run; with 1 all key heads have the
         same runs. A run must not reach beyond T.
     """
-    return lax.platform_dependent(
-        leaf, starts, tpu=partial(_take_run_by_run, size=size), default=partial(_take_at_once, size=size)
-    )
+    in_parts = partial(each_part_of_heads, partial(_take_run_by_run, size=size))
+    return lax.platform_dependent(leaf, starts, tpu=in_parts, default=partial(_take_at_once, size=size))
 
 
 def _take_at_once(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:

@@ -7,7 +7,7 @@ from support.models import TINY
 
 from specjax import Drafter, make_mesh
 from specjax.drafter import Models
-from specjax.drafters import DraftModel, Plain
+from specjax.drafters import DraftModel, PartialCache, Plain
 from specjax.planning import hlo, traffic
 from specjax.planning.devices import compile_only, parse_device
 from specjax.planning.products import stored_bytes
@@ -80,6 +80,14 @@ def test_a_plain_round_reads_weights_and_cache_once(chips: int):
     assert figures.least <= figures.moved <= 1.1 * figures.least
     assert traffic.Program(text).bytes_moved() == figures.moved
     assert large_reductions(figures) == (2 * LARGE.num_layers if chips > 1 else 0)
+
+
+def test_parts_of_the_cache_stay_on_their_devices():
+    """The chunks of a key head are read where the head is: no collective carries as much as a tenth of a layer's keys."""
+    drafter = PartialCache(attention_sinks=3, draft_window=9, cache_chunks=3, chunk_size=5, num_speculative_tokens=2)
+    _, figures = compile_for(8, WIDE, drafter, batch=2, capacity=CAPACITY)
+    keys = 2 * 2 * WIDE.num_kv_heads * CAPACITY * WIDE.head_dim
+    assert figures.copies == 0 and max(size for _, size in figures.collectives) < keys / 10
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -36,6 +36,24 @@ def each_part_of_rows(function: Callable, *arrays: jax.Array) -> jax.Array:
     )(*arrays)
 
 
+def each_part_of_heads(function: Callable, leaf: jax.Array, of_runs: jax.Array) -> jax.Array:
+    """``function(leaf, of_runs)``, computed by each device for its own rows and key heads.
+
+    ``leaf`` is an array [B, K, ...] of a cache, and so is the result; ``of_runs`` is [B, K or 1, ...].
+    ``function`` must compute each row and head from the same row and head of its arguments. XLA would
+    gather the rows and heads of all devices for a loop over them.
+    """
+    split = [name if _divides(name, size) else None for name, size in zip(("data", "model"), leaf.shape)]
+    if split == [None, None]:
+        return function(leaf, of_runs)
+    own = PartitionSpec(*split)
+    of_own = PartitionSpec(split[0], split[1] if of_runs.shape[1] > 1 else None)
+    names = {name for name in split if name}
+    return jax.shard_map(function, in_specs=(own, of_own), out_specs=own, axis_names=names, check_vma=False)(
+        leaf, of_runs
+    )
+
+
 def whole_features(x: jax.Array) -> jax.Array:
     """``x`` [..., F], whose last axis every device holds whole."""
     if _axis_size("model") < 2:
