@@ -44,9 +44,9 @@ and run on one device; batch 1, {context} tokens in the cache.
   to 12, which stands in brackets.
 - *as fast as {best}*: the acceptance at which the draft reaches the speed of {best} at 0.7.
 
-The paper measured up to 111 % more tokens a second with {best} than with {deep}, on four A100-80GB and
-with a runtime of its time. It plots acceptance, and its repository holds no table of it. So the page compares at equal
-acceptance, which the paper found for drafts of about equal quality.
+The paper measured up to 111 % more tokens a second with {best} than with {deep}, on four
+A100-80GB with the runtime of its authors. The acceptance of each draft is not among the files that its authors
+publish, so this page compares drafts at equal acceptance.
 """
 
 
