@@ -22,7 +22,11 @@ from specjax.verify import RULES, Drawn
 OWN = dict(temperature=4.0, top_k=4, top_p=0.95)
 REQUEST = dict(temperature=[1.4, 0.0], top_k=2, top_p=0.5)  # the second row is greedy
 PROMPTS = [[1, 2, 3], [4, 0]]  # without repeats, so that no n-gram is found
-DRAWN = {name: drafter for name, (drafter, _) in METHODS.items() if drafter.drawn is not Drawn.CHOSEN}
+DRAWN = {
+    name: with_own(drafter, temperature=None)
+    for name, (drafter, _) in METHODS.items()
+    if drafter.drawn is not Drawn.CHOSEN
+}
 DRAWN["block, drawn"] = dataclasses.replace(DRAWN["block, drawn"], draft_confidence=0.0)  # chains of full length
 FIRST_TIER = ("draft_model", "tree")
 
