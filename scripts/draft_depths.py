@@ -36,7 +36,7 @@ from specjax.tree import from_paths
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 DEPTHS = 2, 3, 4, 6, 8
-DRAFTED = 2, 3, 4, 6
+DRAFTED = 2, 4
 FIXED = 4
 CONTEXT, ROUNDS, REPEATS = 128, 8, 25
 
@@ -95,10 +95,10 @@ def recipe_of(shape: ModelConfig, steps: int) -> Recipe:
 def measure(target: LanguageModel, drafts: dict[int, LanguageModel], count: int, new: int) -> dict:
     """The speed of plain decoding, the figures of each draft, and rank correlations with speed."""
     _, held_out = data.read_streams((), target.tokenizer, target.config.eos_token_ids[0])
-    prompts = data.cut_prompts(held_out, count, 64)
+    prompts = held_out.cut_prompts(count, 64)
     speed, tokens = decode(target, drafts, prompts, new)
     verify, draft_seconds = time_rounds(target), time_tokens(drafts)
-    windows = jnp.asarray(data.cut_windows(held_out, 0, 0, 32, 256))
+    windows = jnp.asarray(held_out.cut(0, 0, 32, 256)[0])
     rows = []
     for layers, draft in drafts.items():
         t, fastest = draft_seconds[layers], max(DRAFTED, key=lambda gamma: speed[layers, gamma])
