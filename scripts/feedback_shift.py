@@ -1,4 +1,4 @@
-"""A draft meets another kind of text: what it learns from the log of its own verified rounds.
+"""Measures how a draft adapts to another kind of text by the log of its own rounds.
 
     python scripts/feedback_shift.py --work DIR
 

@@ -70,7 +70,7 @@ PLANNED = {
     "window of 256, 16 chunks": (PartialCache(num_speculative_tokens=K, cache_chunks=16), ()),
     "Llama-3.2-1B": (DraftModel(K), ("llama-3.2-1b",)),
 }
-"""Drafter and draft models, by what drafts."""
+"""The drafter and the draft models of each planned row, by the name in the table."""
 
 
 def main():

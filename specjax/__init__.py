@@ -28,6 +28,6 @@ __version__ = "0.1.0"
 __all__ = [
     "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Generator", "Head",
     "LanguageModel", "Model", "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams",
-    "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load", "load_drafter",
-    "make_mesh", "make_requests", "prefill", "run", "save", "save_head", "step",
+    "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load",
+    "load_drafter", "make_mesh", "make_requests", "prefill", "run", "save", "save_head", "step",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ _INSTALL = "install it with pip install 'specjax[eval]'"
 
 
 def is_table(path: Path, endings: Sequence[str] | None = None) -> bool:
-    """Whether the name of a file has one of these endings; by default one that ``read_rows`` knows."""
+    """Whether the name of a file has one of the ``endings``, by default those of ``read_rows``."""
     return path.name.endswith(tuple(_READERS if endings is None else endings))
 
 

@@ -1,4 +1,4 @@
-"""Training from a log of rounds: what is read, which windows are cut, who is refused, and that it helps."""
+"""Training from a log of rounds: reading, windows, refused logs, and the rise of acceptance."""
 
 import json
 
