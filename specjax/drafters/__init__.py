@@ -61,8 +61,9 @@ METHODS: dict[str, type[Drafter]] = {
 __all__ = [
     "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2",
     "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing",
-    "PartialCache", "PartialCascade", "Plain", "Suffix", "Switch", "TokenRecycling", "TrainedHead",
-    "all_options", "check_drafts", "check_options", "default_method", "make_drafter", "method_for_head", "needs_of", "own_options", "split_methods",
+    "PartialCache", "PartialCascade", "Plain", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options",
+    "check_drafts", "check_options", "default_method", "make_drafter", "method_for_head", "needs_of", "own_options",
+    "split_methods",
 ]  # fmt: skip
 
 _INTERNAL = ("drafter", "drafters", "head", "length")

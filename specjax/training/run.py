@@ -207,7 +207,8 @@ def _check_recipe(given: dict, path: Path) -> None:
     for key in (given.keys() | found.keys()) - _MAY_CHANGE:
         if found.get(key) != given.get(key):
             raise RequestError(
-                f"{path.parent} holds a run with {key} {found.get(key)!r}, not {given.get(key)!r}; name another --output"
+                f"{path.parent} holds a run with {key} {found.get(key)!r}, not {given.get(key)!r}; "
+                "name another --output"
             )
 
 

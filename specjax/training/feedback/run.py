@@ -114,8 +114,8 @@ def make_batches(recipe: Recipe, rounds: Rounds, texts: np.ndarray, mixture: dat
     replayed, parts = recipe.loss.replayed(recipe.batch), recipe.mesh.data
     if replayed % parts or (recipe.batch - replayed) % parts:
         raise RequestError(
-            f"a batch of {recipe.batch - replayed} windows of the log and {replayed} replayed ones cannot be split over "
-            f"data = {parts} devices; choose batch and replay so that both are multiples"
+            f"a batch of {recipe.batch - replayed} windows of the log and {replayed} replayed ones cannot be split "
+            f"over data = {parts} devices; choose batch and replay so that both are multiples"
         )
     windows = cut_logged(rounds, recipe.length, texts)
     if recipe.loss.objective == "policy" and not (windows.action >= 0).any():
