@@ -7,14 +7,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from ..cache import KVCache
-from ..checks import whole
 from ..drafter import Models
 from ..prefill import fill
-from ..verify import Drawn
-from .draft_model import DraftModel
-from .ngram import Ngram
-from .parts.drawing import Drawing
 from .parts.inner_loop import InnerLoop
+from .parts.inner_method import InnerMethod
 
 
 class CascadeState(struct.PyTreeNode):
@@ -32,7 +28,7 @@ class CascadeState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cascade(Drawing):
+class Cascade(InnerMethod):
     """Drafts chains as ``DraftModel`` does, but several tokens for each call of the draft.
 
     Each round runs an inner loop, which consists of the same rounds as in ``decode``, with the
@@ -40,52 +36,22 @@ class Cascade(Drawing):
     token, as if the draft had drawn alone.
 
     The inner loop runs until each row has D + 1 tokens, where D is ``num_speculative_tokens``.
-    Token D + 1 makes sure that the draft has read the first D tokens, all of
-    which the target may accept.
-
-    Attributes:
-      num_speculative_tokens: tokens that the target tests in a round.
-      inner_speculative_tokens: tokens that the draft tests in a call. With two drafts the second
-        one draws them. With one draft they are looked up in the row.
-      prompt_lookup_max, prompt_lookup_min: as in ``Ngram``, for one draft.
+    Token D + 1 makes sure that the draft has read the first D tokens, all of which the target may
+    accept. With two drafts the second one is the inner draft.
     """
 
-    num_speculative_tokens: int = 5
-    inner_speculative_tokens: int = 3
-    prompt_lookup_max: int = 4
-    prompt_lookup_min: int = 1
     needs = Models(least=1, most=2)
-
-    def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
-        whole("inner_speculative_tokens", self.inner_speculative_tokens)
-        self.inner(1)
-        super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
-
-    def inner(self, drafts: int) -> Ngram | DraftModel:
-        """The inner method, which drafts for the first of ``drafts`` models."""
-        if drafts > 1:
-            return DraftModel(self.inner_speculative_tokens)
-        return Ngram(self.inner_speculative_tokens, self.prompt_lookup_max, self.prompt_lookup_min)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> CascadeState:
         room = -(-self.inner_speculative_tokens // chunk) * chunk  # the inner loop writes further than the outer
         tokens, (model, second) = jnp.pad(tokens, ((0, 0), (0, room))), _pair(draft)
         cache, _, _ = fill(model, tokens, lengths - 1, chunk, dtype)
-        inner = self.inner(len(draft)).init(model, second, tokens, lengths, (), chunk=chunk, dtype=dtype)
+        inner = self.inner(second).init(model, second, tokens, lengths, (), chunk=chunk, dtype=dtype)
         return CascadeState(cache, inner, jnp.zeros_like(lengths))
 
     def propose(self, target, draft, state, key):
         state, before, (model, second) = self.drafting(state), state.drafter, _pair(draft)
-        inner = self.inner(len(draft))
+        inner = self.inner(second)
         loop = InnerLoop.start(state, key, before.cache, before.inner, self.depth + 1, inner, model)
         loop = loop.run(model, second, inner)
         own = loop.own

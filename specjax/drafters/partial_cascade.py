@@ -10,15 +10,12 @@ import jax.numpy as jnp
 from flax import struct
 
 from ..cache import KVCache
-from ..checks import whole
 from ..drafter import Models
 from ..models.base import Output
 from ..models.decoder import Decoder
-from ..verify import Drawn
-from .draft_model import DraftModel
-from .ngram import Ngram
 from .none import Plain
 from .parts.inner_loop import InnerLoop
+from .parts.inner_method import InnerMethod
 from .parts.partial_reader import PartialReader
 
 
@@ -37,57 +34,31 @@ class PartialCascadeState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class PartialCascade(PartialReader):
+class PartialCascade(PartialReader, InnerMethod):
     """Drafts chains as ``PartialCache`` does, but several tokens for each forward.
 
     Each round runs an inner loop, in which the target with a part of its cache verifies the drafts
     of the inner method; see ``parts.inner_loop``. q is the distribution of the target with the
     part. The first forward reads the root alone, because it chooses the chunks.
-
-    Attributes:
-      num_speculative_tokens: tokens that the whole target tests in a round.
-      inner_speculative_tokens: tokens that the target with a part of its cache tests in a forward.
-        A draft draws them. Without a draft they are looked up in the row.
-      prompt_lookup_max, prompt_lookup_min: as in ``Ngram``, without a draft.
     """
 
     num_speculative_tokens: int = 6
-    inner_speculative_tokens: int = 3
-    prompt_lookup_max: int = 4
-    prompt_lookup_min: int = 1
     needs = Models(least=0, most=1)
-
-    def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
-        whole("inner_speculative_tokens", self.inner_speculative_tokens)
-        self.inner(0)
-        super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
-
-    def inner(self, drafts: int) -> Ngram | DraftModel:
-        """The inner method, with 0 or 1 drafts."""
-        if drafts:
-            return DraftModel(self.inner_speculative_tokens)
-        return Ngram(self.inner_speculative_tokens, self.prompt_lookup_max, self.prompt_lookup_min)
+    reads_target = True
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> PartialCascadeState:
         B, T = tokens.shape
         room = -(-self.inner_speculative_tokens // chunk) * chunk  # the inner loop writes further than the outer
         tokens = jnp.pad(tokens, ((0, 0), (0, room)))
-        model, inner = draft[0] if draft else None, self.inner(len(draft))
+        model = draft[0] if draft else None
+        inner = self.inner(model)
         state = inner.init(target, model, tokens, lengths, (), chunk=chunk, dtype=dtype)
         return PartialCascadeState(self.blank_means(target.config, B, T, dtype), state, jnp.zeros_like(lengths))
 
     def propose(self, target: Decoder, draft, state, key):
         state, before, D = self.drafting(state), state.drafter, self.depth
-        model, inner = draft[0] if draft else None, self.inner(len(draft))
+        model = draft[0] if draft else None
+        inner = self.inner(model)
         means = self.average(before.means, state.cache)
         root, part = self.read_root(target, state, means, D + inner.depth)
         loop = InnerLoop.start(state, key, part, (), D, inner, target)
