@@ -1,6 +1,8 @@
 """Measures ideas that specjax leaves out, beside those that it has. ``docs/choices.md`` has the figures.
 
     python scripts/choices.py pool     # lookahead's pool, ranked by count, recency or likelihood
+    python scripts/choices.py context  # lookahead's pool, ranked by the similarity of contexts
+    python scripts/choices.py window   # lookahead's window, narrower in some rounds
     python scripts/choices.py length   # the draft's length by a bandit, beside "ema" and fixed lengths
     python scripts/choices.py sparse   # a draft with zeros in its matrices
 
@@ -21,7 +23,7 @@ from jax import lax
 from specjax import Generator, load
 from specjax.drafters import Adaptive, DraftModel, Lookahead
 from specjax.drafters.adaptive import AdaptiveState
-from specjax.drafters.lookahead import LookaheadState
+from specjax.drafters.lookahead import LookaheadState, _insert
 from specjax.evaluation import held_out_prompts
 
 PROMPTS = 16
@@ -29,7 +31,8 @@ PROMPTS = 16
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    trials = {"pool": try_pool, "length": try_length, "sparse": try_sparse}
+    trials = {"pool": try_pool, "context": try_context, "window": try_window}
+    trials |= {"length": try_length, "sparse": try_sparse}
     parser.add_argument("trial", choices=trials)
     parser.add_argument("--temperature", type=float, default=0.0)
     args = parser.parse_args()
@@ -110,6 +113,158 @@ def try_pool(temperature: float):
             generator = Generator(target, "lookahead", window=10, ngram_size=4, guesses=guesses, pool_guesses=kept)
             generator.session.drafter = drafter
             print(f"{guesses} of {kept} by {order}: {tokens_a_call(generator, prompts, temperature):.2f}", flush=True)
+
+
+class ContextState(LookaheadState):
+    """``LookaheadState``, and vectors of contexts.
+
+    A context is the target's hidden state after the token before an n-gram, projected to ``_KEY`` numbers.
+
+    Attributes:
+      keys: float32 [B, V, P, _KEY], the context in which each n-gram was seen last.
+      context: float32 [B, _KEY], the context of the root.
+    """
+
+    keys: Any = None
+    context: Any = None
+
+
+_KEY = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextPool(Lookahead):
+    """Lookahead whose pool is ranked by the cosine of contexts, plus ``weight`` times log count."""
+
+    weight: float = 0.0
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        own = super().init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
+        context = jnp.zeros((lengths.size, _KEY))
+        return ContextState(own.window, own.filled, own.pool, jnp.zeros((*own.pool.shape[:3], _KEY)), context)
+
+    def propose(self, target, draft, state, key):
+        own = state.drafter
+        return jax.vmap(self._propose_similar)(state.root, own), own
+
+    def _propose_similar(self, root, own):
+        counts = own.pool[root, :, -1]
+        score = own.keys[root] @ own.context + self.weight * jnp.log(jnp.maximum(counts, 1))
+        order = 1 + jnp.argsort(jnp.argsort(score)).astype(jnp.int32)
+        return self._propose_row(root, own.replace(pool=own.pool.at[root, :, -1].set(jnp.where(counts > 0, order, 0))))
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        own, after = state.drafter, super().commit(target, draft, state, tree, scored, verdict)
+        width = (self.columns - own.filled)[:, None]
+        last_row = jnp.minimum(own.filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1)
+        predicted = jnp.argmax(jnp.take_along_axis(scored.logits, last_row[:, :, None], 1), -1).astype(jnp.int32)
+        columns = jnp.concatenate([own.window.at[:, 0, 0].set(state.root), predicted[:, None]], 1)
+        before = jnp.concatenate([own.context[:, None], _project(scored.hidden[:, : self.window - 1])], 1)
+
+        def insert(pool, keys, ngram, context, wanted):
+            known, vectors = pool[ngram[0]], keys[ngram[0]]
+            same = (known[:, :-1] == ngram[1:]).all(-1) & (known[:, -1] > 0)
+            at = jnp.argmax(same)
+            count = jnp.where(same[at], known[at, -1], 0) + 1
+            stays = (jnp.arange(len(known)) < at)[:, None]
+            moved = lambda rows, newest: jnp.where(stays, rows, jnp.roll(rows, -1, 0)).at[-1].set(newest)
+            place = jnp.where(wanted, ngram[0], len(pool))
+            pool = pool.at[place].set(moved(known, jnp.append(ngram[1:], count)), mode="drop")
+            return pool, keys.at[place].set(moved(vectors, context), mode="drop")
+
+        full = own.filled == self.depth - 1
+        add = lambda i, both: jax.vmap(insert)(*both, columns[:, :, i], before[:, i], full)
+        pool, keys = lax.fori_loop(0, self.window, add, (own.pool, own.keys))
+        last = jnp.take_along_axis(verdict.path, jnp.maximum(verdict.length - 1, 0)[:, None], 1)
+        context = _project(jnp.take_along_axis(scored.hidden, last[:, :, None], 1)[:, 0])
+        return ContextState(after.window, after.filled, pool, keys, context)
+
+
+def _project(hidden):
+    """Unit vectors [..., _KEY]: a random projection, which nearly keeps cosines."""
+    projection = jax.random.normal(jax.random.key(0), (hidden.shape[-1], _KEY))
+    projected = hidden @ projection
+    return projected / jnp.maximum(jnp.linalg.norm(projected, axis=-1, keepdims=True), 1e-6)
+
+
+def try_context(temperature: float):
+    target = load("tiny-python")
+    prompts = held_out_prompts(target.tokenizer, PROMPTS, 128)
+    for guesses, kept in ((2, 16), (1, 8)):
+        sizes = dict(window=10, ngram_size=4, guesses=guesses, pool_guesses=kept)
+        for name, drafter in {
+            "count": Lookahead(**sizes),
+            "context": ContextPool(**sizes),
+            "context and count": ContextPool(**sizes, weight=0.3),
+        }.items():
+            generator = Generator(target, "lookahead", **sizes)
+            generator.session.drafter = drafter
+            print(f"{guesses} of {kept} by {name}: {tokens_a_call(generator, prompts, temperature):.2f}", flush=True)
+
+
+class NarrowState(LookaheadState):
+    """``LookaheadState``, and float32 [B]: emitted tokens a round, lately and at all times, and columns read."""
+
+    lately: Any = None
+    always: Any = None
+    columns: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NarrowWindow(Lookahead):
+    """Lookahead whose window has half its columns in some rounds.
+
+    ``narrow`` says in which: "good" rounds follow rounds that emitted more than the mean, "bad" rounds
+    follow the others. The other half yields no n-grams then. It moves on all the same, which flatters
+    the method: a window that is not computed would be stale in the next wide round.
+    """
+
+    narrow: str = "good"
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        own = super().init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
+        once = jnp.ones(lengths.size)
+        return NarrowState(own.window, own.filled, own.pool, once, once, 0 * once)
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        own, wide = state.drafter, super().commit(target, draft, state, tree, scored, verdict)
+        half = dataclasses.replace(self, window=self.window // 2)
+        # A window of W columns has W + N - 2 of them in row 0; the narrow one reads the first of these.
+        narrow = (own.lately > own.always) if self.narrow == "good" else (own.lately < own.always)
+        pool = _pool_of(half, own, state, scored, self)
+        kept = jnp.where(narrow[:, None, None, None], pool, wide.pool)
+        emitted, read = verdict.length.astype(jnp.float32), jnp.where(narrow, half.window, self.window)
+        lately, always = 0.8 * own.lately + 0.2 * emitted, 0.98 * own.always + 0.02 * emitted
+        columns = own.columns + jnp.where(state.done, 0, read)
+        return NarrowState(wide.window, wide.filled, kept, lately, always, columns)
+
+
+def _pool_of(half: Lookahead, own, state, scored, whole: Lookahead):
+    """The pool after a round that reads only the columns of ``half``."""
+    width = (whole.columns - own.filled)[:, None]
+    last_row = jnp.minimum(own.filled[:, None] * width + jnp.arange(whole.columns), whole.nodes - 1)
+    predicted = jnp.argmax(jnp.take_along_axis(scored.logits, last_row[:, :, None], 1), -1).astype(jnp.int32)
+    columns = jnp.concatenate([own.window.at[:, 0, 0].set(state.root), predicted[:, None]], 1)
+    full = own.filled == whole.depth - 1
+    return lax.fori_loop(0, half.window, lambda i, pool: _insert(pool, columns[:, :, i], full), own.pool)
+
+
+def try_window(temperature: float):
+    target = load("tiny-python")
+    prompts = held_out_prompts(target.tokenizer, PROMPTS, 128)
+    sizes = dict(ngram_size=4, guesses=4)
+    trials = {f"W = {window}": Lookahead(window=window, **sizes) for window in (4, 6, 8, 16)}
+    trials |= {f"8 or 16, narrow after {how} rounds": NarrowWindow(16, 4, 4, narrow=how) for how in ("good", "bad")}
+    for name, drafter in trials.items():
+        generator = Generator(target, "lookahead", window=drafter.window, **sizes)
+        generator.session.drafter = drafter
+        decoding = generator.start(prompts, max_new_tokens=128, temperature=temperature, ignore_eos=True)
+        generator.session.advance(decoding)
+        state = decoding.state
+        calls, new = int(state.counters.calls.sum()), int((state.length - state.prompt_length).sum())
+        narrow = isinstance(drafter, NarrowWindow)
+        read = float(state.drafter.columns.sum()) / calls if narrow else drafter.window
+        print(f"{name}: {new / calls:.2f} with {read:.1f} columns a round", flush=True)
 
 
 class TimedState(AdaptiveState):

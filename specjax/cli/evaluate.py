@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     """Answers the questions that are left, and writes the report."""
     from ..evaluation.benchmark import html, report
     from ..evaluation.benchmark.answers import replace_text
-    from ..evaluation.benchmark.further import measure_further
+    from ..evaluation.benchmark.further import read_or_measure
     from ..evaluation.benchmark.run import run_suite
     from ..evaluation.suites import find_suite
     from ..evaluation.suites.files import read_questions
@@ -93,7 +93,8 @@ def run(args: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command continues in {args.output}") from None
     with status("measuring and writing the report"):
-        further = measure_further(finished, shares=args.shares, batches=args.batches, samples=args.samples)
+        asked = dict(shares=args.shares, batches=args.batches, samples=args.samples)
+        further = read_or_measure(finished, args.output, **asked)
         made = report.make_report(finished, suite, questions, further)
         replace_text(args.output / "report.json", json.dumps(made, indent=2) + "\n")
         replace_text(args.output / "report.html", html.page(made))

@@ -85,6 +85,8 @@ def of_draft(
     *,
     temperature: float = 0.0,
     draft_temperature: float | None = None,
+    draft_top_k: int = 0,
+    draft_top_p: float = 1.0,
     depth: int = 8,
     ranks: int = RANKS,
 ) -> Acceptance:
@@ -101,6 +103,7 @@ def of_draft(
       texts: results of the target, with their prompts.
       temperature: the temperature of the texts and of later requests.
       draft_temperature: the temperature at which the draft draws; by default that of the texts.
+      draft_top_k, draft_top_p: the tokens among which the draft draws; by default all.
       depth: the depth of the deepest tree in the search.
       ranks: the number of children of a node whose acceptance is measured.
     """
@@ -108,7 +111,8 @@ def of_draft(
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
     size = -(-longest // _PLACES) * _PLACES
     options = sampling_params(1, temperature)
-    draft_options = options if draft_temperature is None else sampling_params(1, draft_temperature)
+    draft_temperature = temperature if draft_temperature is None else draft_temperature
+    draft_options = sampling_params(1, draft_temperature, draft_top_k, draft_top_p)
     tried, accepted, by_depth = np.zeros(ranks), np.zeros(ranks), np.zeros((2, depth, ranks))
     for i, text in enumerate(texts):
         ids = [*text.prompt_token_ids, *text.token_ids]

@@ -34,6 +34,14 @@ METHODS = ("tree", "token_recycling", *HEADS)
 DRAFT_TEMPERATURES = (0.5, 0.7, 0.85, 1.0, 1.2)
 """The draft temperatures to try, in units of the target's."""
 
+DRAFT_TRUNCATIONS: tuple[dict[str, float], ...] = (
+    {"draft_top_k": 4},
+    {"draft_top_k": 16},
+    {"draft_top_p": 0.8},
+    {"draft_top_p": 0.95},
+)
+"""The truncations of the draft's distribution to try, at the target's temperature."""
+
 _COLUMNS = ("nodes", "depth", "expected tokens a call", "ms a round", "expected speed-up", "")
 
 
@@ -95,12 +103,12 @@ def tune_tree(
       repeats: the number of timed runs of each program.
       nodes, widths: see ``cost.measure``; sizes above ``max_nodes`` are left out.
 
-    Above temperature 0 a draft model is measured at each of ``DRAFT_TEMPERATURES``, and the fastest
-    is kept.
+    Above temperature 0 a draft model is measured at each of ``DRAFT_TEMPERATURES`` and under each of
+    ``DRAFT_TRUNCATIONS``, and the fastest is kept.
 
     Returns an object for JSON: "machine", "settings", "acceptance", "cost"; "trees", the best tree
-    of each size; "chain", the best chain; "best", the best tree; and "draft_temperatures", the
-    expected speed of the best tree at each, by draft temperature.
+    of each size; "chain", the best chain; "best", the best tree; and "draft_options", a list of the
+    draft's own sampling options that were tried, with the expected speed of the best tree.
 
     Raises RequestError for bad input.
     """
@@ -130,7 +138,7 @@ def tune_tree(
             f"max_new_tokens must be above {max_depth}, the depth of the trees; raise it or lower max_depth"
         )
     spent = cost.measure(target, draft, method=method, **setting, nodes=nodes, widths=widths, repeats=repeats)
-    speedups: dict[float, float] = {}
+    tried: list[dict[str, Any]] = []
     if isinstance(draft, Head):
         ranks = head_trees.ranks_of(target, draft, texts, depth=max_depth)
         found = head_trees.count_acceptance(ranks)
@@ -143,14 +151,14 @@ def tune_tree(
             found = acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
         else:
             of_draft = partial(acceptance.of_draft, target, draft, texts, temperature=temperature, depth=max_depth)
-            tried = {t: of_draft(draft_temperature=t) for t in _draft_temperatures(temperature)}
-            speedups = {t: fastest(search(found)).speedup for t, found in tried.items()}
-            found = tried[max(tried, key=speedups.__getitem__)]
+            measured = [(options, of_draft(**options)) for options in _draft_options(temperature)]
+            tried = [{"options": own, "speedup": fastest(search(found)).speedup} for own, found in measured]
+            found = measured[tried.index(_fastest(tried))][1]
         trees = search(found)
         lengths = range(1, min(max_depth, max_nodes - 1) + 1)
         chains = [tree_search.evaluate(expansion((1,) * length), found.chance, spent) for length in lengths]
     models = dict(method=method, model=target.name, draft=draft and draft.name)
-    setting["draft_temperature"] = max(speedups, key=speedups.__getitem__) if temperature and speedups else None
+    setting["draft_options"] = _fastest(tried)["options"] if tried else {}
     return {
         "machine": machine(target),
         "settings": models | dict(prompts=len(texts), max_new_tokens=max_new_tokens) | setting,
@@ -162,7 +170,7 @@ def tune_tree(
         "trees": [_choice(tree) for tree in trees],
         "chain": _choice(fastest(chains)),
         "best": _choice(fastest(trees)),
-        "draft_temperatures": {f"{t:g}": speedup for t, speedup in speedups.items()} if temperature else {},
+        "draft_options": tried,
     }
 
 
@@ -188,16 +196,16 @@ def table(report: dict) -> Table:
 
 
 def notes(report: dict) -> list[str]:
-    """Warnings where no tree beats plain decoding or the best chain; speed by draft temperature."""
+    """Warnings where no tree beats plain decoding or the best chain; speed by the draft's options."""
     best, chain = report["best"], report["chain"]
     found = []
     if best["speedup"] <= 1:
         found = [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
     elif best["paths"] == chain["paths"]:
         found = ["no tree beats the chain here: the best tree has no branches"]
-    if speedups := report["draft_temperatures"]:
-        each = ", ".join(f"{speedup:.2f} at {t}" for t, speedup in speedups.items())
-        found.append(f"expected speed-up by draft temperature: {each}")
+    if len(tried := report["draft_options"]) > 1:
+        each = ", ".join(f"{one['speedup']:.2f} with {shlex.join(_flags(one['options']))}" for one in tried)
+        found.append(f"expected speed-up by the draft's own options: {each}")
     return found
 
 
@@ -224,9 +232,7 @@ def command(report: dict, file) -> str:
             words += ["--siblings", "top_k"]
     if settings["temperature"]:
         words += ["--temperature", str(settings["temperature"])]
-    if settings["draft_temperature"]:
-        words += ["--draft-temperature", f"{settings['draft_temperature']:g}"]
-    return shlex.join([*words, "--prompt", "..."])
+    return shlex.join([*words, *_flags(settings["draft_options"]), "--prompt", "..."])
 
 
 def _about(report: dict) -> str:
@@ -241,9 +247,22 @@ def _about(report: dict) -> str:
     )
 
 
-def _draft_temperatures(temperature: float) -> list[float]:
-    """The draft temperatures to try; at temperature 0 that alone."""
-    return [round(share * temperature, 4) for share in DRAFT_TEMPERATURES] if temperature else [0.0]
+def _draft_options(temperature: float) -> list[dict[str, float]]:
+    """The draft's own sampling options to try; at temperature 0 none."""
+    if not temperature:
+        return [{}]
+    temperatures = [{"draft_temperature": round(share * temperature, 4)} for share in DRAFT_TEMPERATURES]
+    return [*temperatures, *DRAFT_TRUNCATIONS]
+
+
+def _fastest(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    """The options with the highest expected speed."""
+    return max(tried, key=lambda one: one["speedup"])
+
+
+def _flags(options: dict[str, float]) -> list[str]:
+    """The command line's words for sampling options of the draft."""
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
 
 
 def _curve(curve: cost.Curve) -> dict:

@@ -254,7 +254,7 @@ def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_p
     assert report["acceptance"]["tried"][0] == 2 * 16 and len(report["trees"]) == 8
 
 
-def test_above_temperature_0_the_best_draft_temperature_is_kept(specjax_main, monkeypatch, tmp_path):
+def test_above_temperature_0_the_best_options_of_the_draft_are_kept(specjax_main, monkeypatch, tmp_path):
     """The draft is the target with half its logits: drawn at half the temperature it has the target's distributions."""
     (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "def f("}\n{"prompt": "class A:"}\n')
     flat = language_model(tiny_model(0, 8.0, num_layers=1), "draft")
@@ -264,12 +264,14 @@ def test_above_temperature_0_the_best_draft_temperature_is_kept(specjax_main, mo
     argv = ("--prompts", prompts, "--max-new-tokens", "16", "--max-nodes", "5", "--temperature", "0.8")
     code, out, err = specjax_main("tune", "--tree", "--model", "target", "--draft", "draft", *argv, "--json")
     report = json.loads(out)
-    assert (code, err) == (0, "") and report["settings"]["draft_temperature"] == 0.4
-    assert set(report["draft_temperatures"]) == {"0.4", "0.56", "0.68", "0.8", "0.96"}
+    best, tried = report["best"], [one["options"] for one in report["draft_options"]]
+    assert (code, err) == (0, "") and report["settings"]["draft_options"] == {"draft_temperature": 0.4}
+    assert [one["draft_temperature"] for one in tried[:5]] == [0.4, 0.56, 0.68, 0.8, 0.96]
+    assert tried[5:] == [{"draft_top_k": 4}, {"draft_top_k": 16}, {"draft_top_p": 0.8}, {"draft_top_p": 0.95}]
     assert report["acceptance"]["P"][0] == pytest.approx(1, abs=1e-3)
-    assert report["draft_temperatures"]["0.4"] == report["best"]["speedup"]
-    (note,) = (note for note in tune.notes(report) if "draft temperature" in note)
-    assert f"{report['best']['speedup']:.2f} at 0.4" in note
+    assert report["draft_options"][0]["speedup"] == best["speedup"]
+    (note,) = (note for note in tune.notes(report) if "own options" in note)
+    assert f"{best['speedup']:.2f} with --draft-temperature 0.4" in note
     args = _make_parser().parse_args(shlex.split(tune.command(report, "2,1"))[1:])
     assert make_drafter(args.method, **given_drafting(args)).draft_temperature == 0.4
 
@@ -290,7 +292,7 @@ def test_chains_are_named_as_such():
         best=chain,
         chain=chain,
         trees=[chain],
-        draft_temperatures={},
+        draft_options=[],
         cost={"verify": {"sizes": [1, 3], "median": [1.0, 1.5]}},
     )
     assert tune.notes(report) == ["no tree beats the chain here: the best tree has no branches"]

@@ -1,20 +1,40 @@
 """Measurements beside the questions: parts of a round, batches, equality in law. All compile more programs."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...checks import parse_json
 from ...generate import Generator
 from ..lossless import verify
 from ..shares import drafting_share
+from .answers import replace_text
 from .run import Run
+
+_FILE = "further.json"
+"""The figures of an evaluation's directory, and the arguments with which they were measured."""
 
 _REPEATS = 3
 """The runs of each batch, whose median counts."""
 
 _LAW_PROMPTS, _LAW_TOKENS = 4, 3
 """The prompts after which the law is tested, and the tokens of each draw."""
+
+
+def read_or_measure(run: Run, directory: Path, **asked) -> dict[str, dict]:
+    """The figures of ``measure_further`` for the arguments ``asked``.
+
+    They are measured once for the evaluation in ``directory``, so a resumed run has the same report.
+    """
+    file, asked = directory / _FILE, json.loads(json.dumps(asked))
+    if file.exists() and (known := parse_json(str(file), file.read_bytes()))["asked"] == asked:
+        return known["figures"]
+    figures = measure_further(run, **asked)
+    replace_text(file, json.dumps({"asked": asked, "figures": figures}) + "\n")
+    return figures
 
 
 def measure_further(

@@ -45,6 +45,11 @@ def _equality(found: dict) -> str:
     return f"{found['turns'] - len(differences)} of {found['turns']}"
 
 
+def _with_interval(found: dict, name: str, form: str) -> str:
+    """A figure and its interval."""
+    return with_interval(found[name], found[f"{name}_interval"], form)
+
+
 def _ratio(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else f"{value:{form}}"
 
@@ -79,9 +84,9 @@ def _differences(report: dict):
 
 
 _COLUMNS: dict[str, Callable[[dict], str]] = {
-    "speed-up": lambda f: with_interval(f["speedup"], f["speedup_interval"], ".2f"),
-    "tokens/s": lambda f: with_interval(f["tokens_per_second"], f["tokens_per_second_interval"], ".1f"),
-    "acceptance length": lambda f: with_interval(f["mean_acceptance_length"], f["mean_acceptance_length_interval"], ".2f"),
+    "speed-up": lambda f: _with_interval(f, "speedup", ".2f"),
+    "tokens/s": lambda f: _with_interval(f, "tokens_per_second", ".1f"),
+    "acceptance length": lambda f: _with_interval(f, "mean_acceptance_length", ".2f"),
     "TAR without the target's token": lambda f: _ratio(f["accepted_per_call"]),
     "accepted %": lambda f: _percent(f["draft_acceptance_rate"]),
     "accepted % by information": lambda f: _percent(f["acceptance_by_information"]),

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from specjax.evaluation.benchmark import further
 from specjax.evaluation.benchmark.further import measure_batches, measure_further
 from specjax.result import Result
 from specjax.stats import Stats
@@ -28,6 +29,16 @@ def test_batches_give_throughput_and_latency_of_the_median_run():
     }
     assert [name for name, _, _ in calls] == ["a", "b"] * 4
     assert calls[0][1:] == ([1, 2, 1], dict(seed=1, ignore_eos=True))
+
+
+def test_a_resumed_run_has_the_figures_of_the_first(finished, monkeypatch, tmp_path):
+    measured = iter([{"none": {"batches": [1]}}, {"none": {"batches": [2]}}])
+    monkeypatch.setattr(further, "measure_further", lambda run, **asked: next(measured))
+    asked = dict(shares=False, batches=(1, 2), samples=0)
+    first = further.read_or_measure(finished[0], tmp_path, **asked)
+    assert further.read_or_measure(finished[0], tmp_path, **asked) == first == {"none": {"batches": [1]}}
+    other = further.read_or_measure(finished[0], tmp_path, **asked | dict(batches=(4,)))
+    assert other == {"none": {"batches": [2]}}
 
 
 @pytest.mark.slow
