@@ -78,7 +78,9 @@ def test_the_language_model_of_a_model_with_images_is_read(tmp_path, torch):
     torch.manual_seed(0)
     heads = dict(num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
     config = transformers.Gemma3Config(
-        text_config=read_file("gemma3")[1], vision_config=heads | dict(image_size=28, patch_size=14), mm_tokens_per_image=1
+        text_config=read_file("gemma3")[1],
+        vision_config=heads | dict(image_size=28, patch_size=14),
+        mm_tokens_per_image=1,
     )
     theirs = transformers.Gemma3ForConditionalGeneration(config).to(torch.float32)
     theirs.save_pretrained(tmp_path)
