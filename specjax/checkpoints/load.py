@@ -48,6 +48,7 @@ def load(
     mesh: jax.sharding.Mesh | None = None,
     revision: str | None = None,
     rules: Rules = RULES,
+    adapter: str | Path | None = None,
 ) -> LanguageModel:
     """The language model called ``name``, with its tokenizer.
 
@@ -58,15 +59,17 @@ def load(
       revision: a branch, a tag or a commit of the hub's repository.
       rules: the mesh axis of each logical axis; with ``parallel.WHOLE`` each device holds all
         weights.
+      adapter: a LoRA adapter in the layout of PEFT, a directory or a hub id. It is merged into the
+        weights as they are read.
 
     Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
     is not supported, and RequestError for an empty name, another dtype, a mesh that does not divide
     the model, or a revision of a name that is not a hub id.
     """
     dtype = None if dtype is None else check_dtype(dtype)
-    directory = find(name, revision)
+    directory, adapter = find(name, revision), None if adapter is None else find(adapter)
     try:
-        model = load_model(directory, dtype, mesh, rules)
+        model = load_model(directory, dtype, mesh, rules, adapter)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise

@@ -1,7 +1,7 @@
 """Reads modules from the tensors of checkpoints, slice by slice without torch, and writes them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..parallel import RULES, Rules, sharding
+from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .config import check_dtype, read_config, to_hf
 from .families import NAMES, Block, blocks, model_names, model_tensors
 from .files import WEIGHTS, check_file, weight_files
@@ -44,13 +45,20 @@ def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
     return nnx.eval_shape(lambda: Decoder(config, jax.random.key(0), dtype))
 
 
-def load_model(directory: str | Path, dtype=None, mesh: Mesh | None = None, rules: Rules = RULES) -> Decoder:
+def load_model(
+    directory: str | Path,
+    dtype=None,
+    mesh: Mesh | None = None,
+    rules: Rules = RULES,
+    adapter: Path | None = None,
+) -> Decoder:
     """The model in a Hugging Face directory.
 
     Args:
       dtype: one of ``config.DTYPES``; by default the dtype in the configuration.
       mesh: devices to split the weights over. Each device reads only its own part.
       rules: the mesh axis of each logical axis, see ``parallel.RULES``.
+      adapter: the directory of a LoRA adapter to merge, see ``adapters``.
 
     Raises ConfigError for a model that is not supported, RequestError for another dtype or a mesh
     that does not divide the model, and CheckpointError, which lists every tensor that is missing,
@@ -62,6 +70,9 @@ def load_model(directory: str | Path, dtype=None, mesh: Mesh | None = None, rule
     with ExitStack() as stack:
         found = open_tensors(directory, stack)
         tensors = {name: found[name] for name in model_tensors(config, found)}
+        if adapter is not None:
+            own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)
+            tensors = merge_adapter(tensors, own, adapter, config, directory)
         made_of = partial(blocks, names=model_names(config, tensors), config=config)
         return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules)
 
@@ -149,19 +160,20 @@ def dotted(path: tuple) -> str:
     return ".".join(map(str, path))
 
 
-def open_tensors(directory: Path, stack: ExitStack) -> dict[str, Any]:
+def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGHTS) -> dict[str, Any]:
     """The tensors of a checkpoint by name. Indexing a tensor reads a part of it.
 
     A tensor has ``get_shape`` and ``get_dtype``, as in safetensors.
 
     Args:
       stack: closes the files.
+      files: the names that a file with weights may have.
 
     Raises CheckpointError for files that are missing, damaged, not regular or outside the
     directory.
     """
     tensors = {}
-    for file in weight_files(directory):
+    for file in weight_files(directory, files):
         try:
             check_file(file)
             if file.suffix == ".safetensors":

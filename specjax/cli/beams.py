@@ -5,6 +5,7 @@ import dataclasses
 import json
 
 from .arguments import (
+    add_adapter_argument,
     add_dtype_argument,
     add_mesh_argument,
     add_new_tokens_argument,
@@ -59,6 +60,7 @@ def add_command(commands) -> None:
     )
     add_revision_argument(command)
     add_dtype_argument(command)
+    add_adapter_argument(command)
     add_mesh_argument(command)
     add_host_arguments(command)
 

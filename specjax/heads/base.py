@@ -18,7 +18,6 @@ from ..cache import KVCache
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder, run_layers
 from ..models.layers import lookup, rms_norm
-from ..models.translated import LACKING
 
 
 class HeadConfig:
@@ -176,16 +175,3 @@ def run_own_layers(layers, config: ModelConfig, x, positions, mask, cache: KVCac
     dtype = dtype if cache is None else cache.layers[0][0].dtype
     x, new_rows, _ = run_layers(layers, config, x, positions, mask, cache, dtype, **rows)
     return x, new_rows
-
-
-def over_target_vocabulary(
-    scores: jax.Array, draft_to_target: jax.Array, vocab_size: int, lacking: float = LACKING
-) -> jax.Array:
-    """Scores [..., Vd] of the draft vocabulary as float32 [..., V], ``lacking`` at other tokens.
-
-    Args:
-      draft_to_target: int32 [Vd]. Token i of the draft vocabulary is the target's token
-        ``i + draft_to_target[i]``.
-    """
-    known = jnp.arange(scores.shape[-1]) + draft_to_target
-    return jnp.full((*scores.shape[:-1], vocab_size), lacking, jnp.float32).at[..., known].set(scores)

@@ -21,8 +21,9 @@ from ..errors import ConfigError
 from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder, Layer
+from ..models.draft_vocabulary import over_target_vocabulary
 from ..models.layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
-from .base import HeadConfig, HeadModule, Kind, embeddings, over_target_vocabulary, run_own_layers
+from .base import HeadConfig, HeadModule, Kind, embeddings, run_own_layers
 
 MARKOV = ("vanilla", "gated", "rnn")
 """Kinds of Markov corrections, see ``Markov``."""
