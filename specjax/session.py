@@ -17,6 +17,7 @@ from .checks import LARGEST
 from .drafter import Drafter
 from .errors import RequestError
 from .feedback import FeedbackLog
+from .models.quantised import Quantised
 from .parallel import fetch, mesh_of, place, split_rows, use_mesh
 from .prefill import Requests, prefill
 from .requests.batch import Batch
@@ -246,7 +247,8 @@ def dtype_beside(parameters):
     mesh = mesh_of(parameters)
     if (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform) == "cpu":
         return jnp.dtype(jnp.float32)
-    return next(leaf.dtype for leaf in jax.tree.leaves(parameters) if jnp.issubdtype(leaf.dtype, jnp.floating))
+    leaves = jax.tree.leaves(parameters, is_leaf=lambda leaf: isinstance(leaf, Quantised))
+    return next(leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
 def _leaves_like(old, new) -> list:

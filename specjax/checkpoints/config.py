@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..models.config import ModelConfig, Rope
+from ..models.quantised import SCHEMES
 from .fields import read_fields, show, text
 from .files import read_json
 from .hub import ZOO, zoo
@@ -137,6 +138,13 @@ def check_dtype(dtype: Any) -> str:
     if name not in DTYPES:
         raise RequestError(f"dtype is {name!r}; it must be one of {', '.join(DTYPES)}")
     return name
+
+
+def check_scheme(quantize: Any) -> str | None:
+    """The form of quantised weights, or None. Raises RequestError for one not among ``SCHEMES``."""
+    if quantize is not None and quantize not in SCHEMES:
+        raise RequestError(f"quantize is {quantize!r}; it must be one of {', '.join(SCHEMES)}")
+    return quantize
 
 
 def to_hf(config: ModelConfig) -> dict:

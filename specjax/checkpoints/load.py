@@ -12,7 +12,7 @@ from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..parallel import RULES, Rules
-from .config import check_dtype, read_config
+from .config import check_dtype, check_scheme, read_config
 from .files import check_file, read_json
 from .hub import find
 from .layouts import LAYOUTS, Found
@@ -49,6 +49,7 @@ def load(
     revision: str | None = None,
     rules: Rules = RULES,
     adapter: str | Path | None = None,
+    quantize: str | None = None,
 ) -> LanguageModel:
     """The language model called ``name``, with its tokenizer.
 
@@ -61,15 +62,17 @@ def load(
         weights.
       adapter: a LoRA adapter in the layout of PEFT, a directory or a hub id. It is merged into the
         weights as they are read.
+      quantize: "int8", "int4" or "fp8", the form of weights in memory, see ``models.quantised``; by
+        default weights keep their dtype.
 
     Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
     is not supported, and RequestError for an empty name, another dtype, a mesh that does not divide
     the model, or a revision of a name that is not a hub id.
     """
-    dtype = None if dtype is None else check_dtype(dtype)
+    dtype, quantize = None if dtype is None else check_dtype(dtype), check_scheme(quantize)
     directory, adapter = find(name, revision), None if adapter is None else find(adapter)
     try:
-        model = load_model(directory, dtype, mesh, rules, adapter)
+        model = load_model(directory, dtype, mesh, rules, adapter, quantize)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise

@@ -15,9 +15,10 @@ from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.quantised import Quantised, quantise_parameter
 from ..parallel import RULES, Rules, sharding
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .config import check_dtype, read_config, to_hf
@@ -51,6 +52,7 @@ def load_model(
     mesh: Mesh | None = None,
     rules: Rules = RULES,
     adapter: Path | None = None,
+    quantize: str | None = None,
 ) -> Decoder:
     """The model in a Hugging Face directory.
 
@@ -59,6 +61,7 @@ def load_model(
       mesh: devices to split the weights over. Each device reads only its own part.
       rules: the mesh axis of each logical axis, see ``parallel.RULES``.
       adapter: the directory of a LoRA adapter to merge, see ``adapters``.
+      quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
 
     Raises ConfigError for a model that is not supported, RequestError for another dtype or a mesh
     that does not divide the model, and CheckpointError, which lists every tensor that is missing,
@@ -74,7 +77,7 @@ def load_model(
             own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)
             tensors = merge_adapter(tensors, own, adapter, config, directory)
         made_of = partial(blocks, names=model_names(config, tensors), config=config)
-        return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules)
+        return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules, quantize)
 
 
 def save_model(model: Decoder, directory: str | Path) -> None:
@@ -96,7 +99,15 @@ def split_config(config: ModelConfig, mesh: Mesh | None, rules: Rules = RULES) -
     return config if mesh is None or axis is None else config.split_over(mesh.shape[axis])
 
 
-def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | None = None, rules: Rules = RULES) -> M:
+def read_module(
+    module: M,
+    tensors: dict,
+    made_of: MadeOf,
+    where,
+    mesh: Mesh | None = None,
+    rules: Rules = RULES,
+    quantize: str | None = None,
+) -> M:
     """The module with its parameters read from a checkpoint.
 
     Args:
@@ -106,6 +117,8 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | N
       made_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
       mesh, rules: the devices, and how they split the parameters, see ``parallel.sharding``.
+      quantize: the form of matrices, see ``quantised.quantise_parameter``. Each is quantised as soon
+        as it is read.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
     shape or type.
@@ -115,17 +128,23 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | N
     pieces = {path: made_of(dotted(path), param.shape[0]) for path, param in params}
     found = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
     check_tensors(found, [(param, pieces[path]) for path, param in params], where)
-    loaded = [
-        (path, param.replace(_read(param, tensors, pieces[path], where, sharding(param, mesh, rules))))
-        for path, param in params
-    ]
+    loaded = []
+    for path, param in params:
+        value = _read(param, tensors, pieces[path], where, sharding(param, mesh, rules))
+        value = value if quantize is None else quantise_parameter(dotted(path), param, value, quantize)
+        loaded.append((path, param.replace(value)))
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 
 def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint from which ``read_module`` reads the same bits."""
+    """The tensors of a checkpoint from which ``read_module`` reads the same bits.
+
+    Raises RequestError for quantised parameters.
+    """
     tensors: dict[str, np.ndarray] = {}
     for path, param in nnx.to_flat_state(nnx.state(module)):
+        if isinstance(param[...], Quantised):
+            raise RequestError(f"{dotted(path)} is quantised; save the model before, or load it without quantize")
         tensors |= parameter_tensors(dotted(path), np.asarray(param[...]), made_of)
     return tensors
 

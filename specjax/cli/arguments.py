@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestError
+from ..models.quantised import SCHEMES
 from ..parallel import is_first_host
 from .hosts import add_host_arguments
 from .parser import integer, name, path
@@ -44,7 +45,9 @@ def add_model_arguments(command: argparse.ArgumentParser, draft_mesh: bool = Fal
     add_revision_argument(group)
     add_dtype_argument(group)
     add_adapter_argument(group)
+    add_quantize_argument(group)
     group.add_argument("--draft-adapter", type=name, metavar="DIR", help="LoRA adapter of the draft")
+    group.add_argument("--draft-quantize", choices=SCHEMES, help="form of the draft models' weights; by default dtype")
     group.add_argument(
         "--draft-vocab",
         type=integer(1),
@@ -86,6 +89,12 @@ def add_adapter_argument(group) -> None:
         type=name,
         metavar="DIR",
         help="LoRA adapter of --model in the layout of PEFT, a directory or a hub id; it is merged at load",
+    )
+
+
+def add_quantize_argument(group) -> None:
+    group.add_argument(
+        "--quantize", choices=SCHEMES, help="form of the weights of --model in memory; by default those of --dtype"
     )
 
 
@@ -207,6 +216,8 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
         raise RequestError("--draft-mesh places a draft and none is given; name one with --draft")
     if args.draft_adapter is not None and len(args.draft) != 1:
         raise RequestError(f"--draft-adapter changes one draft and {len(args.draft)} are given; give one --draft")
+    if args.draft_quantize is not None and not args.draft:
+        raise RequestError("--draft-quantize quantises a draft model and none is given; name one with --draft")
     if args.draft_vocab_data is not None and args.draft_vocab is None:
         raise RequestError("--draft-vocab-data is counted for --draft-vocab; give --draft-vocab N too")
     if args.draft_vocab is not None and not args.draft:
@@ -285,7 +296,8 @@ def load_target(args: argparse.Namespace):
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
     if args.draft_mesh is not None:
         make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
-    target = load(args.model, dtype=args.dtype, mesh=mesh, revision=args.revision, adapter=args.adapter)
+    given = {key: getattr(args, key) for key in ("dtype", "revision", "adapter", "quantize")}
+    target = load(args.model, mesh=mesh, **given)
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line
@@ -300,10 +312,12 @@ def load_given_drafts(args: argparse.Namespace, target) -> list:
     from ..checkpoints.heads import load_drafter
     from ..parallel import make_draft_mesh, mesh_of
 
-    if args.draft_mesh is None and args.draft_adapter is None and args.draft_vocab is None:
+    loading = dict(adapter=args.draft_adapter, quantize=args.draft_quantize)
+    if args.draft_mesh is not None:
+        loading["mesh"] = make_draft_mesh(args.draft_mesh, mesh_of(target.model))
+    if args.draft_vocab is None and all(value is None for value in loading.values()):
         return args.draft
-    mesh = None if args.draft_mesh is None else make_draft_mesh(args.draft_mesh, mesh_of(target.model))
-    drafts = [load_drafter(name, target, mesh=mesh, adapter=args.draft_adapter) for name in args.draft]
+    drafts = [load_drafter(name, target, **loading) for name in args.draft]
     return drafts if args.draft_vocab is None else _restrict(drafts, target, args)
 
 

@@ -9,6 +9,7 @@ from .arguments import (
     add_dtype_argument,
     add_mesh_argument,
     add_new_tokens_argument,
+    add_quantize_argument,
     add_revision_argument,
     load_target,
 )
@@ -61,6 +62,7 @@ def add_command(commands) -> None:
     add_revision_argument(command)
     add_dtype_argument(command)
     add_adapter_argument(command)
+    add_quantize_argument(command)
     add_mesh_argument(command)
     add_host_arguments(command)
 
