@@ -93,7 +93,8 @@ def quantise(weight: jax.Array, scheme: str) -> Quantised:
     if scheme == "int4":
         return _quantise_groups(w, weight.dtype)
     most = 127.0 if scheme == "int8" else float(jnp.finfo(jnp.float8_e4m3fn).max)
-    scales = jnp.maximum(jnp.abs(w).max(-1, keepdims=True), jnp.finfo(jnp.float32).tiny) / most
+    largest = jnp.abs(w).max(-1, keepdims=True)
+    scales = jnp.where(largest == 0, 1, largest) / most
     q = jnp.round(w / scales).astype(jnp.int8) if scheme == "int8" else (w / scales).astype(jnp.float8_e4m3fn)
     return Quantised(q, scales, scheme, weight.dtype)
 
@@ -101,7 +102,7 @@ def quantise(weight: jax.Array, scheme: str) -> Quantised:
 def _quantise_groups(w: jax.Array, dtype) -> Quantised:
     groups = w.reshape(len(w), -1, GROUP)
     largest = jnp.take_along_axis(groups, jnp.abs(groups).argmax(-1, keepdims=True), -1)
-    largest = jnp.where(largest == 0, jnp.finfo(jnp.float32).tiny * 8, largest)
+    largest = jnp.where(largest == 0, 1, largest)
     rounded = lambda scales: jnp.clip(jnp.round(groups / scales), -8, 7)
     error = lambda scales: jnp.square(rounded(scales) * scales - groups).sum(-1, keepdims=True)
 
@@ -124,7 +125,7 @@ def bits(scheme: str | None, dtype) -> int:
     return {"int8": 8, "fp8": 8, "int4": 4}.get(scheme or "", 8 * jnp.dtype(dtype).itemsize)
 
 
-def quantise_parameter(name: str, param: nnx.Param, value: jax.Array, scheme: str) -> jax.Array | Quantised:
+def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised, scheme: str) -> jax.Array | Quantised:
     """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices.
 
     Tables of embeddings and output matrices have at least eight bits. Raises RequestError, which
@@ -132,6 +133,7 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array, scheme: st
     """
     if len(param.axes) != 2:
         return value
+    value = value.dequantise() if isinstance(value, Quantised) else value
     scheme = "int8" if scheme == "int4" and param.axes[0] in ("table", "vocab") else scheme
     if scheme == "int4" and value.shape[1] % GROUP:
         raise RequestError(f"int4 has groups of {GROUP} inputs, and {name} has {value.shape[1]}; use int8")

@@ -14,10 +14,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import decode
 from ..checkpoints.tensors import abstract_decoder, split_config
-from ..drafter import Drafter, Models, TrainedHead
+from ..drafter import Drafter, Models, TargetCopy, TrainedHead
 from ..errors import RequestError
 from ..heads import KINDS
 from ..models.config import ModelConfig
+from ..models.decoder import Decoder
 from ..models.quantised import quantise_module
 from ..parallel import RULES, WHOLE, Rules, sharding, use_mesh
 from ..prefill import Requests, make_requests, prefill
@@ -106,7 +107,13 @@ def abstract(
     """
     model = place_shapes(_abstract_model(split_config(target, mesh), dtype, quantize), mesh, RULES)
     draft = place_shapes(_abstract_draft(drafter, drafts, dtype, draft_quantize), mesh, WHOLE)
-    given = _place_rest(drafter.parameters(draft, target.vocab_size), mesh)
+    if isinstance(drafter.needs, TargetCopy):
+        copy = nnx.eval_shape(
+            lambda: drafter.parameters(Decoder(model.config, jax.random.key(0), dtype), target.vocab_size)
+        )
+        draft = given = place_shapes(copy, mesh, RULES)
+    else:
+        given = _place_rest(drafter.parameters(draft, target.vocab_size), mesh)
     chunk = math.gcd(_CHUNK, capacity)
     read = partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype)
     place = partial(_place_rows, mesh=mesh, rows=batch)
