@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from . import decode
+from .cache import KV_SCHEMES, EightBits
 from .checkpoints.load import LanguageModel
 from .checks import LARGEST
 from .drafter import Drafter
@@ -235,8 +236,9 @@ def shardings(state: DecodeState):
 
 
 def cache_dtype(target: LanguageModel):
-    """The dtype of the target's keys and values, see ``dtype_beside``."""
-    return dtype_beside(target.model)
+    """The dtype of the target's keys and values: its ``kv_quantize``, else ``dtype_beside``."""
+    dtype = dtype_beside(target.model)
+    return dtype if target.kv_quantize is None else EightBits(KV_SCHEMES[target.kv_quantize], jnp.dtype(dtype))
 
 
 def dtype_beside(parameters):

@@ -5,6 +5,7 @@ family. An option that is not in the family's schema is refused, because it may 
 Only options listed as harmless are ignored.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import jax.numpy as jnp
 
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..models.config import ModelConfig, Rope
-from ..models.quantised import SCHEMES
 from .fields import read_fields, show, text
 from .files import read_json
 from .hub import ZOO, zoo
@@ -140,11 +140,11 @@ def check_dtype(dtype: Any) -> str:
     return name
 
 
-def check_scheme(quantize: Any) -> str | None:
-    """The form of quantised weights, or None. Raises RequestError for one not among ``SCHEMES``."""
-    if quantize is not None and quantize not in SCHEMES:
-        raise RequestError(f"quantize is {quantize!r}; it must be one of {', '.join(SCHEMES)}")
-    return quantize
+def check_scheme(name: str, value: Any, schemes: Iterable[str]) -> str | None:
+    """The form of quantised numbers, or None. Raises RequestError for one not among ``schemes``."""
+    if value is not None and value not in [*schemes]:
+        raise RequestError(f"{name} is {value!r}; it must be one of {', '.join(schemes)}")
+    return value
 
 
 def to_hf(config: ModelConfig) -> dict:

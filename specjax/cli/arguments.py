@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..cache import KV_SCHEMES
 from ..errors import RequestError
 from ..models.quantised import SCHEMES
 from ..parallel import is_first_host
@@ -46,6 +47,9 @@ def add_model_arguments(command: argparse.ArgumentParser, draft_mesh: bool = Fal
     add_dtype_argument(group)
     add_adapter_argument(group)
     add_quantize_argument(group)
+    group.add_argument(
+        "--kv-quantize", choices=[*KV_SCHEMES], help="form of keys and values in the cache of --model; by default full"
+    )
     group.add_argument("--draft-adapter", type=name, metavar="DIR", help="LoRA adapter of the draft")
     group.add_argument("--draft-quantize", choices=SCHEMES, help="form of the draft models' weights; by default dtype")
     group.add_argument(
@@ -296,7 +300,7 @@ def load_target(args: argparse.Namespace):
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
     if args.draft_mesh is not None:
         make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
-    given = {key: getattr(args, key) for key in ("dtype", "revision", "adapter", "quantize")}
+    given = {key: getattr(args, key) for key in ("dtype", "revision", "adapter", "quantize", "kv_quantize")}
     target = load(args.model, mesh=mesh, **given)
     from transformers.utils import logging
 

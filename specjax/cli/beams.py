@@ -25,7 +25,7 @@ def add_command(commands) -> None:
     command = commands.add_parser(
         "beams", usage="specjax beams --prompt TEXT [option ...]", help=about, description=about
     )
-    command.set_defaults(handler=run)
+    command.set_defaults(handler=run, kv_quantize=None)
     add = command.add_argument
     add(
         "--prompt",

@@ -12,7 +12,7 @@ from flax import nnx
 
 from ..cache import KVCache
 from ..parallel import whole_features
-from .attention import Seen, rotate_and_attend, rotate_keys, within
+from .attention import Seen, join, rotate_and_attend, rotate_keys, within
 from .base import Output
 from .config import ModelConfig
 from .layers import linear, lookup, matrix, param, rms_norm, rotary, rotate, value_of
@@ -86,7 +86,7 @@ class Layer(nnx.Module):
         """
         attended, new = self.attend(normed, config, angles, positions, mask, past, length, rows, window, dtype)
         if rows is not None:
-            new = tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
+            new = join(rows, new)
         return linear(attended, self.out[...], value_of(self.out_bias)), new
 
     def attend(self, normed, config: ModelConfig, angles, positions, mask, past, length, rows, window, dtype):

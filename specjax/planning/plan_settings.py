@@ -10,6 +10,7 @@ from ..checks import whole
 from ..drafter import Models
 from ..drafters import check_drafts, check_options, default_method, needs_of
 from ..errors import RequestError
+from ..models.quantised import SCHEMES
 from ..parallel import AXES
 from .plan import plan
 from .usual_heads import make_planned_drafter
@@ -97,6 +98,7 @@ def make_plan(settings: Mapping) -> dict:
     whole("batch", given.get("batch", 1))
     whole("max_length", given.get("max_length", 2), 2)
     check_dtype(given.get("dtype", "bfloat16"))
-    check_scheme(given.get("quantize")), check_scheme(given.get("draft_quantize"))
+    for name in ("quantize", "draft_quantize"):
+        check_scheme(name, given.get(name), SCHEMES)
     named = {"model": settings["model"], "draft": list(drafts), "method": method}
     return named | plan(target, drafter, shapes, **given)
