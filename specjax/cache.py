@@ -89,7 +89,8 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer a pair of arrays [B, K, T, D], or of ``EightBitRows``.
+      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair. A layer
+        that reads those of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
@@ -124,8 +125,8 @@ class Rows(struct.PyTreeNode):
     """Uncommitted keys and values of M nodes.
 
     Attributes:
-      layers: for each layer a pair of arrays [B, K, M, D]; None for a layer whose attention was
-        skipped.
+      layers: for each layer its arrays [B, K, M, D], as in ``KVCache``; None for a layer whose
+        attention was skipped.
     """
 
     layers: tuple
@@ -163,14 +164,14 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     """A cache without tokens.
 
     Args:
-      config: the model's configuration; its ``num_layers``, ``num_kv_heads`` and ``head_dim`` set
-        the shapes.
+      config: the model's configuration. Its ``layers`` tell the shapes of their arrays; without
+        them, ``num_layers``, ``num_kv_heads`` and ``head_dim`` do.
       dtype: a dtype, or ``EightBits``.
       capacity: positions of each row. Leave room for one path beyond the last token. Without that
         room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
-    shape = (batch, config.num_kv_heads, capacity, config.head_dim)
-    layers = tuple((_zeros(shape, dtype), _zeros(shape, dtype)) for _ in range(config.num_layers))
+    blank = lambda K, D: _zeros((batch, K, capacity, D), dtype)
+    layers = tuple(tuple(blank(K, D) for K, D in shapes) for shapes in row_shapes(config))
     return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
 
 
@@ -178,6 +179,13 @@ def _zeros(shape: tuple[int, ...], dtype) -> jax.Array | EightBitRows:
     if not isinstance(dtype, EightBits):
         return jnp.zeros(shape, dtype)
     return EightBitRows(jnp.zeros(shape, dtype.values), jnp.zeros((*shape[:-1], 1), dtype.full))
+
+
+def row_shapes(config) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """For each layer (K, D) of each of its arrays in the cache; ``config`` as in ``empty``."""
+    if hasattr(config, "layers"):
+        return tuple(layer.mixer.row_shapes for layer in config.layers)
+    return (((config.num_kv_heads, config.head_dim),) * 2,) * config.num_layers
 
 
 def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from .config import check_options
-from .families import model_names
+from .families import names_in
 from .fields import choice, flag, integer, list_of, number, read_fields, show, table, text
 from .files import read_json
 
@@ -111,7 +111,7 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
         faults += _faults_of_update(module, parts, tensors, _entry(options["rank_pattern"], module, options["r"]))
         merged[name] = Adapted(merged.get(name), parts.get("A"), parts.get("B"), scale, "table" in parts)
     if config.tie_embeddings:
-        names = model_names(config, tensors)
+        names = names_in(config, tensors)
         changed = {name for name in names["embed"] + names["head"] if merged.get(name) is not tensors.get(name)}
         faults += [f"it changes {name}, and the model ties its embedding to its head" for name in sorted(changed)]
     if faults:

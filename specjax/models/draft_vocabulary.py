@@ -12,7 +12,7 @@ from flax import nnx
 
 from .base import Output
 from .decoder import Decoder
-from .layers import linear, lookup, param
+from .layers import lookup, param
 from .translated import LACKING, Translated
 
 
@@ -40,8 +40,10 @@ class DraftVocabulary(nnx.Module):
         return self.model(*args, **kwargs)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits float32 [..., V], of hidden states [..., E]; ``LACKING`` at tokens not in the draft vocabulary."""
-        return over_target_vocabulary(linear(hidden, self.head[...]), self.draft_to_target[...], self.config.vocab_size)
+        """Logits float32 [..., V] of hidden states [..., E]; ``LACKING`` at tokens that are not known."""
+        inner = self.model.model if isinstance(self.model, Translated) else self.model
+        scores = inner.logits(hidden, self.head)
+        return over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size)
 
 
 def over_target_vocabulary(

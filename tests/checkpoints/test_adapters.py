@@ -80,7 +80,7 @@ def test_a_weight_is_summed_in_float32_and_rounded_once(base, q_only):
     adapter, tensors = q_only
     w = read(BASE)[0]["model.layers.0.self_attn.q_proj.weight"]
     wanted = jnp.asarray(w + 1.5 * tensors[f"{Q}B.weight"] @ tensors[f"{Q}A.weight"], jnp.bfloat16)
-    found = load_model(base, "bfloat16", adapter=adapter).layers[0].qkv[...]
+    found = load_model(base, "bfloat16", adapter=adapter).layers[0].mixer.qkv[...]
     np.testing.assert_array_equal(found.reshape(2, 4, 8, 16)[:, :2].reshape(32, 16), wanted)
 
 
@@ -140,6 +140,6 @@ def test_drafts_take_adapters_and_heads_do_not(tmp_path):
     A, B = np.ones((2, own.hidden_size), np.float32), np.ones((own.num_heads * own.head_dim, 2), np.float32)
     adapter = write(tmp_path / "adapter", {f"{Q}A.weight": A, f"{Q}B.weight": B}, CONFIG)
     plain, adapted = (specjax.load_drafter("tiny-python-draft", target, adapter=a) for a in (None, adapter))
-    assert (plain.model.layers[0].qkv[...] != adapted.model.layers[0].qkv[...]).any()
+    assert (plain.model.layers[0].mixer.qkv[...] != adapted.model.layers[0].mixer.qkv[...]).any()
     with pytest.raises(RequestError, match="is a head, and adapters change language models"):
         specjax.load_drafter("tiny-python-mtp", target, adapter=adapter)

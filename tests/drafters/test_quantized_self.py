@@ -41,21 +41,21 @@ def test_texts_are_greedy_and_an_exact_copy_is_always_right(model):
 def test_a_generator_copies_its_target_and_follows_updates():
     target, other = (language_model(tiny_model(seed, num_layers=1)) for seed in (0, 1))
     generator = Generator(target, "quantized_self", draft_scheme="int8", capacity=256)
-    copy = lambda: np.asarray(generator.session.parameters.layers[0].qkv[...].values)
-    np.testing.assert_array_equal(copy(), quantise_module(target.model, "int8").layers[0].qkv[...].values)
+    copy = lambda: np.asarray(generator.session.parameters.layers[0].mixer.qkv[...].values)
+    np.testing.assert_array_equal(copy(), quantise_module(target.model, "int8").layers[0].mixer.qkv[...].values)
     generator.update(other.model)
-    np.testing.assert_array_equal(copy(), quantise_module(other.model, "int8").layers[0].qkv[...].values)
+    np.testing.assert_array_equal(copy(), quantise_module(other.model, "int8").layers[0].mixer.qkv[...].values)
 
 
 def test_a_quantised_target_has_a_copy_of_fewer_bits():
     target = quantise_module(tiny_model(hidden_size=128, intermediate_size=128, head_dim=32, num_layers=1), "int8")
-    assert QuantizedSelf("int4").parameters(target, 61).layers[0].qkv[...].scheme == "int4"
+    assert QuantizedSelf("int4").parameters(target, 61).layers[0].mixer.qkv[...].scheme == "int4"
 
 
 def test_bad_options_are_refused():
     with pytest.raises(RequestError, match="draft_scheme is 'int3'; it must be one of int8, int4, fp8"):
         QuantizedSelf("int3")
-    with pytest.raises(RequestError, match=r"int4 has groups of 128 inputs, and layers.0.\w+ has \d+; use int8"):
+    with pytest.raises(RequestError, match=r"int4 has groups of 128 inputs, and layers.0.[a-z_.]+ has \d+; use int8"):
         Generator(language_model(TARGET), "quantized_self")
     with pytest.raises(RequestError, match="takes no draft"):
         Generator(language_model(TARGET), "quantized_self", "tiny-python-draft")

@@ -11,15 +11,18 @@ from .reference import array
 
 TARGET = tiny_model(0, 5.0, num_layers=3)
 for _layer in TARGET.layers[1:]:  # upper layers change little
-    _layer.out[...] *= 0.6
-    _layer.down[...] *= 0.6
+    _layer.mixer.out[...] *= 0.6
+    _layer.mlp.down[...] *= 0.6
 TARGET.head[...] *= 5  # the model is often sure
 
 
 @cache
 def _weights() -> tuple:
     """The embedding, the matrices of each layer and the output matrix, in float64."""
-    layers = [tuple(map(array, (layer.qkv, layer.out, layer.gate_up, layer.down))) for layer in TARGET.layers]
+    layers = [
+        tuple(map(array, (layer.mixer.qkv, layer.mixer.out, layer.mlp.gate_up, layer.mlp.down)))
+        for layer in TARGET.layers
+    ]
     return array(TARGET.embed), layers, array(TARGET.head)
 
 
