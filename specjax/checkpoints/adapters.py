@@ -15,10 +15,10 @@ import numpy as np
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
-from .config import check_options
 from .families import names_in
 from .fields import choice, flag, integer, list_of, number, read_fields, show, table, text
 from .files import read_json
+from .schemas import check_options
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """Names of files with an adapter's weights. The first file found is read."""

@@ -33,7 +33,7 @@ def read_config(directory: str | Path) -> ModelConfig:
     not supported.
     """
     path = Path(directory) / "config.json"
-    config = from_hf(read_json(path), str(path))
+    config = from_hf(_read_options(path), str(path))
     generation = path.with_name("generation_config.json")
     if not generation.exists():
         return config
@@ -54,7 +54,12 @@ def read_shape(given: str | Path) -> ModelConfig:
     path = Path(given).expanduser()
     if not path.exists():
         raise CheckpointError(f"no model shape {str(given)!r}; name a config.json, or a directory with one")
-    return read_config(path) if path.is_dir() else from_hf(read_json(path), str(path))
+    return read_config(path) if path.is_dir() else from_hf(_read_options(path), str(path))
+
+
+def _read_options(path: Path) -> dict:
+    """The options in a config.json, without ``quantization_config``, which ``packed`` reads."""
+    return {name: value for name, value in read_json(path).items() if name != "quantization_config"}
 
 
 def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:

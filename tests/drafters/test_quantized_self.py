@@ -32,7 +32,7 @@ def rounded(model):
 def test_texts_are_greedy_and_an_exact_copy_is_always_right(model):
     state, _ = decode_all(model, DRAFTER.parameters(model, 61), DRAFTER, PROMPTS)
     assert all(is_greedy(model, state, PROMPTS))
-    accepted, rounds = state.counters.accepted_at.sum(), np.asarray(state.counters.target_calls)
+    accepted, rounds = state.counters.accepted_at.sum(), np.asarray(state.counters.calls)
     assert accepted > 0
     if model is not TARGET:
         assert rounds.max() <= -(-32 // (DRAFTS + 1))  # 32 new tokens, four in each round
