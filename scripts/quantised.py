@@ -1,13 +1,16 @@
 """Measures quantised weights: perplexity, acceptance, bytes, and the speed of decoding.
 
-    python scripts/quantised.py
+    python scripts/quantised.py quality
+    python scripts/quantised.py speed
 
 Perplexities and acceptance are those of the embedded pair. Speeds are those of tiny-python grown to
 0.5 B parameters (1.0 GB of memory and of disk in bfloat16), and its plain decoding alternates in one
-process with that of its quantised copies and with quantized_self. Writes
-docs/results/quantised_<platform>.md in about five minutes on two cores.
+process with that of its quantised copies and with quantized_self. Each part takes about five minutes on
+two cores. Writes docs/results/quantised_<platform>.json and .md; the page has the newest run of each part.
 """
 
+import argparse
+import json
 import math
 import tempfile
 from pathlib import Path
@@ -30,12 +33,12 @@ from specjax.training import data, losses
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 FORMS = (None, *SCHEMES)
-PAIRS = ((None, None), (None, "int8"), (None, "int4"), ("int8", None), ("int8", "int8"), ("int4", "int4"))
+PAIRS = ((None, None), (None, "int8"), (None, "int4"), ("int8", "int8"), ("int4", "int4"))
 SHAPE = dict(
-    hidden_size=1024, intermediate_size=4096, num_layers=28, num_heads=16, num_kv_heads=8, head_dim=64, vocab_size=32768
+    hidden_size=2048, intermediate_size=7168, num_layers=8, num_heads=32, num_kv_heads=8, head_dim=64, vocab_size=32768
 )
-WINDOWS, LENGTH = 48, 256
-PROMPTS, NEW, REPEATS = 8, 64, 1
+WINDOWS, LENGTH = 32, 256
+PROMPTS, NEW, REPEATS = 8, 48, 1
 LARGE_PROMPTS, LARGE_NEW, LARGE_REPEATS = 3, 24, 3
 
 HEAD = """# Quantised weights
@@ -46,17 +49,31 @@ activations that are not quantised are {dtype}. int8 and fp8 have a scale for ea
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("quality", "speed"))
+    path = RESULTS / f"quantised_{jax.default_backend()}"
+    known = json.loads(path.with_suffix(".json").read_text()) if path.with_suffix(".json").exists() else {}
+    known |= measure_quality() if parser.parse_args().part == "quality" else measure_speed()
+    path.with_suffix(".json").write_text(json.dumps(known, indent=1) + "\n")
+    text = [HEAD.format(**known["machine"] | {"extensions": ", ".join(known["machine"]["matrix_extensions"])})]
+    text += [
+        f"## {title}\n\n{known[title]}" for title in ("Perplexity", "Acceptance", "Bytes and speed") if title in known
+    ]
+    path.with_suffix(".md").write_text("\n\n".join(text) + "\n")
+
+
+def measure_quality() -> dict:
     target, draft = (load_all(name) for name in ("tiny-python", "tiny-python-draft"))
-    about = machine(target[None])
-    parts = [HEAD.format(**about | {"extensions": ", ".join(about["matrix_extensions"])})]
-    parts += ["## Perplexity", PERPLEXITY, perplexities(target), "## Acceptance", ACCEPTANCE, acceptance(target, draft)]
+    found = {"Perplexity": perplexities(target), "Acceptance": acceptance(target, draft)}
+    return {"machine": machine(target[None])} | found
+
+
+def measure_speed() -> dict:
     with tempfile.TemporaryDirectory() as directory:
-        small = target[None]
+        small = specjax.load("tiny-python")
         grow_model(small, small.config.replace(**SHAPE), Path(directory) / "grown")
         grown = load_all(Path(directory) / "grown", (None, "int8", "int4"))
-    parts += ["## Bytes and speed", SPEED.format(weights=grown[None].config.num_weights / 1e9), speeds(grown)]
-    path = RESULTS / f"quantised_{jax.default_backend()}.md"
-    path.write_text("\n\n".join(parts) + "\n")
+    return {"machine": machine(grown[None]), "Bytes and speed": speeds(grown)}
 
 
 def load_all(name, forms=FORMS) -> dict[str | None, LanguageModel]:
@@ -75,7 +92,7 @@ def perplexities(target: dict) -> str:
         [form or "bfloat16", f"{value:.3f}", f"{100 * (value / found[None] - 1):+.2f} %"]
         for form, value in found.items()
     ]
-    return markdown_table(["weights", "perplexity", "over bfloat16"], rows)
+    return f"{PERPLEXITY}\n\n{markdown_table(['weights', 'perplexity', 'over bfloat16'], rows)}"
 
 
 ACCEPTANCE = f"""Of `tiny-python-draft` for `tiny-python`, both in several forms, greedy, with 5 drafted tokens, on {PROMPTS}
@@ -97,7 +114,7 @@ def acceptance(target: dict, draft: dict) -> str:
         rows.append(
             [*names, f"{100 * stats.draft_acceptance_rate:.1f} %", f"{stats.mean_acceptance_length:.2f}", differ]
         )
-    return markdown_table(["target", "draft", "accepted", "tokens/call", "differ"], rows)
+    return f"{ACCEPTANCE}\n\n{markdown_table(['target', 'draft', 'accepted', 'tokens/call', 'differ'], rows)}"
 
 
 SPEED = f"""`tiny-python` grown to {{weights:.2f}} B parameters, greedy at batch 1, on {LARGE_PROMPTS} prompts with {LARGE_NEW}
@@ -127,7 +144,8 @@ def speeds(target: dict) -> str:
         )
         rows.append(["bfloat16, quantized_self" if form == "self" else name, *sizes, speed, ratio,
                      f"{stats.mean_acceptance_length:.2f}"])  # fmt: skip
-    return markdown_table(["weights", "matrices", "planned", "tokens/s", "speed-up", "tokens/call"], rows)
+    head = ["weights", "matrices", "planned", "tokens/s", "speed-up", "tokens/call"]
+    return f"{SPEED.format(weights=target[None].config.num_weights / 1e9)}\n\n{markdown_table(head, rows)}"
 
 
 def stored(model: LanguageModel) -> int:

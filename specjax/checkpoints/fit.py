@@ -33,7 +33,7 @@ def check_tensors(
     """
     shapes, types = {}, {}
     for param, made_of in params:
-        shapes |= _shapes(made_of, param.shape[1:])
+        shapes |= least_shapes(made_of, param.shape[1:])
         kinds = _FLOATS if jnp.issubdtype(param.dtype, jnp.floating) else _INTEGERS
         types |= {block.name: kinds for block in made_of}
     both = sorted(shapes.keys() & found.keys())
@@ -56,7 +56,7 @@ def check_tensors(
         raise CheckpointError(f"{where}: the weights do not fit {source}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
 
 
-def _shapes(made_of: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def least_shapes(made_of: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors that have these blocks; ``rest`` is the shape of a row."""
     shapes: dict[str, tuple[int, ...]] = {}
     for block in made_of:

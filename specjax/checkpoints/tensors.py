@@ -25,7 +25,7 @@ from .blocks import Block, blocks
 from .config import check_dtype, read_config, to_hf
 from .families import NAMES, names_in, tensors_in
 from .files import WEIGHTS, check_file, read_json, weight_files
-from .fit import check_tensors
+from .fit import check_tensors, least_shapes
 from .float8 import open_float8
 from .packed import unpack_tensors
 from .torch_files import open_torch
@@ -157,7 +157,7 @@ def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
 def parameter_tensors(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
     """The tensors of the parameter at ``path``."""
     found, tensors, row = made_of(path, len(value)), {}, 0
-    for name, shape in _shapes(found, value.shape[1:]).items():
+    for name, shape in least_shapes(found, value.shape[1:]).items():
         tensors[name] = np.empty(shape, value.dtype)
     for block in found:
         block.write(tensors[block.name], value[row : row + block.size])  # copies of a head replace it

@@ -151,6 +151,12 @@ def quantise_module(module: M, scheme: str) -> M:
     return nnx.merge(graph, nnx.from_flat_state(kept))
 
 
+def is_quantised(module) -> bool:
+    """Whether a module, or any pytree, has a quantised weight."""
+    is_weight = lambda leaf: isinstance(leaf, Quantised)
+    return any(map(is_weight, jax.tree.leaves(module, is_leaf=is_weight)))
+
+
 def multiply(rows: jax.Array, weight: Quantised) -> jax.Array:
     """The product of rows [..., in] and a quantised weight; float32 [..., out]."""
     if rows.ndim > 2 or not product_kernel.fits(rows, weight, weight.scheme):
