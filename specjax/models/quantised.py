@@ -77,9 +77,13 @@ class Quantised(struct.PyTreeNode):
 
     def dequantise(self) -> jax.Array:
         """The weight in ``dtype``, rounded."""
+        return self.astype(self.dtype)
+
+    def astype(self, dtype) -> jax.Array:
+        """The weight as an array of another dtype."""
         q = self.numbers().astype(jnp.float32)
         grouped = q.reshape(*self.scales.shape, -1) * self.scales[..., None]
-        return grouped.reshape(self.shape).astype(self.dtype)
+        return grouped.reshape(self.shape).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames="scheme")
