@@ -1,13 +1,16 @@
 """Measures draft models whose output matrix covers the most frequent tokens only (--draft-vocab).
 
-    python scripts/draft_vocabulary.py
+    python scripts/draft_vocabulary.py --vocabulary 4096
+    python scripts/draft_vocabulary.py --vocabulary 131072
 
 The pair is embedded: tiny-python and its draft, and the same two grown to a vocabulary of 128k
 tokens, which leaves the texts as they are. Plain decoding, the full output matrix and the smaller
-ones alternate in one process. Writes docs/results/draft_vocabulary_<platform>.md in about five
-minutes on two cores.
+ones alternate in one process. Each run takes a few minutes on two cores. Writes
+docs/results/draft_vocabulary_<platform>.json and .md; the page has the newest run of each vocabulary.
 """
 
+import argparse
+import json
 import tempfile
 from pathlib import Path
 
@@ -25,9 +28,9 @@ from specjax.stats import total
 from specjax.training.frequency import frequent_tokens
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
-SIZES = {"tiny-python": (256, 512, 1024, 2048), "grown": (512, 1024, 2048)}
-GROWN = 131072
-PROMPTS, NEW, REPEATS = 12, 64, 3
+SIZES = {4096: (512, 1024, 2048), 131072: (512, 2048)}
+"""The draft vocabularies of each vocabulary."""
+PROMPTS, NEW, REPEATS = 8, 48, 3
 
 HEAD = """# Draft vocabularies
 
@@ -43,25 +46,32 @@ may fall differently.
 
 
 def main():
-    target, draft = specjax.load("tiny-python"), specjax.load("tiny-python-draft")
-    about = machine(target) | dict(prompts=PROMPTS, new=NEW, repeats=REPEATS)
-    parts = [HEAD.format(**about), f"## {target.config.vocab_size:,} tokens", measure(target, draft, "tiny-python")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocabulary", type=int, choices=SIZES, required=True)
+    vocabulary = parser.parse_args().vocabulary
+    path = RESULTS / f"draft_vocabulary_{jax.default_backend()}"
+    known = json.loads(path.with_suffix(".json").read_text()) if path.with_suffix(".json").exists() else {}
+    pair = [specjax.load(name) for name in ("tiny-python", "tiny-python-draft")]
+    known |= {"machine": machine(pair[0])}
     with tempfile.TemporaryDirectory() as directory:
-        grown = [grow(model, Path(directory) / model.name) for model in (target, draft)]
-        parts += [f"## {GROWN:,} tokens", measure(*grown, "grown")]
-    path = RESULTS / f"draft_vocabulary_{jax.default_backend()}.md"
-    path.write_text("\n\n".join(parts).replace("\n\n\n", "\n\n") + "\n")
+        if vocabulary != pair[0].config.vocab_size:
+            pair = [grow(model, Path(directory) / model.name, vocabulary) for model in pair]
+        known[str(vocabulary)] = measure(*pair, SIZES[vocabulary])
+    path.with_suffix(".json").write_text(json.dumps(known, indent=1) + "\n")
+    text = [HEAD.format(**known["machine"], prompts=PROMPTS, new=NEW, repeats=REPEATS)]
+    text += [f"## {size:,} tokens\n\n{known[str(size)]}" for size in SIZES if str(size) in known]
+    path.with_suffix(".md").write_text("\n".join(text) + "\n")
 
 
-def grow(model: LanguageModel, directory: Path) -> LanguageModel:
+def grow(model: LanguageModel, directory: Path, vocabulary: int) -> LanguageModel:
     """The model with more tokens, which are never written."""
-    grow_model(model, model.config.replace(vocab_size=GROWN), directory)
+    grow_model(model, model.config.replace(vocab_size=vocabulary), directory)
     return specjax.load(directory)
 
 
-def measure(target: LanguageModel, draft: LanguageModel, name: str) -> str:
+def measure(target: LanguageModel, draft: LanguageModel, sizes: tuple[int, ...]) -> str:
     """A table with a row for each draft vocabulary."""
-    tokens = {size: frequent_tokens(target, size) for size in SIZES[name]}
+    tokens = {size: frequent_tokens(target, size) for size in sizes}
     drafts = {size: specjax.restrict_draft(draft, target, known) for size, known in tokens.items()}
     generators = {"none": Generator(target)} | {
         size: Generator(target, "draft_model", given) for size, given in ({"all": draft} | drafts).items()

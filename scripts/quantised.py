@@ -1,11 +1,12 @@
 """Measures quantised weights: perplexity, acceptance, bytes, and the speed of decoding.
 
-    python scripts/quantised.py quality
+    python scripts/quantised.py perplexity
+    python scripts/quantised.py acceptance
     python scripts/quantised.py speed
 
 Perplexities and acceptance are those of the embedded pair. Speeds are those of tiny-python grown to
 0.5 B parameters (1.0 GB of memory and of disk in bfloat16), and its plain decoding alternates in one
-process with that of its quantised copies and with quantized_self. Each part takes about five minutes on
+process with that of its quantised copies and with quantized_self. Each part takes a few minutes on
 two cores. Writes docs/results/quantised_<platform>.json and .md; the page has the newest run of each part.
 """
 
@@ -33,13 +34,13 @@ from specjax.training import data, losses
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 FORMS = (None, *SCHEMES)
-PAIRS = ((None, None), (None, "int8"), (None, "int4"), ("int8", "int8"), ("int4", "int4"))
+PAIRS = ((None, None), (None, "int4"), ("int8", "int8"), ("int4", "int4"))
 SHAPE = dict(
     hidden_size=2048, intermediate_size=7168, num_layers=8, num_heads=32, num_kv_heads=8, head_dim=64, vocab_size=32768
 )
 WINDOWS, LENGTH = 32, 256
 PROMPTS, NEW, REPEATS = 8, 48, 1
-LARGE_PROMPTS, LARGE_NEW, LARGE_REPEATS = 3, 24, 3
+LARGE_PROMPTS, LARGE_NEW, LARGE_REPEATS = 3, 16, 3
 
 HEAD = """# Quantised weights
 
@@ -49,31 +50,17 @@ activations that are not quantised are {dtype}. int8 and fp8 have a scale for ea
 
 
 def main():
+    parts = {"perplexity": perplexities, "acceptance": acceptance, "speed": speeds}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("quality", "speed"))
+    parser.add_argument("part", choices=parts)
+    part = parser.parse_args().part
     path = RESULTS / f"quantised_{jax.default_backend()}"
     known = json.loads(path.with_suffix(".json").read_text()) if path.with_suffix(".json").exists() else {}
-    known |= measure_quality() if parser.parse_args().part == "quality" else measure_speed()
+    known |= {"machine": machine(specjax.load("tiny-python")), part: parts[part]()}
     path.with_suffix(".json").write_text(json.dumps(known, indent=1) + "\n")
     text = [HEAD.format(**known["machine"] | {"extensions": ", ".join(known["machine"]["matrix_extensions"])})]
-    text += [
-        f"## {title}\n\n{known[title]}" for title in ("Perplexity", "Acceptance", "Bytes and speed") if title in known
-    ]
+    text += [f"## {name.capitalize()}\n\n{known[name]}" for name in parts if name in known]
     path.with_suffix(".md").write_text("\n\n".join(text) + "\n")
-
-
-def measure_quality() -> dict:
-    target, draft = (load_all(name) for name in ("tiny-python", "tiny-python-draft"))
-    found = {"Perplexity": perplexities(target), "Acceptance": acceptance(target, draft)}
-    return {"machine": machine(target[None])} | found
-
-
-def measure_speed() -> dict:
-    with tempfile.TemporaryDirectory() as directory:
-        small = specjax.load("tiny-python")
-        grow_model(small, small.config.replace(**SHAPE), Path(directory) / "grown")
-        grown = load_all(Path(directory) / "grown", (None, "int8", "int4"))
-    return {"machine": machine(grown[None]), "Bytes and speed": speeds(grown)}
 
 
 def load_all(name, forms=FORMS) -> dict[str | None, LanguageModel]:
@@ -83,7 +70,8 @@ def load_all(name, forms=FORMS) -> dict[str | None, LanguageModel]:
 PERPLEXITY = f"""Of `tiny-python` on {WINDOWS} windows of {LENGTH} tokens of held-out code."""
 
 
-def perplexities(target: dict) -> str:
+def perplexities() -> str:
+    target = load_all("tiny-python")
     small = target[None]
     _, held_out = data.read_streams((), small.tokenizer, small.config.eos_token_ids[0])
     windows = jnp.asarray(held_out.cut(0, 0, WINDOWS, LENGTH)[0])
@@ -100,7 +88,8 @@ held-out prompts with {NEW} new tokens. "differ" counts texts that differ from p
 in bfloat16 a tie may fall differently when several tokens are scored at once."""
 
 
-def acceptance(target: dict, draft: dict) -> str:
+def acceptance() -> str:
+    target, draft = (load_all(name, (None, "int8", "int4")) for name in ("tiny-python", "tiny-python-draft"))
     prompts = encode_prompts(target[None], held_out_prompts(target[None].tokenizer, PROMPTS, 128))
     written = lambda runs: [list(results[0].token_ids) for results in runs]
     generators = {pair: Generator(target[pair[0]], "draft_model", draft[pair[1]]) for pair in PAIRS}
@@ -125,7 +114,11 @@ tokens with the target's own int4 copy; a grown model's later layers add little,
 models."""
 
 
-def speeds(target: dict) -> str:
+def speeds() -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        small = specjax.load("tiny-python")
+        grow_model(small, small.config.replace(**SHAPE), Path(directory) / "grown")
+        target = load_all(Path(directory) / "grown", (None, "int8", "int4"))
     generators = {form: Generator(one) for form, one in target.items()}
     generators["self"] = Generator(target[None], "quantized_self", draft_scheme="int4")
     prompts = encode_prompts(target[None], held_out_prompts(target[None].tokenizer, LARGE_PROMPTS, 64))
