@@ -38,26 +38,37 @@ def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str
 
 
 def _find_compressed(tensors: dict, options: dict, where: str) -> dict:
-    block = None
-    for key, group in options["config_groups"].items():
-        within = f"quantization_config.config_groups.{key}"
-        weights = read_fields(group, {"weights": table()}, where, within)["weights"]
-        block = read_fields(weights, _WEIGHTS, where, f"{within}.weights")["block_structure"]
+    weights = _read_weights(options["config_groups"], where)
     for name in [name for name in tensors if name.endswith(".weight_scale")]:
         module = name.removesuffix(".weight_scale")
         scales = tensors.pop(name)
-        for other in ("weight_zero_point", "weight_shape", "weight_g_idx", "input_scale", "input_zero_point"):
-            if tensors.pop(f"{module}.{other}", None) is not None and other in ("weight_zero_point", "weight_g_idx"):
-                raise ConfigError(f"{where}: {module}.{other} is not supported; use symmetric weights without an order")
+        for other in ("weight_zero_point", "weight_g_idx"):
+            if f"{module}.{other}" in tensors:
+                raise ConfigError(f"{where}: {module}.{other} is not supported; use symmetric weights in order")
+        for other in ("weight_shape", "input_scale", "input_zero_point"):
+            tensors.pop(f"{module}.{other}", None)
         if f"{module}.weight_packed" in tensors:
-            tensors[f"{module}.weight"] = packed_words(
-                module, take(tensors, f"{module}.weight_packed", where), scales, where
-            )
+            words = tensors.pop(f"{module}.weight_packed")
+            packed = packed_words(module, words, scales, weights["num_bits"], where)
         else:
-            tensors[f"{module}.weight"] = _scaled(
-                module, take(tensors, f"{module}.weight", where), scales, block, where
-            )
+            numbers = take(tensors, f"{module}.weight", where)
+            packed = _scaled(module, numbers, scales, weights["block_structure"], where)
+        tensors[f"{module}.weight"] = packed
     return tensors
+
+
+def _read_weights(groups: dict, where: str) -> dict:
+    """The options of the weights, which all groups must share. Raises ConfigError for other groups."""
+    found = []
+    for key, group in groups.items():
+        within = f"quantization_config.config_groups.{key}"
+        weights = read_fields(group, {"weights": table()}, where, within)["weights"]
+        found.append(read_fields(weights, _WEIGHTS, where, f"{within}.weights"))
+    if not found or found.count(found[0]) < len(found):
+        raise ConfigError(
+            f"{where}: quantization_config.config_groups has {len(found)} kinds of weights; one is supported"
+        )
+    return found[0]
 
 
 def _find_fp8(tensors: dict, options: dict, where: str) -> dict:

@@ -147,15 +147,16 @@ def _awq(module: str, words, zeros, scales, options: dict, where: str) -> Packed
     return Packed((outputs, inputs), unpack=unpack)
 
 
-def packed_words(module: str, words, scales, where: str) -> Packed:
-    """weight_packed int32 [out, in / 8] of int4 numbers plus 8, and weight_scale [out, G]."""
+def packed_words(module: str, words, scales, bits: int, where: str) -> Packed:
+    """weight_packed int32 [out, in * bits / 32] of numbers plus 2 ** (bits - 1), and weight_scale [out, G]."""
     (outputs, packed), (_, groups) = words.get_shape(), scales.get_shape()
-    inputs = packed * 8
+    inputs, spread = packed * 32 // bits, _nibbles if bits == 4 else _bytes
     size = _group_size(-1, inputs, groups, f"{where}: {module}")
-    read = lambda index: (_nibbles(words[(index[0], slice(None))], 1)[:, index[1]] - 8).astype(np.int8)
+    numbers = lambda rows: spread(words[(rows, slice(None))], 1) - 2 ** (bits - 1)
+    read = lambda index: numbers(index[0])[:, index[1]].astype(np.int8)
     factor = scales[_ALL].astype(np.float32)
-    if _holds(4, size, inputs, groups):
-        return _quantised((outputs, inputs), 4, read, factor)
+    if _holds(bits, size, inputs, groups):
+        return _quantised((outputs, inputs), bits, read, factor)
     return Packed((outputs, inputs), unpack=lambda index: read(index) * np.repeat(factor, size, 1)[index])
 
 

@@ -65,10 +65,10 @@ def awq(w, size=128):
     return packed, whole
 
 
-def pack_quantized(w, size=128):
-    q, scales, _, whole = split(w, size, 16)
+def pack_quantized(w, size=128, bits=4):
+    q, scales, _, whole = split(w, size, 2**bits)
     shape = np.array(w.shape, np.int64)
-    return {"weight_packed": words(q, 4), "weight_scale": scales, "weight_shape": shape}, whole
+    return {"weight_packed": words(q, bits), "weight_scale": scales, "weight_shape": shape}, whole
 
 
 def int_quantized(w):
@@ -110,6 +110,11 @@ FORMATS = {
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}, None),
     "pack-quantized": (pack_quantized, compressed("pack-quantized", num_bits=4, strategy="group", group_size=128), "int4"),
     "pack-quantized, groups of 32": (lambda w: pack_quantized(w, 32), compressed("pack-quantized", num_bits=4, group_size=32), None),
+    "pack-quantized, 8 bits": (
+        lambda w: pack_quantized(w, w.shape[1], 8),
+        compressed("pack-quantized", num_bits=8, strategy="channel"),
+        "int8",
+    ),
     "int-quantized": (int_quantized, compressed("int-quantized", strategy="channel"), "int8"),
     "float-quantized": (float_quantized, compressed("float-quantized", type="float", strategy="channel"), "fp8"),
     "float-quantized of one scale": (lambda w: float_quantized(w, np.float32(np.abs(w).max() / 448).reshape(1)),
