@@ -155,10 +155,11 @@ def quantise_module(module: M, scheme: str) -> M:
     return nnx.merge(graph, nnx.from_flat_state(kept))
 
 
-def is_quantised(module) -> bool:
-    """Whether a module, or any pytree, has a quantised weight."""
+def scheme_of(module) -> str | None:
+    """The form of a module's weights, or of any pytree's; None for full weights. int4 goes before others."""
     is_weight = lambda leaf: isinstance(leaf, Quantised)
-    return any(map(is_weight, jax.tree.leaves(module, is_leaf=is_weight)))
+    found = {leaf.scheme for leaf in jax.tree.leaves(module, is_leaf=is_weight) if is_weight(leaf)}
+    return "int4" if "int4" in found else next(iter(found), None)
 
 
 def multiply(rows: jax.Array, weight: Quantised) -> jax.Array:

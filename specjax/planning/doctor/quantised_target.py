@@ -2,7 +2,7 @@
 
 from ...checkpoints.load import load
 from ...errors import SpecjaxError
-from ...models.quantised import is_quantised
+from ...models.quantised import scheme_of
 from ...parallel import mesh_of
 from .evidence import Evidence, Reason, mean, rises, tokens_of
 from .places import compare_places
@@ -18,13 +18,13 @@ def quantised_target(evidence: Evidence) -> Reason | None:
     loaded by the target's name; a checkpoint that has none gets no test.
     """
     target = evidence.generator.target
-    if evidence.draft is None or not is_quantised(target.model):
+    if evidence.draft is None or scheme_of(target.model) is None:
         return None
     try:
         full = load(target.name, mesh=mesh_of(target.model)).model
     except SpecjaxError:
         return None
-    if is_quantised(full):
+    if scheme_of(full) is not None:
         return None
     before, after = (
         [compare_places(model, evidence.draft, tokens_of(text), 1, temperature=1.0) for text in evidence.texts[:_TEXTS]]
