@@ -204,9 +204,10 @@ def place_shapes(module: Any, mesh: Mesh, rules: Rules) -> Any:
     return nnx.merge(graph, nnx.from_flat_state(placed))
 
 
-def _abstract_model(config: ModelConfig, dtype, quantize: str | None):
-    model = abstract_decoder(config, dtype)
-    return model if quantize is None else nnx.eval_shape(quantise_module, model, quantize)
+def _abstract_model(config: ModelConfig, dtype, quantize: str | None) -> Decoder:
+    if quantize is None:
+        return abstract_decoder(config, dtype)
+    return nnx.eval_shape(lambda: quantise_module(Decoder(config, jax.random.key(0), dtype), quantize))
 
 
 def _abstract_draft(drafter: Drafter, drafts: Sequence[ModelConfig], dtype, quantize: str | None):
