@@ -39,8 +39,8 @@ def test_greedy_text_is_that_of_plain_decoding_and_only_known_tokens_are_accepte
     draft = DraftVocabulary(DRAFT, KNOWN)
     state = finish(TARGET, draft, DraftModel(3), start(TARGET, draft, DraftModel(3), PROMPTS))
     assert all(is_greedy(TARGET, state, PROMPTS)) and state.counters.accepted_at.sum() > 0
-    whole = finish(TARGET, DRAFT, DraftModel(3), start(TARGET, DRAFT, DraftModel(3), PROMPTS))
-    assert state.counters.accepted_at.sum() < whole.counters.accepted_at.sum()
+    drafts = np.asarray(state.tokens)[np.asarray(state.from_draft)]
+    assert drafts.size and np.isin(drafts, KNOWN).all()
 
 
 @pytest.mark.slow

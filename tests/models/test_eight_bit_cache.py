@@ -10,6 +10,7 @@ import specjax
 from specjax import Generator, RequestError
 from specjax.cache import KV_SCHEMES, EightBitRows, EightBits, commit, empty, read, store
 from specjax.models.attention import attend
+from specjax.models.attention_kernel import Scores
 from specjax.session import cache_dtype
 
 FORMS = {name: EightBits(dtype, jnp.dtype("float32")) for name, dtype in KV_SCHEMES.items()}
@@ -41,7 +42,7 @@ def test_attention_reads_the_rounded_rows_committed_or_not(form):
     """The same six nodes: all uncommitted, and the first four of them in the cache."""
     q, (k, v) = random(B, N, K, G, D, seed=1), (store(random(B, K, N, D, seed=s), FORMS[form]) for s in (2, 3))
     positions, mask = jnp.broadcast_to(jnp.arange(N), (B, N)), jnp.tril(jnp.ones((N, N), bool))
-    whole = attend(q, None, jnp.zeros(B, int), (k, v), mask, positions, None)
+    whole = attend(q, None, jnp.zeros(B, int), (k, v), mask, positions, Scores())
     wanted = by_definition(q, read(k), read(v), mask)
     np.testing.assert_allclose(whole, wanted, atol=1e-5)
     config = TARGET.config.replace(num_kv_heads=K, head_dim=D, num_layers=1)
@@ -49,7 +50,7 @@ def test_attention_reads_the_rounded_rows_committed_or_not(form):
     length = jnp.full(B, 4)
     cache = commit(empty(config, B, T, FORMS[form]), (rows(slice(4)),), None, length, valid=jnp.ones(B, bool))
     assert cache.dtype == FORMS[form] and cache.capacity == T
-    later = attend(q[:, 4:], cache.layers[0], length, rows(slice(4, 6)), mask[4:, 4:], positions[:, 4:], None)
+    later = attend(q[:, 4:], cache.layers[0], length, rows(slice(4, 6)), mask[4:, 4:], positions[:, 4:], Scores())
     np.testing.assert_allclose(later, wanted[:, 4:], atol=1e-5)
 
 
@@ -84,9 +85,10 @@ def texts(generator) -> list:
     return [result.token_ids for result in generator(PROMPTS, **options)]
 
 
-@pytest.mark.parametrize(
-    "method", ["draft_model", "quantized_self", *(pytest.param(name, marks=pytest.mark.slow) for name in ("layer_skip", "partial_cache"))]
-)  # fmt: skip
+FURTHER = [pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "quantized_self"]
+
+
+@pytest.mark.parametrize("method", ["quantized_self", *FURTHER])
 def test_greedy_texts_are_those_of_plain_decoding_with_the_same_cache(plain, method):
     target, wanted = plain
     options = dict(METHODS[method])

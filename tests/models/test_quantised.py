@@ -117,7 +117,7 @@ def test_lookup_reads_rows(scheme):
     np.testing.assert_allclose(lookup(weight, tokens), exact(weight)[np.asarray(tokens)], rtol=1e-6)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp8"))])
 def test_a_quantised_model_is_the_model_with_rounded_weights(scheme):
     """Tables of embeddings and output matrices have at least eight bits; norms and biases stay."""
     model = tiny_model(**WIDE, qkv_bias=True)
@@ -151,7 +151,7 @@ def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(fo
     assert drafted.counters.accepted_at.sum() > 0
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp8"))])
 def test_a_loaded_model_is_quantised_as_it_is_read(scheme, tmp_path):
     """Also on a mesh, where each device reads its own part."""
     model = tiny_model(**WIDE)
