@@ -35,13 +35,14 @@ def _read(options: dict, where: str) -> dict:
 
 
 def _write(config: ModelConfig) -> dict:
-    return {"attention_bias": config.qkv_bias}
+    # The default padding of transformers need not lie in the vocabulary.
+    return {"attention_bias": config.qkv_bias, "pad_token_id": None}
 
 
 GLM = Family(
     "glm",
     "GlmForCausalLM",
-    "GLM-4-9B-Chat-HF, GLM-Edge",
+    "GLM-4-9B-Chat-HF",
     _OPTIONS,
     model_names(_LAYER),
     read=_read,

@@ -13,9 +13,9 @@ _ONE = integer(1, 1).optional()
 
 def _longrope(table: dict | None) -> dict | None:
     """The options of rotary positions, with today's name of the scaling."""
-    names = ("rope_type", "type")
-    older = {name: "longrope" for name in names if table and table.get(name) in ("su", "yarn")}
-    return table and table | older
+    if not table:
+        return table
+    return table | {name: "longrope" for name in ("rope_type", "type") if table.get(name) in ("su", "yarn")}
 
 
 _TABLE = Field("an object", lambda value: isinstance(value, dict), None, null=True, convert=_longrope)
@@ -28,7 +28,8 @@ def _read(options: dict, where: str) -> dict:
 def _write(config: ModelConfig) -> dict:
     trained = config.rope.original_max_position_embeddings or config.max_position_embeddings
     window = next((window for window in config.windows if window), None)
-    return {"sliding_window": window, "original_max_position_embeddings": trained}
+    own = {"sliding_window": window, "original_max_position_embeddings": trained}
+    return own | {"pad_token_id": None}  # the default of transformers need not lie in the vocabulary
 
 
 PHI3 = Family(
