@@ -16,6 +16,7 @@ from .models.config import ModelConfig
 from .models.decoder import Decoder
 from .parallel import make_mesh
 from .prefill import Requests, make_requests, prefill
+from .requests.shared_vocabulary import restrict_draft
 from .result import Result
 from .sampling import SamplingParams
 from .state import DecodeState
@@ -29,5 +30,5 @@ __all__ = [
     "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Generator", "Head",
     "LanguageModel", "Model", "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams",
     "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load",
-    "load_drafter", "make_mesh", "make_requests", "prefill", "run", "save", "save_head", "step",
+    "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save", "save_head", "step",
 ]  # fmt: skip

@@ -4,8 +4,12 @@ Rows of the batch are left-aligned, and each has a length of its own. A forward 
 never writes it. It returns the keys and values of the nodes that it scored. After acceptance,
 ``commit`` writes the keys and values of the accepted path into the cache of each layer. Positions
 from ``length`` on are void: attention masks them, and later writes overwrite them.
+
+Keys and values may have eight bits. They are rounded when they are computed, so nodes see the same
+numbers before and after they are committed, and a commit copies bits.
 """
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -20,12 +24,73 @@ _POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
 
 
+KV_SCHEMES = {"int8": jnp.dtype(jnp.int8), "fp8": jnp.dtype(jnp.float8_e4m3fn)}
+"""The types of keys and values of eight bits, by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EightBits:
+    """Stands in place of the dtype of keys and values of eight bits.
+
+    Attributes:
+      values: one of ``KV_SCHEMES``.
+      full: the dtype in which attention multiplies them, and of the scales.
+    """
+
+    values: jnp.dtype
+    full: jnp.dtype
+
+
+class EightBitRows(struct.PyTreeNode):
+    """Keys or values of eight bits. They stand in place of an array [B, K, positions, D].
+
+    Attributes:
+      values: int8 or float8_e4m3fn [B, K, positions, D].
+      scales: [B, K, positions, 1], the factor of each key head's vector at a position.
+    """
+
+    values: jax.Array
+    scales: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> EightBits:
+        return EightBits(self.values.dtype, self.scales.dtype)
+
+
+def store(x: jax.Array, dtype) -> jax.Array | EightBitRows:
+    """Keys or values float32 [B, K, positions, D] in a dtype, or rounded to ``EightBits``."""
+    if not isinstance(dtype, EightBits):
+        return x.astype(dtype)
+    whole = dtype.values == jnp.int8
+    most = 127.0 if whole else float(jnp.finfo(dtype.values).max)
+    largest = jnp.abs(x).max(-1, keepdims=True)
+    scales = (jnp.where(largest == 0, 1, largest) / most).astype(dtype.full)
+    q = jnp.clip(x / scales.astype(jnp.float32), -most, most)
+    return EightBitRows((jnp.round(q) if whole else q).astype(dtype.values), scales)
+
+
+def read(rows: jax.Array | EightBitRows) -> jax.Array:
+    """Keys or values as float32 [B, K, positions, D]."""
+    if isinstance(rows, EightBitRows):
+        return rows.values.astype(jnp.float32) * rows.scales.astype(jnp.float32)
+    return rows.astype(jnp.float32)
+
+
+def full_dtype(dtype):
+    """The dtype of activations beside keys and values of a dtype or ``EightBits``."""
+    return dtype.full if isinstance(dtype, EightBits) else dtype
+
+
 class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer its arrays [B, K, T, D], in attention a pair. A layer that reads those
-        of another layer has none.
+      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair. A layer
+        that reads those of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
@@ -47,7 +112,7 @@ class KVCache(struct.PyTreeNode):
 
     @property
     def dtype(self):
-        """The dtype of keys and values."""
+        """The dtype of keys and values, or ``EightBits``."""
         return self.layers[0][0].dtype
 
     def blank_rows(self, nodes: int, skip: tuple[int, ...] = ()) -> "Rows":
@@ -101,12 +166,19 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     Args:
       config: the model's configuration. Its ``row_shapes`` give the shapes; without them, its
         ``num_layers``, ``num_kv_heads`` and ``head_dim`` do.
+      dtype: a dtype, or ``EightBits``.
       capacity: positions of each row. Leave room for one path beyond the last token. Without that
         room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
-    blank = lambda K, D: jnp.zeros((batch, K, capacity, D), dtype)
+    blank = lambda K, D: _zeros((batch, K, capacity, D), dtype)
     layers = tuple(tuple(blank(K, D) for K, D in shapes) for shapes in row_shapes(config))
     return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
+
+
+def _zeros(shape: tuple[int, ...], dtype) -> jax.Array | EightBitRows:
+    if not isinstance(dtype, EightBits):
+        return jnp.zeros(shape, dtype)
+    return EightBitRows(jnp.zeros(shape, dtype.values), jnp.zeros((*shape[:-1], 1), dtype.full))
 
 
 def row_shapes(config) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -160,7 +232,8 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
     start = jnp.where(valid, cache.held, 0)
     by_slices = partial(_write_path, write=_write_row_by_row)
     at_once = partial(_write_path, write=_write_at_once)
-    cuda = kernels.write_path if kernels.are_usable() else at_once
+    in_kernel = kernels.are_usable() and not isinstance(cache.dtype, EightBits)
+    cuda = kernels.write_path if in_kernel else at_once
     layers = lax.platform_dependent(cache.layers, rows, path, start, cuda=cuda, rocm=at_once, default=by_slices)
     return cache.replace(layers=layers, length=length)
 

@@ -49,6 +49,14 @@ class TrainedHead:
 
 
 @dataclasses.dataclass(frozen=True)
+class TargetCopy:
+    """The method drafts with a copy of the target in another form.
+
+    ``Drafter.parameters`` makes it of the target's module.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
 class Drafter:
     """A drafting method: its options as static fields, and pure functions. Hashable.
 
@@ -67,7 +75,7 @@ class Drafter:
         any round. ``Switch`` and ``Adaptive`` accept such methods only.
     """
 
-    needs: ClassVar[Nothing | Models | TrainedHead] = Nothing()
+    needs: ClassVar[Nothing | Models | TrainedHead | TargetCopy] = Nothing()
     reads_target: ClassVar[bool] = False
     can_rest: ClassVar[bool] = False
 

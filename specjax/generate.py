@@ -13,7 +13,7 @@ from .apart import ApartSession
 from .checkpoints.heads import choose_head, load_drafter
 from .checkpoints.load import LanguageModel, load
 from .checks import whole
-from .drafter import Models, Nothing, TrainedHead
+from .drafter import Models, Nothing, TargetCopy, TrainedHead
 from .drafters import DraftModel, all_options, check_drafts, check_options, default_method, make_drafter, needs_of
 from .errors import RequestError
 from .feedback import MEGABYTES, FeedbackLog, open_log
@@ -83,7 +83,7 @@ class Generator:
         check_options(method, drafting)
         self.method = method if isinstance(method, str) else ",".join(method)
         needs, given = needs_of(method), as_list(draft)
-        if given and isinstance(needs, Nothing):
+        if given and isinstance(needs, Nothing | TargetCopy):
             raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
         check_drafts(method, len(given))
         if isinstance(needs, TrainedHead):
@@ -121,10 +121,12 @@ class Generator:
         kind = ApartSession if apart else Session
         return kind(self.target, self.drafter, parameters, rule, capacity, log)
 
-    def _draft_models(self, needs: Nothing | Models, given: tuple) -> tuple[tuple, object]:
+    def _draft_models(self, needs: Nothing | Models | TargetCopy, given: tuple) -> tuple[tuple, object]:
         """The drafts that the method uses, and their modules for the target's tokens."""
         if isinstance(needs, Nothing):
             return (), None
+        if isinstance(needs, TargetCopy):
+            return (), self.target.model
         drafts, models = load_drafts(self.target, given[: needs.most]), []
         for draft in drafts:
             if isinstance(draft, Head):
@@ -220,6 +222,8 @@ class Generator:
         target = dataclasses.replace(self.target, model=model, generators={})
         self.session.update(target)
         self.target = target
+        if isinstance(self.drafter.needs, TargetCopy):
+            self.session.parameters = self.drafter.parameters(model, target.config.vocab_size)
         if self.session.log is not None:
             self.session.log = self.session.log.of_target(target)
 

@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
-from .cache import KVCache, commit, empty
+from .cache import EightBits, KVCache, commit, empty, full_dtype
 from .drafter import Drafter
 from .errors import RequestError
 from .logprobs import empty_logprobs
@@ -91,7 +91,7 @@ def prefill(
     requests: Requests,
     *,
     drafter: Drafter,
-    dtype: jax.typing.DTypeLike = "float32",
+    dtype: jax.typing.DTypeLike | EightBits = "float32",
     chunk: int | None = None,
     logprobs: int | None = None,
     recording: Recording | None = None,
@@ -102,7 +102,8 @@ def prefill(
 
     Args:
       draft: the result of ``drafter.parameters``.
-      dtype: the type of keys and values in the caches.
+      dtype: the type of keys and values in the caches; with ``EightBits`` only the target's cache
+        has eight bits.
       chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
       logprobs: the number of likeliest tokens to record at each place. 0 records the emitted token
         alone, None records nothing.
@@ -126,7 +127,7 @@ def prefill(
         from_draft=jnp.zeros((B, T), bool),
         prompt_length=lengths,
         cache=cache,
-        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype),
+        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype)),
         done=(lengths >= options.limit) | ~finite,
         failed=~finite,
         constraint_state=jnp.zeros(B, jnp.int32) if options.sampling.start is None else options.sampling.start,

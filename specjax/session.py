@@ -12,11 +12,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from . import decode
+from .cache import KV_SCHEMES, EightBits
 from .checkpoints.load import LanguageModel
 from .checks import LARGEST
 from .drafter import Drafter
 from .errors import RequestError
 from .feedback import FeedbackLog
+from .models.quantised import Quantised
 from .parallel import fetch, mesh_of, place, split_rows, use_mesh
 from .prefill import Requests, prefill
 from .requests.batch import Batch
@@ -234,8 +236,9 @@ def shardings(state: DecodeState):
 
 
 def cache_dtype(target: LanguageModel):
-    """The dtype of the target's keys and values, see ``dtype_beside``."""
-    return dtype_beside(target.model)
+    """The dtype of the target's keys and values: its ``kv_quantize``, else ``dtype_beside``."""
+    dtype = dtype_beside(target.model)
+    return dtype if target.kv_quantize is None else EightBits(KV_SCHEMES[target.kv_quantize], jnp.dtype(dtype))
 
 
 def dtype_beside(parameters):
@@ -246,7 +249,8 @@ def dtype_beside(parameters):
     mesh = mesh_of(parameters)
     if (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform) == "cpu":
         return jnp.dtype(jnp.float32)
-    return next(leaf.dtype for leaf in jax.tree.leaves(parameters) if jnp.issubdtype(leaf.dtype, jnp.floating))
+    leaves = jax.tree.leaves(parameters, is_leaf=lambda leaf: isinstance(leaf, Quantised))
+    return next(leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
 def _leaves_like(old, new) -> list:

@@ -13,7 +13,8 @@ from ..models.decoder import Decoder
 from ..parallel import sharding
 from .blocks import blocks, source_names
 from .config import check_dtype
-from .tensors import abstract_decoder, check_tensors, dotted, split_config
+from .fit import check_tensors
+from .tensors import abstract_decoder, dotted, split_config
 
 ToRows = Callable[[jax.Array, int | None], jax.Array]
 """Turns a source array into rows [out, in], given the number of the layer, None outside layers."""

@@ -5,6 +5,7 @@ Reading is strict. A family gives the type, the range and the default of each of
 maths. Only options listed as harmless are ignored.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def read_config(directory: str | Path) -> ModelConfig:
     not supported.
     """
     path = Path(directory) / "config.json"
-    config = from_hf(read_json(path), str(path))
+    config = from_hf(_read_options(path), str(path))
     generation = path.with_name("generation_config.json")
     if not generation.exists():
         return config
@@ -53,7 +54,12 @@ def read_shape(given: str | Path) -> ModelConfig:
     path = Path(given).expanduser()
     if not path.exists():
         raise CheckpointError(f"no model shape {str(given)!r}; name a config.json, or a directory with one")
-    return read_config(path) if path.is_dir() else from_hf(read_json(path), str(path))
+    return read_config(path) if path.is_dir() else from_hf(_read_options(path), str(path))
+
+
+def _read_options(path: Path) -> dict:
+    """The options in a config.json, without ``quantization_config``, which ``packed`` reads."""
+    return {name: value for name, value in read_json(path).items() if name != "quantization_config"}
 
 
 def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
@@ -126,6 +132,13 @@ def check_dtype(dtype: Any) -> str:
     if name not in DTYPES:
         raise RequestError(f"dtype is {name!r}; it must be one of {', '.join(DTYPES)}")
     return name
+
+
+def check_scheme(name: str, value: Any, schemes: Iterable[str]) -> str | None:
+    """The form of quantised numbers, or None. Raises RequestError for one not among ``schemes``."""
+    if value is not None and value not in [*schemes]:
+        raise RequestError(f"{name} is {value!r}; it must be one of {', '.join(schemes)}")
+    return value
 
 
 def to_hf(config: ModelConfig) -> dict:

@@ -65,7 +65,7 @@ def flag(default: bool | None = False) -> Field:
     )
 
 
-def choice(*values: str | bool) -> Field:
+def choice(*values: str | bool | int) -> Field:
     """One of a few values."""
     accept = lambda value: any(type(value) is type(allowed) and value == allowed for allowed in values)
     return Field("one of " * (len(values) > 1) + ", ".join(map(show, values)), accept)

@@ -2,6 +2,7 @@
 
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..checks import parse_json
@@ -54,18 +55,20 @@ def read_json(path: Path) -> dict:
     return value
 
 
-def weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path, names: Sequence[str] = WEIGHTS) -> list[Path]:
     """The files with the weights in ``directory``. A file that an index names may be missing.
+
+    ``names``: the names that such files may have; the first file found counts.
 
     Raises CheckpointError for an index that is damaged or that names a file outside the directory.
     """
-    for name in WEIGHTS:
+    for name in names:
         index = directory / f"{name}.index.json"
         if index.exists():
             return [directory / file for file in _indexed(index)]
         if (directory / name).exists():
             return [directory / name]
-    return [directory / WEIGHTS[0]]
+    return [directory / names[0]]
 
 
 def _indexed(index: Path) -> list[str]:

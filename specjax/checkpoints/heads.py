@@ -26,6 +26,8 @@ def load_drafter(
     dtype=None,
     revision: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
+    adapter: str | Path | None = None,
+    quantize: str | None = None,
 ) -> LanguageModel | Head:
     """The drafter called ``name``: a head made for the target, or a language model.
 
@@ -36,10 +38,11 @@ def load_drafter(
       mesh: devices of the drafter's own, see ``parallel.make_draft_mesh``. A language model is
         split over them, and each of them holds a whole head. By default each device of the target
         holds all weights.
+      adapter, quantize: as in ``load``; for language models only.
 
     Raises CheckpointError where nothing is found, files are damaged, tensors do not fit their
-    configuration, or the head was made for another target; and ConfigError for a drafter that is
-    not supported.
+    configuration, or the head was made for another target; ConfigError for a drafter that is not
+    supported; and RequestError for an adapter or another form of a head.
     """
     weights = target.model.embed[...]
     dtype = check_dtype(weights.dtype if dtype is None else dtype)
@@ -49,9 +52,13 @@ def load_drafter(
         found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
         layout = find_layout(found)
         if layout is not None:
+            if adapter is not None:
+                raise RequestError(f"draft {str(name)!r} is a head, and adapters change language models; leave it out")
+            if quantize is not None:
+                raise RequestError(f"draft {str(name)!r} is a head, and heads are not quantised; leave quantize out")
             module = _read_head(layout, found, target, dtype, mesh)
             return Head(module, module.config, str(name), layout.name)
-    return load(name, dtype, mesh, revision, rules)
+    return load(name, dtype, mesh, revision, rules, adapter, quantize)
 
 
 def save_head(head: Head, directory: str | Path, layout: str | None = None) -> None:

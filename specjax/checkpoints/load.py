@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from ..cache import KV_SCHEMES
 from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.quantised import SCHEMES
 from ..parallel import RULES, Rules
-from .config import check_dtype, read_config
+from .config import check_dtype, check_scheme, read_config
 from .files import check_file, read_json
 from .hub import find
 from .layouts import LAYOUTS, Found
@@ -33,6 +35,7 @@ class LanguageModel:
       name: the name it was loaded by.
       generators: the Generators that ``generate`` made for it. A second call uses them again,
         compiled.
+      kv_quantize: "int8" or "fp8", the form of keys and values in its cache; None for full ones.
     """
 
     model: Decoder
@@ -40,6 +43,11 @@ class LanguageModel:
     tokenizer: "PreTrainedTokenizerBase"
     name: str
     generators: dict = dataclasses.field(default_factory=dict, repr=False)
+    kv_quantize: str | None = None
+
+    def __post_init__(self):
+        """Raises RequestError for an unknown form of keys and values."""
+        check_scheme("kv_quantize", self.kv_quantize, KV_SCHEMES)
 
 
 def load(
@@ -48,6 +56,9 @@ def load(
     mesh: jax.sharding.Mesh | None = None,
     revision: str | None = None,
     rules: Rules = RULES,
+    adapter: str | Path | None = None,
+    quantize: str | None = None,
+    kv_quantize: str | None = None,
 ) -> LanguageModel:
     """The language model called ``name``, with its tokenizer.
 
@@ -58,19 +69,26 @@ def load(
       revision: a branch, a tag or a commit of the hub's repository.
       rules: the mesh axis of each logical axis; with ``parallel.WHOLE`` each device holds all
         weights.
+      adapter: a LoRA adapter in the layout of PEFT, a directory or a hub id. It is merged into the
+        weights as they are read.
+      quantize: "int8", "int4" or "fp8", the form of weights in memory, see ``models.quantised``; by
+        default weights keep their dtype.
+      kv_quantize: "int8" or "fp8", the form of keys and values in the model's cache when it is a
+        target.
 
     Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
     is not supported, and RequestError for an empty name, another dtype, a mesh that does not divide
     the model, or a revision of a name that is not a hub id.
     """
-    dtype = None if dtype is None else check_dtype(dtype)
-    directory = find(name, revision)
+    dtype, quantize = None if dtype is None else check_dtype(dtype), check_scheme("quantize", quantize, SCHEMES)
+    check_scheme("kv_quantize", kv_quantize, KV_SCHEMES)
+    directory, adapter = find(name, revision), None if adapter is None else find(adapter)
     try:
-        model = load_model(directory, dtype, mesh, rules)
+        model = load_model(directory, dtype, mesh, rules, adapter, quantize)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise
-    return LanguageModel(model, model.config, _read_tokenizer(directory), str(name))
+    return LanguageModel(model, model.config, _read_tokenizer(directory), str(name), kv_quantize=kv_quantize)
 
 
 def load_tokenizer(name: str | Path, revision: str | None = None) -> tuple["PreTrainedTokenizerBase", ModelConfig]:

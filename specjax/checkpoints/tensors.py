@@ -1,7 +1,7 @@
 """Reads modules from the tensors of checkpoints, slice by slice without torch, and writes them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,19 @@ from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.quantised import Quantised, pack, quantise_parameter
 from ..parallel import RULES, Rules, sharding
+from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
 from .config import check_dtype, read_config, to_hf
 from .families import NAMES, names_in, tensors_in
-from .files import WEIGHTS, check_file, weight_files
+from .files import WEIGHTS, check_file, read_json, weight_files
+from .fit import check_tensors, least_shapes
+from .float8 import open_float8
+from .packed import unpack_tensors
 from .torch_files import open_torch
 
 M = TypeVar("M", bound=nnx.Module)
@@ -30,14 +35,8 @@ M = TypeVar("M", bound=nnx.Module)
 MadeOf = Callable[[str, int], list[Block]]
 """Maps the path of a parameter and the number of its rows to the blocks of these rows."""
 
-_NAMED_FAULTS = 12
-"""The number of faults that an error names. It only counts the others."""
-
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 """The types of tensors that are read. Other types belong to quantised weights."""
-
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
-_INTEGERS = ("int64", "int32")
 
 
 def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
@@ -45,13 +44,22 @@ def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
     return nnx.eval_shape(lambda: Decoder(config, jax.random.key(0), dtype))
 
 
-def load_model(directory: str | Path, dtype=None, mesh: Mesh | None = None, rules: Rules = RULES) -> Decoder:
+def load_model(
+    directory: str | Path,
+    dtype=None,
+    mesh: Mesh | None = None,
+    rules: Rules = RULES,
+    adapter: Path | None = None,
+    quantize: str | None = None,
+) -> Decoder:
     """The model in a Hugging Face directory.
 
     Args:
       dtype: one of ``config.DTYPES``; by default the dtype in the configuration.
       mesh: devices to split the weights over. Each device reads only its own part.
       rules: the mesh axis of each logical axis, see ``parallel.RULES``.
+      adapter: the directory of a LoRA adapter to merge, see ``adapters``.
+      quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
 
     Raises ConfigError for a model that is not supported, RequestError for another dtype or a mesh
     that does not divide the model, and CheckpointError, which lists every tensor that is missing,
@@ -62,9 +70,14 @@ def load_model(directory: str | Path, dtype=None, mesh: Mesh | None = None, rule
     config = split_config(read_config(directory), mesh, rules)
     with ExitStack() as stack:
         found = open_tensors(directory, stack)
+        where = directory / "config.json"
+        found = unpack_tensors(found, read_json(where).get("quantization_config"), str(where))
         tensors = {name: found[name] for name in tensors_in(config, found)}
+        if adapter is not None:
+            own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)
+            tensors = merge_adapter(tensors, own, adapter, config, directory)
         made_of = partial(blocks, names=names_in(config, tensors), config=config)
-        return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules)
+        return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules, quantize)
 
 
 def save_model(model: Decoder, directory: str | Path) -> None:
@@ -86,7 +99,15 @@ def split_config(config: ModelConfig, mesh: Mesh | None, rules: Rules = RULES) -
     return config if mesh is None or axis is None else config.split_over(mesh.shape[axis])
 
 
-def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | None = None, rules: Rules = RULES) -> M:
+def read_module(
+    module: M,
+    tensors: dict,
+    made_of: MadeOf,
+    where,
+    mesh: Mesh | None = None,
+    rules: Rules = RULES,
+    quantize: str | None = None,
+) -> M:
     """The module with its parameters read from a checkpoint.
 
     Args:
@@ -96,6 +117,8 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | N
       made_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
       mesh, rules: the devices, and how they split the parameters, see ``parallel.sharding``.
+      quantize: the form of matrices, see ``quantised.quantise_parameter``. Each is quantised as soon
+        as it is read.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
     shape or type.
@@ -105,17 +128,28 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, mesh: Mesh | N
     pieces = {path: made_of(dotted(path), param.shape[0]) for path, param in params}
     found = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
     check_tensors(found, [(param, pieces[path]) for path, param in params], where)
-    loaded = [
-        (path, param.replace(_read(param, tensors, pieces[path], where, sharding(param, mesh, rules))))
-        for path, param in params
-    ]
+    loaded = []
+    for path, param in params:
+        scheme = None if quantize else _packed_scheme(tensors, pieces[path])
+        if scheme:
+            value = _read_packed(param, tensors, pieces[path], where, mesh, rules, scheme)
+        else:
+            value = _read(param, tensors, pieces[path], where, sharding(param, mesh, rules))
+        loaded.append(
+            (path, param.replace(quantise_parameter(dotted(path), param, value, quantize) if quantize else value))
+        )
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 
 def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint from which ``read_module`` reads the same bits."""
+    """The tensors of a checkpoint from which ``read_module`` reads the same bits.
+
+    Raises RequestError for quantised parameters.
+    """
     tensors: dict[str, np.ndarray] = {}
     for path, param in nnx.to_flat_state(nnx.state(module)):
+        if isinstance(param[...], Quantised):
+            raise RequestError(f"{dotted(path)} is quantised; save the model before, or load it without quantize")
         tensors |= parameter_tensors(dotted(path), np.asarray(param[...]), made_of)
     return tensors
 
@@ -123,7 +157,7 @@ def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
 def parameter_tensors(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
     """The tensors of the parameter at ``path``."""
     found, tensors, row = made_of(path, len(value)), {}, 0
-    for name, shape in _shapes(found, value.shape[1:]).items():
+    for name, shape in least_shapes(found, value.shape[1:]).items():
         tensors[name] = np.empty(shape, value.dtype)
     for block in found:
         block.write(tensors[block.name], value[row : row + block.size])  # copies of a head replace it
@@ -151,24 +185,25 @@ def dotted(path: tuple) -> str:
     return ".".join(map(str, path))
 
 
-def open_tensors(directory: Path, stack: ExitStack) -> dict[str, Any]:
+def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGHTS) -> dict[str, Any]:
     """The tensors of a checkpoint by name. Indexing a tensor reads a part of it.
 
     A tensor has ``get_shape`` and ``get_dtype``, as in safetensors.
 
     Args:
       stack: closes the files.
+      files: the names that a file with weights may have.
 
     Raises CheckpointError for files that are missing, damaged, not regular or outside the
     directory.
     """
     tensors = {}
-    for file in weight_files(directory):
+    for file in weight_files(directory, files):
         try:
             check_file(file)
             if file.suffix == ".safetensors":
                 handle = stack.enter_context(safe_open(file, framework="numpy"))
-                tensors |= {name: handle.get_slice(name) for name in handle.keys()}
+                tensors |= {name: handle.get_slice(name) for name in handle.keys()} | open_float8(file)
             else:
                 tensors |= open_torch(file)
         except FileNotFoundError:
@@ -178,53 +213,6 @@ def open_tensors(directory: Path, stack: ExitStack) -> dict[str, Any]:
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: truncated or corrupt ({error}); download it again") from None
     return tensors
-
-
-def check_tensors(
-    found: Mapping[str, tuple[tuple, str]], params: list[tuple[Any, list[Block]]], where, source: str = "config.json"
-) -> None:
-    """Checks the tensors of a module by their shapes and types.
-
-    Args:
-      found: shape and dtype of each tensor.
-      params: the abstract parameters, each with its blocks.
-      where: the place of the tensors, for messages.
-      source: the origin of the wanted shapes, for messages.
-
-    Raises one CheckpointError, which names all tensors that are missing, are unexpected, or have a
-    wrong shape or type.
-    """
-    shapes, types = {}, {}
-    for param, made_of in params:
-        shapes |= _shapes(made_of, param.shape[1:])
-        kinds = _FLOATS if jnp.issubdtype(param.dtype, jnp.floating) else _INTEGERS
-        types |= {block.name: kinds for block in made_of}
-    both = sorted(shapes.keys() & found.keys())
-    faults = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
-    faults += [f"{name} is unexpected" for name in sorted(found.keys() - shapes.keys())]
-    faults += [
-        f"{name} has shape {found[name][0]}, not {shapes[name]}" for name in both if found[name][0] != shapes[name]
-    ]
-    faults += [
-        f"{name} is of type {found[name][1]}, not one of {', '.join(types[name])}"
-        for name in both
-        if found[name][1] not in types[name]
-    ]
-    for _, made_of in params:
-        parts = {name: found[name][1] for name, *_ in made_of if name in found}
-        if len(set(parts.values())) > 1:
-            faults.append("; ".join(f"{name} is of type {kind}" for name, kind in parts.items()) + ": they must agree")
-    if faults:
-        more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
-        raise CheckpointError(f"{where}: the weights do not fit {source}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
-
-
-def _shapes(made_of: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that have these blocks; ``rest`` is the shape of a row."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for block in made_of:
-        shapes[block.name] = max(block.shape(rest), shapes.get(block.name, ()))
-    return shapes
 
 
 def _read(param: nnx.Param, tensors: dict, made_of: list[Block], where, placed: jax.sharding.Sharding) -> jax.Array:
@@ -244,6 +232,26 @@ def _read(param: nnx.Param, tensors: dict, made_of: list[Block], where, placed: 
         return _cast(np.concatenate(pieces), param.dtype, made_of[0].name, where)
 
     return jax.make_array_from_callback(param.shape, placed, part)
+
+
+def _packed_scheme(tensors: dict, made_of: list[Block]) -> str | None:
+    """The form that holds the numbers of packed rows, see ``packed``; None if they must be unpacked."""
+    schemes = {getattr(tensors[block.name], "scheme", None) for block in made_of}
+    return schemes.pop() if len(schemes) == 1 and not any(block.transposed for block in made_of) else None
+
+
+def _read_packed(param: nnx.Param, tensors: dict, made_of: list[Block], where, mesh, rules, scheme: str) -> Quantised:
+    """The parameter with the numbers and scales of its packed rows."""
+
+    def read(name: str, dtype) -> jax.Array:
+        parts = {block.name: getattr(tensors[block.name], name) for block in made_of}
+        width = next(iter(parts.values())).shape[1]
+        like = param.replace(jax.ShapeDtypeStruct((param.shape[0], width), dtype))
+        return _read(like, parts, made_of, where, sharding(like, mesh, rules))
+
+    numbers = read("numbers", jnp.float8_e4m3fn if scheme == "fp8" else jnp.int8)
+    packed = jax.jit(pack)(numbers) if scheme == "int4" else numbers
+    return Quantised(packed, read("scales", jnp.float32), scheme, param.dtype)
 
 
 def _cast(values: np.ndarray, dtype, name: str, where) -> np.ndarray:

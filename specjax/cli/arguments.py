@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..cache import KV_SCHEMES
 from ..errors import RequestError
+from ..models.quantised import SCHEMES
 from ..parallel import is_first_host
 from .hosts import add_host_arguments
 from .parser import integer, name, path
@@ -43,6 +45,26 @@ def add_model_arguments(command: argparse.ArgumentParser, draft_mesh: bool = Fal
     )
     add_revision_argument(group)
     add_dtype_argument(group)
+    add_adapter_argument(group)
+    add_quantize_argument(group)
+    group.add_argument(
+        "--kv-quantize", choices=[*KV_SCHEMES], help="form of keys and values in the cache of --model; by default full"
+    )
+    group.add_argument("--draft-adapter", type=name, metavar="DIR", help="LoRA adapter of the draft")
+    group.add_argument("--draft-quantize", choices=SCHEMES, help="form of the draft models' weights; by default dtype")
+    group.add_argument(
+        "--draft-vocab",
+        type=integer(1),
+        metavar="N",
+        help="draft the N most frequent tokens only: a smaller output matrix of draft models; the output stays exact",
+    )
+    group.add_argument(
+        "--draft-vocab-data",
+        type=name,
+        nargs="+",
+        metavar="PATH",
+        help="texts that --draft-vocab counts, as for training; by default code of Python's standard library",
+    )
     add_mesh_argument(group)
     if draft_mesh:
         group.add_argument(
@@ -62,6 +84,21 @@ def add_revision_argument(group) -> None:
 def add_dtype_argument(group) -> None:
     group.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights; by default the checkpoint's"
+    )
+
+
+def add_adapter_argument(group) -> None:
+    group.add_argument(
+        "--adapter",
+        type=name,
+        metavar="DIR",
+        help="LoRA adapter of --model in the layout of PEFT, a directory or a hub id; it is merged at load",
+    )
+
+
+def add_quantize_argument(group) -> None:
+    group.add_argument(
+        "--quantize", choices=SCHEMES, help="form of the weights of --model in memory; by default those of --dtype"
     )
 
 
@@ -181,6 +218,14 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
 
     if args.draft_mesh is not None and not args.draft:
         raise RequestError("--draft-mesh places a draft and none is given; name one with --draft")
+    if args.draft_adapter is not None and len(args.draft) != 1:
+        raise RequestError(f"--draft-adapter changes one draft and {len(args.draft)} are given; give one --draft")
+    if args.draft_quantize is not None and not args.draft:
+        raise RequestError("--draft-quantize quantises a draft model and none is given; name one with --draft")
+    if args.draft_vocab_data is not None and args.draft_vocab is None:
+        raise RequestError("--draft-vocab-data is counted for --draft-vocab; give --draft-vocab N too")
+    if args.draft_vocab is not None and not args.draft:
+        raise RequestError("--draft-vocab restricts a draft model and none is given; name one with --draft")
     if method is None:
         return
     check_options(method, options)
@@ -255,7 +300,8 @@ def load_target(args: argparse.Namespace):
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
     if args.draft_mesh is not None:
         make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
-    target = load(args.model, dtype=args.dtype, mesh=mesh, revision=args.revision)
+    given = {key: getattr(args, key) for key in ("dtype", "revision", "adapter", "quantize", "kv_quantize")}
+    target = load(args.model, mesh=mesh, **given)
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line
@@ -263,14 +309,29 @@ def load_target(args: argparse.Namespace):
 
 
 def load_given_drafts(args: argparse.Namespace, target) -> list:
-    """The drafts of ``--draft``: their names, or with ``--draft-mesh`` the drafts on its devices."""
+    """The drafts of ``--draft``, on the devices of ``--draft-mesh`` if it is given.
+
+    Drafts are names where no other flag says how to load them.
+    """
     from ..checkpoints.heads import load_drafter
     from ..parallel import make_draft_mesh, mesh_of
 
-    if args.draft_mesh is None:
+    loading = dict(adapter=args.draft_adapter, quantize=args.draft_quantize)
+    if args.draft_mesh is not None:
+        loading["mesh"] = make_draft_mesh(args.draft_mesh, mesh_of(target.model))
+    if args.draft_vocab is None and all(value is None for value in loading.values()):
         return args.draft
-    mesh = make_draft_mesh(args.draft_mesh, mesh_of(target.model))
-    return [load_drafter(name, target, mesh=mesh) for name in args.draft]
+    drafts = [load_drafter(name, target, **loading) for name in args.draft]
+    return drafts if args.draft_vocab is None else _restrict(drafts, target, args)
+
+
+def _restrict(drafts: list, target, args: argparse.Namespace) -> list:
+    """The drafts with the vocabulary of ``--draft-vocab``."""
+    from ..requests.shared_vocabulary import restrict_draft
+    from ..training.frequency import frequent_tokens
+
+    tokens = frequent_tokens(target, args.draft_vocab, args.draft_vocab_data or ())
+    return [restrict_draft(draft, target, tokens) for draft in drafts]
 
 
 def check_output(file: Path | None) -> None:

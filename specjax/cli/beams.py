@@ -5,9 +5,11 @@ import dataclasses
 import json
 
 from .arguments import (
+    add_adapter_argument,
     add_dtype_argument,
     add_mesh_argument,
     add_new_tokens_argument,
+    add_quantize_argument,
     add_revision_argument,
     load_target,
 )
@@ -23,7 +25,7 @@ def add_command(commands) -> None:
     command = commands.add_parser(
         "beams", usage="specjax beams --prompt TEXT [option ...]", help=about, description=about
     )
-    command.set_defaults(handler=run)
+    command.set_defaults(handler=run, kv_quantize=None)
     add = command.add_argument
     add(
         "--prompt",
@@ -59,6 +61,8 @@ def add_command(commands) -> None:
     )
     add_revision_argument(command)
     add_dtype_argument(command)
+    add_adapter_argument(command)
+    add_quantize_argument(command)
     add_mesh_argument(command)
     add_host_arguments(command)
 

@@ -13,6 +13,7 @@ from .arguments import (
     check_method,
     check_output,
     choose_method,
+    load_given_drafts,
     load_target,
     prepare_prompts,
     write_output,
@@ -93,12 +94,13 @@ def run(args: argparse.Namespace) -> None:
     prompts = prepare_prompts(args) if conversations is None else lambda target: ()
     with status("loading"):
         target = load_target(args)
+        drafts = load_given_drafts(args, target)
     with progress_bar("examining") as progress, use_mesh(mesh_of(target.model)):
         options: dict[str, Any] = dict(
             batches=batches, temperatures=temperatures, max_new_tokens=args.max_new_tokens, rule=args.rule
         )
         options |= dict(conversations=conversations, device=args.device, progress=progress) | drafting
-        report = examination.examine(target, prompts(target), method, args.draft or None, **options)
+        report = examination.examine(target, prompts(target), method, drafts or None, **options)
     write_output(args.output, json.dumps(report, indent=2) + "\n")
     if args.json:
         print(json.dumps(report))

@@ -148,7 +148,7 @@ def _tune_tree(args: argparse.Namespace) -> None:
     prompts = _prepare(args)
     with status("loading"):
         target = load_target(args)
-        draft = draft and load_drafter(draft, target)
+        draft = draft and load_drafter(draft, target, adapter=args.draft_adapter, quantize=args.draft_quantize)
     with status("preparing prompts"):
         prompts = prompts(target)
     with status("measuring acceptance and cost"):

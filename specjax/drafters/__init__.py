@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 
-from ..drafter import Drafter, Models, Nothing, TrainedHead
+from ..drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
 from ..errors import RequestError
 from ..heads.base import Head
 from .adaptive import LENGTHS, Adaptive
@@ -27,6 +27,7 @@ from .ngram import Ngram
 from .none import Plain
 from .partial_cache import PartialCache
 from .partial_cascade import PartialCascade
+from .quantized_self import QuantizedSelf
 from .suffix import Suffix
 from .switch import Switch
 from .token_recycling import TokenRecycling
@@ -45,6 +46,7 @@ METHODS: dict[str, type[Drafter]] = {
     "cascade": Cascade,
     "early_exit": EarlyExit,
     "layer_skip": LayerSkip,
+    "quantized_self": QuantizedSelf,
     "partial_cache": PartialCache,
     "partial_cascade": PartialCascade,
     "medusa": Medusa,
@@ -61,7 +63,7 @@ METHODS: dict[str, type[Drafter]] = {
 __all__ = [
     "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2",
     "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing",
-    "PartialCache", "PartialCascade", "Plain", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options",
+    "PartialCache", "PartialCascade", "Plain", "QuantizedSelf", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options",
     "check_drafts", "check_options", "default_method", "make_drafter", "method_for_head", "needs_of", "own_options",
     "split_methods",
 ]  # fmt: skip
@@ -171,7 +173,7 @@ def check_drafts(method: str | Sequence[str], drafts: int) -> None:
     raise RequestError(f"method {title!r} needs {wanted}; name smaller models with draft, or --draft")
 
 
-def needs_of(method: str | Sequence[str]) -> Nothing | Models | TrainedHead:
+def needs_of(method: str | Sequence[str]) -> Nothing | Models | TrainedHead | TargetCopy:
     """What a method, or a list of methods, drafts with. Options do not change it."""
     names = split_methods(method)
     if len(names) == 1 and names != ["switch"]:

@@ -23,6 +23,7 @@ from ..errors import RequestError
 from ..generate import Generator, Prompt, load_drafts
 from ..heads.base import Head
 from ..models import product_kernel
+from ..models.quantised import scheme_of
 from ..processor import matrix_extensions, processor
 from ..result import Result
 from ..stats import total
@@ -154,6 +155,7 @@ def machine(target: LanguageModel) -> dict:
         "jax": jax.__version__,
         "flax": flax.__version__,
         "dtype": str(target.model.embed[...].dtype),
+        "quantize": scheme_of(target.model),
     }
 
 

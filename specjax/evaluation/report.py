@@ -49,9 +49,10 @@ def caption(report: dict) -> str:
     models = " with ".join(settings[key] for key in ("model", "draft") if key in settings)
     options = "".join(f"{name} {value}; " for name, value in settings["options"].items())
     options += f"rule {settings['rule']}; " if settings.get("rule", "auto") != "auto" else ""
+    weights = f"{machine['quantize']} weights, " if machine.get("quantize") else ""
     prompts = "turns of conversations" if settings.get("chat") else "prompts"
     return (
-        f"{models}, {machine['dtype']}; {settings['prompts']} {prompts}, "
+        f"{models}, {weights}{machine['dtype']}; {settings['prompts']} {prompts}, "
         f"{settings['max_new_tokens']} new tokens each, batch 1, greedy; {options}"
         f"{machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     )

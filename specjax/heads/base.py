@@ -19,7 +19,6 @@ from ..models.config import ModelConfig
 from ..models.decoder import Decoder, run_layers
 from ..models.layer import Nodes
 from ..models.layers import lookup
-from ..models.translated import LACKING
 
 
 class HeadConfig:
@@ -178,16 +177,3 @@ def run_own_layers(layers, x, positions, mask, cache: KVCache | None, dtype, *, 
     length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.held
     x, new_rows, _ = run_layers(layers, x, Nodes(positions, mask, dtype, length, row_positions), cache, rows=rows)
     return x, new_rows
-
-
-def over_target_vocabulary(
-    scores: jax.Array, draft_to_target: jax.Array, vocab_size: int, lacking: float = LACKING
-) -> jax.Array:
-    """Scores [..., Vd] of the draft vocabulary as float32 [..., V], ``lacking`` at other tokens.
-
-    Args:
-      draft_to_target: int32 [Vd]. Token i of the draft vocabulary is the target's token
-        ``i + draft_to_target[i]``.
-    """
-    known = jnp.arange(scores.shape[-1]) + draft_to_target
-    return jnp.full((*scores.shape[:-1], vocab_size), lacking, jnp.float32).at[..., known].set(scores)

@@ -22,9 +22,10 @@ from ..models.attention import Seen
 from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.draft_vocabulary import over_target_vocabulary
 from ..models.layer import Layer, Nodes
 from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
-from .base import HeadConfig, HeadModule, Kind, embeddings, over_target_vocabulary, run_own_layers
+from .base import HeadConfig, HeadModule, Kind, embeddings, run_own_layers
 
 MARKOV = ("vanilla", "gated", "rnn")
 """Kinds of Markov corrections, see ``Markov``."""

@@ -16,10 +16,11 @@ from ..errors import ConfigError
 from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.draft_vocabulary import over_target_vocabulary
 from ..models.kinds import LayerConfig
 from ..models.layer import Layer
 from ..models.layers import linear, matrix, param, rms_norm
-from .base import HeadConfig, HeadModule, Kind, embeddings, over_target_vocabulary, run_own_layers
+from .base import HeadConfig, HeadModule, Kind, embeddings, run_own_layers
 
 
 @dataclasses.dataclass(frozen=True)

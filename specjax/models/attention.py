@@ -13,6 +13,7 @@ from flax import struct
 from jax import lax
 
 from .. import kernels
+from ..cache import EightBitRows, EightBits, full_dtype, store
 from . import attention_kernel, past_kernel
 from .attention_kernel import NEVER, Scores
 from .rope import rotate
@@ -91,11 +92,12 @@ def rotate_and_attend(
 
     def by_products(qkv, angles, past, length, rows, mask, positions):
         new = rotate_keys(qkv, angles, dtype)
-        seen = new if rows is None else tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
+        seen = new if rows is None else join(rows, new)
         return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores), new
 
     given = qkv, angles, past, length, rows, mask, positions
-    if isinstance(mask, Seen) or not (kernels.are_usable() and attention_kernel.fits(qkv, past, scores)):
+    usable = kernels.are_usable() and not isinstance(dtype, EightBits)
+    if isinstance(mask, Seen) or not (usable and attention_kernel.fits(qkv, past, scores)):
         return by_products(*given)
 
     def rounded(*given):
@@ -109,7 +111,12 @@ def rotate_and_attend(
 def rotate_keys(qkv: jax.Array, angles, dtype) -> tuple[jax.Array, jax.Array]:
     """Rotated keys, and values, each [B, K, N, D] of ``dtype``; ``qkv`` as in ``rotate_and_attend``."""
     k, v = rotate(qkv[..., -2, :], *angles), qkv[..., -1, :]
-    return k.transpose(0, 2, 1, 3).astype(dtype), v.transpose(0, 2, 1, 3).astype(dtype)
+    return store(k.transpose(0, 2, 1, 3), dtype), store(v.transpose(0, 2, 1, 3), dtype)
+
+
+def join(rows: tuple, new: tuple) -> tuple:
+    """Keys and values [B, K, M, D], followed by new ones."""
+    return jax.tree.map(lambda old, new: jnp.concatenate([old, new], 2), tuple(rows), tuple(new))
 
 
 def attend(
@@ -135,7 +142,7 @@ def attend(
     Returns float32 [B, N, K * G * D].
     """
     B, N, K, G, D = q.shape
-    q = (q * scores.scale_of(D)).astype(rows[0].dtype).transpose(0, 2, 1, 3, 4)
+    q = (q * scores.scale_of(D)).astype(full_dtype(rows[0].dtype)).transpose(0, 2, 1, 3, 4)
     flat = q.reshape(B, K, N * G, D)
     keys, values = rows
     if isinstance(mask, Seen):
@@ -206,9 +213,9 @@ def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores) -> Pa
     apart.
     """
     in_chunks, at_once = partial(_past_in_chunks, scores=scores), partial(_past_at_once, scores=scores)
-    if past_kernel.fits(q, k, scores):
+    if not isinstance(k, EightBitRows) and past_kernel.fits(q, k, scores):
         in_chunks = _past_in_kernel
-    if k.size * k.dtype.itemsize <= _LARGEST_COPY:
+    if sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(k)) <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
     apart = lambda own, q, *given: at_once(own, lax.optimization_barrier(q), *given)
     return lax.platform_dependent(
@@ -233,8 +240,8 @@ def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores)
         start = jnp.minimum(i * size, k.shape[2] - size)
         at = start + jnp.arange(size)
         fresh = (at >= i * size) & _visible(at, length, positions, window)
-        part = lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2)
-        return _merge(out, _partial(q, part(k), part(v), fresh, scores.softcap))
+        keys, values = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2), (k, v))
+        return _merge(out, _partial(q, keys, values, fresh, scores.softcap))
 
     first = 0 if window is None else jnp.maximum(jnp.min(length) - window + 1, 0) // size
     last = (jnp.max(length) + size - 1) // size
@@ -250,14 +257,28 @@ def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int
 
 
 def _partial(q, k, v, mask, softcap: float | None) -> Partial:
+    """Attention of q [B, K, M, D] over k and v [B, K, T, D]. Scales multiply scores and weights, not vectors."""
+    (k, key_scales), (v, value_scales) = _numbers(k), _numbers(v)
     scores = jnp.einsum("bkmd,bktd->bkmt", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
+    if key_scales is not None:
+        scores = scores * key_scales
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     scores = jnp.where(mask, scores, NEVER)
     top = lax.stop_gradient(scores.max(-1))  # the result does not depend on this number
     weights = jnp.exp(scores - top[..., None])
-    values = jnp.einsum("bkmt,bktd->bkmd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    scaled = weights
+    if value_scales is not None:
+        scaled, v = weights * value_scales, v.astype(q.dtype)
+    values = jnp.einsum("bkmt,bktd->bkmd", scaled.astype(v.dtype), v, preferred_element_type=jnp.float32)
     return Partial(values, top, weights.sum(-1))
+
+
+def _numbers(rows: jax.Array | EightBitRows) -> tuple[jax.Array, jax.Array | None]:
+    """Keys or values without their scales, and the scales float32 [B, K, 1, T]; None without scales."""
+    if not isinstance(rows, EightBitRows):
+        return rows, None
+    return rows.values, rows.scales.swapaxes(2, 3).astype(jnp.float32)
 
 
 def _merge(a: Partial, b: Partial) -> Partial:

@@ -124,11 +124,16 @@ class Decoder(nnx.Module):
             return x
         return normalize(x, self.config.norms, self.norm[...], value_of(self.norm_bias))
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits float32 [..., V] of hidden states [..., E]."""
+    def logits(self, hidden: jax.Array, head: nnx.Param | None = None) -> jax.Array:
+        """Logits float32 [..., V] of hidden states [..., E].
+
+        ``head`` [Vd, E]: another output matrix; by default the model's.
+        """
         if self.project_out is not None:
             hidden = linear(hidden, self.project_out[...])
-        logits = whole_features(linear(hidden, (self.embed if self.head is None else self.head)[...]))
+        if head is None:
+            head = self.embed if self.head is None else self.head
+        logits = whole_features(linear(hidden, head[...]))
         cap = self.config.logit_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 

@@ -12,7 +12,8 @@ from jax import lax
 from ..errors import RequestError
 from ..parallel import nodes_are_split, weights_are_split
 from ..processor import matrix_extensions
-from . import product_kernel
+from . import product_kernel, quantised
+from .quantised import Quantised
 
 _FEW_ROWS = 64
 """Rows up to which a CPU multiplies faster if it does not pack the weights first."""
@@ -60,7 +61,7 @@ def matrix(key: jax.Array, shape: tuple, axes: tuple, dtype, scale: float = 0.02
     return param(jax.random.normal(key, shape, jnp.float32).astype(dtype) * scale, axes)
 
 
-def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+def linear(x: jax.Array, weight: jax.Array | Quantised, bias: jax.Array | None = None) -> jax.Array:
     """The product of x [..., in] and weight [out, in], plus the bias; float32 [..., out].
 
     The product has the weight's dtype and float32 sums. Weights have the layout of Hugging Face:
@@ -69,7 +70,8 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     rows = x.astype(weight.dtype)
     if not nodes_are_split():  # split nodes keep their axis; XLA:CPU has the fast product for matrices only
         rows = rows.reshape(-1, x.shape[-1])
-    y = _product(rows, weight).reshape(*x.shape[:-1], weight.shape[0])
+    y = quantised.multiply(rows, weight) if isinstance(weight, Quantised) else _product(rows, weight)
+    y = y.reshape(*x.shape[:-1], weight.shape[0])
     return y if bias is None else y + bias.astype(jnp.float32)
 
 
@@ -182,12 +184,14 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
 
 
 @jax.custom_vjp
-def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
+def lookup(table: jax.Array | Quantised, tokens: jax.Array) -> jax.Array:
     """Rows [..., E] of an embedding [V, E].
 
     XLA:CPU has no lookup of 16-bit floats, and would convert the whole table to float32. Such
     tables are therefore read as integers. Integers have no derivative, so the rule below gives it.
     """
+    if isinstance(table, Quantised):
+        return table[tokens].dequantise()
     if table.dtype.itemsize != 2:
         return table[tokens]
     return lax.bitcast_convert_type(lax.bitcast_convert_type(table, jnp.uint16)[tokens], table.dtype)

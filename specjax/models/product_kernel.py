@@ -1,8 +1,9 @@
-"""The product of few rows with bfloat16 weights on CPU, as a kernel that LLVM compiles for this processor.
+"""The product of few rows with bfloat16, int8 or int4 weights on CPU, as a kernel that LLVM compiles for this processor.
 
 XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half the
 speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its code and needs
-the extra ``cpu``; without it ``layers.linear`` uses XLA's products.
+the extra ``cpu``; without it ``layers.linear`` uses XLA's products. ``quantised`` describes the weights of
+fewer bits.
 """
 
 import functools
@@ -17,7 +18,7 @@ from ..processor import matrix_extensions
 _LLVMLITE = 0, 50
 """The oldest version of llvmlite that is tested."""
 
-_OUTPUTS, _INPUTS = 4, 32
+_OUTPUTS, _INPUTS = 4, {"bfloat16": 32, "int8": 64, "int4": 128}
 """Outputs and inputs are multiples of these numbers, so that the kernel needs no code for remainders."""
 
 _PARTS = 16
@@ -37,8 +38,8 @@ def is_installed() -> bool:
     return tuple(map(int, version.split(".")[:2])) >= _LLVMLITE
 
 
-def fits(rows: jax.Array, weight: jax.Array) -> bool:
-    """Whether the kernel computes the product, and faster than XLA does.
+def fits(rows: jax.Array, weight, form: str = "bfloat16") -> bool:
+    """Whether the kernel computes the product with a weight of this form, and faster than XLA does.
 
     Dot products of bfloat16 (AVX-512) make it faster for up to 64 rows. Without them, or where XLA uses
     AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of several
@@ -47,31 +48,38 @@ def fits(rows: jax.Array, weight: jax.Array) -> bool:
     outputs, inputs = weight.shape
     most = 64 if _has_dot() and "amx_bf16" not in matrix_extensions() else 8
     return (
-        weight.dtype == jnp.bfloat16
+        form in _INPUTS
+        and (form != "bfloat16" or weight.dtype == jnp.bfloat16)
         and len(rows) <= most
-        and outputs % _OUTPUTS == inputs % _INPUTS == 0
+        and outputs % _OUTPUTS == inputs % _INPUTS[form] == 0
         and jax.sharding.get_abstract_mesh().size <= 1
         and is_installed()
     )
 
 
-def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """The product of rows [N, in] and weight [out, in], both bfloat16; float32 [N, out].
+def product(rows: jax.Array, weight: jax.Array, form: str = "bfloat16", *scales: jax.Array) -> jax.Array:
+    """The product of rows [N, in] and weight [out, in]; float32 [N, out].
 
     The order of the summands does not depend on the number of rows. The outputs are computed in parts,
     which XLA shares among its threads.
+
+    Args:
+      rows: bfloat16; for int8 and int4 weights also float32.
+      weight: bfloat16 or int8; int4 numbers are packed, uint8 [out, in / 2], see ``quantised``.
+      form: one of "bfloat16", "int8" and "int4".
+      scales: float32 [out, in / 128] for int4, whose groups the kernel scales.
     """
     from . import llvm, product_llvm  # need llvmlite
 
-    blocks, dot = len(weight) // _OUTPUTS, _has_dot()
-    given, name = rows if dot else rows.astype(jnp.float32), llvm.register(product_llvm.product, len(rows), dot)
+    blocks, dot = len(weight) // _OUTPUTS, _has_dot() and rows.dtype == jnp.bfloat16
+    given, name = rows if dot else rows.astype(jnp.float32), llvm.register(product_llvm.product, len(rows), dot, form)
     parts = min(max(_PARTS, 2 * _threads()), weight.size // _SMALLEST_PART, blocks)
     parts = parts if _threads() > 1 and parts >= _PARTS else 1
     bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
 
     def part(first: int, end: int) -> jax.Array:
         result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
-        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(given, weight, first=first)
+        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(given, weight, *scales, first=first)
 
     return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
 

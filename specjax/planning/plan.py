@@ -7,6 +7,7 @@ published figures of the device give the times. Times are predictions, not measu
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,8 @@ def plan(
     batch: int = 1,
     max_length: int = 1024,
     dtype: str = "bfloat16",
+    quantize: str | None = None,
+    draft_quantize: str | None = None,
 ) -> dict:
     """The plan of one method beside plain decoding, an object for JSON.
 
@@ -54,6 +57,8 @@ def plan(
       batch: the number of rows.
       max_length: tokens of a row, prompt and output. The caches have room for them, and are full.
       dtype: the type of weights and caches.
+      quantize, draft_quantize: "int8", "int4" or "fp8", the form of the weights of target and draft
+        models; by default those of ``dtype``.
 
     Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that
     is not installed, and a mesh that does not divide devices or model.
@@ -64,7 +69,8 @@ def plan(
     devices = compile_only(name, shape)
     grid = _make_mesh(mesh or {"model": len(devices)}, device, devices)
     capacity = -(-(max_length + drafter.depth + 1) // _PROMPT) * _PROMPT
-    sizes = dict(batch=batch, capacity=capacity, dtype=jnp.dtype(dtype))
+    forms = dict(quantize=quantize, draft_quantize=draft_quantize)
+    sizes: dict[str, Any] = dict(batch=batch, capacity=capacity, dtype=jnp.dtype(dtype), **forms)
     planned = partial(plan_round, target, mesh=grid, device=DEVICES[name], **sizes)
     with _explain_exhaustion(device):
         plain, drafted = planned(Plain(), ()), planned(drafter, tuple(drafts))
@@ -80,6 +86,7 @@ def plan(
         "batch": batch,
         "max_length": max_length,
         "dtype": dtype,
+        **forms,
         "depth": drafter.depth,
         "fits": sum(memory.values()) <= DEVICES[name].memory,
         "device_memory_bytes": round(DEVICES[name].memory),

@@ -5,11 +5,12 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..checkpoints.config import check_dtype, read_shape
+from ..checkpoints.config import check_dtype, check_scheme, read_shape
 from ..checks import whole
 from ..drafter import Models
 from ..drafters import check_drafts, check_options, default_method, needs_of
 from ..errors import RequestError
+from ..models.quantised import SCHEMES
 from ..parallel import AXES
 from .plan import plan
 from .usual_heads import make_planned_drafter
@@ -23,6 +24,8 @@ KEYS = {
     "batch": int,
     "max_length": int,
     "dtype": str,
+    "quantize": str,
+    "draft_quantize": str,
     "options": dict,
 }
 """The settings and their types. ``options`` are the options of the method."""
@@ -89,9 +92,13 @@ def make_plan(settings: Mapping) -> dict:
             )
     drafter = make_planned_drafter(method, target, options)
     drafter.check(target)
-    given = {key: settings[key] for key in ("device", "mesh", "batch", "max_length", "dtype") if key in settings}
+    given = {
+        key: settings[key] for key in KEYS if key in settings and key not in ("model", "draft", "method", "options")
+    }
     whole("batch", given.get("batch", 1))
     whole("max_length", given.get("max_length", 2), 2)
     check_dtype(given.get("dtype", "bfloat16"))
+    for name in ("quantize", "draft_quantize"):
+        check_scheme(name, given.get(name), SCHEMES)
     named = {"model": settings["model"], "draft": list(drafts), "method": method}
     return named | plan(target, drafter, shapes, **given)

@@ -102,7 +102,8 @@ def _work(jaxpr, stored: Mapping, share: float) -> Work:
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         if name in _VIEWS and (seen := find(eqn.invars[0])):
-            stored[eqn.outvars[0]] = seen
+            parts = eqn.outvars[0].aval.size / eqn.invars[0].aval.size if name == "bitcast_convert_type" else 1
+            stored[eqn.outvars[0]] = seen._replace(bytes=seen.bytes / parts)  # a byte holds several small numbers
         elif name == "dot_general":
             operands = [(found, atom.aval.size) for atom in eqn.invars if (found := find(atom))]
             shares = [found.share for found, _ in operands] or [share]

@@ -14,10 +14,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import decode
 from ..checkpoints.tensors import abstract_decoder, split_config
-from ..drafter import Drafter, Models, TrainedHead
+from ..drafter import Drafter, Models, TargetCopy, TrainedHead
 from ..errors import RequestError
 from ..heads import KINDS
 from ..models.config import ModelConfig
+from ..models.decoder import Decoder
+from ..models.quantised import quantise_module
 from ..parallel import RULES, WHOLE, Rules, sharding, use_mesh
 from ..prefill import Requests, make_requests, prefill
 from ..settings import own_settings
@@ -81,7 +83,15 @@ class Abstract:
 
 
 def abstract(
-    target: ModelConfig, drafter: Drafter, drafts: tuple[ModelConfig, ...], mesh: Mesh, batch: int, capacity: int, dtype
+    target: ModelConfig,
+    drafter: Drafter,
+    drafts: tuple[ModelConfig, ...],
+    mesh: Mesh,
+    batch: int,
+    capacity: int,
+    dtype,
+    quantize: str | None = None,
+    draft_quantize: str | None = None,
 ) -> Abstract:
     """Shapes and shardings of everything that a method runs with on a mesh.
 
@@ -90,12 +100,20 @@ def abstract(
       drafts: configurations of draft models, which every device holds whole.
       capacity: positions of the caches.
       dtype: the type of weights and caches.
+      quantize, draft_quantize: the forms of the weights of target and draft models, see
+        ``quantised``; None for those of ``dtype``.
 
     Raises RequestError for a mesh that does not divide the model.
     """
-    model = place_shapes(abstract_decoder(split_config(target, mesh), dtype), mesh, RULES)
-    draft = place_shapes(_abstract_draft(drafter, drafts, dtype), mesh, WHOLE)
-    given = _place_rest(drafter.parameters(draft, target.vocab_size), mesh)
+    model = place_shapes(_abstract_model(split_config(target, mesh), dtype, quantize), mesh, RULES)
+    draft = place_shapes(_abstract_draft(drafter, drafts, dtype, draft_quantize), mesh, WHOLE)
+    if isinstance(drafter.needs, TargetCopy):
+        copy = nnx.eval_shape(
+            lambda: drafter.parameters(Decoder(model.config, jax.random.key(0), dtype), target.vocab_size)
+        )
+        draft = given = place_shapes(copy, mesh, RULES)
+    else:
+        given = _place_rest(drafter.parameters(draft, target.vocab_size), mesh)
     chunk = math.gcd(_CHUNK, capacity)
     read = partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype)
     place = partial(_place_rows, mesh=mesh, rows=batch)
@@ -181,15 +199,22 @@ def place_shapes(module: Any, mesh: Mesh, rules: Rules) -> Any:
     if module is None or isinstance(module, tuple):
         return module and tuple(place_shapes(one, mesh, rules) for one in module)
     graph, state = nnx.split(module)
-    placed = [(path, x.replace(_shape(x, sharding(x, mesh, rules)))) for path, x in nnx.to_flat_state(state)]
+    place = lambda param: jax.tree.map(lambda x: _shape(x, sharding(param.replace(x), mesh, rules)), param)
+    placed = [(path, place(param)) for path, param in nnx.to_flat_state(state)]
     return nnx.merge(graph, nnx.from_flat_state(placed))
 
 
-def _abstract_draft(drafter: Drafter, drafts: Sequence[ModelConfig], dtype):
+def _abstract_model(config: ModelConfig, dtype, quantize: str | None) -> Decoder:
+    if quantize is None:
+        return abstract_decoder(config, dtype)
+    return nnx.eval_shape(lambda: quantise_module(Decoder(config, jax.random.key(0), dtype), quantize))
+
+
+def _abstract_draft(drafter: Drafter, drafts: Sequence[ModelConfig], dtype, quantize: str | None):
     if isinstance(drafter.needs, TrainedHead):
         config = drafter.head  # type: ignore[attr-defined]  # drafters with a trained head have its configuration
         return nnx.eval_shape(lambda: KINDS[config.kind].module(config, jax.random.key(0), dtype))
-    models = [abstract_decoder(config, dtype) for config in drafts]
+    models = [_abstract_model(config, dtype, quantize) for config in drafts]
     if not isinstance(drafter.needs, Models):
         return None
     return models[0] if drafter.needs.is_one else tuple(models)

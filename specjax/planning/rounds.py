@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from ..drafter import Drafter, TrainedHead
 from ..drafters.parts.self_chain import SelfChain
 from ..models.config import ModelConfig
+from ..models.quantised import bits
 from .devices import Device
 from .products import stored_bytes
 from .program import Figures, abstract, caches_of, compile_loop, compile_prefill, figures_of, temporaries
@@ -47,9 +48,9 @@ def plan_round(
     layers is compiled in full.
 
     Args:
-      sizes: the arguments ``batch``, ``capacity`` and ``dtype`` of ``program.abstract``.
+      sizes: the further arguments of ``program.abstract``.
     """
-    models, deep = (target, *drafts), _compiled_depths(target, drafter, drafts, mesh, sizes["dtype"])
+    models, deep = (target, *drafts), _compiled_depths(target, drafter, drafts, mesh, **sizes)
     compiled = lambda depths: _figures(*_shorten(models, drafter, depths), mesh, **sizes)
     base = compiled(deep)
     whole, launches_a_layer = base, 0.0
@@ -71,7 +72,7 @@ def prefill_memory(
     Short models are compiled. Each further layer keeps the keys and values of one chunk of the
     prompt until they are written. ``cache``: the bytes of the caches of all layers.
     """
-    models, deep = (target, *drafts), _compiled_depths(target, drafter, drafts, mesh, sizes["dtype"])
+    models, deep = (target, *drafts), _compiled_depths(target, drafter, drafts, mesh, **sizes)
     short = abstract(*_shorten(models, drafter, deep), mesh, **sizes)
     further = cache - sum(map(stored_bytes, caches_of(short.state)))
     return temporaries(compile_prefill(short)) + further * short.chunk / sizes["capacity"]
@@ -112,14 +113,19 @@ def _figures(target: ModelConfig, drafter: Drafter, drafts: tuple[ModelConfig, .
     return figures_of(program, *compile_loop(program))
 
 
-def _compiled_depths(target: ModelConfig, drafter: Drafter, drafts, mesh: Mesh, dtype) -> list[int]:
+def _compiled_depths(
+    target: ModelConfig, drafter: Drafter, drafts, mesh: Mesh, *, dtype, quantize=None, draft_quantize=None, **sizes
+) -> list[int]:
     """The depths to compile. Two layers less still have ``_FILLED`` bytes of weights on a device."""
-    models = (target, mesh.shape["model"]), *((draft, 1) for draft in drafts)
+    models = (target, mesh.shape["model"], quantize), *((draft, 1, draft_quantize) for draft in drafts)
     if isinstance(drafter, SelfChain):
-        return [model.num_layers for model, _ in models]
+        return [model.num_layers for model, *_ in models]
     return [
-        min(max(math.ceil(_FILLED / (model.layer_weights * dtype.itemsize / parts)), _STEP) + _STEP, model.num_layers)
-        for model, parts in models
+        min(
+            max(math.ceil(_FILLED * parts * 8 / (model.layer_weights * bits(form, dtype))), _STEP) + _STEP,
+            model.num_layers,
+        )
+        for model, parts, form in models
     ]
 
 

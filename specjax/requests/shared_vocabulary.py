@@ -1,12 +1,16 @@
 """Draft models of another vocabulary: token-level intersection (Timor et al. 2025, section 4)."""
 
+import dataclasses
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
 from ..errors import RequestError
+from ..heads import Head
 from ..models.decoder import Decoder
+from ..models.draft_vocabulary import DraftVocabulary
 from ..models.translated import Translated
 from .vocabulary import token_bytes
 
@@ -27,6 +31,28 @@ def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Tr
             "use a draft of a similar vocabulary"
         )
     return Translated(draft.model, own, shared)
+
+
+def restrict_draft(draft: LanguageModel | Head, target: LanguageModel, tokens: Sequence[int]) -> LanguageModel:
+    """The draft with an output matrix for ``tokens`` only; it drafts no other token of the target.
+
+    Its tokenizer and its vocabulary are the target's. A token that the draft lacks is left out.
+    Raises RequestError for tokens outside the target's vocabulary, and if the draft has none.
+    """
+    if not isinstance(draft, LanguageModel):
+        raise RequestError(
+            f"draft {draft.name!r} is a head of kind {draft.config.kind!r}; only draft models take another vocabulary"
+        )
+    given = np.unique(np.asarray(tokens, np.int64))
+    if not given.size or given[0] < 0 or given[-1] >= target.config.vocab_size:
+        raise RequestError(f"a draft vocabulary has tokens from 0 to {target.config.vocab_size - 1}, and at least one")
+    model = translate_draft(draft, target)
+    if isinstance(model, Translated):
+        given = given[np.asarray(model.shared[...])[given]]
+    if not given.size:
+        raise RequestError(f"draft {draft.name!r} has none of the tokens of the draft vocabulary; name more tokens")
+    model = DraftVocabulary(model, given)
+    return dataclasses.replace(draft, model=model, config=model.config, tokenizer=target.tokenizer, generators={})
 
 
 @lru_cache(8)

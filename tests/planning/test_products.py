@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from support.models import TINY
 
-from specjax.drafters import DraftModel, Plain
+from specjax.drafters import DraftModel, Plain, QuantizedSelf
 from specjax.parallel import make_mesh
 from specjax.planning.products import Work, of_round
 from specjax.planning.program import abstract, products_of
@@ -64,6 +64,21 @@ def test_a_draft_is_read_once_for_each_pass():
     seen = cache * 257 // 256  # the node's own key and value too
     queries = TINY.num_heads // TINY.num_kv_heads
     assert plain.operations == 2 * (2 * (layer + queries * seen) + V * E)
+
+
+def test_quantised_weights_count_by_their_bits():
+    """Half a byte for a weight of int4, one for the output matrix; the copy drafts four times and reads the same cache."""
+    wide = TINY.replace(hidden_size=128, intermediate_size=256, head_dim=32)
+    sizes = dict(batch=1, capacity=256, dtype=jnp.dtype("bfloat16"))
+    E, F, V, D = wide.hidden_size, wide.intermediate_size, wide.vocab_size, wide.head_dim
+    layers = wide.num_layers * (E * D * (2 * wide.num_heads + 2 * wide.num_kv_heads) + 3 * E * F)
+    cache = wide.num_layers * 2 * wide.num_kv_heads * 256 * D * 2
+    read = {None: 2 * layers + 2 * V * E, "int8": layers + V * E, "fp8": layers + V * E, "int4": layers / 2 + V * E}
+    for scheme, size in read.items():
+        work = products_of(abstract(wide, Plain(), (), make_mesh(), quantize=scheme, **sizes))
+        assert work.bytes == size + cache
+    drafted = products_of(abstract(wide, QuantizedSelf("int4"), (), make_mesh(), **sizes))
+    assert drafted.bytes == read[None] + cache + 4 * (read["int4"] + cache)
 
 
 def test_devices_share_the_work():

@@ -9,12 +9,13 @@ outlives the round.
 """
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...cache import KVCache, commit, take_runs
+from ...cache import EightBitRows, KVCache, commit, full_dtype, read, take_runs
 from ...checks import whole
 from ...errors import RequestError
 from ...models.base import Output, Sizes
@@ -92,7 +93,7 @@ class PartialReader(Drawing):
         def read(means):
             first = jnp.minimum(means.length, means.capacity - chunks)  # the last chunks may be averaged again
             start = (self.attention_sinks + first * self.chunk_size)[:, None, None]
-            new = tuple((self._mean(take_runs(keys, start, chunks * self.chunk_size)),) for keys, _ in cache.layers)
+            new = tuple((self._mean(keys, start, chunks),) for keys, _ in cache.layers)
             length = jnp.minimum(first + chunks, count)
             return commit(means.replace(length=first), new, None, length, valid=count > 0)
 
@@ -115,7 +116,7 @@ class PartialReader(Drawing):
                 queries = layer.mixer.queries(layer.before("mixer", x), nodes)
                 queries = _of_key_heads(queries, target.config.kv_copies)
                 chunks = self._choose(queries, means.layers[i][0], means.length)
-            parts.append(tuple(self._take(leaf, n, chunks, room) for leaf in cache.layers[i]))
+            parts.append(jax.tree.map(partial(self._take, n=n, chunks=chunks, room=room), cache.layers[i]))
             past = KVCache((parts[-1],), n, n - held)
             x, new, _ = run_layers((layer,), x, nodes, past)
             rows += new
@@ -153,10 +154,11 @@ class PartialReader(Drawing):
         pieces.append(take_runs(leaf, jnp.where(long, n - self.draft_window, recent), self.draft_window))
         return jnp.pad(jnp.concatenate(pieces, 2), ((0, 0), (0, 0), (0, room), (0, 0)))
 
-    def _mean(self, keys: jax.Array) -> jax.Array:
-        """The means of the chunks in keys [B, K, positions, D]."""
-        chunks = keys.astype(jnp.float32).reshape(*keys.shape[:2], -1, self.chunk_size, keys.shape[3])
-        return chunks.mean(3).astype(keys.dtype)
+    def _mean(self, keys: jax.Array | EightBitRows, start: jax.Array, count: int) -> jax.Array:
+        """The means of ``count`` chunks from position ``start`` [B, 1, 1] on, of keys [B, K, T, D]."""
+        runs = jax.tree.map(lambda leaf: take_runs(leaf, start, count * self.chunk_size), keys)
+        chunks = read(runs).reshape(*runs.shape[:2], -1, self.chunk_size, runs.shape[3])
+        return chunks.mean(3).astype(full_dtype(keys.dtype))
 
 
 def _of_key_heads(queries: jax.Array, copies: int) -> jax.Array:

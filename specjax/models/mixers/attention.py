@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..attention import attend, rotate_and_attend, rotate_keys
+from ..attention import attend, join, rotate_and_attend, rotate_keys
 from ..attention_kernel import Scores
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, normalize, param, rms_norm, value_of
@@ -107,7 +107,7 @@ class Attention(nnx.Module):
     def __call__(self, normed, nodes, past, rows):
         attended, new = self.attend(normed, nodes, past, rows)
         if rows is not None and self.config.reads is None:
-            new = tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
+            new = join(rows, new)
         return linear(attended, self.out[...], value_of(self.out_bias)), new
 
     def attend(self, normed, nodes, past, rows):

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...checkpoints.load import LanguageModel
 from ...generate import Generator
+from ...models.quantised import scheme_of
 from ..plan import plan
 from .rounds import RoundTimes
 
@@ -27,6 +28,8 @@ def plan_rounds(generator: Generator, blank: Generator, device: str, batch: int,
     sizes: dict[str, Any] = dict(
         device=device, batch=batch, max_length=length, dtype=str(target.model.embed[...].dtype)
     )
+    modules = [draft.model for draft in generator.drafts if isinstance(draft, LanguageModel)]
+    sizes |= dict(quantize=scheme_of(target.model), draft_quantize=scheme_of(modules))
     whole = plan(target.config, generator.drafter, drafts, **sizes)
     verify = plan(target.config, blank.drafter, **sizes)
     seconds = whole["plain_seconds_per_token"], verify["seconds_per_round"], whole["seconds_per_round"]

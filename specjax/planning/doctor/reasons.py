@@ -7,12 +7,13 @@ from .evidence import Evidence, Reason
 from .expense import drafting, temperature, verification
 from .head_inputs import head_inputs
 from .knowledge import capacity, unseen_text
+from .quantised_target import quantised_target
 from .vocabulary import lacking_tokens, other_ids, special_tokens
 
 Test = Callable[[Evidence], Reason | None]
 
 SPECIAL: tuple[Test, ...] = (
-    lacking_tokens, other_ids, special_tokens, chat_template, head_inputs, unseen_text, temperature,
+    lacking_tokens, other_ids, special_tokens, chat_template, head_inputs, quantised_target, unseen_text, temperature,
 )  # fmt: skip
 """The tests for reasons of a low acceptance that can be mended."""
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...checkpoints.load import LanguageModel
+from ...models.layers import lookup
 from ...models.translated import Translated
 from .evidence import Evidence, Reason, mean, rises, tokens_of
 from .places import compare_places
@@ -50,7 +51,7 @@ def other_ids(evidence: Evidence) -> Reason | None:
     if isinstance(draft, Translated):
         used = used[np.asarray(draft.shared[...])[used]]
     ids = np.random.default_rng(0).permutation(used)[:_TOKENS]
-    rows = lambda table, ids: np.asarray(table[...][jnp.asarray(ids)], np.float64)
+    rows = lambda table, ids: np.asarray(lookup(table[...], jnp.asarray(ids)), np.float64)
     return compare_embeddings(rows(target.embed, ids), rows(embed, ids if own is None else own[ids]))
 
 

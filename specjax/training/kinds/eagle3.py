@@ -11,6 +11,7 @@ from ...errors import RequestError
 from ...heads import Eagle3Config, Eagle3Head
 from ...heads.unrolled import read_target, unroll
 from ...models.decoder import Decoder
+from ..frequency import most_frequent
 from ..losses import map_pieces, soft_cross_entropy, weighted_mean
 from ..numbers import number
 from .shared import Kind, Shape, check_taps, copy_layers, norm_weight, output_matrix, spare_token, with_layers
@@ -71,15 +72,6 @@ class Eagle3Shape(Shape):
         if self.from_target:
             copy_layers(head, target.model)
         return head
-
-
-def most_frequent(stream: np.ndarray, count: int, vocab_size: int) -> np.ndarray:
-    """The ``count`` most frequent tokens of a stream, in ascending order.
-
-    Of equally frequent tokens the lower comes first.
-    """
-    counts = np.bincount(stream, minlength=vocab_size)
-    return np.sort(np.argsort(-counts, kind="stable")[:count])
 
 
 @dataclasses.dataclass(frozen=True)

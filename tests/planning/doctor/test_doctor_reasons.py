@@ -18,12 +18,14 @@ import specjax
 from specjax.checkpoints.heads import load_drafter
 from specjax.evaluation import held_out_prompts
 from specjax.models.decoder import Decoder
+from specjax.models.quantised import Quantised, quantise_module
 from specjax.planning.doctor import evidence as measured
 from specjax.planning.doctor.chat_template import chat_template
 from specjax.planning.doctor.evidence import Evidence
 from specjax.planning.doctor.head_inputs import head_inputs, other_layers
 from specjax.planning.doctor.knowledge import capacity, unseen_text
 from specjax.planning.doctor.places import Places
+from specjax.planning.doctor.quantised_target import quantised_target
 from specjax.planning.doctor.reasons import find_reasons
 from specjax.planning.doctor.vocabulary import lacking_tokens, other_ids, special_tokens
 from specjax.requests.chat import render_chat
@@ -228,3 +230,25 @@ def test_expenses_are_named_where_they_decide():
     hot |= dict(speedup_if_drafting_were_free=1.0, speedup_if_verification_were_free=1.0)
     assert names(PAYS, hot) == ["temperature"]
     assert names(PAYS | dict(temperature=2.0, tokens_per_round=1.3)) == []  # it pays all the same
+
+
+@pytest.mark.slow
+def test_a_head_of_full_weights_at_a_quantised_target_is_named():
+    """Planted: numbers of four bits are rounded to multiples of four, so two bits are left. int8 loses nothing."""
+    head = load_drafter("tiny-python-eagle3", TARGET)
+    coarse = quantise_module(TARGET.model, "int4")
+    is_weight = lambda leaf: isinstance(leaf, Quantised)
+    cut = lambda leaf: leaf.replace(values=leaf.values & 0xCC) if is_weight(leaf) and leaf.scheme == "int4" else leaf
+    coarse = jax.tree.map(cut, coarse, is_leaf=is_weight)
+    target_of = lambda model: dataclasses.replace(TARGET, model=model, generators={})
+    found = quantised_target(gather(head, target=target_of(coarse), read=False))
+    assert found is not None and found.name == "quantised target"
+    assert found.figures["acceptance_of_full_weights"] > 1.1 * found.figures["acceptance"]
+    assert quantised_target(gather(head, target=target_of(quantise_module(TARGET.model, "int8")), read=False)) is None
+
+
+def test_full_targets_and_targets_without_a_name_get_no_test():
+    assert quantised_target(gather(DRAFT, read=False)) is None
+    model = quantise_module(TARGET.model, "int8")
+    nameless = dataclasses.replace(TARGET, model=model, name="no such model", generators={})
+    assert quantised_target(gather(DRAFT, target=nameless, read=False)) is None

@@ -1,0 +1,180 @@
+"""Merges LoRA adapters (Hu et al. 2021) into the tensors of a checkpoint, in the layout of PEFT.
+
+An adapted weight is W + s B A, with s = alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA
+(Kalajdzievski 2023). The sum is computed for each slice when the slice is read. So each device
+still reads only its own part, and the model that is made of the slices has no further layers.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import CheckpointError
+from ..models.config import ModelConfig
+from .families import names_in
+from .fields import choice, flag, integer, list_of, number, read_fields, show, table, text
+from .files import read_json
+from .schemas import check_options
+
+ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+"""Names of files with an adapter's weights. The first file found is read."""
+
+_OPTIONS = {
+    "peft_type": choice("LORA"),
+    "r": integer(1, 2**16).otherwise(8),
+    "lora_alpha": number(0, 1e9).otherwise(8.0),
+    "use_rslora": flag(),
+    "rank_pattern": table().optional({}),
+    "alpha_pattern": table().optional({}),
+    "target_modules": (text() | list_of(text())).optional(),
+    "modules_to_save": list_of(text()).optional(),
+    "bias": choice("none", "all", "lora_only").otherwise("none"),
+    "fan_in_fan_out": choice(False).optional(),
+    "init_lora_weights": choice(True, False, "gaussian", "eva", "orthogonal").optional(),
+}
+"""The options of ``adapter_config.json``. Other initialisations change the base model's weights."""
+
+_HARMLESS = {
+    "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config", "exclude_modules",
+    "inference_mode", "layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_version",
+    "qalora_group_size", "revision", "runtime_config", "task_type",
+}  # fmt: skip
+"""Options that do not change the weights, or change them only together with another option."""
+
+_PREFIX = "base_model.model."
+_MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<letter>[AB])(\.weight)?")
+_NAMED_FAULTS = 12
+
+
+class Adapted(NamedTuple):
+    """A tensor W + scale * B A. Indexing it reads slices of W, B and A.
+
+    Attributes:
+      base: W [out, in], or a table of embeddings [V, E].
+      a, b: A [r, in] and B [out, r]. For a table, whose update is the transpose of B A, they are
+        [r, V] and [E, r].
+      scale: the factor of the update.
+      is_table: whether W is a table of embeddings.
+    """
+
+    base: Any
+    a: Any
+    b: Any
+    scale: float
+    is_table: bool
+
+    def get_shape(self) -> list[int]:
+        return self.base.get_shape()
+
+    def get_dtype(self) -> str:
+        return self.base.get_dtype()
+
+    def __getitem__(self, index: tuple) -> np.ndarray:
+        """The slice of rows and columns, at least float32."""
+        rows, columns = index
+        if self.is_table:
+            change = _floats(self.a[(slice(None), rows)]).T @ _floats(self.b[(columns, slice(None))]).T
+        else:
+            change = _floats(self.b[(rows, slice(None))]) @ _floats(self.a[(slice(None), columns)])
+        return _floats(self.base[index]) + self.scale * change
+
+
+def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory: Path, config: ModelConfig, where):
+    """The tensors of a language model with an adapter merged.
+
+    Args:
+      tensors: the model's tensors, see ``tensors.open_tensors``.
+      own: the adapter's tensors.
+      directory: the adapter's, with ``adapter_config.json``.
+      config: the model's configuration.
+      where: the model's directory, for messages.
+
+    Raises CheckpointError for an adapter of another model, and ConfigError for options that are not
+    supported.
+    """
+    path = directory / "adapter_config.json"
+    raw = read_json(path)
+    check_options(raw, _OPTIONS.keys() | _HARMLESS, str(path))
+    options = read_fields(raw, _OPTIONS, str(path))
+    updates, replaced = _sort(own)
+    faults = _missing(options, updates)
+    merged = dict(tensors)
+    for name, tensor in replaced.items():
+        faults += _faults_of_copy(name, tensor, tensors)
+        merged[name] = tensor
+    for module, parts in updates.items():
+        name, scale = f"{module}.weight", _scale(options, module)
+        faults += _faults_of_update(module, parts, tensors, _entry(options["rank_pattern"], module, options["r"]))
+        merged[name] = Adapted(merged.get(name), parts.get("A"), parts.get("B"), scale, "table" in parts)
+    if config.tie_embeddings:
+        names = names_in(config, tensors)
+        changed = {name for name in names["embed"] + names["head"] if merged.get(name) is not tensors.get(name)}
+        faults += [f"it changes {name}, and the model ties its embedding to its head" for name in sorted(changed)]
+    if faults:
+        more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
+        raise CheckpointError(
+            f"{directory}: the adapter does not fit the model in {where}: {'; '.join(faults[:_NAMED_FAULTS])}{more}; "
+            "use an adapter that was trained on this model"
+        )
+    return merged
+
+
+def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any]]:
+    """The matrices A and B of each module, and the tensors that replace the model's."""
+    updates, replaced = {}, {}
+    for name, tensor in own.items():
+        name = name.removeprefix(_PREFIX)
+        if match := _MATRIX.fullmatch(name):
+            parts = updates.setdefault(match["module"], {})
+            parts[match["letter"]] = tensor
+            if match["table"]:
+                parts["table"] = True
+        else:
+            replaced[name.replace(".base_layer.", ".")] = tensor
+    return updates, replaced
+
+
+def _entry(patterns: Mapping[str, Any], module: str, default):
+    """The entry of the first pattern that matches the end of a module's name, as PEFT finds it."""
+    return next((value for key, value in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module)), default)
+
+
+def _scale(options: Mapping[str, Any], module: str) -> float:
+    rank = _entry(options["rank_pattern"], module, options["r"])
+    alpha = _entry(options["alpha_pattern"], module, options["lora_alpha"])
+    return alpha / (math.sqrt(rank) if options["use_rslora"] else rank)
+
+
+def _missing(options: Mapping[str, Any], updates: Mapping[str, dict]) -> list[str]:
+    """A fault for each target module without tensors. A regular expression is not checked."""
+    listed = options["target_modules"] if isinstance(options["target_modules"], list) else []
+    has = lambda target: any(f".{module}".endswith(f".{target}") for module in updates)
+    return [f"target module {show(target)} has no tensors" for target in listed if not has(target)]
+
+
+def _faults_of_copy(name: str, tensor, tensors: Mapping[str, Any]) -> list[str]:
+    if name not in tensors:
+        return [f"the model has no {name}"]
+    theirs, ours = tuple(tensor.get_shape()), tuple(tensors[name].get_shape())
+    return [] if theirs == ours else [f"{name} has shape {theirs}, not {ours}"]
+
+
+def _faults_of_update(module: str, parts: Mapping[str, Any], tensors: Mapping[str, Any], rank: int) -> list[str]:
+    name = f"{module}.weight"
+    if name not in tensors:
+        return [f"the model has no {name}"]
+    if lacking := [letter for letter in "AB" if letter not in parts]:
+        return [f"{module} has no lora_{lacking[0]}"]
+    a, b, shape = (tuple(x.get_shape()) for x in (parts["A"], parts["B"], tensors[name]))
+    rows, columns = shape[::-1] if "table" in parts else shape
+    if (a, b) == ((rank, columns), (rows, rank)):
+        return []
+    return [f"{module} has A {a} and B {b}, not {(rank, columns)} and {(rows, rank)}"]
+
+
+def _floats(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.result_type(values.dtype, np.float32))

@@ -1,0 +1,64 @@
+"""Checks that the tensors of a checkpoint fit the parameters of a module."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..errors import CheckpointError
+from .blocks import Block
+
+_NAMED_FAULTS = 12
+"""The number of faults that an error names. It only counts the others."""
+
+
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+_INTEGERS = ("int64", "int32")
+
+
+def check_tensors(
+    found: Mapping[str, tuple[tuple, str]], params: list[tuple[Any, list[Block]]], where, source: str = "config.json"
+) -> None:
+    """Checks the tensors of a module by their shapes and types.
+
+    Args:
+      found: shape and dtype of each tensor.
+      params: the abstract parameters, each with its blocks.
+      where: the place of the tensors, for messages.
+      source: the origin of the wanted shapes, for messages.
+
+    Raises one CheckpointError, which names all tensors that are missing, are unexpected, or have a
+    wrong shape or type.
+    """
+    shapes, types = {}, {}
+    for param, made_of in params:
+        shapes |= least_shapes(made_of, param.shape[1:])
+        kinds = _FLOATS if jnp.issubdtype(param.dtype, jnp.floating) else _INTEGERS
+        types |= {block.name: kinds for block in made_of}
+    both = sorted(shapes.keys() & found.keys())
+    faults = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
+    faults += [f"{name} is unexpected" for name in sorted(found.keys() - shapes.keys())]
+    faults += [
+        f"{name} has shape {found[name][0]}, not {shapes[name]}" for name in both if found[name][0] != shapes[name]
+    ]
+    faults += [
+        f"{name} is of type {found[name][1]}, not one of {', '.join(types[name])}"
+        for name in both
+        if found[name][1] not in types[name]
+    ]
+    for _, made_of in params:
+        parts = {name: found[name][1] for name, *_ in made_of if name in found}
+        if len(set(parts.values())) > 1:
+            faults.append("; ".join(f"{name} is of type {kind}" for name, kind in parts.items()) + ": they must agree")
+    if faults:
+        more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
+        raise CheckpointError(f"{where}: the weights do not fit {source}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
+
+
+def least_shapes(made_of: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that have these blocks; ``rest`` is the shape of a row."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for block in made_of:
+        shapes[block.name] = max(block.shape(rest), shapes.get(block.name, ()))
+    return shapes

@@ -1,0 +1,180 @@
+"""Weights whose numbers are packed into words of 32 bits: GPTQ, AWQ and pack-quantized."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import CheckpointError
+
+_NIBBLES = np.arange(8) * 4
+_AWQ_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
+"""The column of each four bits of a word, from the lowest ones on."""
+
+_ALL = (slice(None), slice(None))
+
+
+class Part(NamedTuple):
+    """A tensor that ``read`` computes for an index; ``dtype`` as safetensors names it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[tuple], np.ndarray]
+
+    def get_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    def get_dtype(self) -> str:
+        return self.dtype
+
+    def __getitem__(self, index: tuple) -> np.ndarray:
+        return self.read(index)
+
+
+class Packed(NamedTuple):
+    """A packed weight [out, in]. Indexing unpacks a slice, float32.
+
+    Attributes:
+      scheme: the form of ``models.quantised`` that holds it, or None.
+      numbers: the numbers q [out, in], int8 or float8_e4m3fn.
+      scales: float32 [out, groups].
+      unpack: reads a slice where ``scheme`` is None.
+    """
+
+    shape: tuple[int, ...]
+    scheme: str | None = None
+    numbers: Part | None = None
+    scales: Part | None = None
+    unpack: Callable[[tuple], np.ndarray] | None = None
+
+    def get_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    def get_dtype(self) -> str:
+        return "F32"
+
+    def __getitem__(self, index: tuple) -> np.ndarray:
+        if self.unpack is not None:
+            return self.unpack(index)
+        assert self.numbers is not None and self.scales is not None
+        rows, columns = index
+        groups = self.shape[1] // self.scales.shape[1]
+        scales = np.repeat(self.scales[(rows, slice(None))], groups, 1)[:, columns]
+        return self.numbers[index].astype(np.float32) * scales
+
+
+def take(tensors: dict, name: str, where: str):
+    """Removes a tensor and returns it. Raises CheckpointError where it is missing."""
+    if name not in tensors:
+        raise CheckpointError(f"{where}: {name} is missing beside the packed weights of its module")
+    return tensors.pop(name)
+
+
+def _nibbles(words: np.ndarray, axis: int, order: np.ndarray | None = None) -> np.ndarray:
+    """The numbers 0 to 15 in words int32, one after another along ``axis``; ``order`` as ``_AWQ_ORDER``."""
+    words = np.moveaxis(words, axis, -1).view(np.uint32)
+    parts = (words[..., None] >> _NIBBLES.astype(np.uint32)) & 15
+    if order is not None:
+        parts = parts[..., np.argsort(order)]
+    return np.moveaxis(parts.reshape(*words.shape[:-1], -1).astype(np.int16), -1, axis)
+
+
+def _bytes(words: np.ndarray, axis: int) -> np.ndarray:
+    """The numbers 0 to 255 in words int32, one after another along ``axis``."""
+    words = np.ascontiguousarray(np.moveaxis(words, axis, -1))
+    return np.moveaxis(words.view(np.uint8).astype(np.int16), -1, axis)
+
+
+def find_gptq(tensors: dict, options: dict, where: str) -> dict:
+    one = options["checkpoint_format"] == "gptq"  # the older format stores zero points less one
+    for name in [name for name in tensors if name.endswith(".qweight")]:
+        module = name.removesuffix(".qweight")
+        words, zeros, scales = (take(tensors, f"{module}.{x}", where) for x in ("qweight", "qzeros", "scales"))
+        order = tensors.pop(f"{module}.g_idx", None)
+        tensors[f"{module}.weight"] = _gptq(module, words, zeros, scales, order, options, one, where)
+    return tensors
+
+
+def _gptq(module: str, words, zeros, scales, order, options: dict, one: bool, where: str) -> Packed:
+    """qweight int32 [in * bits / 32, out], qzeros [G, out * bits / 32], scales [G, out], g_idx [in]."""
+    bits = options["bits"]
+    spread = _nibbles if bits == 4 else _bytes
+    (packed, outputs), (groups, _) = words.get_shape(), scales.get_shape()
+    inputs = packed * 32 // bits
+    size = _group_size(options["group_size"], inputs, groups, f"{where}: {module}")
+    zero = spread(zeros[_ALL], 1) + one
+    group = np.arange(inputs) // size if order is None else order[(slice(None),)]
+    factor = scales[_ALL].astype(np.float32)
+    centre = 2 ** (bits - 1)
+    number = lambda rows: spread(words[(slice(None), rows)], 0).T
+    fits = (zero == centre).all() and (group == np.arange(inputs) // size).all() and _holds(bits, size, inputs, groups)
+    if not fits:
+
+        def unpack(index):
+            rows, columns = index
+            g = group[columns]
+            return (number(rows)[:, columns] - zero[g][:, rows].T) * factor[g][:, rows].T
+
+        return Packed((outputs, inputs), unpack=unpack)
+    read = lambda index: (number(index[0])[:, index[1]] - centre).astype(np.int8)
+    return _quantised((outputs, inputs), bits, read, factor.T)
+
+
+def find_awq(tensors: dict, options: dict, where: str) -> dict:
+    """qweight int32 [in, out / 8], qzeros [G, out / 8], scales [G, out]."""
+    for name in [name for name in tensors if name.endswith(".qweight")]:
+        module = name.removesuffix(".qweight")
+        words, zeros, scales = (take(tensors, f"{module}.{x}", where) for x in ("qweight", "qzeros", "scales"))
+        tensors[f"{module}.weight"] = _awq(module, words, zeros, scales, options, where)
+    return tensors
+
+
+def _awq(module: str, words, zeros, scales, options: dict, where: str) -> Packed:
+    inputs, (groups, outputs) = words.get_shape()[0], scales.get_shape()
+    size = _group_size(options["group_size"], inputs, groups, f"{where}: {module}")
+    zero, factor = _nibbles(zeros[_ALL], 1, _AWQ_ORDER), scales[_ALL].astype(np.float32)
+
+    def unpack(index):
+        rows, columns = index
+        first, last, _ = rows.indices(outputs)
+        start = first // 8  # eight outputs share a word
+        q = _nibbles(words[(columns, slice(start, -(-last // 8)))], 1, _AWQ_ORDER)[:, first - 8 * start :][
+            :, : last - first
+        ]
+        g = np.arange(inputs)[columns] // size
+        return ((q - zero[g][:, rows]) * factor[g][:, rows]).T
+
+    return Packed((outputs, inputs), unpack=unpack)
+
+
+def packed_words(module: str, words, scales, bits: int, where: str) -> Packed:
+    """weight_packed int32 [out, in * bits / 32] of numbers plus 2 ** (bits - 1), and weight_scale [out, G]."""
+    (outputs, packed), (_, groups) = words.get_shape(), scales.get_shape()
+    inputs, spread = packed * 32 // bits, _nibbles if bits == 4 else _bytes
+    size = _group_size(-1, inputs, groups, f"{where}: {module}")
+    numbers = lambda rows: spread(words[(rows, slice(None))], 1) - 2 ** (bits - 1)
+    read = lambda index: numbers(index[0])[:, index[1]].astype(np.int8)
+    factor = scales[_ALL].astype(np.float32)
+    if _holds(bits, size, inputs, groups):
+        return _quantised((outputs, inputs), bits, read, factor)
+    return Packed((outputs, inputs), unpack=lambda index: read(index) * np.repeat(factor, size, 1)[index])
+
+
+def _quantised(shape: tuple, bits: int, read: Callable, scales: np.ndarray) -> Packed:
+    numbers = Part(shape, "I8", read)
+    return Packed(shape, f"int{bits}", numbers, Part(scales.shape, "F32", lambda index: scales[index]))
+
+
+def _holds(bits: int, size: int, inputs: int, groups: int) -> bool:
+    """Whether ``models.quantised`` holds whole numbers of these bits in these groups."""
+    return size == 128 if bits == 4 else groups == 1
+
+
+def _group_size(given: int, inputs: int, groups: int, where: str) -> int:
+    """The inputs of a group; -1 stands for all. Raises CheckpointError if groups do not divide the inputs."""
+    size = inputs // max(groups, 1) if given == -1 else given
+    if size < 1 or size * groups != inputs:
+        raise CheckpointError(
+            f"{where} has {inputs} inputs and {groups} groups; group_size {given} does not divide them"
+        )
+    return size

@@ -1,0 +1,69 @@
+"""The target drafts a chain with its own weights in fewer bits (QuantSpec, Tiwari et al. 2025, 2502.10424, section 4)."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from ..checks import whole
+from ..drafter import TargetCopy
+from ..errors import RequestError
+from ..models.decoder import Decoder
+from ..models.quantised import SCHEMES, quantise_module
+from ..verify import Drawn
+from .parts import chains
+from .parts.drawing import Drawing
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedSelf(Drawing):
+    """Draws tokens one after another from a copy of the target with quantised weights.
+
+    The copy reads the target's own cache, which the target's full weights computed, and keeps the
+    rows of its drafts outside. It needs no prefill and no cache of its own.
+
+    Attributes:
+      draft_scheme: the form of the copy's weights: int4, int8 or fp8.
+      num_speculative_tokens: tokens that are drafted in a round.
+    """
+
+    draft_scheme: str = "int4"
+    num_speculative_tokens: int = 4
+    needs = TargetCopy()
+    reads_target = True
+
+    def __post_init__(self):
+        whole("num_speculative_tokens", self.num_speculative_tokens)
+        if self.draft_scheme not in SCHEMES:
+            raise RequestError(f"draft_scheme is {self.draft_scheme!r}; it must be one of {', '.join(SCHEMES)}")
+        super().__post_init__()
+
+    @property
+    def depth(self) -> int:
+        return self.num_speculative_tokens
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn.CHAIN
+
+    def parameters(self, draft: Decoder, vocab_size: int) -> Decoder:
+        """The quantised copy of ``draft``, the target."""
+        if not isinstance(draft, Decoder):
+            raise RequestError("quantized_self copies a Decoder of specjax, and the target is another model")
+        return quantise_module(draft, self.draft_scheme)
+
+    def propose(self, target, draft, state, key):
+        state, n, cache = self.drafting(state), state.cache.length, state.cache
+        B, P = n.size, self.depth + 1
+        place = jnp.arange(P)
+
+        def read(i, token, rows):
+            """The copy's logits after node i, which is at position n + i."""
+            position = (n + i)[:, None]
+            seen = jnp.broadcast_to(jnp.append(place < i, True), (B, 1, P + 1))
+            positions = jnp.concatenate([n[:, None] + place, position], 1)
+            out = draft(token, position, seen, cache, rows=rows.layers, row_positions=positions)
+            return draft.logits(out.hidden), rows.put(out.rows, 1, i)
+
+        chain = chains.begin(state, self.depth, target.config.vocab_size)
+        chain, _, _ = chains.grow(chain, 0, read, cache.blank_rows(P), state, key)
+        return chain.tree, ()

@@ -1,0 +1,106 @@
+"""Keys and values of eight bits: their numbers, attention by its definition, and texts that do not depend on the method."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.models import disturbed, language_model, random_prompts, tiny_model
+
+import specjax
+from specjax import Generator, RequestError
+from specjax.cache import KV_SCHEMES, EightBitRows, EightBits, commit, empty, read, store
+from specjax.models.attention import attend
+from specjax.models.attention_kernel import Scores
+from specjax.session import cache_dtype
+
+FORMS = {name: EightBits(dtype, jnp.dtype("float32")) for name, dtype in KV_SCHEMES.items()}
+TARGET = tiny_model(num_layers=2)
+PROMPTS = [list(map(int, prompt)) for prompt in random_prompts(5, 40, seed=2)]
+B, N, K, G, D, T = 2, 6, 2, 2, 8, 16
+
+each_form = pytest.mark.parametrize("form", FORMS)
+
+
+def random(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+@each_form
+def test_rows_are_rounded_to_the_nearest(form):
+    x = random(B, K, N, D).at[0, 0, 0].set(0)
+    found, most = store(x, FORMS[form]), {"int8": 127, "fp8": 448}[form]
+    scales = np.abs(np.asarray(x)).max(-1, keepdims=True) / most
+    np.testing.assert_allclose(np.asarray(found.scales)[1], scales[1], rtol=1e-6)
+    error = np.abs(read(found) - x)
+    # Half a step of int8; fp8 has four significant bits, and steps of 2^-9 near zero.
+    assert (error <= (0.501 * found.scales if form == "int8" else np.abs(x) / 15.9 + found.scales * 2**-9)).all()
+    assert not np.any(read(found)[0, 0, 0]) and found.values.dtype == KV_SCHEMES[form]
+
+
+@each_form
+def test_attention_reads_the_rounded_rows_committed_or_not(form):
+    """The same six nodes: all uncommitted, and the first four of them in the cache."""
+    q, (k, v) = random(B, N, K, G, D, seed=1), (store(random(B, K, N, D, seed=s), FORMS[form]) for s in (2, 3))
+    positions, mask = jnp.broadcast_to(jnp.arange(N), (B, N)), jnp.tril(jnp.ones((N, N), bool))
+    whole = attend(q, None, jnp.zeros(B, int), (k, v), mask, positions, Scores())
+    wanted = by_definition(q, read(k), read(v), mask)
+    np.testing.assert_allclose(whole, wanted, atol=1e-5)
+    config = TARGET.config.replace(num_kv_heads=K, head_dim=D, num_layers=1)
+    rows = lambda part: jax.tree.map(lambda leaf: leaf[:, :, part], (k, v))
+    length = jnp.full(B, 4)
+    cache = commit(empty(config, B, T, FORMS[form]), (rows(slice(4)),), None, length, valid=jnp.ones(B, bool))
+    assert cache.dtype == FORMS[form] and cache.capacity == T
+    later = attend(q[:, 4:], cache.layers[0], length, rows(slice(4, 6)), mask[4:, 4:], positions[:, 4:], Scores())
+    np.testing.assert_allclose(later, wanted[:, 4:], atol=1e-5)
+
+
+def by_definition(q, k, v, mask) -> np.ndarray:
+    """Softmax attention in float64, [B, N, K * G * D]."""
+    scores = np.einsum("bnkgd,bkmd->bkngm", np.float64(q), np.float64(k)) / D**0.5
+    scores = np.where(np.asarray(mask)[None, None, :, None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("bkngm,bkmd->bnkgd", weights, np.float64(v)).reshape(B, N, K * G * D)
+
+
+METHODS = {
+    "draft_model": dict(draft=language_model(disturbed(TARGET)), num_speculative_tokens=3),
+    "layer_skip": dict(num_speculative_tokens=3),
+    "quantized_self": dict(draft_scheme="int8", num_speculative_tokens=3),
+    "partial_cache": dict(attention_sinks=1, draft_window=4, chunk_size=2, cache_chunks=2, num_speculative_tokens=3),
+}
+
+
+@pytest.fixture(scope="module", params=["int8", pytest.param("fp8", marks=pytest.mark.slow)])
+def plain(request):
+    """A target with such a cache, and its greedy texts."""
+    target = specjax.LanguageModel(
+        TARGET, TARGET.config, language_model(TARGET).tokenizer, "tiny", kv_quantize=request.param
+    )
+    return target, texts(Generator(target))
+
+
+def texts(generator) -> list:
+    options = dict(max_new_tokens=24, ignore_eos=True)
+    return [result.token_ids for result in generator(PROMPTS, **options)]
+
+
+FURTHER = [pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "quantized_self"]
+
+
+@pytest.mark.parametrize("method", ["quantized_self", *FURTHER])
+def test_greedy_texts_are_those_of_plain_decoding_with_the_same_cache(plain, method):
+    target, wanted = plain
+    options = dict(METHODS[method])
+    generator = Generator(target, method, options.pop("draft", None), **options)
+    assert texts(generator) == wanted
+    state = generator.start(PROMPTS, max_new_tokens=8).state
+    assert all(isinstance(leaf, EightBitRows) for pair in state.cache.layers for leaf in pair)
+
+
+def test_the_form_of_a_loaded_models_cache(tmp_path):
+    specjax.save(language_model(TARGET), tmp_path / "model")
+    target = specjax.load(tmp_path / "model", kv_quantize="int8")
+    assert cache_dtype(target) == FORMS["int8"]
+    with pytest.raises(RequestError, match="kv_quantize is 'int4'; it must be one of int8, fp8"):
+        specjax.load(tmp_path / "model", kv_quantize="int4")

@@ -1,0 +1,177 @@
+"""Quantised weights: the numbers against numpy, products and models by their definitions, and refusals."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import nnx
+from support.decoding import finish, new_tokens, start
+from support.models import disturbed, language_model, random_prompts, tiny_model
+
+import specjax
+from specjax import processor
+from specjax.checkpoints.tensors import load_model
+from specjax.drafters import DraftModel, Plain
+from specjax.errors import RequestError
+from specjax.models import product_kernel
+from specjax.models.layers import linear, lookup
+from specjax.models.quantised import GROUP, SCHEMES, Quantised, quantise, quantise_module
+from specjax.training.losses import scores
+
+WIDE = dict(hidden_size=128, intermediate_size=256, head_dim=32, num_layers=1)
+"""A tiny model whose inputs groups of int4 divide."""
+
+
+def numbers(weight: Quantised) -> np.ndarray:
+    """The numbers q in float64. Of 64 int4 numbers, byte i holds number i below and number i + 32 above."""
+    if weight.scheme != "int4":
+        return np.float64(weight.values)
+    blocks = np.asarray(weight.values).reshape(len(weight.values), -1, 32)
+    halves = np.stack([blocks & 15, blocks >> 4], 2).astype(int).reshape(weight.shape)
+    return np.where(halves > 7, halves - 16, halves).astype(np.float64)
+
+
+def exact(weight: Quantised) -> np.ndarray:
+    """The weight in float64."""
+    scales = np.float64(weight.scales)
+    return (numbers(weight).reshape(*scales.shape, -1) * scales[..., None]).reshape(weight.shape)
+
+
+def random_weight(outputs: int = 8, inputs: int = 256, dtype="float32") -> jax.Array:
+    return jnp.asarray(np.random.default_rng(outputs).standard_t(4, (outputs, inputs)), dtype)
+
+
+def test_int8_is_the_nearest_whole_number_of_each_row():
+    w = random_weight()
+    q, scale = quantise(w, "int8"), np.abs(w).max(1, keepdims=True) / 127
+    np.testing.assert_array_equal(q.values, np.rint(np.asarray(w) / np.float32(scale)))
+    assert np.abs(q.values).max(1).tolist() == [127] * 8 and q.scales.shape == (8, 1)
+    np.testing.assert_allclose(q.dequantise(), exact(q), rtol=1e-6)
+
+
+def test_fp8_is_the_nearest_float_of_each_row():
+    w = random_weight()
+    q = quantise(w, "fp8")
+    wanted = (np.asarray(w) / np.asarray(q.scales)).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(np.asarray(q.values, np.float32), wanted.astype(np.float32))
+    assert np.abs(np.float32(q.values)).max(1).tolist() == [448] * 8
+
+
+def test_int4_has_the_best_scale_of_each_group():
+    """No worse than the largest number's scale, in any group; every number is the nearest of its 16."""
+    w = np.float64(random_weight())
+    q = quantise(jnp.float32(w), "int4")
+    found, groups = exact(q), w.reshape(8, 2, GROUP)
+    plain = np.abs(groups).max(-1, keepdims=True) / 8
+    worst = np.square(np.clip(np.rint(groups / plain), -8, 7) * plain - groups).sum(-1)
+    squared = np.square(found - w).reshape(8, 2, GROUP).sum(-1)
+    assert q.values.shape == (8, 128) and q.scales.shape == (8, 2) and q.values.dtype == jnp.uint8
+    assert (squared < worst).all()
+    scales = np.float64(q.scales)[..., None]
+    np.testing.assert_array_equal(numbers(q).reshape(groups.shape), np.clip(np.rint(groups / scales), -8, 7))
+    np.testing.assert_array_equal(np.asarray(q.numbers(), np.float64), numbers(q))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_weight_of_zeros_stays_zero(scheme):
+    assert not quantise(jnp.zeros((4, 128)), scheme).dequantise().any()
+
+
+@pytest.fixture(params=["dot", "widened", "XLA"])
+def form(request, monkeypatch):
+    """The kernel with and without dot products of bfloat16, and XLA's product."""
+    if request.param == "widened":
+        monkeypatch.setattr(product_kernel, "matrix_extensions", lambda: ())
+    elif request.param == "XLA":
+        monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
+    elif "avx512_bf16" not in processor.matrix_extensions():
+        pytest.skip("the processor has no dot products of bfloat16")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_linear_is_the_product_of_the_numbers_and_scales(form, scheme, dtype, rows):
+    """numpy's product in float64."""
+    weight = quantise(random_weight(20, 384, dtype), scheme)
+    x = jnp.asarray(np.random.default_rng(rows).normal(size=(rows, 384)), dtype)
+    found = jax.jit(linear)(x, weight)
+    assert found.dtype == jnp.float32 and weight.dtype == x.dtype
+    wanted = np.float64(x) @ exact(weight).T
+    np.testing.assert_allclose(found, wanted, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_a_row_of_the_kernel_does_not_depend_on_other_rows(scheme):
+    weight = quantise(random_weight(20, 384, "bfloat16"), scheme)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 384)), jnp.bfloat16)
+    whole = np.asarray(linear(x, weight))
+    for rows in (1, 2, 7):
+        np.testing.assert_array_equal(whole[:rows], linear(x[:rows], weight))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_lookup_reads_rows(scheme):
+    weight, tokens = quantise(random_weight(), scheme), jnp.array([[3, 0], [7, 7]])
+    np.testing.assert_allclose(lookup(weight, tokens), exact(weight)[np.asarray(tokens)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", ["int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp8"))])
+def test_a_quantised_model_is_the_model_with_rounded_weights(scheme):
+    """Tables of embeddings and output matrices have at least eight bits; norms and biases stay."""
+    model = tiny_model(**WIDE, qkv_bias=True)
+    quantised = quantise_module(model, scheme)
+    graph, params = nnx.split(quantised)
+    flat = {path: param[...] for path, param in nnx.to_flat_state(params)}
+    matrices = {path: value for path, value in flat.items() if isinstance(value, Quantised)}
+    assert {path[-1]: value.scheme for path, value in matrices.items()} == {
+        "embed": "int8" if scheme == "int4" else scheme, "head": "int8" if scheme == "int4" else scheme,
+        "qkv": scheme, "out": scheme, "gate_up": scheme, "down": scheme,
+    }  # fmt: skip
+    rounded = [(path, param.replace(value.dequantise() if path in matrices else value))
+               for (path, param), value in zip(nnx.to_flat_state(params), flat.values())]  # fmt: skip
+    rounded = nnx.merge(nnx.graphdef(model), nnx.from_flat_state(rounded))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 61, (2, 12)))
+    wanted = scores(rounded, tokens)
+    np.testing.assert_allclose(scores(quantised, tokens), wanted, atol=1e-4 * np.abs(wanted).max())
+    assert np.abs(scores(model, tokens) - wanted).max() > 1e-3
+
+
+@pytest.mark.parametrize("forms", [("int8", "int4"), pytest.param(("int4", None), marks=pytest.mark.slow)])
+def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(forms):
+    model = tiny_model(**WIDE)
+    target, draft = (
+        m if form is None else quantise_module(m, form) for m, form in zip((model, disturbed(model)), forms)
+    )
+    prompts = random_prompts(6, 30, seed=3)
+    plain = finish(target, None, Plain(), start(target, None, Plain(), prompts))
+    drafted = finish(target, draft, DraftModel(3), start(target, draft, DraftModel(3), prompts))
+    assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
+    assert drafted.counters.accepted_at.sum() > 0
+
+
+@pytest.mark.parametrize("scheme", ["int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp8"))])
+def test_a_loaded_model_is_quantised_as_it_is_read(scheme, tmp_path):
+    """Also on a mesh, where each device reads its own part."""
+    model = tiny_model(**WIDE)
+    specjax.save(language_model(model), tmp_path / "model")
+    wanted = jax.tree.leaves(quantise_module(model, scheme))
+    for mesh in (None, specjax.make_mesh(model=2)):
+        found = jax.tree.leaves(load_model(tmp_path / "model", mesh=mesh, quantize=scheme))
+        for ours, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(np.float32(ours), np.float32(theirs), rtol=1e-6)
+    assert any(leaf.dtype.itemsize == 1 and not leaf.sharding.is_fully_replicated for leaf in found)
+
+
+def test_what_cannot_be_quantised_is_refused_in_one_line(tmp_path):
+    specjax.save(language_model(tiny_model()), tmp_path / "model")
+    with pytest.raises(RequestError, match=r"int4 has groups of 128 inputs, and layers.0.[a-z_.]+ has \d+; use int8"):
+        load_model(tmp_path / "model", quantize="int4")
+    with pytest.raises(RequestError, match="quantize is 'int3'; it must be one of int8, int4, fp8"):
+        specjax.load(tmp_path / "model", quantize="int3")
+    target = specjax.load(tmp_path / "model", quantize="int8")
+    with pytest.raises(RequestError, match="embed is quantised; save the model before"):
+        specjax.save(target, tmp_path / "saved")
+    with pytest.raises(RequestError, match="is a head, and heads are not quantised"):
+        specjax.load_drafter("tiny-python-mtp", specjax.load("tiny-python"), quantize="int8")
