@@ -44,7 +44,7 @@ def fits(rows: jax.Array, weight: jax.Array) -> bool:
     AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of several
     devices has none.
     """
-    outputs, inputs = weight.shape
+    outputs, inputs = weight.shape[-2:]
     most = 64 if _has_dot() and "amx_bf16" not in matrix_extensions() else 8
     return (
         weight.dtype == jnp.bfloat16
@@ -55,23 +55,29 @@ def fits(rows: jax.Array, weight: jax.Array) -> bool:
     )
 
 
-def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
+def product(rows: jax.Array, weight: jax.Array, number: jax.Array | None = None) -> jax.Array:
     """The product of rows [N, in] and weight [out, in], both bfloat16; float32 [N, out].
 
     The order of the summands does not depend on the number of rows. The outputs are computed in parts,
     which XLA shares among its threads.
+
+    Args:
+      number: the matrix to multiply with, of a weight [X, out, in], int32. XLA would copy the matrix.
     """
     from . import llvm, product_llvm  # need llvmlite
 
-    blocks, dot = len(weight) // _OUTPUTS, _has_dot()
-    given, name = rows if dot else rows.astype(jnp.float32), llvm.register(product_llvm.product, len(rows), dot)
-    parts = min(max(_PARTS, 2 * _threads()), weight.size // _SMALLEST_PART, blocks)
+    outputs, inputs = weight.shape[-2:]
+    blocks, dot = outputs // _OUTPUTS, _has_dot()
+    chosen = () if number is None else (number,)
+    given = rows if dot else rows.astype(jnp.float32), weight, *chosen
+    name = llvm.register(product_llvm.product, len(rows), dot, number is not None)
+    parts = min(max(_PARTS, 2 * _threads()), outputs * inputs // _SMALLEST_PART, blocks)
     parts = parts if _threads() > 1 and parts >= _PARTS else 1
     bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
 
     def part(first: int, end: int) -> jax.Array:
         result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
-        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(given, weight, first=first)
+        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*given, first=first)
 
     return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
 

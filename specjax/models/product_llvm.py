@@ -26,17 +26,21 @@ class _BFloat(ir.Type):
         return hash(_BFloat)
 
 
-def product(name: str, rows: int, dot: bool) -> Call:
+def product(name: str, rows: int, dot: bool, stacked: bool) -> Call:
     """The kernel for a number of rows.
 
     Args:
       dot: Whether x is bfloat16 and the processor has VDPBF16PS, which adds 32 products to 16 sums. Without it
         x is float32, and the weights are widened.
+      stacked: Whether w is one of several matrices [X, o, i], whose number is the third operand.
     """
     call = Call(name)
     build, first = call.build, call.attribute()
     x, w, y = call.data(OPERAND, 0), call.data(OPERAND, 1), call.data(RESULT, 0)
-    inputs, outputs = call.size(OPERAND, 1, 1), call.size(RESULT, 0, 1)
+    inputs, outputs = call.size(OPERAND, 1, 1 + stacked), call.size(RESULT, 0, 1)
+    if stacked:
+        number = build.sext(build.load(call.data(OPERAND, 2), typ=I32), I64)
+        first = build.add(first, build.mul(number, call.size(OPERAND, 1, 1)))
     block, most = (4, 6) if dot else (4, 1) if rows == 1 else (2, 3)
     count = -(-rows // most)
     tile = _TILE if count > 1 else block
