@@ -20,12 +20,12 @@ NAMES = {
     "embed": ["token_embedder.embedding"],
     "norm": ["decoder.decoder_norm.scale"],
     "head": ["decoder.logits_dense.kernel"],
-    "layers.N.attention_norm": [f"{LAYER}.pre_self_attention_layer_norm.scale"],
-    "layers.N.qkv": [f"{LAYER}.self_attention.{name}.kernel" for name in ("query", "key", "value")],
-    "layers.N.out": [f"{LAYER}.self_attention.out.kernel"],
+    "layers.N.mixer_norm": [f"{LAYER}.pre_self_attention_layer_norm.scale"],
+    "layers.N.mixer.qkv": [f"{LAYER}.self_attention.{name}.kernel" for name in ("query", "key", "value")],
+    "layers.N.mixer.out": [f"{LAYER}.self_attention.out.kernel"],
     "layers.N.mlp_norm": [f"{LAYER}.post_self_attention_layer_norm.scale"],
-    "layers.N.gate_up": [f"{LAYER}.mlp.wi_0.kernel", f"{LAYER}.mlp.wi_1.kernel"],
-    "layers.N.down": [f"{LAYER}.mlp.wo.kernel"],
+    "layers.N.mlp.gate_up": [f"{LAYER}.mlp.wi_0.kernel", f"{LAYER}.mlp.wi_1.kernel"],
+    "layers.N.mlp.down": [f"{LAYER}.mlp.wo.kernel"],
 }
 """For each parameter of a ``Decoder`` the trainer's names of its arrays."""
 

@@ -11,6 +11,7 @@ and the others one at a time with the key/value cache.
 """
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -86,14 +87,86 @@ OLD = {
     | dict(use_sliding_window=True, sliding_window=6, max_window_layers=1, rope_theta=100.0),
 }
 
+# Further families, with the config.json that transformers saves. Small windows and small bounds of the
+# scores make local layers and soft caps matter.
+SMALL = {name: value for name, value in SHAPE.items() if name != "rms_norm_eps"}
+LONGROPE = dict(type="longrope", short_factor=[1.0, 1.2, 1.5], long_factor=[1.5, 2.0, 3.0])
+GEMMA = SHAPE | HEADS | dict(sliding_window=6, query_pre_attn_scalar=12, num_hidden_layers=3)
+FAMILIES = {
+    "gemma2": GEMMA | dict(model_type="gemma2", attn_logit_softcapping=1.5, final_logit_softcapping=2.0),
+    "gemma3": GEMMA
+    | dict(
+        model_type="gemma3_text",
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=100.0),
+            full_attention=dict(rope_type="linear", rope_theta=1000.0, factor=4.0),
+        ),
+    ),
+    "phi3": SHAPE | dict(model_type="phi3", num_attention_heads=2, num_key_value_heads=1, sliding_window=7),
+    "phi3_longrope": SHAPE
+    | dict(
+        model_type="phi3",
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        original_max_position_embeddings=16,
+        rope_theta=100.0,
+        partial_rotary_factor=0.75,
+        rope_scaling=LONGROPE,
+        tie_word_embeddings=True,
+    ),
+    "glm": SHAPE | HEADS | dict(model_type="glm", attention_bias=True),
+    "glm4": SHAPE | HEADS | dict(model_type="glm4", attention_bias=True),
+    "olmo2": SHAPE | dict(model_type="olmo2", num_attention_heads=4, num_key_value_heads=2),
+}
+NEOX = dict(model_type="gpt_neox", vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
+NEOX |= dict(num_attention_heads=2, max_position_embeddings=64, layer_norm_eps=1e-3)
+OPT = dict(model_type="opt", vocab_size=32, hidden_size=16, ffn_dim=24, num_hidden_layers=2, num_attention_heads=2)
+OPT |= dict(max_position_embeddings=64, dropout=0.0)
+GPT2 = dict(model_type="gpt2", vocab_size=32, n_embd=16, n_layer=2, n_head=2, n_positions=64, layer_norm_epsilon=1e-3)
+GEMMA4 = SHAPE | dict(
+    model_type="gemma4_text",
+    num_hidden_layers=4,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    global_head_dim=16,
+    sliding_window=6,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+    final_logit_softcapping=2.0,
+    rope_parameters=dict(
+        sliding_attention=dict(rope_type="default", rope_theta=100.0),
+        full_attention=dict(rope_type="proportional", rope_theta=1000.0, partial_rotary_factor=0.5),
+    ),
+)
+FAMILIES |= {
+    "gpt2": GPT2,
+    "gpt_neox": NEOX,
+    "gpt_neox_sequential": NEOX | dict(use_parallel_residual=False, rotary_pct=1.0, tie_word_embeddings=True),
+    "opt": OPT,
+    "opt_350m": OPT | dict(do_layer_norm_before=False, word_embed_proj_dim=8),
+    "gemma4": GEMMA4
+    | dict(hidden_size_per_layer_input=4, vocab_size_per_layer_input=32, num_kv_shared_layers=2)
+    | dict(use_double_wide_mlp=True),
+    "gemma4_keys_as_values": GEMMA4
+    | dict(hidden_size_per_layer_input=0, attention_k_eq_v=True, num_key_value_heads=2, num_global_key_value_heads=1),
+    "starcoder2": SMALL
+    | dict(model_type="starcoder2", num_attention_heads=4, num_key_value_heads=2, norm_epsilon=1e-3, sliding_window=9),
+}
+for raw in FAMILIES.values():
+    raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+
 # The number of tokens in the first call, where it is not all of them.
 PROMPTS = {"rope_dynamic_cached": 11}
+
+ZERO_CENTRED = ("gemma2", "gemma3_text")
+"""Families whose norms add one to their weights."""
 
 
 def main():
     logging.disable_progress_bar()
     GOLDEN.mkdir(parents=True, exist_ok=True)
-    for name, raw in (SAVED | OLD).items():
+    for name, raw in (SAVED | OLD | FAMILIES).items():
         torch.manual_seed(0)
         model = build(raw)
         tokens = torch.randint(raw["vocab_size"], (BATCH, LENGTH))
@@ -116,8 +189,9 @@ def build(raw: dict) -> PreTrainedModel:
     for name, param in model.named_parameters():
         # transformers starts all norms at one and all biases at zero. Equal values would hide a
         # mix-up of two norms or two biases.
-        mean, std = (1 if "norm" in name else 0), 0.2
-        if "norm" not in name and not name.endswith("bias"):
+        is_norm = re.search(r"norm|ln_", name) and not name.endswith("bias")
+        mean, std = (1 if is_norm and raw["model_type"] not in ZERO_CENTRED else 0), 0.2
+        if not is_norm and not name.endswith("bias"):
             std = 1.5 * param.shape[-1] ** -0.5
         torch.nn.init.normal_(param, mean, std)
     return model

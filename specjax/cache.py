@@ -24,7 +24,8 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer a pair of arrays [B, K, T, D].
+      layers: for each layer its arrays [B, K, T, D], in attention a pair. A layer that reads those of
+        another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
@@ -59,8 +60,8 @@ class Rows(struct.PyTreeNode):
     """Uncommitted keys and values of M nodes.
 
     Attributes:
-      layers: for each layer a pair of arrays [B, K, M, D]; None for a layer whose attention was
-        skipped.
+      layers: for each layer its arrays [B, K, M, D], as in ``KVCache``; None for a layer whose
+        attention was skipped.
     """
 
     layers: tuple
@@ -98,14 +99,21 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     """A cache without tokens.
 
     Args:
-      config: the model's configuration; its ``num_layers``, ``num_kv_heads`` and ``head_dim`` set
-        the shapes.
+      config: the model's configuration. Its ``layers`` tell the shapes of their arrays; without
+        them, ``num_layers``, ``num_kv_heads`` and ``head_dim`` do.
       capacity: positions of each row. Leave room for one path beyond the last token. Without that
         room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
-    shape = (batch, config.num_kv_heads, capacity, config.head_dim)
-    layers = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_layers))
+    blank = lambda K, D: jnp.zeros((batch, K, capacity, D), dtype)
+    layers = tuple(tuple(blank(K, D) for K, D in shapes) for shapes in row_shapes(config))
     return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
+
+
+def row_shapes(config) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """For each layer (K, D) of each of its arrays in the cache; ``config`` as in ``empty``."""
+    if hasattr(config, "layers"):
+        return tuple(layer.mixer.row_shapes for layer in config.layers)
+    return (((config.num_kv_heads, config.head_dim),) * 2,) * config.num_layers
 
 
 def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:

@@ -39,21 +39,28 @@ def are_usable() -> bool:
 def write_path(
     layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, interpret: bool = False
 ) -> tuple:
-    """The leaves of a cache with the rows of a path, as ``cache.commit`` describes."""
-    written = ()
-    for first in range(0, len(layers), _LAYERS):
-        of = slice(first, first + _LAYERS)
-        written += _write_layers(layers[of], rows[of], path, start, interpret=interpret)
-    return written
+    """The leaves of a cache with the rows of a path, as ``cache.commit`` describes.
+
+    A launch writes leaves of one shape, of up to ``_LAYERS`` layers.
+    """
+    leaves, structure = jax.tree.flatten(layers)
+    new, groups = jax.tree.leaves(rows), {}
+    for number, leaf in enumerate(leaves):
+        groups.setdefault(leaf.shape, []).append(number)
+    for group in groups.values():
+        for first in range(0, len(group), 2 * _LAYERS):
+            of = group[first : first + 2 * _LAYERS]
+            written = _write_leaves([leaves[i] for i in of], [new[i] for i in of], path, start, interpret=interpret)
+            for number, leaf in zip(of, written):
+                leaves[number] = leaf
+    return jax.tree.unflatten(structure, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="interpret")
-def _write_layers(layers, rows, path, start, *, interpret: bool):
+def _write_leaves(leaves, new, path, start, *, interpret: bool):
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    leaves, structure = jax.tree.flatten(layers)
-    new = jax.tree.leaves(rows)
     B, K, N, D = new[0].shape
     count, width = N if path is None else path.shape[1], pl.next_power_of_2(D)
     chosen = () if path is None else (path,)
@@ -70,7 +77,7 @@ def _write_layers(layers, rows, path, start, *, interpret: bool):
             triton.store(target.at[b, k, place, at], x.astype(target.dtype), mask=real)
 
     first = 1 + len(chosen) + len(new)
-    written = pl.pallas_call(
+    return pl.pallas_call(
         kernel,
         grid=(B, K, count),
         out_shape=[jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves],
@@ -79,4 +86,3 @@ def _write_layers(layers, rows, path, start, *, interpret: bool):
         interpret=interpret,
         name="write_cache",
     )(start, *chosen, *new, *leaves)
-    return jax.tree.unflatten(structure, written)

@@ -126,6 +126,6 @@ def test_attention_kernel_compiles(description: str, nodes: int, head_dim: int, 
         of(jnp.bool_, B, nodes, earlier + nodes),
         of(jnp.int32, B, nodes),
     )
-    text = attention_kernel.attend.lower(*arguments, window=window).compile().as_text()
+    text = attention_kernel.attend.lower(*arguments, scores=attention_kernel.Scores(window)).compile().as_text()
     assert "decode_attention" in text
     assert launches.in_program(text) <= 3  # the mask's conversion, the kernel, and the merge where a past is shared

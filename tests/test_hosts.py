@@ -130,7 +130,7 @@ class Slice:
 
 tensors.open_tensors = lambda *args: {name: Slice(tensor) for name, tensor in opened(*args).items()}
 model = tensors.load_model(sys.argv[1], mesh=specjax.make_mesh(model=4))
-print(json.dumps([sum(read), all(x.is_fully_addressable for x in [model.layers[0].qkv[...]])]))
+print(json.dumps([sum(read), all(x.is_fully_addressable for x in [model.layers[0].mixer.qkv[...]])]))
 """
 
 

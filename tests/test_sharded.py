@@ -110,11 +110,11 @@ def test_key_heads_have_copies_where_devices_are_more(directory, tmp_path):
     """Each of four devices holds one of the four key heads that stand for two; saving writes two."""
     model = load_model(directory, mesh=make_mesh(model=4))
     assert (model.config.num_kv_heads, model.config.kv_copies) == (4, 2)
-    D, whole = TINY.head_dim, np.asarray(load_model(directory).layers[0].qkv[...])
+    D, whole = TINY.head_dim, np.asarray(load_model(directory).layers[0].mixer.qkv[...])
     first, second = whole[: 4 * D], whole[4 * D :]  # of each key head two queries, the key, the value
     of = lambda group, query: np.concatenate([group[query * D : (query + 1) * D], group[2 * D :]])
     wanted = np.concatenate([of(first, 0), of(first, 1), of(second, 0), of(second, 1)])
-    np.testing.assert_array_equal(model.layers[0].qkv[...], wanted)
+    np.testing.assert_array_equal(model.layers[0].mixer.qkv[...], wanted)
     save_model(model, tmp_path / "copy")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "copy" / file).read_bytes() == (directory / file).read_bytes()

@@ -20,6 +20,7 @@ from specjax.cache import KVCache, empty
 from specjax.checkpoints.tensors import abstract_decoder
 from specjax.drafters import Plain
 from specjax.models.attention import rotate_and_attend
+from specjax.models.attention_kernel import Scores
 from specjax.planning import hlo, launches
 from specjax.rules.walks import argmax_walk
 from specjax.sampling import random_keys, sampling_params
@@ -287,7 +288,7 @@ def our_attention(qkv, length, layers):
     angles = jnp.ones((B, N, D // 2)), jnp.zeros((B, N, D // 2))
     out = jnp.zeros(())
     for past in layers:
-        out, _ = rotate_and_attend(qkv, angles, past, length, None, mask, positions, None, past[0].dtype)
+        out, _ = rotate_and_attend(qkv, angles, past, length, None, mask, positions, Scores(), past[0].dtype)
         queries = out.astype(jnp.float32).reshape(B, N, K, parts - 2, D)
         qkv = jnp.concatenate([queries, qkv[..., -2:, :]], -2)
     return out.astype(jnp.float32)

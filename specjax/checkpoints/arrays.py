@@ -11,8 +11,8 @@ from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..parallel import sharding
+from .blocks import blocks, source_names
 from .config import check_dtype
-from .families import blocks, source_names
 from .tensors import abstract_decoder, check_tensors, dotted, split_config
 
 ToRows = Callable[[jax.Array, int | None], jax.Array]
@@ -37,8 +37,8 @@ def decoder_from_arrays(
       arrays: the arrays by name. ``flax.traverse_util.flatten_dict(params, sep=".")`` makes names
         of nested dictionaries.
       names: the names of each parameter's arrays, in the form of ``families.NAMES``: N stands for
-        the number of the layer. "layers.N.qkv" takes queries, keys and values [out, in];
-        "layers.N.gate_up" takes the gate and up projections. As in Hugging Face checkpoints, heads
+        the number of the layer. "layers.N.mixer.qkv" takes queries, keys and values [out, in];
+        "layers.N.mlp.gate_up" takes the gate and up projections. As in Hugging Face checkpoints, heads
         follow one another in the rows, and rotary positions pair the two halves of a head.
       to_rows: functions for some of the names in ``names``. A function makes rows [out, in] of its
         array: it transposes a kernel [in, out], merges split heads, or picks one layer of an array
@@ -73,7 +73,7 @@ def decoder_from_arrays(
     check_tensors(found, [(param, pieces[path]) for _, path, param in params], "arrays", "the configuration")
 
     def stack(path: str, param: nnx.Param) -> jax.Array:
-        value = jnp.concatenate([rows[name][start:stop] for name, start, stop in pieces[path]]).astype(param.dtype)
+        value = jnp.concatenate([block.read(rows[block.name]) for block in pieces[path]]).astype(param.dtype)
         return value if mesh is None else jax.device_put(value, sharding(param, mesh))
 
     loaded = [(where, param.replace(stack(path, param))) for where, path, param in params]

@@ -1,8 +1,8 @@
 """Reads and writes the ``config.json`` of a Hugging Face checkpoint.
 
-Reading is strict. ``SCHEMAS`` gives the type, the range and the default of each option, family by
-family. An option that is not in the family's schema is refused, because it may change the maths.
-Only options listed as harmless are ignored.
+Reading is strict. A family gives the type, the range and the default of each of its options, see
+``families.Family``. An option that the family does not list is refused, because it may change the
+maths. Only options listed as harmless are ignored.
 """
 
 from pathlib import Path
@@ -11,22 +11,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..errors import CheckpointError, ConfigError, RequestError
-from ..models.config import ModelConfig, Rope
+from ..models.config import ModelConfig
+from .families import FAMILIES, SAME_DECODER
 from .fields import read_fields, show, text
 from .files import read_json
 from .hub import ZOO, zoo
-from .schemas import (
-    DTYPES,
-    FAMILIES,
-    HARMLESS,
-    LONGEST,
-    ROPE,
-    ROPE_NEEDS,
-    ROPE_OPTIONS,
-    SAME_DECODER,
-    SCHEMAS,
-    TOKEN_IDS,
-)
+from .rope_options import read_rope, write_rope
+from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_IDS, check_options
+
+_WRITTEN = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+"""The name in transformers of each activation."""
 
 
 def read_config(directory: str | Path) -> ModelConfig:
@@ -75,35 +69,35 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: the configuration is {show(raw)}; it must be an object")
     model_type = read_fields(raw, {"model_type": text().optional()}, where)["model_type"]
-    family = SAME_DECODER.get(model_type, model_type)
-    if family not in SCHEMAS:
+    family = FAMILIES.get(SAME_DECODER.get(model_type, model_type))
+    if family is None:
         raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
-    check_options(raw, SCHEMAS[family], where)
-    options = read_fields(raw, SCHEMAS[family], where)
-    heads, vocab_size = options["num_attention_heads"], options["vocab_size"]
-    _check_ids("bos_token_id", options["bos_token_id"], vocab_size, where)
-    config = ModelConfig(
-        family=family,
+    check_options(raw, family.options, where, family.harmless)
+    options = read_fields(raw, family.options, where)
+    usual = options | {name: options[theirs] for name, theirs in family.renamed.items()}
+    heads, vocab_size = usual["num_attention_heads"], usual["vocab_size"]
+    _check_ids("bos_token_id", usual["bos_token_id"], vocab_size, where)
+    head_dim = _head_dim(usual, where)
+    fields = dict(
+        family=family.model_type,
         vocab_size=vocab_size,
-        hidden_size=options["hidden_size"],
-        intermediate_size=options["intermediate_size"],
-        num_layers=options["num_hidden_layers"],
+        hidden_size=usual["hidden_size"],
+        intermediate_size=usual["intermediate_size"],
+        num_layers=usual["num_hidden_layers"],
         num_heads=heads,
-        num_kv_heads=options["num_key_value_heads"] or heads,
-        head_dim=_head_dim(options, where),
-        max_position_embeddings=options["max_position_embeddings"],
-        norm_eps=options["rms_norm_eps"],
-        rope=_rope(options, where),
-        windows=_windows(options, family, where),
-        tie_embeddings=options["tie_word_embeddings"],
-        qkv_bias=family == "qwen2" or bool(options["attention_bias"]),
-        out_bias=bool(options["attention_bias"]) and family in ("llama", "qwen3"),
-        mlp_bias=bool(options["mlp_bias"]),
-        qk_norm=family == "qwen3",
-        bos_token_id=options["bos_token_id"],
-        eos_token_ids=_check_ids("eos_token_id", options["eos_token_id"], vocab_size, where),
-        dtype=(options["dtype"] or options["torch_dtype"] or "float32").removeprefix("torch."),
+        num_kv_heads=usual.get("num_key_value_heads") or heads,
+        head_dim=head_dim,
+        max_position_embeddings=usual["max_position_embeddings"],
+        norm_eps=usual.get("rms_norm_eps", 1e-5),
+        activation=ACTIVATIONS[usual["hidden_act"]],
+        tie_embeddings=usual["tie_word_embeddings"],
+        bos_token_id=usual["bos_token_id"],
+        eos_token_ids=_check_ids("eos_token_id", usual["eos_token_id"], vocab_size, where),
+        dtype=(usual["dtype"] or usual["torch_dtype"] or "float32").removeprefix("torch."),
     )
+    if family.theta is not None:
+        fields["rope"] = read_rope(usual, head_dim, where, family.theta, family.rotated)
+    config = ModelConfig(**(fields | family.read(usual, where)))
     if heads % config.num_kv_heads:
         raise ConfigError(
             f"{where}: num_key_value_heads is {config.num_kv_heads}; it must divide num_attention_heads, {heads}"
@@ -114,15 +108,6 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
             f" {config.context}; at most {LONGEST} positions are supported"
         )
     return config
-
-
-def check_options(raw: dict, known, where: str) -> None:
-    """Raises ConfigError for an option in ``raw`` that is set, and neither known nor harmless."""
-    for key, value in raw.items():
-        if key not in known and key not in HARMLESS and value not in (None, False, [], {}):
-            raise ConfigError(
-                f"{where}: option {key!r} = {show(value)} is not supported; remove it if it does not change the model"
-            )
 
 
 def check_dtype(dtype: Any) -> str:
@@ -141,10 +126,9 @@ def check_dtype(dtype: Any) -> str:
 
 def to_hf(config: ModelConfig) -> dict:
     """The ``config.json`` of a model, which ``from_hf`` and transformers read."""
-    options = {name: getattr(config.rope, name) for name in ROPE_OPTIONS[config.rope.rope_type]}
-    options = {name: value for name, value in options.items() if value is not None}
+    family = FAMILIES[config.family]
     raw = {
-        "architectures": [FAMILIES[config.family]],
+        "architectures": [family.architecture],
         "model_type": config.family,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
@@ -153,30 +137,21 @@ def to_hf(config: ModelConfig) -> dict:
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads // config.kv_copies,
         "head_dim": config.head_dim,
-        "hidden_act": "silu",
+        "hidden_act": _WRITTEN[config.activation],
         "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.norm_eps,
-        "rope_parameters": {"rope_theta": config.rope.theta, "rope_type": config.rope.rope_type} | options,
+        "rope_parameters": write_rope(config.rope, family.rotated),
         "tie_word_embeddings": config.tie_embeddings,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids) or None,
         "dtype": config.dtype,
     }
-    if config.family in ("llama", "qwen3"):
-        raw["attention_bias"] = config.qkv_bias
-    if config.family == "llama":
-        raw["mlp_bias"] = config.mlp_bias
-    window = next((w for w in config.windows if w), None)
-    if config.family == "mistral":
-        raw["sliding_window"] = window
-    elif window:
-        raw |= {"use_sliding_window": True, "sliding_window": window, "max_window_layers": config.windows.index(window)}
-        raw["layer_types"] = ["sliding_attention" if w else "full_attention" for w in config.windows]
-    return raw
+    named = {family.renamed.get(name, name): value for name, value in raw.items()}
+    return {name: value for name, value in named.items() if name in family.options} | family.write(config)
 
 
 def _head_dim(options: dict, where: str) -> int:
-    width, heads, size = options["hidden_size"], options["num_attention_heads"], options["head_dim"]
+    width, heads, size = options["hidden_size"], options["num_attention_heads"], options.get("head_dim")
     if size is None and width % heads:
         raise ConfigError(
             f"{where}: hidden_size is {width}; without head_dim it must be a multiple of num_attention_heads, {heads}"
@@ -194,42 +169,3 @@ def _check_ids(name: str, ids: int | list[int] | None, vocab_size: int, where: s
         if token >= vocab_size:
             raise ConfigError(f"{where}: {name} is {token}; the vocabulary has ids 0 to {vocab_size - 1}")
     return listed
-
-
-def _rope(options: dict, where: str) -> Rope:
-    """Rotary positions. As in transformers, ``rope_scaling`` goes before ``rope_parameters``."""
-    within = "rope_scaling" if options["rope_scaling"] else "rope_parameters"
-    raw = options[within] or {}
-    check_options(raw, ROPE, f"{where}: {within}")
-    given = {name: value for name, value in read_fields(raw, ROPE, where, within).items() if value is not None}
-    kind = given.get("rope_type") or given.get("type") or "default"
-    for name in ROPE_OPTIONS[kind]:
-        if name in ROPE_NEEDS and name not in given:
-            raise ConfigError(f"{where}: {within}.{name} is missing; rope scaling {kind!r} needs it")
-    given.setdefault("original_max_position_embeddings", options["max_position_embeddings"])
-    theta = given.get("rope_theta") or options["rope_theta"] or 10000.0
-    rope = Rope(theta, kind, **{name: given[name] for name in ROPE_OPTIONS[kind] if name in given})
-    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
-        if low in ROPE_OPTIONS[kind] and getattr(rope, low) >= getattr(rope, high):
-            raise ConfigError(f"{where}: {within}.{high} is {getattr(rope, high)}; it must be above {low}")
-    if kind == "dynamic" and (rope.factor < 1 or _head_dim(options, where) < 4):
-        raise ConfigError(
-            f"{where}: {within}.rope_type 'dynamic' needs a factor of at least 1 and a head_dim of at least 4"
-        )
-    return rope
-
-
-def _windows(options: dict, family: str, where: str) -> tuple[int | None, ...]:
-    """The attention window of each layer in tokens, None for a layer that attends to all tokens."""
-    layers, window, kinds = options["num_hidden_layers"], options["sliding_window"], options["layer_types"]
-    if kinds is not None and len(kinds) != layers:
-        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
-    if family in ("llama", "mistral"):
-        return (window,) * layers
-    if kinds is not None:
-        if "sliding_attention" in kinds and not window:
-            raise ConfigError(f"{where}: sliding_window is null; layer_types names sliding_attention, which needs it")
-        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    return tuple(
-        window if options["use_sliding_window"] and i >= options["max_window_layers"] else None for i in range(layers)
-    )

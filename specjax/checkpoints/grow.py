@@ -19,8 +19,9 @@ from flax import nnx
 from ..errors import ConfigError
 from ..heads import KINDS, BlockConfig, Eagle3Config, Head, HeadConfig, MtpConfig
 from ..models.config import ModelConfig
+from .blocks import blocks
 from .config import to_hf
-from .families import NAMES, blocks
+from .families import NAMES
 from .growth.parameters import Growth
 from .growth.shape import grow_config, grow_layers
 from .heads import save_head

@@ -10,8 +10,9 @@ from flax import nnx
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..heads import KINDS, Head, HeadConfig, HeadModule
 from ..parallel import RULES, WHOLE, mesh_of
+from .blocks import blocks
 from .config import check_dtype
-from .families import blocks, derived
+from .families import derived
 from .files import read_json
 from .hub import find, zoo
 from .layouts import LAYOUTS, Found, Layout, default_layout, find_layout

@@ -1,20 +1,10 @@
 """The options of ``config.json`` of each family: their types, ranges and defaults."""
 
-from .fields import Field, choice, flag, integer, list_of, number, table, text
-
-FAMILIES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
-"""The supported values of ``model_type``, each with its class in transformers."""
+from ..errors import ConfigError
+from .fields import choice, flag, integer, list_of, number, show, table, text
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The types that weights may have in memory."""
-
-SAME_DECODER = {"mimo": "qwen2"}
-"""Families whose decoder is that of another family. ``layouts`` reads MiMo's drafting heads."""
 
 LONGEST = 2**30
 """The longest context in tokens. Positions are int32."""
@@ -23,65 +13,55 @@ _ID = integer(0, 2**24 - 1)
 TOKEN_IDS = (_ID | list_of(_ID)).optional()
 _DTYPE = choice(*DTYPES, *(f"torch.{name}" for name in DTYPES)).optional()
 _THETA = number(1, 1e15).optional()
-_WINDOW = integer(1, LONGEST)
-_HEADS = integer(1, 4096)
-_NEVER = choice(False).optional()
+WINDOW = integer(1, LONGEST)
+HEADS = integer(1, 4096)
+SIZE = integer(1, 2**20)
+POSITIONS = integer(1, LONGEST)
+EPS = number(1e-20, 1)
+NEVER = choice(False).optional()
+LAYER_TYPES = list_of(choice("full_attention", "sliding_attention")).optional()
+HEAD_DIM = integer(2, 4096).optional()
+BOUND = number(0, 1e6)
 
-_COMMON = {
+ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "relu": "relu",
+}  # fmt: skip
+"""The activations of ``models.layers`` by their names in transformers."""
+
+ACTIVATION = choice(*ACTIVATIONS)
+
+CORE = {
     "model_type": text(),
     "architectures": list_of(text()).optional(),
-    "is_encoder_decoder": _NEVER,
+    "is_encoder_decoder": NEVER,
     "vocab_size": integer(1, 2**24),
-    "hidden_size": integer(1, 2**18),
-    "intermediate_size": integer(1, 2**20),
-    "num_hidden_layers": integer(1, 1024),
-    "num_attention_heads": _HEADS,
-    "num_key_value_heads": _HEADS.optional(),
-    "head_dim": integer(2, 4096).optional(),
-    "hidden_act": choice("silu", "swish").otherwise("silu"),
-    "max_position_embeddings": integer(1, LONGEST).otherwise(32768),
-    "rms_norm_eps": number(1e-20, 1).otherwise(1e-6),
-    "rope_theta": _THETA,
-    "rope_scaling": table().optional(),
-    "rope_parameters": table().optional(),
-    "sliding_window": _WINDOW.optional(),
-    "use_sliding_window": flag(),
-    "max_window_layers": integer(0, 2**20).otherwise(28),
-    "layer_types": list_of(choice("full_attention", "sliding_attention")).optional(),
     "tie_word_embeddings": flag(),
-    "attention_bias": flag(),
-    "mlp_bias": _NEVER,
     "bos_token_id": _ID.optional(),
     "eos_token_id": TOKEN_IDS,
     "dtype": _DTYPE,
     "torch_dtype": _DTYPE,
 }
+"""The options of all families."""
 
-_QWEN = _COMMON | {
-    "num_key_value_heads": _HEADS.optional(32),
-    "sliding_window": _WINDOW.optional(4096),
+ROTARY = {
+    "rope_theta": _THETA,
+    "rope_scaling": table().optional(),
+    "rope_parameters": table().optional(),
 }
+"""The options of families with rotary positions."""
 
-SCHEMAS: dict[str, dict[str, Field]] = {
-    "llama": _COMMON
-    | {
-        "max_position_embeddings": integer(1, LONGEST).otherwise(2048),
-        "sliding_window": Field("null", lambda value: value is None, None),
-        "layer_types": list_of(choice("full_attention")).optional(),
-        "mlp_bias": flag(),
-    },
-    "mistral": _COMMON
-    | {
-        "max_position_embeddings": integer(1, LONGEST).otherwise(131072),
-        "num_key_value_heads": _HEADS.optional(8),
-        "sliding_window": _WINDOW.optional(4096),
-        "layer_types": list_of(choice("full_attention")).optional(),
-        "attention_bias": _NEVER,
-    },
-    "qwen2": _QWEN,
-    "qwen3": _QWEN | {"head_dim": integer(2, 4096).optional(128)},
+SIZES = {
+    "hidden_size": integer(1, 2**18),
+    "intermediate_size": SIZE,
+    "num_hidden_layers": integer(1, 1024),
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": HEADS.optional(),
+    "max_position_embeddings": POSITIONS,
+    "hidden_act": choice("silu", "swish").otherwise("silu"),
+    "rms_norm_eps": EPS.otherwise(1e-6),
 }
-"""The options of each family. The defaults are those of transformers."""
+"""The sizes that most families have under these names."""
 
 HARMLESS = {
     "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward",
@@ -94,6 +74,8 @@ HARMLESS = {
 
 ROPE_OPTIONS = {
     "default": (),
+    "proportional": ("factor",),
+    "longrope": ("factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"),
     "linear": ("factor",),
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
@@ -104,8 +86,16 @@ ROPE_OPTIONS = {
 }  # fmt: skip
 """The options of each kind of rope scaling. Options of other kinds are checked and then ignored."""
 
-ROPE_NEEDS = ("factor", "low_freq_factor", "high_freq_factor")
-"""Options that have no default. A kind that uses them needs them in the file."""
+ROPE_NEEDS = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
+}
+"""The options that a kind of rope scaling needs in the file."""
+
+_DIVISORS = list_of(number(0, 1e6)).optional()
 
 ROPE = {
     "rope_type": choice(*ROPE_OPTIONS).optional(),
@@ -121,5 +111,17 @@ ROPE = {
     "mscale": number(-1, 1e6).optional(),
     "mscale_all_dim": number(-1, 1e6).optional(),
     "truncate": flag(None),
+    "short_factor": _DIVISORS,
+    "long_factor": _DIVISORS,
+    "partial_rotary_factor": number(0, 1).optional(),
 }
 """Options in ``rope_scaling`` and ``rope_parameters``; ``type`` is the old ``rope_type``."""
+
+
+def check_options(raw: dict, known, where: str, harmless: frozenset[str] = frozenset()) -> None:
+    """Raises ConfigError for an option in ``raw`` that is set, and neither known nor harmless."""
+    for key, value in raw.items():
+        if key not in known and key not in HARMLESS | harmless and value not in (None, False, [], {}):
+            raise ConfigError(
+                f"{where}: option {key!r} = {show(value)} is not supported; remove it if it does not change the model"
+            )

@@ -19,8 +19,9 @@ from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..parallel import RULES, Rules, sharding
+from .blocks import Block, blocks
 from .config import check_dtype, read_config, to_hf
-from .families import NAMES, Block, blocks, model_names, model_tensors
+from .families import NAMES, names_in, tensors_in
 from .files import WEIGHTS, check_file, weight_files
 from .torch_files import open_torch
 
@@ -61,8 +62,8 @@ def load_model(directory: str | Path, dtype=None, mesh: Mesh | None = None, rule
     config = split_config(read_config(directory), mesh, rules)
     with ExitStack() as stack:
         found = open_tensors(directory, stack)
-        tensors = {name: found[name] for name in model_tensors(config, found)}
-        made_of = partial(blocks, names=model_names(config, tensors), config=config)
+        tensors = {name: found[name] for name in tensors_in(config, found)}
+        made_of = partial(blocks, names=names_in(config, tensors), config=config)
         return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules)
 
 
@@ -121,12 +122,13 @@ def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
 
 def parameter_tensors(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
     """The tensors of the parameter at ``path``."""
-    parts: dict[str, dict[int, np.ndarray]] = {}
-    row = 0
-    for name, start, stop in made_of(path, len(value)):
-        parts.setdefault(name, {})[start] = value[row : row + stop - start]  # copies of a head replace it
-        row += stop - start
-    return {name: np.concatenate([rows[start] for start in sorted(rows)]) for name, rows in parts.items()}
+    found, tensors, row = made_of(path, len(value)), {}, 0
+    for name, shape in _shapes(found, value.shape[1:]).items():
+        tensors[name] = np.empty(shape, value.dtype)
+    for block in found:
+        block.write(tensors[block.name], value[row : row + block.size])  # copies of a head replace it
+        row += block.size
+    return tensors
 
 
 def write_checkpoint(directory: str | Path, tensors: dict[str, np.ndarray], raw: dict, file: str = WEIGHTS[0]) -> None:
@@ -194,9 +196,9 @@ def check_tensors(
     """
     shapes, types = {}, {}
     for param, made_of in params:
-        for name, _, stop in made_of:
-            shapes[name] = (max(stop, shapes.get(name, (0,))[0]), *param.shape[1:])
-            types[name] = _FLOATS if jnp.issubdtype(param.dtype, jnp.floating) else _INTEGERS
+        shapes |= _shapes(made_of, param.shape[1:])
+        kinds = _FLOATS if jnp.issubdtype(param.dtype, jnp.floating) else _INTEGERS
+        types |= {block.name: kinds for block in made_of}
     both = sorted(shapes.keys() & found.keys())
     faults = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
     faults += [f"{name} is unexpected" for name in sorted(found.keys() - shapes.keys())]
@@ -217,6 +219,14 @@ def check_tensors(
         raise CheckpointError(f"{where}: the weights do not fit {source}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
 
 
+def _shapes(made_of: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that have these blocks; ``rest`` is the shape of a row."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for block in made_of:
+        shapes[block.name] = max(block.shape(rest), shapes.get(block.name, ()))
+    return shapes
+
+
 def _read(param: nnx.Param, tensors: dict, made_of: list[Block], where, placed: jax.sharding.Sharding) -> jax.Array:
     """The parameter as an array. Each device reads its own rows and columns."""
 
@@ -224,11 +234,11 @@ def _read(param: nnx.Param, tensors: dict, made_of: list[Block], where, placed: 
         rows, rest = index[0], tuple(index[1:])
         first, last, _ = rows.indices(param.shape[0])
         pieces, at = [], 0
-        for name, start, stop in made_of:
-            low, high = max(first - at, 0), min(last - at, stop - start)
+        for block in made_of:
+            low, high = max(first - at, 0), min(last - at, block.size)
             if low < high:
-                pieces.append(tensors[name][(slice(start + low, start + high), *rest)])
-            at += stop - start
+                pieces.append(block.part(low, high).read(tensors[block.name], rest))
+            at += block.size
         if not pieces:
             return np.zeros((last - first, *param.shape[1:]), param.dtype)
         return _cast(np.concatenate(pieces), param.dtype, made_of[0].name, where)

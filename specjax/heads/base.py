@@ -17,7 +17,8 @@ from flax import nnx
 from ..cache import KVCache
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder, run_layers
-from ..models.layers import lookup, rms_norm
+from ..models.layer import Nodes
+from ..models.layers import lookup
 from ..models.translated import LACKING
 
 
@@ -119,7 +120,7 @@ class HeadModule(RowModule):
 
         By default they are the target's last hidden states after its final norm.
         """
-        return rms_norm(taps[0], target.norm[...], target.config.norm_eps)
+        return target.last_norm(taps[0])
 
     def mask(self, target: Decoder) -> tuple[int, jax.Array] | None:
         """The token and the feature float32 [1, 1, E] that stand at places not known yet.
@@ -164,17 +165,18 @@ class Head:
 
 def embeddings(own: nnx.Param | None, target: Decoder, tokens: jax.Array) -> jax.Array:
     """Embeddings float32 [B, N, E] of tokens int32 [B, N], from the own table or the target's."""
-    return lookup((target.embed if own is None else own)[...], tokens).astype(jnp.float32)
+    return target.token_embeddings(tokens) if own is None else lookup(own[...], tokens).astype(jnp.float32)
 
 
-def run_own_layers(layers, config: ModelConfig, x, positions, mask, cache: KVCache | None, dtype, **rows) -> tuple:
+def run_own_layers(layers, x, positions, mask, cache: KVCache | None, dtype, *, rows=None, row_positions=None) -> tuple:
     """The residual stream after the head's layers, and the key/value rows of these layers.
 
     Rows have the dtype of the cache, or ``dtype`` without a cache. The other arguments are as in
-    ``run_layers``.
+    ``Decoder``.
     """
-    dtype = dtype if cache is None else cache.layers[0][0].dtype
-    x, new_rows, _ = run_layers(layers, config, x, positions, mask, cache, dtype, **rows)
+    dtype = dtype if cache is None else cache.dtype
+    length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.held
+    x, new_rows, _ = run_layers(layers, x, Nodes(positions, mask, dtype, length, row_positions), cache, rows=rows)
     return x, new_rows
 
 

@@ -18,10 +18,12 @@ from jax import lax
 
 from ..cache import KVCache
 from ..errors import ConfigError
+from ..models.attention import Seen
 from ..models.base import Output
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer
-from ..models.layers import linear, lookup, matrix, param, rms_norm, rotary, value_of
+from ..models.decoder import Decoder
+from ..models.layer import Layer, Nodes
+from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
 from .base import HeadConfig, HeadModule, Kind, embeddings, over_target_vocabulary, run_own_layers
 
 MARKOV = ("vanilla", "gated", "rnn")
@@ -184,7 +186,7 @@ class BlockHead(HeadModule):
         self.config = config
         self.fc = matrix(fc, (E, len(config.taps) * config.target_size), ("embed", None), dtype)
         self.hidden_norm, self.norm = (param(jnp.ones(E, dtype), ("embed",)) for _ in range(2))
-        self.layers = nnx.List([Layer(layers, k, dtype) for k in keys])
+        self.layers = nnx.List([Layer(layer, k, dtype) for layer, k in zip(layers.layers, keys)])
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
         self.head = matrix(head, (Vd, E), ("vocab", "embed"), dtype) if config.own_head else None
         offsets = nnx.Variable(jnp.zeros(Vd, jnp.int32), axes=(None,))
@@ -209,8 +211,10 @@ class BlockHead(HeadModule):
           taps: the tokens' taps, each [B, N, target's E].
           positions: int32 [B, N], the tokens' positions.
         """
-        features, angles = self.fuse(None, taps), rotary(positions, self.config.layers)
-        return tuple(layer.keys_values(features, self.config.layers, angles, dtype) for layer in self.layers)
+        features = self.fuse(None, taps)
+        B, N = positions.shape
+        nodes = Nodes(positions, Seen.causal(N), dtype, jnp.zeros(B, jnp.int32))
+        return tuple(layer.mixer.keys_values(features, nodes) for layer in self.layers)
 
     def __call__(
         self, target: Decoder, tokens, positions, cache: KVCache | None, mask=None, rows: tuple | None = None
@@ -231,10 +235,9 @@ class BlockHead(HeadModule):
         masks = self._masks(tokens.shape[1]) if mask is None else (mask,) * config.num_layers
         for i, mask in enumerate(masks):
             one = slice(i, i + 1)
-            layer = config.replace(num_layers=1, windows=config.windows[one])
             past = None if cache is None else cache.replace(layers=cache.layers[one])
             earlier = None if rows is None else rows[one]
-            x, row = run_own_layers(self.layers[one], layer, x, positions, mask, past, dtype, rows=earlier)
+            x, row = run_own_layers(self.layers[one], x, positions, mask, past, dtype, rows=earlier)
             new_rows += row
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 

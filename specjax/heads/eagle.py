@@ -14,7 +14,8 @@ from flax import nnx
 
 from ..models.base import Output
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer
+from ..models.decoder import Decoder
+from ..models.layer import Layer
 from ..models.layers import linear, matrix, param, value_of
 from .base import HeadModule, Kind, LastLayerConfig, embeddings, run_own_layers
 
@@ -53,7 +54,8 @@ class EagleHead(HeadModule):
         self.fc = matrix(fc, (E, 2 * E), ("embed", None), dtype)
         self.fc_bias = param(jnp.zeros(E, dtype), ("embed",)) if config.bias else None
         normed = [i > 0 or config.first_norm for i in range(layers.num_layers)]
-        self.layers = nnx.List([Layer(layers, k, dtype, normed=n) for k, n in zip(keys, normed)])
+        own = zip(layers.layers, keys, normed)
+        self.layers = nnx.List([Layer(layer, k, dtype, first_norm=n) for layer, k, n in own])
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
 
     def __call__(
@@ -62,7 +64,7 @@ class EagleHead(HeadModule):
         joined = jnp.concatenate([embeddings(self.embed, target, tokens), features], -1)
         x, dtype = linear(joined, self.fc[...], value_of(self.fc_bias)), self.fc[...].dtype
         earlier = dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, self.config.layers, x, positions, mask, cache, dtype, **earlier)
+        x, new_rows = run_own_layers(self.layers, x, positions, mask, cache, dtype, **earlier)
         return Output(x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

@@ -15,7 +15,9 @@ from flax import nnx
 from ..errors import ConfigError
 from ..models.base import Output
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer
+from ..models.decoder import Decoder
+from ..models.kinds import LayerConfig
+from ..models.layer import Layer
 from ..models.layers import linear, matrix, param, rms_norm
 from .base import HeadConfig, HeadModule, Kind, embeddings, over_target_vocabulary, run_own_layers
 
@@ -77,20 +79,19 @@ class FirstLayer(Layer):
     the feature.
     """
 
-    attention_norm: nnx.Param
-
-    def __init__(self, config: ModelConfig, key: jax.Array, dtype, norm_before_residual: bool):
+    def __init__(self, config: LayerConfig, key: jax.Array, dtype, norm_before_residual: bool):
         super().__init__(config, key, dtype, inputs=2)
-        self.hidden_norm = param(jnp.ones(config.hidden_size, dtype), ("embed",))
+        self.hidden_norm = param(jnp.ones(config.width, dtype), ("embed",))
         self.norm_before_residual = norm_before_residual
 
-    def __call__(self, x, config, angles, positions, mask, past, length, rows, window, dtype, attention=True, mlp=True):
+    def __call__(self, x, nodes, past=None, rows=None, number=0, *, mixer=True, mlp=True):
         """As ``Layer``, but from x float32 [B, N, 2E] to [B, N, E]. No sub-layer is skipped."""
         embedded, feature = jnp.split(x, 2, -1)
-        normed = rms_norm(feature, self.hidden_norm[...], config.norm_eps)
-        read = jnp.concatenate([rms_norm(embedded, self.attention_norm[...], config.norm_eps), normed], -1)
-        added, new_rows = self.attention(read, config, angles, positions, mask, past, length, rows, window, dtype)
-        return self.mlp((normed if self.norm_before_residual else feature) + added, config), new_rows
+        normed = rms_norm(feature, self.hidden_norm[...], self.config.norm.eps)
+        read = jnp.concatenate([self.before("mixer", embedded), normed], -1)
+        added, new_rows = self.mixer(read, nodes, past, rows)
+        x = (normed if self.norm_before_residual else feature) + added
+        return self.add("mlp", x, self.mlp(self.before("mlp", x))), new_rows
 
 
 class Eagle3Head(HeadModule):
@@ -113,8 +114,8 @@ class Eagle3Head(HeadModule):
         self.fc = matrix(fc, (E, width), ("embed", None), dtype)
         self.fc_norms = nnx.List([ones(config.target_size) for _ in config.taps] if config.fc_norm else [])
         self.input_norm = ones(width) if config.norm_before_fc else None
-        first_layer = FirstLayer(layers, first, dtype, config.norm_before_residual)
-        self.layers = nnx.List([first_layer, *(Layer(layers, k, dtype) for k in keys)])
+        first_layer = FirstLayer(layers.layer(0), first, dtype, config.norm_before_residual)
+        self.layers = nnx.List([first_layer, *(Layer(layers.layer(i), k, dtype) for i, k in enumerate(keys, 1))])
         self.norm = ones(E)
         self.head = matrix(head, (config.draft_vocab_size, E), ("vocab", "embed"), dtype)
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
@@ -143,7 +144,7 @@ class Eagle3Head(HeadModule):
     ) -> Output:
         x = jnp.concatenate([embeddings(self.embed, target, tokens), features], -1)
         dtype, earlier = self.fc[...].dtype, dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, self.config.layers, x, positions, mask, cache, dtype, **earlier)
+        x, new_rows = run_own_layers(self.layers, x, positions, mask, cache, dtype, **earlier)
         return Output(self._apply_norm(x) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

@@ -14,7 +14,8 @@ from flax import nnx
 
 from ..models.base import Output
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer
+from ..models.decoder import Decoder
+from ..models.layer import Layer
 from ..models.layers import matrix, param, rms_norm
 from .base import HeadModule, Kind, embeddings, run_own_layers
 from .medusa import MedusaConfig, MedusaHead
@@ -55,7 +56,8 @@ class HydraHeads(HeadModule):
         self.heads = nnx.List([MedusaHead(config, key, dtype, k + 2, config.head_bias) for k, key in enumerate(keys)])
         self.embed = matrix(embed, shape, ("vocab", "embed"), dtype) if config.own_embedding else None
         own = config.layers
-        layers = [Layer(own, key, dtype) for key in jax.random.split(prefix, own.num_layers)] if own else []
+        keys_of_layers = jax.random.split(prefix, own.num_layers) if own else []
+        layers = [Layer(own.layer(i), key, dtype) for i, key in enumerate(keys_of_layers)] if own else []
         self.layers = nnx.List(layers)
         self.norm = param(jnp.ones(config.target_size, dtype), ("embed",)) if config.layers else None
 
@@ -70,7 +72,7 @@ class HydraHeads(HeadModule):
         if config is None or self.norm is None:
             return Output(features, ())
         dtype, earlier = self.norm[...].dtype, dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, config, features, positions, mask, cache, dtype, **earlier)
+        x, new_rows = run_own_layers(self.layers, features, positions, mask, cache, dtype, **earlier)
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 
     def logits(self, target: Decoder, k: int, hidden: jax.Array, tokens: jax.Array) -> jax.Array:

@@ -22,7 +22,8 @@ from flax import nnx
 
 from ..models.base import Output
 from ..models.config import ModelConfig
-from ..models.decoder import Decoder, Layer
+from ..models.decoder import Decoder
+from ..models.layer import Layer
 from ..models.layers import linear, matrix, param, rms_norm
 from .base import HeadModule, Kind, LastLayerConfig, RowModule, embeddings, run_own_layers
 
@@ -85,7 +86,7 @@ class MtpModule(RowModule):
         self.config, self.place = config, place
         self.embedding_norm, self.hidden_norm, self.norm = (param(jnp.ones(E, dtype), ("embed",)) for _ in range(3))
         self.join = matrix(join, (E, 2 * E), ("embed", None), dtype)
-        self.layers = nnx.List([Layer(layers, k, dtype) for k in keys])
+        self.layers = nnx.List([Layer(layer, k, dtype) for layer, k in zip(layers.layers, keys)])
         shape, axes = (layers.vocab_size, E), ("vocab", "embed")
         self.embed = matrix(embed, shape, axes, dtype) if config.own_embedding else None
         self.head = matrix(head, shape, axes, dtype) if config.own_head else None
@@ -102,7 +103,7 @@ class MtpModule(RowModule):
             first = self.place * config.num_layers
             cache = cache.replace(layers=cache.layers[first : first + config.num_layers])
         dtype, earlier = self.join[...].dtype, dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, config, x, positions, mask, cache, dtype, **earlier)
+        x, new_rows = run_own_layers(self.layers, x, positions, mask, cache, dtype, **earlier)
         return Output(rms_norm(x, self.norm[...], eps) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

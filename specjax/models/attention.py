@@ -14,7 +14,8 @@ from jax import lax
 
 from .. import kernels
 from . import attention_kernel, past_kernel
-from .layers import rotate
+from .attention_kernel import NEVER, Scores
+from .rope import rotate
 
 PAST_CHUNK = 128
 """Positions of the past that one iteration reads, on platforms that read the past in a loop."""
@@ -71,7 +72,7 @@ class Partial(struct.PyTreeNode):
 
 
 def rotate_and_attend(
-    qkv: jax.Array, angles, past: tuple | None, length, rows: tuple | None, mask, positions, window: int | None, dtype
+    qkv: jax.Array, angles, past: tuple | None, length, rows: tuple | None, mask, positions, scores: Scores, dtype
 ) -> tuple[jax.Array, tuple]:
     """The attention of a layer to its past and its rows, and the nodes' own keys and values.
 
@@ -91,17 +92,17 @@ def rotate_and_attend(
     def by_products(qkv, angles, past, length, rows, mask, positions):
         new = rotate_keys(qkv, angles, dtype)
         seen = new if rows is None else tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
-        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, window), new
+        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores), new
 
     given = qkv, angles, past, length, rows, mask, positions
-    if isinstance(mask, Seen) or not (kernels.are_usable() and attention_kernel.fits(qkv, past)):
+    if isinstance(mask, Seen) or not (kernels.are_usable() and attention_kernel.fits(qkv, past, scores)):
         return by_products(*given)
 
     def rounded(*given):
         attended, new = by_products(*given)
         return attended.astype(dtype), new
 
-    in_kernel = partial(attention_kernel.attend, window=window)
+    in_kernel = partial(attention_kernel.attend, scores=scores)
     return lax.platform_dependent(*given, cuda=in_kernel, default=rounded)
 
 
@@ -118,7 +119,7 @@ def attend(
     rows: tuple,
     mask: jax.Array | Seen,
     positions: jax.Array,
-    window: int | None,
+    scores: Scores,
 ) -> jax.Array:
     """Attention of N nodes over the cache and over uncommitted rows.
 
@@ -129,42 +130,43 @@ def attend(
       rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones.
       mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``.
       positions: int32 [B, N], the positions of the nodes.
-      window: the number of positions that a node sees, from its own back; None for all. It
-        restricts the past only; the caller restricts the mask, see ``within``.
+      scores: its window restricts the past only; the caller restricts the mask, see ``within``.
 
     Returns float32 [B, N, K * G * D].
     """
     B, N, K, G, D = q.shape
-    q = (q * D**-0.5).astype(rows[0].dtype).transpose(0, 2, 1, 3, 4)
+    q = (q * scores.scale_of(D)).astype(rows[0].dtype).transpose(0, 2, 1, 3, 4)
     flat = q.reshape(B, K, N * G, D)
     keys, values = rows
     if isinstance(mask, Seen):
-        out = _attend_seen(q, keys, values, mask)
+        out = _attend_seen(q, keys, values, mask, scores.softcap)
     else:
-        out = _partial(flat, keys, values, jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None])
+        mask = jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None]
+        out = _partial(flat, keys, values, mask, scores.softcap)
     if past is not None:
         keys, values = past
-        out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), window)
+        out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores)
     out = out.values / out.weight[..., None]
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
 
 
-def _attend_seen(q, k, v, seen: Seen) -> Partial:
+def _attend_seen(q, k, v, seen: Seen, softcap: float | None) -> Partial:
     """Attention of q [B, K, N, G, D] over the first rows and the rows of each node's own group."""
     B, K, N, G, D = q.shape
     calls = 0 if seen.inner is None else seen.inner.shape[1] // seen.inner.shape[0]
     split = k.shape[2] - calls * N
-    out = _first_rows(q, k[:, :, :split], v[:, :, :split], seen)
+    out = _first_rows(q, k[:, :, :split], v[:, :, :split], seen, softcap)
     if seen.inner is None or not calls:
         return out
     g = seen.inner.shape[0]
     by_call = lambda x: x[:, :, split:].reshape(B, K, calls, N // g, g, D)
     grouped = lambda x: by_call(x).swapaxes(2, 3).reshape(B, K * N // g, calls * g, D)
-    own = _partial(q.reshape(B, K * N // g, g * G, D), grouped(k), grouped(v), jnp.repeat(seen.inner, G, 0))
+    inner = jnp.repeat(seen.inner, G, 0)
+    own = _partial(q.reshape(B, K * N // g, g * G, D), grouped(k), grouped(v), inner, softcap)
     return _merge(out, jax.tree.map(lambda mine, like: mine.reshape(like.shape), own, out))
 
 
-def _first_rows(q, k, v, seen: Seen) -> Partial:
+def _first_rows(q, k, v, seen: Seen, softcap: float | None) -> Partial:
     """Attention over the first rows, in chunks of nodes.
 
     The backward pass computes the scores of each chunk again.
@@ -181,7 +183,7 @@ def _first_rows(q, k, v, seen: Seen) -> Partial:
         q, first, limit = part
         at = jnp.arange(k.shape[2])
         mask = (at >= first[..., None]) & (at < limit[..., None])
-        return _partial(q.reshape(B, K, size * G, D), k, v, jnp.repeat(mask, G, 1)[:, None])
+        return _partial(q.reshape(B, K, size * G, D), k, v, jnp.repeat(mask, G, 1)[:, None], softcap)
 
     first = jnp.int32(0) if seen.first is None else seen.first
     parts = chunks(q, 2), *(chunks(jnp.broadcast_to(x, (B, N)), 1) for x in (first, seen.limit))
@@ -192,7 +194,7 @@ def _first_rows(q, k, v, seen: Seen) -> Partial:
     return jax.tree.map(lambda x: join(x)[:, :, : N * G], out)
 
 
-def _attend_past(own: Partial, q, k, v, length, positions, window) -> Partial:
+def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores) -> Partial:
     """Attention over the valid part of the cache, merged with ``own``, the attention over rows.
 
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
@@ -203,8 +205,8 @@ def _attend_past(own: Partial, q, k, v, length, positions, window) -> Partial:
     to the keys of the nodes. If the copy costs more than a launch, a barrier keeps the products
     apart.
     """
-    in_chunks, at_once = partial(_past_in_chunks, window=window), partial(_past_at_once, window=window)
-    if past_kernel.fits(q, k, window):
+    in_chunks, at_once = partial(_past_in_chunks, scores=scores), partial(_past_at_once, scores=scores)
+    if past_kernel.fits(q, k, scores):
         in_chunks = _past_in_kernel
     if k.size * k.dtype.itemsize <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
@@ -214,16 +216,17 @@ def _attend_past(own: Partial, q, k, v, length, positions, window) -> Partial:
     )
 
 
-def _past_at_once(own: Partial, q, k, v, length, positions, *, window) -> Partial:
-    return _merge(own, _partial(q, k, v, _visible(jnp.arange(k.shape[2]), length, positions, window)))
+def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores) -> Partial:
+    mask = _visible(jnp.arange(k.shape[2]), length, positions, scores.window)
+    return _merge(own, _partial(q, k, v, mask, scores.softcap))
 
 
 def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
     return Partial(*past_kernel.attend((own.values, own.top, own.weight), q, k, v, length))
 
 
-def _past_in_chunks(own: Partial, q, k, v, length, positions, *, window) -> Partial:
-    size = min(PAST_CHUNK, k.shape[2])
+def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores) -> Partial:
+    size, window = min(PAST_CHUNK, k.shape[2]), scores.window
 
     def read(i, out):
         # The last chunk may overlap the one before. ``fresh`` masks the overlap.
@@ -231,7 +234,7 @@ def _past_in_chunks(own: Partial, q, k, v, length, positions, *, window) -> Part
         at = start + jnp.arange(size)
         fresh = (at >= i * size) & _visible(at, length, positions, window)
         part = lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2)
-        return _merge(out, _partial(q, part(k), part(v), fresh))
+        return _merge(out, _partial(q, part(k), part(v), fresh, scores.softcap))
 
     first = 0 if window is None else jnp.maximum(jnp.min(length) - window + 1, 0) // size
     last = (jnp.max(length) + size - 1) // size
@@ -246,9 +249,11 @@ def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int
     return seen
 
 
-def _partial(q, k, v, mask) -> Partial:
+def _partial(q, k, v, mask, softcap: float | None) -> Partial:
     scores = jnp.einsum("bkmd,bktd->bkmt", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
-    scores = jnp.where(mask, scores, attention_kernel.NEVER)
+    if softcap is not None:
+        scores = softcap * jnp.tanh(scores / softcap)
+    scores = jnp.where(mask, scores, NEVER)
     top = lax.stop_gradient(scores.max(-1))  # the result does not depend on this number
     weights = jnp.exp(scores - top[..., None])
     values = jnp.einsum("bkmt,bktd->bkmd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)

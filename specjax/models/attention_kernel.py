@@ -5,6 +5,7 @@ handles up to 64 queries of one key head, fewer for large heads, and a share of 
 share also takes the uncommitted rows. If there are several shares, a second kernel merges them.
 """
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -22,6 +23,25 @@ _MOST_NODES = 256
 """More nodes than this are a prompt, for which XLA's products are as good."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """How a layer scores the positions that a node attends to. Static.
+
+    Attributes:
+      window: the number of positions that a node sees, from its own back; None for all.
+      scale: the factor on the products of queries and keys; None for D ** -0.5.
+      softcap: the bound c of scores s, which become c * tanh(s / c) (Gemma 2); None for no bound.
+    """
+
+    window: int | None = None
+    scale: float | None = None
+    softcap: float | None = None
+
+    def scale_of(self, head_dim: int) -> float:
+        """The factor on the products for heads of this size."""
+        return head_dim**-0.5 if self.scale is None else self.scale
+
+
 class Shapes(NamedTuple):
     """The static options of a kernel.
 
@@ -31,7 +51,7 @@ class Shapes(NamedTuple):
       chunk: positions that a program reads at once.
       tile: queries of a program.
       shares: programs that share a past.
-      window: see ``attention.attend``.
+      scores: its ``softcap`` is None.
     """
 
     nodes: int
@@ -41,17 +61,22 @@ class Shapes(NamedTuple):
     chunk: int
     tile: int
     shares: int
-    window: int | None
+    scores: Scores
 
 
-def fits(qkv: jax.Array, past: tuple | None) -> bool:
-    """Whether the kernel takes these shapes: a 16-bit cache, and a head size of 32, 64, 128 or 256."""
+def fits(qkv: jax.Array, past: tuple | None, scores: Scores) -> bool:
+    """Whether the kernel takes these shapes and scores.
+
+    It takes a 16-bit cache, a head size of 32, 64, 128 or 256, and scores without a bound.
+    """
     N, D = qkv.shape[1], qkv.shape[-1]
+    if scores.softcap is not None:
+        return False
     return past is not None and past[0].dtype.itemsize == 2 and D in (32, 64, 128, 256) and N <= _MOST_NODES
 
 
-@functools.partial(jax.jit, static_argnames=("window", "interpret"))
-def attend(qkv, angles, past, length, rows, mask, positions, *, window: int | None, interpret: bool = False):
+@functools.partial(jax.jit, static_argnames=("scores", "interpret"))
+def attend(qkv, angles, past, length, rows, mask, positions, *, scores: Scores, interpret: bool = False):
     """See ``attention.rotate_and_attend``; ``mask`` is bool [B, N, M]. ``interpret`` runs the kernel on any device."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -65,7 +90,7 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, window: int | No
     tile = min(max(pl.next_power_of_2(N * G), 16), chunk)
     tiles = pl.cdiv(N * G, tile)
     shares = max(1, min(pl.cdiv(T, _SHARE), _PROGRAMS // (B * K * tiles)))
-    shapes = Shapes(N, G, D, M - N, chunk, tile, shares, window)
+    shapes = Shapes(N, G, D, M - N, chunk, tile, shares, scores)
     of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype)
     row = of((B, K, N, D), dtype)
     parts = (of((B, N, K, G, D), dtype),)
@@ -127,7 +152,8 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    N, G, D, earlier, chunk, tile, shares, window = shapes
+    N, G, D, earlier, chunk, tile, shares, scoring = shapes
+    window = scoring.window
     old_k, old_v = refs[:2] if earlier else (None, None)
     new_k, new_v, *out = refs[2 if earlier else 0 :]
     b, k, part, share = (pl.program_id(i) for i in range(4))
@@ -144,7 +170,7 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     query = part * tile + jnp.arange(tile)
     real = (query < N * G)[:, None]
     node, group = (query // G)[:, None], (query % G)[:, None]
-    q = rotated(node, group, real, D**-0.5)
+    q = rotated(node, group, real, scoring.scale_of(D))
     position = load(positions, (b, node), real)
 
     def add(state, keys, values, seen):

@@ -2,52 +2,24 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from ..errors import RequestError
-
-MLP_PARTS = 16
-"""The largest number of parts in which the weights of an MLP's gate and up projections lie."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Rope:
-    """Rotary position embedding (Su et al. 2021), optionally stretched beyond the trained context.
-
-    Attributes:
-      theta: the base of the frequencies.
-      rope_type: "default", "linear", "dynamic", "llama3" or "yarn".
-      factor: the stretched context divided by the trained one.
-      original_max_position_embeddings: the trained context in tokens.
-      low_freq_factor, high_freq_factor: the ends of the range in which "llama3" blends frequencies,
-        in turns within the trained context.
-      beta_fast, beta_slow: the ends of the range in which "yarn" blends frequencies, in turns
-        within the trained context.
-      attention_factor: the factor on cosines and sines of "yarn"; None derives it from ``mscale``
-        and ``mscale_all_dim``.
-      mscale, mscale_all_dim: the weights in the numerator and the denominator of the derived
-        factor.
-      truncate: whether "yarn" rounds the ends of its range to whole dimensions.
-    """
-
-    theta: float = 10000.0
-    rope_type: str = "default"
-    factor: float = 1.0
-    original_max_position_embeddings: int = 0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
+from .attention_kernel import Scores
+from .feed_forwards import GatedMlpConfig, PlainMlpConfig
+from .kinds import FeedForwardConfig, LayerConfig, MixerConfig
+from .layers import Norm
+from .mixers import AttentionConfig
+from .rope import Rope
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer with rotary positions, RMS norms and gated SiLU blocks.
+    """A decoder-only transformer. Hashable, static under ``jit``.
 
-    The configuration is hashable, and static under ``jit``.
+    The fields describe the model's usual layer; without changes it is the layer of Llama: rotary
+    positions, RMS norms before the sub-layers, and gated SiLU blocks. Layers that differ stand in
+    ``windows``, ``mixers`` and ``mlps``. ``layer`` gives the configuration of each layer.
 
     Attributes:
       family: the ``model_type`` under which the configuration is saved.
@@ -64,6 +36,24 @@ class ModelConfig:
       qk_norm: whether each head norms its queries and keys.
       bos_token_id, eos_token_ids: the tokens that begin and end a text.
       dtype: the type of the weights.
+
+      whole_qk_norm: whether ``qk_norm`` norms all heads together.
+      local_rope: rotary positions of layers with a window; None for ``rope``.
+      attention_scale, attention_softcap: see ``attention_kernel.Scores``.
+      gated, activation: whether the MLP is gated, and its activation, one of ``layers.ACTIVATIONS``.
+      norm, norm_offset: the kind of norm and the offset of its weights, see ``layers.Norm``.
+      normed, parallel: the form of a layer, see ``kinds.LayerConfig``.
+      final_norm: whether a norm precedes the output matrix.
+      embedding_scale: the factor on the embeddings.
+      embed_size: the width of the embedding; 0 for E. Another width is projected from and to E.
+      position_offset: the row of the first position in a learned table; None for a model without a
+        table of positions.
+      logit_softcap: the bound c of logits x, which become c * tanh(x / c); None for no bound.
+      layer_scalar: whether a factor of its own multiplies the output of each layer.
+      per_layer_size, per_layer_vocab: the width of the layers' own inputs, see ``per_layer``, and
+        the size of their vocabulary; 0 for none.
+      mixers, mlps: for each layer the configuration of a mixer or a feed-forward that is not the
+        usual one, or None; empty for a model in which all are usual.
     """
 
     family: str
@@ -87,6 +77,28 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     kv_copies: int = 1
     dtype: str = "float32"
+    # Departures from Llama's layer and from its embedding.
+    whole_qk_norm: bool = False
+    local_rope: Rope | None = None
+    attention_scale: float | None = None
+    attention_softcap: float | None = None
+    gated: bool = True
+    activation: str = "silu"
+    norm: str = "rms"
+    norm_offset: float = 0.0
+    normed: str = "before"
+    parallel: bool = False
+    final_norm: bool = True
+    embedding_scale: float = 1.0
+    embed_size: int = 0
+    position_offset: int | None = None
+    logit_softcap: float | None = None
+    layer_scalar: bool = False
+    per_layer_size: int = 0
+    per_layer_vocab: int = 0
+    # Layers that are not the usual one.
+    mixers: tuple[MixerConfig | None, ...] = ()
+    mlps: tuple[FeedForwardConfig | None, ...] = ()
 
     @property
     def context(self) -> int:
@@ -95,21 +107,55 @@ class ModelConfig:
         return max(self.max_position_embeddings, int(trained.get(self.rope.rope_type, 0) * self.rope.factor))
 
     @property
-    def mlp_parts(self) -> int:
-        """The number of parts of ``Layer.gate_up``; it divides the MLP's width."""
-        return math.gcd(self.intermediate_size, MLP_PARTS)
+    def layers(self) -> tuple[LayerConfig, ...]:
+        """The configuration of each layer."""
+        return tuple(map(self.layer, range(self.num_layers)))
+
+    def layer(self, number: int) -> LayerConfig:
+        """The configuration of layer ``number``."""
+        mixer = self.mixers[number] if self.mixers else None
+        mlp = self.mlps[number] if self.mlps else None
+        return LayerConfig(
+            self.hidden_size, self.num_layers, mixer or self._attention(number), mlp or self._mlp(), self.norms,
+            self.normed, self.parallel, self.per_layer_size, self.layer_scalar,
+        )  # fmt: skip
+
+    @property
+    def norms(self) -> Norm:
+        """The kind of the norms."""
+        return Norm(self.norm, self.norm_eps, self.norm_offset)
 
     @property
     def layer_weights(self) -> int:
-        """The number of weights in the matrices of one layer."""
-        heads = 2 * self.num_heads + 2 * self.num_kv_heads
-        return self.hidden_size * (heads * self.head_dim + 3 * self.intermediate_size)
+        """The number of weights in the matrices of one usual layer."""
+        return self._attention(0).count_weights(self.hidden_size) + self._mlp().count_weights(self.hidden_size)
 
     @property
     def num_weights(self) -> int:
         """The number of weights in all matrices of the model. A tied embedding counts once."""
         tables = 1 if self.tie_embeddings else 2
-        return tables * self.vocab_size * self.hidden_size + self.num_layers * self.layer_weights
+        layers = sum(
+            layer.mixer.count_weights(layer.width) + layer.mlp.count_weights(layer.width) for layer in self.layers
+        )
+        return tables * self.vocab_size * (self.embed_size or self.hidden_size) + layers
+
+    @property
+    def token_rows(self) -> int:
+        """The number of values that the cache holds for a token, in all layers."""
+        return sum(K * D for layer in self.layers for K, D in layer.mixer.row_shapes)
+
+    @property
+    def is_llama_like(self) -> bool:
+        """Whether all layers are Llama's, with or without biases, windows and norms of queries and keys."""
+        return self == self.like_llama()
+
+    def like_llama(self) -> "ModelConfig":
+        """The configuration of a model of these sizes with Llama's layers, from which it may not differ."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:_LLAMA_FIELDS]}
+        if all(getattr(self, field.name) == field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]):
+            return ModelConfig(**fields)
+        usual = dict(family="llama", rope=Rope(self.rope.theta), windows=(), qk_norm=False)
+        return ModelConfig(**(fields | usual | dict(qkv_bias=False, out_bias=False, mlp_bias=False)))
 
     def split_over(self, devices: int) -> "ModelConfig":
         """The configuration of the same model with its heads and MLPs split over ``devices``.
@@ -129,8 +175,39 @@ class ModelConfig:
                     f"use model={', '.join(map(str, fits))}"
                 )
         copies = math.lcm(self.num_kv_heads, devices) // self.num_kv_heads
-        return self.replace(num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
+        return self.replace(
+            num_kv_heads=self.num_kv_heads * copies,
+            kv_copies=self.kv_copies * copies,
+            mixers=tuple(mixer and mixer.split_over(devices) for mixer in self.mixers),
+            mlps=tuple(mlp and mlp.split_over(devices) for mlp in self.mlps),
+        )
+
+    def with_layers(self, numbers: Sequence[int]) -> "ModelConfig":
+        """The configuration of a decoder of these layers."""
+        chosen = lambda each: tuple(each[i] for i in numbers) if each else ()
+        each = {name: chosen(getattr(self, name)) for name in ("windows", "mixers", "mlps")}
+        return self.replace(num_layers=len(numbers), **each)
 
     def replace(self, **changes) -> "ModelConfig":
         """A copy in which the fields in ``changes`` have new values."""
         return dataclasses.replace(self, **changes)
+
+    def _attention(self, number: int) -> AttentionConfig:
+        """The usual attention, with the window of layer ``number``."""
+        window = self.windows[number] if self.windows else None
+        rope = self.rope if window is None or self.local_rope is None else self.local_rope
+        if rope.rope_type == "dynamic":
+            rope = dataclasses.replace(rope, original_max_position_embeddings=self.max_position_embeddings)
+        return AttentionConfig(
+            self.num_heads, self.num_kv_heads, self.head_dim, rope,
+            Scores(window, self.attention_scale, self.attention_softcap), self.qkv_bias, self.out_bias,
+            self.qk_norm, self.whole_qk_norm, kv_copies=self.kv_copies,
+        )  # fmt: skip
+
+    def _mlp(self) -> FeedForwardConfig:
+        kind = GatedMlpConfig if self.gated else PlainMlpConfig
+        return kind(self.intermediate_size, self.activation, self.mlp_bias)
+
+
+_LLAMA_FIELDS = [field.name for field in dataclasses.fields(ModelConfig)].index("whole_qk_norm")
+"""The number of fields of a configuration whose layers are Llama's."""

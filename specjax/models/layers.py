@@ -1,23 +1,48 @@
-"""The parts of a decoder that need no cache: linear maps, norms, embeddings, rotary positions."""
+"""The parts of a decoder that need no cache: linear maps, norms, activations, embeddings."""
 
+import dataclasses
 import functools
-import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from ..errors import RequestError
 from ..parallel import nodes_are_split, weights_are_split
 from ..processor import matrix_extensions
 from . import product_kernel
-from .config import ModelConfig, Rope
 
 _FEW_ROWS = 64
 """Rows up to which a CPU multiplies faster if it does not pack the weights first."""
 
 _PARTS = (2, 3, 5, 7)
 """Numbers of parts into which the outputs of a product of few rows may be split."""
+
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+}
+"""The activations of feed-forwards."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """A kind of norm.
+
+    Attributes:
+      kind: "rms" (Zhang & Sennrich 2019), or "layer" (Ba et al. 2016), which has a bias.
+      eps: the constant under the root.
+      offset: the number that is added to the weights; 1 in Gemma.
+    """
+
+    kind: str = "rms"
+    eps: float = 1e-6
+    offset: float = 0.0
 
 
 def param(value: jax.Array, axes: tuple) -> nnx.Param:
@@ -117,6 +142,26 @@ def _product_backward(residuals, cotangent):
 _product.defvjp(_product_forward, _product_backward)
 
 
+def check_division(devices: int, what: str, size: int) -> None:
+    """Raises RequestError for a mesh whose ``devices`` do not divide ``size``, the number of ``what``."""
+    if size % devices:
+        fits = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
+        raise RequestError(f"a mesh with model={devices} does not divide the model's {size} {what}; use model={fits}")
+
+
+def normalize(x: jax.Array, config: Norm, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """The norm of x [..., E] over the last axis, in float32."""
+    if config.offset:
+        weight = weight.astype(jnp.float32) + config.offset
+    if config.kind == "rms":
+        return rms_norm(x, weight, config.eps)
+    x = x.astype(jnp.float32)
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    normed = centred * lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + config.eps)
+    normed = normed * weight.astype(jnp.float32)
+    return normed if bias is None else normed + bias.astype(jnp.float32)
+
+
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """Root-mean-square norm over the last axis, in float32 (Zhang & Sennrich 2019).
 
@@ -134,25 +179,6 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     if x.ndim == 1 or x.size > x.shape[-1]:
         return norm(x, weight)
     return lax.platform_dependent(x, weight, default=norm, cuda=norm_of_two, rocm=norm_of_two)
-
-
-def rotary(positions: jax.Array, config: ModelConfig, lengths: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines, each float32 [B, N, D / 2], of positions int32 [B, N].
-
-    Args:
-      lengths: int32, broadcastable to [B, N], the sequence length for "dynamic" scaling; by default
-        each token's position + 1. For a prompt it is the prompt's length, so that the result does
-        not depend on how the prompt is read in chunks.
-    """
-    rope, dim = config.rope, config.head_dim
-    if rope.rope_type == "dynamic":
-        base = _dynamic_base(rope, dim, config.max_position_embeddings, positions + 1 if lengths is None else lengths)
-        frequencies = 1 / base[..., None] ** (jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
-        scale = 1.0
-    else:
-        frequencies, scale = _frequencies(rope, dim)
-    angles = positions[..., None].astype(jnp.float32) * frequencies
-    return jnp.cos(angles) * scale, jnp.sin(angles) * scale
 
 
 @jax.custom_vjp
@@ -177,77 +203,3 @@ def _lookup_backward(residuals, cotangent):
 
 
 lookup.defvjp(_lookup_forward, _lookup_backward)
-
-
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """x [B, N, ..., D], rotated by the angles of its positions.
-
-    Dimension i is paired with dimension i + D / 2, as in Hugging Face.
-    """
-    between = (1,) * (x.ndim - cos.ndim)
-    cos, sin = (a.reshape(*a.shape[:2], *between, a.shape[-1]) for a in (cos, sin))
-    a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-def _frequencies(rope: Rope, dim: int) -> tuple[jax.Array, float]:
-    """Inverse frequencies float32 [D / 2], and the factor on cosines and sines."""
-    base = 1 / rope.theta ** (jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
-    if rope.rope_type == "linear":
-        return base / rope.factor, 1.0
-    if rope.rope_type == "llama3":
-        return _llama3(base, rope), 1.0
-    if rope.rope_type == "yarn":
-        return _yarn(base, rope, dim), _yarn_scale(rope)
-    return base, 1.0
-
-
-def _dynamic_base(rope: Rope, dim: int, trained: int, length: jax.Array) -> jax.Array:
-    """The NTK-aware base, which grows with a sequence beyond the trained context.
-
-    It is the formula of transformers.
-    """
-    length = jnp.maximum(length, trained).astype(jnp.float32)
-    return rope.theta * ((rope.factor * length / trained) - (rope.factor - 1)) ** (dim / (dim - 2))
-
-
-def _llama3(base: jax.Array, rope: Rope) -> jax.Array:
-    """Llama 3.1's frequencies: low ones are divided by the factor, high ones stay.
-
-    Frequencies between are blended.
-    """
-    wavelength = 2 * math.pi / base
-    turns = rope.original_max_position_embeddings / wavelength
-    blend = jnp.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
-    return base * (blend + (1 - blend) / rope.factor)
-
-
-def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
-    """YaRN's frequencies (Peng et al. 2023, section 3.2).
-
-    A ramp over the dimensions leads from original to interpolated frequencies.
-    """
-
-    def dimension(turns: float) -> float:
-        ratio = rope.original_max_position_embeddings / (turns * 2 * math.pi)
-        return dim * math.log(ratio) / (2 * math.log(rope.theta))
-
-    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
-    if rope.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dim - 1)
-    ramp = jnp.clip((jnp.arange(dim // 2, dtype=jnp.float32) - low) / ((high - low) or 0.001), 0, 1)
-    return base / rope.factor * ramp + base * (1 - ramp)
-
-
-def _yarn_scale(rope: Rope) -> float:
-    """The factor on cosines and sines that applies YaRN's attention temperature (section 3.4)."""
-
-    def temperature(scale: float | None) -> float:
-        return 1.0 if rope.factor <= 1 else 0.1 * (1.0 if scale is None else scale) * math.log(rope.factor) + 1
-
-    if rope.attention_factor is not None:
-        return rope.attention_factor
-    if rope.mscale and rope.mscale_all_dim:
-        return temperature(rope.mscale) / temperature(rope.mscale_all_dim)
-    return temperature(None)

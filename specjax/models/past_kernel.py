@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from .attention_kernel import Scores
 from .product_kernel import is_installed
 
 _PARTS = 16
@@ -18,7 +19,7 @@ _MOST = 8
 """Queries of a key head. XLA multiplies more of them faster than the kernel does."""
 
 
-def fits(q: jax.Array, k: jax.Array, window: int | None) -> bool:
+def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
     """Whether the kernel computes attention of q [B, K, M, D] over keys k [B, K, T, D], and faster than XLA does.
 
     XLA cannot split a kernel over devices, so a mesh of several devices has none.
@@ -28,7 +29,8 @@ def fits(q: jax.Array, k: jax.Array, window: int | None) -> bool:
         and q.dtype == k.dtype == jnp.float32
         and k.shape[2] >= 16
         and k.shape[3] % 16 == 0
-        and window is None
+        and scores.window is None
+        and scores.softcap is None
         and jax.sharding.get_abstract_mesh().size <= 1
         and is_installed()
     )

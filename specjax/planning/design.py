@@ -168,7 +168,7 @@ def make_shape(target: ModelConfig, layers: int, width: int, ratio: int) -> Mode
     D = math.gcd(width, target.head_dim)
     heads = width // D
     kv_heads = math.gcd(heads, max(1, heads * target.num_kv_heads // target.num_heads))
-    return target.replace(
+    return target.like_llama().replace(
         num_layers=layers, windows=(), hidden_size=width, intermediate_size=ratio * width, num_heads=heads,
         num_kv_heads=kv_heads, head_dim=D, kv_copies=1, tie_embeddings=True,
     )  # fmt: skip

@@ -123,9 +123,9 @@ def plan_samples(
 
 def _count(config: ModelConfig, context: int, batch: int) -> np.ndarray:
     """How many units of each of ``PARTS`` a token has, float64 [5]."""
-    cached = 2 * batch * context * config.num_kv_heads * config.head_dim
+    cached = batch * context * config.token_rows
     L, output = config.num_layers, config.vocab_size * config.hidden_size
-    return np.array([1, L, L * config.layer_weights, output, L * cached], float)
+    return np.array([1, L, L * config.layer_weights, output, cached], float)
 
 
 def _solve(relative: np.ndarray) -> np.ndarray:

@@ -256,7 +256,10 @@ def _without(model: Decoder, keep: jax.Array) -> Decoder:
     graph, params = nnx.split(model)
     model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):
-        for kept, outputs in ((attention, (layer.out, layer.out_bias)), (mlp, (layer.down, layer.down_bias))):
+        for kept, outputs in (
+            (attention, (layer.mixer.out, layer.mixer.out_bias)),
+            (mlp, (layer.mlp.down, layer.mlp.down_bias)),
+        ):
             for param in outputs:
                 if param is not None:
                     param[...] = jnp.where(kept, param[...], 0)

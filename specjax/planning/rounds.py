@@ -128,7 +128,7 @@ def _shorten(
 ) -> tuple[ModelConfig, Drafter, tuple[ModelConfig, ...]]:
     """Target, drafter and drafts for models of these depths."""
     pairs = zip(models, depths)
-    target, *drafts = (model.replace(num_layers=depth, windows=model.windows[:depth]) for model, depth in pairs)
+    target, *drafts = (model.with_layers(range(depth)) for model, depth in pairs)
     return target, _at_depth(drafter, depths[0]), tuple(drafts)
 
 

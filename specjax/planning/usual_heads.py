@@ -19,7 +19,7 @@ def make_planned_drafter(method: str, target: ModelConfig, drafting: dict) -> Dr
     """
     needs, head = needs_of(method), None
     if isinstance(needs, TrainedHead):
-        head = _HEADS[needs.kind](target, target.replace(num_layers=1, windows=target.windows[:1]))
+        head = _HEADS[needs.kind](target, target.with_layers([0]).like_llama())
     return make_drafter(method, head=head, **drafting)
 
 

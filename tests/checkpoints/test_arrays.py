@@ -21,21 +21,21 @@ MAXTEXT = {
     "embed": ["token_embedder.embedding"],
     "norm": ["decoder.decoder_norm.scale"],
     "head": ["decoder.logits_dense.kernel"],
-    "layers.N.attention_norm": [f"{LAYER}.pre_self_attention_layer_norm.scale"],
-    "layers.N.qkv": [f"{LAYER}.self_attention.{name}.kernel" for name in ("query", "key", "value")],
-    "layers.N.out": [f"{LAYER}.self_attention.out.kernel"],
+    "layers.N.mixer_norm": [f"{LAYER}.pre_self_attention_layer_norm.scale"],
+    "layers.N.mixer.qkv": [f"{LAYER}.self_attention.{name}.kernel" for name in ("query", "key", "value")],
+    "layers.N.mixer.out": [f"{LAYER}.self_attention.out.kernel"],
     "layers.N.mlp_norm": [f"{LAYER}.post_self_attention_layer_norm.scale"],
-    "layers.N.gate_up": [f"{LAYER}.mlp.wi_0.kernel", f"{LAYER}.mlp.wi_1.kernel"],
-    "layers.N.down": [f"{LAYER}.mlp.wo.kernel"],
+    "layers.N.mlp.gate_up": [f"{LAYER}.mlp.wi_0.kernel", f"{LAYER}.mlp.wi_1.kernel"],
+    "layers.N.mlp.down": [f"{LAYER}.mlp.wo.kernel"],
 }
 """MaxText's names for Llama. Layers are stacked along the second axis of each array."""
 
 MAXTEXT_ROWS = (
-    {name: lambda x, layer: x[:, layer].reshape(E, -1).T for name in MAXTEXT["layers.N.qkv"]}
-    | {name: lambda x, layer: x[:, layer].T for name in MAXTEXT["layers.N.gate_up"] + MAXTEXT["layers.N.down"]}
+    {name: lambda x, layer: x[:, layer].reshape(E, -1).T for name in MAXTEXT["layers.N.mixer.qkv"]}
+    | {name: lambda x, layer: x[:, layer].T for name in MAXTEXT["layers.N.mlp.gate_up"] + MAXTEXT["layers.N.mlp.down"]}
     | {
         name: lambda x, layer: x[:, layer]
-        for path in ("attention_norm", "mlp_norm")
+        for path in ("mixer_norm", "mlp_norm")
         for name in MAXTEXT[f"layers.N.{path}"]
     }
     | {f"{LAYER}.self_attention.out.kernel": lambda x, layer: x[:, layer].reshape(-1, E).T}
@@ -123,7 +123,7 @@ def test_kernels_of_tunix_are_transposed_layer_by_layer(model, published):
     add("embed", "model.embed_tokens", "embedder.input_embedding", keep, keep)
     add("norm", "model.norm", "final_norm.w", keep, keep)
     add("head", "lm_head", "lm_head.w", turn, turn)
-    add("layers.N.attention_norm", "model.layers.N.input_layernorm", "layers.N.input_layernorm.w", keep, keep)
+    add("layers.N.mixer_norm", "model.layers.N.input_layernorm", "layers.N.input_layernorm.w", keep, keep)
     add(
         "layers.N.mlp_norm",
         "model.layers.N.post_attention_layernorm",
@@ -133,11 +133,11 @@ def test_kernels_of_tunix_are_transposed_layer_by_layer(model, published):
     )
     for x in "qkv":
         split, merge = (lambda x: x.T.reshape(E, -1, D)), (lambda x: x.reshape(E, -1).T)
-        add("layers.N.qkv", f"model.layers.N.self_attn.{x}_proj", f"layers.N.attn.{x}_proj.w", split, merge)
+        add("layers.N.mixer.qkv", f"model.layers.N.self_attn.{x}_proj", f"layers.N.attn.{x}_proj.w", split, merge)
     split, merge = (lambda x: x.T.reshape(H, D, E)), (lambda x: x.reshape(-1, E).T)
-    add("layers.N.out", "model.layers.N.self_attn.o_proj", "layers.N.attn.o_proj.w", split, merge)
+    add("layers.N.mixer.out", "model.layers.N.self_attn.o_proj", "layers.N.attn.o_proj.w", split, merge)
     for path, name in (("gate_up", "gate"), ("gate_up", "up"), ("down", "down")):
-        add(f"layers.N.{path}", f"model.layers.N.mlp.{name}_proj", f"layers.N.mlp.{name}_proj.kernel", turn, turn)
+        add(f"layers.N.mlp.{path}", f"model.layers.N.mlp.{name}_proj", f"layers.N.mlp.{name}_proj.kernel", turn, turn)
     assert same(decoder_from_arrays(TINY, arrays, names, to_rows), model)
 
 
@@ -154,14 +154,14 @@ def test_it_is_traced_like_any_function_of_arrays(model, maxtext):
 def test_dtype_and_mesh(model, maxtext):
     half = from_maxtext(maxtext, dtype="bfloat16", mesh=make_mesh(data=2, model=2))
     assert {x.dtype for x in jax.tree.leaves(nnx.state(half))} == {jnp.dtype("bfloat16")}
-    shards = half.layers[0].qkv[...].addressable_shards
-    assert len(shards) == 4 and shards[0].data.shape[0] * 2 == half.layers[0].qkv.shape[0]
-    np.testing.assert_array_equal(half.layers[1].qkv[...], model.layers[1].qkv[...].astype(jnp.bfloat16))
+    shards = half.layers[0].mixer.qkv[...].addressable_shards
+    assert len(shards) == 4 and shards[0].data.shape[0] * 2 == half.layers[0].mixer.qkv.shape[0]
+    np.testing.assert_array_equal(half.layers[1].mixer.qkv[...], model.layers[1].mixer.qkv[...].astype(jnp.bfloat16))
 
 
 def test_the_letter_of_the_layer_is_not_taken_out_of_words(model, published):
     renamed = {name.replace("input_layernorm", "InputNorm"): x for name, x in published.items()}
-    names = NAMES["llama"] | {"layers.N.attention_norm": ["model.layers.N.InputNorm.weight"]}
+    names = NAMES["llama"] | {"layers.N.mixer_norm": ["model.layers.N.InputNorm.weight"]}
     assert same(decoder_from_arrays(TINY, renamed, names), model)
 
 
@@ -187,7 +187,7 @@ def test_a_missing_stacked_array_is_named_with_its_layers(maxtext):
 
 
 def test_a_parameter_without_names_and_another_dtype_are_refused(published):
-    with pytest.raises(RequestError, match=r"names has no entry for 'layers\.N\.q_norm'"):
+    with pytest.raises(RequestError, match=r"names has no entry for 'layers\.N\.mixer\.q_norm'"):
         decoder_from_arrays(
             TINY.replace(qk_norm=True), published, {k: v for k, v in NAMES["qwen3"].items() if "q_norm" not in k}
         )

@@ -108,8 +108,11 @@ def test_most_of_a_grown_model_is_random(tmp_path):
     """Layers read with whole matrices, and only what they write is sparse: the new layers write nothing."""
     grown = grow(tiny_model(), tmp_path / "grown", **LARGE)
     for layer in grown.model.layers:
-        assert np.mean(np.asarray(layer.gate_up[...]) != 0) > 0.95 and np.mean(np.asarray(layer.qkv[...]) != 0) > 0.6
-    assert not np.any(grown.model.layers[2].out[...]) and not np.any(grown.model.layers[2].down[...])
+        assert (
+            np.mean(np.asarray(layer.mlp.gate_up[...]) != 0) > 0.95
+            and np.mean(np.asarray(layer.mixer.qkv[...]) != 0) > 0.6
+        )
+    assert not np.any(grown.model.layers[2].mixer.out[...]) and not np.any(grown.model.layers[2].mlp.down[...])
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_another_dtype_and_a_mesh(tmp_path):
     split = language_model(load_model(tmp_path / "target", mesh=make_mesh(data=2, model=2)), "deep")
     head = load_drafter(directory, split)
     assert same_heads(head, load_drafter(directory, DEEP))
-    sharding = head.module.layers[0].qkv[...].sharding  # each device drafts for itself
+    sharding = head.module.layers[0].mixer.qkv[...].sharding  # each device drafts for itself
     assert len(sharding.device_set) == 4 and sharding.is_fully_replicated
 
 

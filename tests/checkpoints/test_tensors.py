@@ -59,10 +59,10 @@ def test_fused_parameters_hold_the_checkpoints_rows(checkpoint):
     with safe_open(checkpoint / "model.safetensors", "numpy") as file:
         q, k, v = (file.get_tensor(f"model.layers.1.self_attn.{x}_proj.weight") for x in "qkv")
         gate, up = (file.get_tensor(f"model.layers.1.mlp.{x}_proj.weight") for x in ("gate", "up"))
-    second = np.asarray(layer.qkv[...])[(G + 2) * D :]
+    second = np.asarray(layer.mixer.qkv[...])[(G + 2) * D :]
     np.testing.assert_array_equal(second, np.concatenate([q[G * D :], k[D:], v[D:]]))
-    np.testing.assert_array_equal(np.asarray(layer.gate_up[...])[:6], np.concatenate([gate[:3], up[:3]]))
-    for read, stored in zip(gate_and_up(layer.gate_up[...], 0), (gate, up)):
+    np.testing.assert_array_equal(np.asarray(layer.mlp.gate_up[...])[:6], np.concatenate([gate[:3], up[:3]]))
+    for read, stored in zip(gate_and_up(layer.mlp.gate_up[...], 0), (gate, up)):
         np.testing.assert_array_equal(read, stored)
 
 
@@ -84,8 +84,8 @@ def test_another_dtype(checkpoint):
 def test_split_over_a_mesh(checkpoint):
     whole, split = load_model(checkpoint), load_model(checkpoint, mesh=make_mesh(data=2, model=2))
     assert same(whole, split)
-    shards = split.layers[0].qkv[...].addressable_shards
-    assert len(shards) == 4 and shards[0].data.shape[0] * 2 == whole.layers[0].qkv.shape[0]
+    shards = split.layers[0].mixer.qkv[...].addressable_shards
+    assert len(shards) == 4 and shards[0].data.shape[0] * 2 == whole.layers[0].mixer.qkv.shape[0]
 
 
 def test_another_dtype_than_floats_of_16_or_32_bits_is_refused(checkpoint):

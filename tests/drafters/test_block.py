@@ -106,17 +106,17 @@ class NumpyHead:
         """Attention of a block [N, E] to a context [n, E] and to itself."""
         c, n, N = self.layers, len(context), len(read)
         K, G, D, positions = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim, np.arange(n + N)
-        qkv, mixed = array(layer.qkv).reshape(K, G + 2, D, -1), []
+        qkv, mixed = array(layer.mixer.qkv).reshape(K, G + 2, D, -1), []
         for k in range(K):
             both = np.concatenate([context, read])
-            keys = self.rotate(normed(both @ qkv[k, G].T, layer.k_norm, c.norm_eps), positions)
+            keys = self.rotate(normed(both @ qkv[k, G].T, layer.mixer.k_norm, c.norm_eps), positions)
             for g in range(G):
-                queries = self.rotate(normed(read @ qkv[k, g].T, layer.q_norm, c.norm_eps), positions[n:])
+                queries = self.rotate(normed(read @ qkv[k, g].T, layer.mixer.q_norm, c.norm_eps), positions[n:])
                 for i, query in enumerate(queries):
                     last = n + i + 1 if self.config.causal else n + N
                     weights = np.exp(keys[:last] @ query / np.sqrt(D))
                     mixed.append(weights @ (both[:last] @ qkv[k, G + 1].T) / weights.sum())
-        return np.stack(mixed).reshape(K * G, N, D).swapaxes(0, 1).reshape(N, -1) @ array(layer.out).T
+        return np.stack(mixed).reshape(K * G, N, D).swapaxes(0, 1).reshape(N, -1) @ array(layer.mixer.out).T
 
     def hidden(self, taps: np.ndarray, root: int) -> np.ndarray:
         """Hidden states [N, E] of all places of the block."""
@@ -124,9 +124,9 @@ class NumpyHead:
         context = normed(np.concatenate(list(taps), 1) @ array(self.head.fc).T, self.head.hidden_norm, eps)
         x = self.embed[[root] + [c.mask_token] * (c.block_size - 1)]
         for layer in self.head.layers:
-            x = x + self.attention(layer, normed(x, layer.attention_norm, eps), context)
-            gate, up = gate_and_up(normed(x, layer.mlp_norm, eps) @ array(layer.gate_up).T)
-            x = x + gate * sigmoid(gate) * up @ array(layer.down).T
+            x = x + self.attention(layer, normed(x, layer.mixer_norm, eps), context)
+            gate, up = gate_and_up(normed(x, layer.mlp_norm, eps) @ array(layer.mlp.gate_up).T)
+            x = x + gate * sigmoid(gate) * up @ array(layer.mlp.down).T
         return normed(x, self.head.norm, eps)
 
     def logits(self, places: np.ndarray, before: list[int]) -> np.ndarray:
@@ -310,7 +310,7 @@ def test_a_prompt_alone_gets_the_greedy_text():
 def test_a_bfloat16_head_on_two_devices_leaves_the_text_greedy():
     """The mesh splits head and target; the oracle is a forward without a cache."""
     target, head = (on_mesh(module, make_mesh(1, 2)) for module in (TARGET, cast(HEADS["in place"], "bfloat16")))
-    assert not head.layers[0].qkv[...].is_fully_replicated
+    assert not head.layers[0].mixer.qkv[...].is_fully_replicated
     generator = Generator(language_model(target), "block", Head(head, head.config, "head"))
     results = generator(PROMPTS, max_new_tokens=24, ignore_eos=True)
     rows = [prompt + result.token_ids for prompt, result in zip(PROMPTS, results)]

@@ -327,7 +327,7 @@ def test_heads_in_bfloat16_or_on_two_devices_accept_as_many_drafts_as_plain_pyth
     head = plain = cast(EAGLE3, "bfloat16") if where == "bfloat16" else EAGLE3
     if where == "two devices":
         target, head = (on_mesh(module, make_mesh(1, 2)) for module in (TARGET, EAGLE3))
-        assert len(head.fc[...].sharding.device_set) == 2 and not head.layers[0].qkv[...].is_fully_replicated
+        assert len(head.fc[...].sharding.device_set) == 2 and not head.layers[0].mixer.qkv[...].is_fully_replicated
     generator = Generator(language_model(target), "eagle3", Head(head, head.config, "random"), num_speculative_tokens=2)
     results, kept = generator(PROMPTS, max_new_tokens=24, ignore_eos=True), 0
     for prompt, result in zip(PROMPTS, results):

@@ -168,7 +168,7 @@ def two_domains() -> tuple:
     target = tiny_model(0, 8.0, num_layers=1)
     target.embed[...] = target.embed[...].at[:, 0].set(0.6 * half)  # channel 0 says the half
     target.head[...] = target.head[...].at[:, 0].set(2.5 * half)
-    for matrix in (target.layers[0].out, target.layers[0].down):
+    for matrix in (target.layers[0].mixer.out, target.layers[0].mlp.down):
         matrix[...] = matrix[...].at[0].set(0)
     drafts = [nnx.clone(disturbed(target, 0.02)) for _ in range(2)]
     for other, draft in zip((-1, 1), drafts):

@@ -103,7 +103,7 @@ class Eagle3:
     def hidden(self, head, features, tokens):
         config, first, eps = head.config.layers, head.layers[0], head.config.layers.norm_eps
         normed = rms(features, first.hidden_norm, eps)
-        read = np.concatenate([rms(embedded(head, tokens), first.attention_norm, eps), normed], -1)
+        read = np.concatenate([rms(embedded(head, tokens), first.mixer_norm, eps), normed], -1)
         x = mlp(
             first, config, (normed if head.config.norm_before_residual else features) + attention(first, config, read)
         )

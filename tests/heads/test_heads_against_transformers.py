@@ -27,7 +27,7 @@ class TestTransformers:
         features, hidden, _ = found(head.config)
         features = np.asarray(features, np.float64)
         read = np.concatenate(
-            [rms(embedded(head, TOKENS[1 : N + 1]), first.attention_norm, eps), rms(features, first.hidden_norm, eps)],
+            [rms(embedded(head, TOKENS[1 : N + 1]), first.mixer_norm, eps), rms(features, first.hidden_norm, eps)],
             -1,
         )
         x = features + self.run(layer.self_attn, read)
@@ -62,20 +62,25 @@ class TestTransformers:
         )  # fmt: skip
         layer, self.rotary = LlamaDecoderLayer(config, 0).eval(), LlamaRotaryEmbedding(config)
         K, G, D = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
-        qkv = self.tensor(ours.qkv).reshape(K, G + 2, D, -1)
-        gate, up = map(self.torch.tensor, gate_and_up(np.asarray(ours.gate_up[...]), 0))
-        parts = {"q_proj": qkv[:, :G], "k_proj": qkv[:, G], "v_proj": qkv[:, G + 1], "o_proj": self.tensor(ours.out)}
+        qkv = self.tensor(ours.mixer.qkv).reshape(K, G + 2, D, -1)
+        gate, up = map(self.torch.tensor, gate_and_up(np.asarray(ours.mlp.gate_up[...]), 0))
+        parts = {
+            "q_proj": qkv[:, :G],
+            "k_proj": qkv[:, G],
+            "v_proj": qkv[:, G + 1],
+            "o_proj": self.tensor(ours.mixer.out),
+        }
         for owner, weights in (
             (layer.self_attn, parts),
-            (layer.mlp, {"gate_proj": gate, "up_proj": up, "down_proj": self.tensor(ours.down)}),
+            (layer.mlp, {"gate_proj": gate, "up_proj": up, "down_proj": self.tensor(ours.mlp.down)}),
         ):
             for name, weight in weights.items():
                 weight = weight.reshape(-1, weight.shape[-1])
                 linear = nn.Linear(*reversed(weight.shape), bias=False)
                 linear.weight.data = weight
                 setattr(owner, name, linear)
-        if ours.attention_norm is not None:
-            layer.input_layernorm.weight.data = self.tensor(ours.attention_norm)
+        if ours.mixer_norm is not None:
+            layer.input_layernorm.weight.data = self.tensor(ours.mixer_norm)
         layer.post_attention_layernorm.weight.data = self.tensor(ours.mlp_norm)
         return layer
 

@@ -9,6 +9,7 @@ from specjax import kernels, make_mesh
 from specjax.cache import KVCache, commit
 from specjax.models import attention_kernel
 from specjax.models.attention import rotate_and_attend
+from specjax.models.attention_kernel import Scores
 from specjax.tree import Tree, ancestors
 
 CASES = {
@@ -41,8 +42,8 @@ def random_arguments(nodes, groups, head_dim, capacity, lengths, heads=1, earlie
 @pytest.mark.parametrize("case", CASES)
 def test_kernel_against_the_products(case: str):
     arguments, window = random_arguments(**CASES[case])
-    found, rows = attention_kernel.attend(*arguments, window=window, interpret=True)
-    expected, expected_rows = rotate_and_attend(*arguments, window, jnp.float32)
+    found, rows = attention_kernel.attend(*arguments, scores=Scores(window), interpret=True)
+    expected, expected_rows = rotate_and_attend(*arguments, Scores(window), jnp.float32)
     np.testing.assert_allclose(found, expected, atol=2e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), rows, expected_rows)
 
@@ -50,8 +51,8 @@ def test_kernel_against_the_products(case: str):
 def test_kernel_in_bfloat16():
     """Keys and values are rounded once, as elsewhere; sums are float32."""
     arguments, _ = random_arguments(6, 2, 64, 128, (100,), dtype=jnp.bfloat16)
-    found, rows = attention_kernel.attend(*arguments, window=None, interpret=True)
-    expected, expected_rows = rotate_and_attend(*arguments, None, jnp.bfloat16)
+    found, rows = attention_kernel.attend(*arguments, scores=Scores(), interpret=True)
+    expected, expected_rows = rotate_and_attend(*arguments, Scores(), jnp.bfloat16)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(jnp.float32), expected, atol=0.02)
     jax.tree.map(np.testing.assert_array_equal, rows, expected_rows)
@@ -83,7 +84,7 @@ def test_kernels_are_for_one_device_and_for_those_that_ask(monkeypatch):
 def test_other_platforms_never_run_a_kernel(monkeypatch):
     """A program that may contain kernels gives the CPU the bits that it had without them, rounded to the cache's dtype."""
     arguments, _ = random_arguments(1, 2, 64, 128, (100,), dtype=jnp.bfloat16)
-    attend = jax.jit(lambda *arguments: rotate_and_attend(*arguments, None, jnp.bfloat16))
+    attend = jax.jit(lambda *arguments: rotate_and_attend(*arguments, Scores(), jnp.bfloat16))
     expected, rows = attend(*arguments)
     monkeypatch.setattr(kernels, "are_usable", lambda: True)
     attend.clear_cache()

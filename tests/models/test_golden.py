@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from support.parts import compile_parts
 
 from specjax import cache as kv
 from specjax.checkpoints.tensors import load_model
-from specjax.models import attention, decoder
+from specjax.models import attention
 from specjax.models.decoder import Decoder
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.safetensors"))
@@ -44,15 +45,10 @@ def case(request, tmp_path_factory) -> Case:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_programs():
-    """Short blocks of the past, so that there are several and the last overlaps.
-
-    Parts of models are compiled instead of whole models. Most models share them, which is several times faster.
-    """
+    """Short blocks of the past, so that there are several and the last overlaps; see also ``support.parts``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "PAST_CHUNK", 8)
-        parts = {"rotate_and_attend": ("window", "dtype"), "rms_norm": "eps", "linear": ()}
-        for name, static in parts.items():
-            patch.setattr(decoder, name, jax.jit(getattr(decoder, name), static_argnames=static))
+        compile_parts(patch)
         yield
 
 

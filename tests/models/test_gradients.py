@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specjax.models.attention import Seen, attend
+from specjax.models.attention_kernel import Scores
 from specjax.models.layers import linear
 
 
@@ -45,7 +46,7 @@ def test_attention_in_chunks_is_dense_attention(name):
     @jax.jit
     def both(q, rows, dense):
         def value(q, rows, mask):
-            out = attend(q, None, None, rows, mask, None, None)
+            out = attend(q, None, None, rows, mask, None, Scores())
             return (out * wanted.reshape(out.shape)).sum(), out
 
         return [jax.value_and_grad(value, (0, 1), has_aux=True)(q, rows, mask) for mask in (seen, dense)]

@@ -8,6 +8,7 @@ import pytest
 from specjax import parallel
 from specjax.models import attention, past_kernel, product_kernel
 from specjax.models.attention import Partial
+from specjax.models.attention_kernel import Scores
 
 SHAPES = [(1, 2, 3, 100, 64), (3, 4, 18, 160, 64), (2, 3, 5, 203, 128), (9, 2, 7, 64, 16), (2, 1, 1, 16, 48)]
 
@@ -76,7 +77,7 @@ def test_many_heads_are_computed_in_parts(heads, calls):
 
 def test_where_the_kernel_fits(monkeypatch):
     def fits(M=1, T=16, D=16, dtype="float32", queries="float32", window=None):
-        return past_kernel.fits(jnp.zeros((1, 1, M, D), queries), jnp.zeros((1, 1, T, D), dtype), window)
+        return past_kernel.fits(jnp.zeros((1, 1, M, D), queries), jnp.zeros((1, 1, T, D), dtype), Scores(window))
 
     assert fits() and fits(M=8, T=17, D=128)
     assert not (fits(M=9) or fits(T=15) or fits(D=8) or fits(window=4))
@@ -90,7 +91,7 @@ def test_where_the_kernel_fits(monkeypatch):
 def test_attention_uses_the_kernel_if_it_is_installed(monkeypatch):
     _, q, k, v, length = make_input(2, 2, 6, 64, 16)  # three nodes, two query heads for each key head
     given = q.reshape(2, 2, 3, 2, 16).transpose(0, 2, 1, 3, 4), (k, v), length, (k[:, :, :3], v[:, :, :3])
-    call = jax.jit(lambda *given: attention.attend(*given, jnp.tri(3, dtype=bool), jnp.zeros((2, 3), int), None))
+    call = jax.jit(lambda *given: attention.attend(*given, jnp.tri(3, dtype=bool), jnp.zeros((2, 3), int), Scores()))
     with_kernel, text = call(*given), call.lower(*given).compile().as_text()
     assert "specjax_past_16" in text
     jax.clear_caches()

@@ -24,8 +24,8 @@ def idle_above(exit_layer: int):
     """A model whose layers from ``exit_layer`` on do nothing."""
     model = tiny_model(0, 6.0, num_layers=L)
     for layer in model.layers[exit_layer:]:
-        layer.out[...] *= 0
-        layer.down[...] *= 0
+        layer.mixer.out[...] *= 0
+        layer.mlp.down[...] *= 0
     return language_model(model)
 
 

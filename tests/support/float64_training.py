@@ -29,7 +29,7 @@ class Row:
 
     def __init__(self, layer, config, read, position):
         K, G, D = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
-        heads = (numbers(layer.qkv) @ read).reshape(K, G + 2, D)
+        heads = (numbers(layer.mixer.qkv) @ read).reshape(K, G + 2, D)
         self.q = [[rotate(heads[k, g], position, config.rope.theta) for g in range(G)] for k in range(K)]
         self.k = [rotate(heads[k, G], position, config.rope.theta) for k in range(K)]
         self.v = [heads[k, G + 1] for k in range(K)]
@@ -42,7 +42,7 @@ def attention(layer, config, row: Row, seen: list) -> np.ndarray:
         for q in queries:
             weights = softmax(np.array([q @ other.k[k] for other in seen]) / np.sqrt(config.head_dim))
             out.append(sum(w * other.v[k] for w, other in zip(weights, seen)))
-    return numbers(layer.out) @ np.concatenate(out)
+    return numbers(layer.mixer.out) @ np.concatenate(out)
 
 
 def continue_layer(layer, config, x, row: Row, seen: list) -> np.ndarray:

@@ -1,5 +1,7 @@
 """All published forms of heads by name, and comparisons of heads that were read."""
 
+import operator
+
 import numpy as np
 from flax import nnx
 
@@ -81,11 +83,11 @@ def same_layer(module, tensors: dict, prefix: str) -> None:
         np.concatenate([q[i * G * D : (i + 1) * G * D], k[i * D : (i + 1) * D], v[i * D : (i + 1) * D]])
         for i in range(K)
     ]
-    same(module.qkv, np.concatenate(stacked))
+    same(module.mixer.qkv, np.concatenate(stacked))
     if f"{prefix}.self_attn.q_proj.bias" in tensors:
         q, k, v = (tensors[f"{prefix}.self_attn.{x}_proj.bias"] for x in "qkv")
         same(
-            module.qkv_bias,
+            module.mixer.qkv_bias,
             np.concatenate(
                 [
                     np.r_[q[i * G * D : (i + 1) * G * D], k[i * D : (i + 1) * D], v[i * D : (i + 1) * D]]
@@ -93,20 +95,20 @@ def same_layer(module, tensors: dict, prefix: str) -> None:
                 ]
             ),
         )
-    for rows, name in zip(gate_and_up(module.gate_up[...], 0), ("gate", "up")):
+    for rows, name in zip(gate_and_up(module.mlp.gate_up[...], 0), ("gate", "up")):
         np.testing.assert_array_equal(rows, tensors[f"{prefix}.mlp.{name}_proj.weight"])
     names = {
-        "out": "self_attn.o_proj",
-        "down": "mlp.down_proj",
+        "mixer.out": "self_attn.o_proj",
+        "mlp.down": "mlp.down_proj",
         "mlp_norm": "post_attention_layernorm",
-        "attention_norm": "input_layernorm",
+        "mixer_norm": "input_layernorm",
     }
-    names |= {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm", "hidden_norm": "hidden_norm"}
+    names |= {"mixer.q_norm": "self_attn.q_norm", "mixer.k_norm": "self_attn.k_norm", "hidden_norm": "hidden_norm"}
     for ours, theirs in names.items():
         if f"{prefix}.{theirs}.weight" in tensors:
-            same(getattr(module, ours), tensors[f"{prefix}.{theirs}.weight"])
+            same(operator.attrgetter(ours)(module), tensors[f"{prefix}.{theirs}.weight"])
         else:
-            assert getattr(module, ours, None) is None
+            assert ours == "hidden_norm" and not hasattr(module, ours) or operator.attrgetter(ours)(module) is None
 
 
 def same(parameter, tensor) -> None:

@@ -26,7 +26,7 @@ def rotate(x, position: int, theta: float = 10000.0) -> np.ndarray:
 def attention(layer, config, read) -> np.ndarray:
     """The output of causal attention, place by place and head by head."""
     K, G, D = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
-    qkv = linear(read, layer.qkv).reshape(len(read), K, G + 2, D)
+    qkv = linear(read, layer.mixer.qkv).reshape(len(read), K, G + 2, D)
     out = np.zeros((len(read), K, G, D))
     for i in range(len(read)):
         for k in range(K):
@@ -35,7 +35,7 @@ def attention(layer, config, read) -> np.ndarray:
                 scores = keys @ rotate(qkv[i, k, g], i) / np.sqrt(D)
                 weights = np.exp(scores - scores.max())
                 out[i, k, g] = weights / weights.sum() @ qkv[: i + 1, k, G + 1]
-    return linear(out.reshape(len(read), -1), layer.out)
+    return linear(out.reshape(len(read), -1), layer.mixer.out)
 
 
 def gate_and_up(rows, axis: int = -1) -> tuple[np.ndarray, np.ndarray]:
@@ -50,10 +50,10 @@ def gate_and_up(rows, axis: int = -1) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mlp(layer, config, x) -> np.ndarray:
-    gate, up = gate_and_up(linear(rms(x, layer.mlp_norm, config.norm_eps), layer.gate_up))
-    return x + linear(gate / (1 + np.exp(-gate)) * up, layer.down)
+    gate, up = gate_and_up(linear(rms(x, layer.mlp_norm, config.norm_eps), layer.mlp.gate_up))
+    return x + linear(gate / (1 + np.exp(-gate)) * up, layer.mlp.down)
 
 
 def ordinary(layer, config, x) -> np.ndarray:
     """A decoder layer of Llama."""
-    return mlp(layer, config, x + attention(layer, config, rms(x, layer.attention_norm, config.norm_eps)))
+    return mlp(layer, config, x + attention(layer, config, rms(x, layer.mixer_norm, config.norm_eps)))

@@ -19,7 +19,10 @@ TARGET.head[...] *= 5  # the model is often sure
 @cache
 def _weights() -> tuple:
     """The embedding, the matrices of each layer and the output matrix, in float64."""
-    layers = [tuple(map(array, (layer.qkv, layer.out, layer.gate_up, layer.down))) for layer in TARGET.layers]
+    layers = [
+        tuple(map(array, (layer.mixer.qkv, layer.mixer.out, layer.mlp.gate_up, layer.mlp.down)))
+        for layer in TARGET.layers
+    ]
     return array(TARGET.embed), layers, array(TARGET.head)
 
 

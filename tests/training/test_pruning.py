@@ -58,11 +58,11 @@ def test_heads_and_units_are_cut_where_numpy_cuts_them():
     kept_units = np.sort(np.argsort(-units[0], kind="stable")[: c.intermediate_size // 2])
     cut = prune(model, chosen, Sizes(heads=4, intermediate=len(kept_units)))
     silent = tiny_model(6, 8.0, num_layers=1, num_heads=6, num_kv_heads=2)
-    out, down = (np.array(matrix[...]) for matrix in (silent.layers[0].out, silent.layers[0].down))
+    out, down = (np.array(matrix[...]) for matrix in (silent.layers[0].mixer.out, silent.layers[0].mlp.down))
     for head in (0, 5):
         out[:, head * c.head_dim : (head + 1) * c.head_dim] = 0
     down[:, np.setdiff1d(np.arange(c.intermediate_size), kept_units)] = 0
-    silent.layers[0].out[...], silent.layers[0].down[...] = jnp.asarray(out), jnp.asarray(down)
+    silent.layers[0].mixer.out[...], silent.layers[0].mlp.down[...] = jnp.asarray(out), jnp.asarray(down)
     tokens = jnp.asarray(WINDOWS)
     np.testing.assert_allclose(losses.scores(cut, tokens), losses.scores(silent, tokens), atol=1e-4)
 
@@ -71,7 +71,7 @@ def test_layers_by_number():
     model = tiny_model(7, 8.0, num_layers=3)
     cut = prune(model, measure_importance(model, WINDOWS), Sizes(layers=(0, 2)))
     for mine, old in zip(cut.layers, (0, 2)):
-        np.testing.assert_array_equal(mine.qkv[...], model.layers[old].qkv[...])
+        np.testing.assert_array_equal(mine.qkv[...], model.layers[old].mixer.qkv[...])
 
 
 def test_importance_of_a_layer_by_numpy():

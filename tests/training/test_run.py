@@ -92,7 +92,7 @@ def test_in_bfloat16_gradients_reach_every_parameter(small):
         )
         module = KINDS[kind].shape.make(recipe.head, small, STREAM, jax.random.key(0))
         if kind == "eagle3":
-            assert (module.layers[0].down[...] == small.model.layers[0].down[...]).all()
+            assert (module.layers[0].mlp.down[...] == small.model.layers[0].mlp.down[...]).all()
         graph, params, rest = nnx.split(module, nnx.Param, ...)
         loss = make_loss(recipe)
         batch = jnp.asarray(WINDOW), jnp.ones((2, S + 2), bool), jnp.uint32(0)

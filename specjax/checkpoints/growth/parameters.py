@@ -25,7 +25,7 @@ _AXES = {
     "head": ("same", "read"),
     "norm": ("norm",),
     # decoder layers
-    "attention_norm": ("norm",),
+    "mixer_norm": ("norm",),
     "mlp_norm": ("norm",),
     "qkv": ("qkv", "read"),
     "qkv_bias": ("qkv",),

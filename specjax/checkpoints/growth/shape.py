@@ -28,6 +28,9 @@ def grow_config(old: ModelConfig, like: ModelConfig, name: str) -> ModelConfig:
 
     Raises ConfigError for a shape that cannot hold the model. The error names the field.
     """
+    for config in (old, like):
+        if not config.is_llama_like:
+            _refuse(name, "model_type", config.family, "a family with Llama's layers, on both sides")
     windows = old.windows + old.windows[-1:] * (like.num_layers - old.num_layers)
     new = like.replace(
         norm_eps=old.norm_eps * old.hidden_size / like.hidden_size,

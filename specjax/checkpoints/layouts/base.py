@@ -153,6 +153,8 @@ def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
       first: the prefix of the first layer's tensors; see ``layer_options``.
     """
     layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
+    if not layers.is_llama_like:
+        raise ConfigError(f"{found.where}: model_type is {layers.family}; layers of a head must be Llama's")
     if layers.num_layers > MOST_LAYERS:
         raise ConfigError(
             f"{found.where}: num_hidden_layers is {layers.num_layers}; a head has at most {MOST_LAYERS} layers"

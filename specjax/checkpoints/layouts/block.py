@@ -11,9 +11,10 @@ from typing import Any
 from ...errors import ConfigError
 from ...heads.block import MARKOV, BlockConfig
 from ...models.config import ModelConfig
-from ..config import check_options, to_hf
+from ..config import to_hf
 from ..families import layer_names
 from ..fields import Field, choice, flag, integer, table
+from ..schemas import check_options
 from .base import DEPTH, TOKEN, WIDTH, Found, Layout, layer_ids, read_layers, without
 
 LARGEST_BLOCK = 4096

@@ -15,9 +15,10 @@ import numpy as np
 from ...errors import ConfigError
 from ...heads.eagle3 import Eagle3Config, Eagle3Head
 from ...models.config import ModelConfig
-from ..config import check_options, to_hf
+from ..config import to_hf
 from ..families import layer_names
 from ..fields import flag, table
+from ..schemas import check_options
 from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, Layout, layer_ids, read_layers, without
 from .draft_vocabulary import add_marks, check_offsets
 

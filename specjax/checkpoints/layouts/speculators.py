@@ -14,8 +14,9 @@ from ...heads.block import BlockConfig, BlockHead
 from ...heads.eagle3 import Eagle3Config
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
-from ..config import check_options, to_hf
+from ..config import to_hf
 from ..fields import flag, table
+from ..schemas import check_options
 from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, Layout, layer_ids, read_layers
 from .block import BLOCK_SIZE, DFlashLayout, read_corrections, write_corrections
 from .draft_vocabulary import add_marks, check_offsets

@@ -20,7 +20,7 @@ from ...errors import RequestError
 from ...models.base import Output, Sizes
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, run_layers
-from ...models.layers import lookup, rms_norm, rotary
+from ...models.layer import Nodes
 from .drawing import Drawing
 
 SELF = ((True,),)
@@ -59,9 +59,10 @@ class PartialReader(Drawing):
         super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
-        if any(config.windows):
+        if any(layer.mixer != config.layer(0).mixer for layer in config.layers) or any(config.windows):
             raise RequestError(
-                "the target has attention windows, and its draft cannot read a part of the cache; use another method"
+                "the target has attention windows or layers of several kinds, and its draft cannot read a part of the "
+                "cache; use another method"
             )
 
     @property
@@ -103,24 +104,22 @@ class PartialReader(Drawing):
         The part has room for ``room`` nodes. Each layer chooses its chunks by the queries with
         which it then reads the part.
         """
-        n, cache, config = state.cache.length, state.cache, target.config
-        one_layer = config.replace(num_layers=1, windows=())
-        positions = n[:, None]
-        angles = rotary(positions, config)
-        x = lookup(target.embed[...], state.root[:, None]).astype(jnp.float32)
+        n, cache, positions = state.cache.length, state.cache, state.cache.length[:, None]
+        x = target.embedded(state.root[:, None], positions)
         held = jnp.minimum(n, self.most)
+        nodes = Nodes(positions, jnp.array(SELF), cache.dtype, held)
         parts, rows = [], []
         for i, layer in enumerate(target.layers):
             chunks = None
             if means is not None:
-                queries = _of_key_heads(layer.queries(x, config, angles), config.kv_copies)
+                queries = layer.mixer.queries(layer.before("mixer", x), nodes)
+                queries = _of_key_heads(queries, target.config.kv_copies)
                 chunks = self._choose(queries, means.layers[i][0], means.length)
             parts.append(tuple(self._take(leaf, n, chunks, room) for leaf in cache.layers[i]))
             past = KVCache((parts[-1],), n, n - held)
-            x, new, _ = run_layers((layer,), one_layer, x, positions, jnp.array(SELF), past, cache.dtype)
+            x, new, _ = run_layers((layer,), x, nodes, past)
             rows += new
-        hidden = rms_norm(x, target.norm[...], config.norm_eps)
-        return Output(hidden, tuple(rows)), KVCache(tuple(parts), n, n - held)
+        return Output(target.last_norm(x), tuple(rows)), KVCache(tuple(parts), n, n - held)
 
     def _choose(self, queries: jax.Array, means: jax.Array, count: jax.Array) -> jax.Array:
         """Int32 [B, K, cache_chunks], the chunks with the highest scores.

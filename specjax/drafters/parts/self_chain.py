@@ -25,6 +25,7 @@ from jax import lax
 
 from ...cache import Rows
 from ...checks import per_row, whole
+from ...errors import RequestError
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, Skip
 from ...verify import Drawn
@@ -94,7 +95,14 @@ class SelfChain(Drawing):
         super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
-        self.skip(config)
+        skipped = self.skip(config).attention
+        for i, layer in enumerate(config.layers):
+            source = layer.mixer.source
+            if i not in skipped and source in skipped:
+                raise RequestError(
+                    f"layer {i} of the target reads the keys and values of layer {source}, whose attention would be "
+                    "skipped; keep it, or skip both"
+                )
 
     def computed_layers(self, drafted: SelfChainState) -> tuple | None:
         return drafted.computed

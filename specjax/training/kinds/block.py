@@ -16,7 +16,7 @@ from ...models.attention import Seen
 from ...models.decoder import Decoder, Output
 from ..losses import forward_kl, map_pieces, total_variation, weighted_mean
 from ..numbers import number
-from .shared import Kind, Shape, check_taps, copy_layers, spare_token, with_layers
+from .shared import Kind, Shape, check_taps, copy_layers, norm_weight, spare_token, with_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class BlockShape(Shape):
             confidence_markov=self.confidence and self.markov_rank > 0,
         )  # fmt: skip
         head = BlockHead(config, key)
-        head.norm[...] = target.model.norm[...].astype(jnp.float32)
+        head.norm[...] = norm_weight(target.model)
         if self.from_target:
             copy_layers(head, target.model)
         return head

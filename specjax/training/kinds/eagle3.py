@@ -13,7 +13,7 @@ from ...heads.unrolled import read_target, unroll
 from ...models.decoder import Decoder
 from ..losses import map_pieces, soft_cross_entropy, weighted_mean
 from ..numbers import number
-from .shared import Kind, Shape, check_taps, copy_layers, output_matrix, spare_token, with_layers
+from .shared import Kind, Shape, check_taps, copy_layers, norm_weight, output_matrix, spare_token, with_layers
 
 _MOST_DRAFTED = 32000
 """The size of the draft vocabulary in the paper, and the default for larger vocabularies."""
@@ -67,7 +67,7 @@ class Eagle3Shape(Shape):
         known = most_frequent(stream, config.draft_vocab_size, V)
         head.draft_to_target[...] = jnp.asarray(known - np.arange(known.size), jnp.int32)
         head.head[...] = output_matrix(target.model)[known]
-        head.norm[...] = target.model.norm[...].astype(jnp.float32)
+        head.norm[...] = norm_weight(target.model)
         if self.from_target:
             copy_layers(head, target.model)
         return head

@@ -9,7 +9,7 @@ import numpy as np
 from ...checkpoints.load import LanguageModel
 from ...heads import HydraConfig, HydraHeads
 from .medusa import MedusaLoss, MedusaShape, copy_output
-from .shared import Kind, with_layers
+from .shared import Kind, norm_weight, with_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class HydraShape(MedusaShape):
             rows, columns = residual.shape
             residual[...] = jnp.eye(rows, columns)
         if heads.norm is not None:  # The second norm keeps the size of the hidden states that the target's norm gives.
-            scale = jnp.sqrt(jnp.mean(jnp.square(target.model.norm[...].astype(jnp.float32))))
+            scale = jnp.sqrt(jnp.mean(jnp.square(norm_weight(target.model))))
             heads.norm[...] = jnp.full_like(heads.norm[...], scale)
         return heads
 

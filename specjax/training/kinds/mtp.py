@@ -13,7 +13,7 @@ from ...heads.unrolled import read_target, unroll
 from ...models.decoder import Decoder
 from ..losses import cross_entropy, map_pieces, weighted_mean
 from ..numbers import number
-from .shared import Kind, Shape, copy_layers, with_layers
+from .shared import Kind, Shape, copy_layers, norm_weight, with_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class MtpShape(Shape):
         )  # fmt: skip
         head = MtpHead(config, key)
         for module in head.modules:
-            module.norm[...] = target.model.norm[...].astype(jnp.float32)
+            module.norm[...] = norm_weight(target.model)
             if self.from_target:
                 copy_layers(module, target.model)
         return head

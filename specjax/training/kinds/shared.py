@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -71,13 +72,21 @@ class Kind(NamedTuple):
 
 
 def with_layers(config: ModelConfig, num_layers: int) -> ModelConfig:
-    """The configuration with ``num_layers`` layers, in float32 and without attention windows."""
-    return config.replace(num_layers=num_layers, windows=(), dtype="float32")
+    """The configuration with ``num_layers`` of Llama's layers, in float32 and without attention windows."""
+    return config.like_llama().replace(num_layers=num_layers, windows=(), dtype="float32")
 
 
 def output_matrix(model: Decoder) -> jax.Array:
     """The matrix float32 [V, E] from hidden states to logits."""
-    return (model.embed if model.head is None else model.head)[...].astype("float32")
+    matrix = (model.embed if model.head is None else model.head)[...].astype("float32")
+    return matrix if model.project_out is None else matrix @ model.project_out[...].astype("float32")
+
+
+def norm_weight(model: Decoder) -> jax.Array:
+    """The weights float32 [E] of the norm before the output matrix; ones without such a norm."""
+    if model.norm is None:
+        return jnp.ones(model.config.hidden_size)
+    return model.norm[...].astype("float32") + model.config.norm_offset
 
 
 class _WithLayers(Protocol):
@@ -87,14 +96,11 @@ class _WithLayers(Protocol):
 def copy_layers(head: _WithLayers, target: Decoder) -> None:
     """Copies the target's last layers into the layers of ``head``, where names and shapes agree."""
     for own_layer, layer in zip(head.layers, list(target.layers)[-len(head.layers) :]):
-        own = _parameters(own_layer)
-        for name, param in _parameters(layer).items():
-            if name in own and own[name].shape == param.shape:
-                own[name][...] = param[...].astype(own[name].dtype)
-
-
-def _parameters(layer: nnx.Module) -> dict[str, nnx.Param]:
-    return {name: param for name, param in vars(layer).items() if isinstance(param, nnx.Param)}
+        own = dict(nnx.to_flat_state(nnx.state(own_layer, nnx.Param)))
+        for path, param in nnx.to_flat_state(nnx.state(layer, nnx.Param)):
+            if path in own and own[path].shape == param.shape:
+                own[path][...] = param[...].astype(own[path].dtype)
+        nnx.update(own_layer, nnx.from_flat_state(own))
 
 
 def spare_token(target: LanguageModel) -> int:

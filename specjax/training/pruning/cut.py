@@ -14,7 +14,8 @@ import numpy as np
 from ...checkpoints.growth.axes import gate_up_rows
 from ...errors import RequestError
 from ...models.config import ModelConfig
-from ...models.decoder import Decoder, Layer
+from ...models.decoder import Decoder
+from ...models.layer import Layer
 from .importance import Importance
 
 
@@ -58,8 +59,7 @@ def prune(model: Decoder, importance: Importance, sizes: Sizes) -> Decoder:
     old, new = model.config, prune_config(model.config, sizes)
     layers = _best(importance.layers, new.num_layers) if not isinstance(sizes.layers, tuple) else sizes.layers
     channels = _best(importance.channels, new.hidden_size)
-    if old.windows:
-        new = new.replace(windows=tuple(old.windows[i] for i in layers))
+    new = new.replace(windows=old.with_layers(layers).windows)
     pruned = Decoder(new, jax.random.key(0), model.embed[...].dtype)
     pruned.embed[...] = model.embed[...][:, channels]
     if model.head is not None and pruned.head is not None:
@@ -68,13 +68,18 @@ def prune(model: Decoder, importance: Importance, sizes: Sizes) -> Decoder:
     for i, layer in zip(layers, pruned.layers):
         kept = _choose(importance, i, old, new)
         _fill(layer, _cut(model.layers[int(i)], old, new, kept, channels))
-        for norm, moments in zip(("attention_norm", "mlp_norm"), importance.moments[i]):
+        for norm, moments in zip(("mixer_norm", "mlp_norm"), importance.moments[i]):
             getattr(layer, norm)[...] = _rescale(getattr(model.layers[int(i)], norm)[...], moments, channels)
     return pruned
 
 
 def prune_config(old: ModelConfig, sizes: Sizes) -> ModelConfig:
-    """The configuration of the pruned model. Raises RequestError for sizes that do not fit."""
+    """The configuration of the pruned model.
+
+    Raises RequestError for sizes that do not fit, and for a model whose layers are not Llama's.
+    """
+    if not old.is_llama_like:
+        raise RequestError(f"a model of the family {old.family} cannot be pruned; use one with Llama's layers")
     layers = old.num_layers if sizes.layers is None else sizes.layers
     if isinstance(layers, tuple) and (not layers or min(layers) < 0 or max(layers) >= old.num_layers):
         raise RequestError(f"layers {layers} are not among the model's {old.num_layers}; use 0 to {old.num_layers - 1}")
@@ -128,19 +133,26 @@ def _cut(layer: Layer, old: ModelConfig, new: ModelConfig, kept: _Kept, channels
     entries = lambda numbers: (np.ravel(numbers)[:, None] * D + np.arange(D)).ravel()
     rows = {"qkv": entries(blocks), "out": channels, "gate_up": gates, "down": channels}
     columns = {"qkv": channels, "out": entries(attended), "gate_up": channels, "down": kept.units}
-    found = {name: getattr(layer, name)[...][rows[name]][:, columns[name]] for name in rows}
+    found = {}
     for name in rows:
-        if (bias := getattr(layer, f"{name}_bias")) is not None:
+        part = _part(layer, name)
+        found[name] = getattr(part, name)[...][rows[name]][:, columns[name]]
+        if (bias := getattr(part, f"{name}_bias")) is not None:
             found[f"{name}_bias"] = bias[...][rows[name]]
     for name in ("q_norm", "k_norm"):
-        if (norm := getattr(layer, name)) is not None:
+        if (norm := getattr(layer.mixer, name)) is not None:
             found[name] = norm[...]
     return found
 
 
 def _fill(layer: Layer, values: dict[str, jax.Array]) -> None:
     for name, value in values.items():
-        getattr(layer, name)[...] = value
+        getattr(_part(layer, name), name)[...] = value
+
+
+def _part(layer: Layer, name: str):
+    """The sub-layer that has the parameter ``name``."""
+    return layer.mixer if hasattr(layer.mixer, name) else layer.mlp
 
 
 def _rescale(weight: jax.Array, moments: np.ndarray, channels: np.ndarray) -> jax.Array:

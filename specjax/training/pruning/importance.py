@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...models.attention import Seen, within
-from ...models.config import ModelConfig
+from ...models.attention import Seen
 from ...models.decoder import Decoder
-from ...models.layers import linear, lookup, rms_norm, rotary, value_of
+from ...models.layer import Nodes
+from ...models.layers import linear, value_of
 
 _WINDOWS = 4
 """The number of windows that are read together."""
@@ -52,35 +52,25 @@ def measure_importance(model: Decoder, windows: np.ndarray) -> Importance:
 def _read(model: Decoder, tokens: jax.Array) -> dict[str, jax.Array]:
     config, mean = model.config, lambda x: x.mean((0, 1))
     B, S = tokens.shape
-    x = lookup(model.embed[...], tokens).astype(jnp.float32)
+    positions = jnp.broadcast_to(jnp.arange(S), (B, S))
+    nodes = Nodes(positions, Seen.causal(S), jnp.float32, jnp.zeros(B, jnp.int32))
+    x = model.embedded(tokens, positions)
     channels, moments, layers, heads, units = [], [], [], [], []
-    for i, layer in enumerate(model.layers):
-        before = x
-        assert layer.attention_norm is not None  # only layers of heads may lack it
-        normed = rms_norm(x, layer.attention_norm[...], config.norm_eps)
-        attended = _attend(layer, normed, config, i)
-        x = x + linear(attended, layer.out[...], value_of(layer.out_bias))
-        between, gated = x, layer.units(x, config)
-        x = x + linear(gated, layer.down[...], value_of(layer.down_bias))
+    for layer in model.layers:
+        before, normed, mixer, mlp = x, layer.before("mixer", x), layer.mixer, layer.mlp
+        attended, _ = mixer.attend(normed, nodes, None, None)
+        x = x + linear(attended, mixer.out[...], value_of(mixer.out_bias))
+        between, read = x, layer.before("mlp", x)
+        gated = mlp.units(read)
+        x = x + linear(gated, mlp.down[...], value_of(mlp.down_bias))
 
-        channels += [mean(jnp.abs(normed)), mean(jnp.abs(rms_norm(between, layer.mlp_norm[...], config.norm_eps)))]
+        channels += [mean(jnp.abs(normed)), mean(jnp.abs(read))]
         moments += [jnp.stack([mean(before**2), mean(between**2)])]
         cosine = (before * x).sum(-1) / (jnp.linalg.norm(before, axis=-1) * jnp.linalg.norm(x, axis=-1) + 1e-9)
         layers += [1 - cosine.mean()]
         heads += [mean(jnp.linalg.norm(attended.reshape(B, S, config.num_heads, -1), axis=-1))]
         units += [mean(jnp.abs(gated))]
-    channels += [mean(jnp.abs(rms_norm(x, model.norm[...], config.norm_eps)))]
+    channels += [mean(jnp.abs(model.last_norm(x)))]
     stacked = dict(layers=layers, heads=heads, units=units, moments=moments)
     found = {name: jnp.stack(values) for name, values in stacked.items()}
     return found | {"channels": jnp.stack(channels).mean(0), "last_moments": mean(x**2)}
-
-
-def _attend(layer, normed: jax.Array, config: ModelConfig, number: int) -> jax.Array:
-    """The outputs of the heads, float32 [B, S, H * D], in a text without a cache."""
-    B, S, _ = normed.shape
-    positions, seen = jnp.broadcast_to(jnp.arange(S), (B, S)), Seen.causal(S)
-    window = config.windows[number] if config.windows else None
-    if window is not None:
-        seen = within(seen, positions, positions, window)
-    length, angles = jnp.zeros(B, jnp.int32), rotary(positions, config)
-    return layer.attend(normed, config, angles, positions, seen, None, length, None, window, jnp.float32)[0]

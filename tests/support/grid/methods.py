@@ -138,8 +138,8 @@ def target_of(drafter: Drafter) -> Decoder:
     below = random_model(0)
     deeper = tiny_model(1, config=CONFIG, num_layers=2)
     deeper.embed, deeper.layers[1], deeper.norm, deeper.head = below.embed, below.layers[0], below.norm, below.head
-    deeper.layers[0].out[...] *= 0
-    deeper.layers[0].down[...] *= 0
+    deeper.layers[0].mixer.out[...] *= 0
+    deeper.layers[0].mlp.down[...] *= 0
     return deeper
 
 

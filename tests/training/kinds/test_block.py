@@ -52,7 +52,7 @@ def test_block(target, out, name):
             context.append(Row(layer, config, fused, i))
         for a in anchors[b]:
             xs = [out.embed[window[a] if j == 0 else mask] for j in range(4)]
-            rows = [Row(layer, config, norm(x, layer.attention_norm, eps), a + j) for j, x in enumerate(xs)]
+            rows = [Row(layer, config, norm(x, layer.mixer_norm, eps), a + j) for j, x in enumerate(xs)]
             memory = np.zeros(4)
             for j in range(4):
                 k = j + 1 if options.get("from_root") else j  # The place predicts the k-th token after the anchor

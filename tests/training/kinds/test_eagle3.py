@@ -38,7 +38,7 @@ def test_eagle3(target, out, parallel):
                 feature = numbers(head.fc) @ np.concatenate([tap[b, i] for tap in out.taps])
             elif parallel:
                 feature, token = numbers(head.fc) @ numbers(head.mask_hidden)[0, 0], head.config.mask_token
-            embedded = norm(out.embed[token], layer.attention_norm, config.norm_eps)
+            embedded = norm(out.embed[token], layer.mixer_norm, config.norm_eps)
             read = np.concatenate([embedded, norm(feature, layer.hidden_norm, config.norm_eps)])
             return Row(layer, config, read, i + s), feature
 

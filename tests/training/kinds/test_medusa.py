@@ -28,7 +28,7 @@ def test_medusa_and_hydra(target, out, kind, teacher, options):
     right, count, read = 0.0, S - 3, out.hidden
     if options:
         config, (layer,) = head.config.layers, head.layers
-        normed = lambda x: norm(x, layer.attention_norm, config.norm_eps)
+        normed = lambda x: norm(x, layer.mixer_norm, config.norm_eps)
         rows = [[Row(layer, config, normed(x), i) for i, x in enumerate(states)] for states in out.hidden]
         seen = lambda b, i: attention(layer, config, rows[b][i], rows[b][: i + 1])
         read = [

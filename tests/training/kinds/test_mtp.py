@@ -23,7 +23,7 @@ def test_mtp(target, out, modules, weights):
                 embedded = norm(out.embed[window[i + 1 + s + again]], module.embedding_norm, eps)
                 feature = norm(features[i] if again == 0 else hidden, module.hidden_norm, eps)
                 x = numbers(module.join) @ np.concatenate([embedded, feature])
-                return Row(layer, config, norm(x, layer.attention_norm, eps), i + again), x
+                return Row(layer, config, norm(x, layer.mixer_norm, eps), i + again), x
 
             finish = lambda x, row, seen: continue_layer(layer, config, x, row, seen)
             return unroll(steps, count, row_of, finish)

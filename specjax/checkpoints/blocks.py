@@ -1,0 +1,163 @@
+"""The blocks of rows of a checkpoint's tensors that make up a parameter.
+
+A parameter is a stack of blocks, and a block is some rows of a tensor. One table of names serves
+reading, writing and checking. Each device reads only the rows that it holds. The table has no
+shapes: the model knows them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..models.config import ModelConfig
+from ..models.feed_forwards import GatedMlpConfig
+from ..models.kinds import LayerConfig
+from ..models.mixers import AttentionConfig
+
+TRANSPOSED = "^T"
+"""The end of a name in a table whose tensor is [in, out]."""
+
+INTERLEAVED = "^I"
+"""The end of a name in a table whose tensor pairs neighbouring dimensions for rotary positions."""
+
+_NUMBER = {letter: re.compile(rf"(?<![A-Za-z]){letter}(?![A-Za-z])") for letter in "NM"}
+
+
+class Block(NamedTuple):
+    """Rows of the source tensor ``name``: every ``step``-th from ``start`` to before ``stop``.
+
+    ``transposed`` says that the rows are columns of the tensor. The last row is ``stop - 1``.
+    """
+
+    name: str
+    start: int
+    stop: int
+    step: int = 1
+    transposed: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return (self.stop - self.start - 1) // self.step + 1
+
+    def part(self, low: int, high: int) -> "Block":
+        """The rows of the block from number ``low`` to before number ``high``."""
+        start = self.start + low * self.step
+        return self._replace(start=start, stop=start + (high - low - 1) * self.step + 1)
+
+    def shape(self, rest: tuple[int, ...]) -> tuple[int, ...]:
+        """The least shape of the tensor that has the block; ``rest`` is the shape of a row."""
+        return (*rest, self.stop) if self.transposed else (self.stop, *rest)
+
+    def read(self, tensor, rest: tuple[slice, ...] = ()) -> np.ndarray:
+        """The rows of a tensor that is read by slices, or of their part ``rest``."""
+        rows = slice(self.start, self.stop)
+        return (tensor[(*rest, rows)].T if self.transposed else tensor[(rows, *rest)])[:: self.step]
+
+    def write(self, tensor: np.ndarray, values: np.ndarray) -> None:
+        """Sets the rows in a tensor."""
+        (tensor.T if self.transposed else tensor)[self.start : self.stop : self.step] = values
+
+
+def source_names(path: str, names: Mapping[str, Sequence[str]]) -> list[str]:
+    """The tensors of the parameter at ``path``.
+
+    Args:
+      path: the path of a parameter, such as "layers.3.mixer.qkv".
+      names: the tensors of each path. A path stands there as it is, or with N for each of its
+        numbers. In the names of tensors, N stands for the path's first number and M for its second.
+    """
+    numbers, found = re.findall(r"\d+", path), []
+    for name in names[path if path in names else re.sub(r"\d+", "N", path)]:
+        for letter, number in zip("NM", numbers):
+            name = _NUMBER[letter].sub(number, name)
+        found.append(name)
+    return found
+
+
+def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: ModelConfig | None) -> list[Block]:
+    """The blocks of rows that make up the parameter at ``path``, in order.
+
+    Queries, keys and values go by key head: first its G query heads, then its key, then its value.
+    Copies of a key head have the same rows. The gate and the up projection go by parts, see
+    ``feed_forwards.gated``. Tensors that the table gives one name follow one another in one tensor. A
+    single tensor with queries, keys and values has them head by head.
+
+    Args:
+      path: the path of the parameter.
+      rows: the number of rows of the parameter.
+      names: see ``source_names``. A name may end in ``TRANSPOSED`` or ``INTERLEAVED``.
+      config: the configuration of the decoder layers, None for a module without any.
+    """
+    sources = source_names(path, names)
+    found = re.search(r"layers\.(\d+)\.(mixer|mlp)\.(\w+)$", path)
+    layer = config.layer(int(found[1])) if found and config else None
+    if layer is not None and isinstance(layer.mixer, AttentionConfig):
+        if found and found[3] in ("qkv", "qkv_bias"):
+            return _heads(sources, layer.mixer)
+    if layer is not None and isinstance(layer.mlp, GatedMlpConfig) and len(sources) == 2:
+        return _gates(sources, layer)
+    name, transposed, _ = _read_marks(sources[0]) if sources else ("", False, False)
+    return [Block(name, 0, rows, transposed=transposed)] if sources else []
+
+
+def _heads(sources: list[str], mixer: AttentionConfig) -> list[Block]:
+    """The blocks of stacked queries, keys and values."""
+    K, D, copies = mixer.num_kv_heads, mixer.head_dim, mixer.kv_copies
+    stacked = mixer.stacked
+    sources = sources if len(sources) == 1 else sources[: len(stacked)]
+    sizes = [heads * (K if part == 0 else K // copies) * D for part, heads in enumerate(stacked)]
+    found = []
+    for k in range(K):
+        for part, heads in enumerate(stacked):
+            if len(sources) == 1:  # head by head; such families have no shared key heads
+                name, at = sources[0], (k * sum(stacked) + sum(stacked[:part])) * D
+            else:
+                name = sources[part]
+                before = sum(size for other, size in zip(sources[:part], sizes) if other == name)
+                at = before + (k if part == 0 else k // copies) * heads * D
+            found += _rotated(name, at, heads, mixer, part < 2)
+    return found
+
+
+def _rotated(name: str, at: int, heads: int, mixer: AttentionConfig, rotated: bool) -> list[Block]:
+    """The blocks of ``heads`` heads from row ``at`` on, in the order of ``rope.rotate``.
+
+    There, dimension i is paired with dimension i + D / 2. In a tensor, the rotated dimensions come
+    first, and are paired half by half or, where interleaved, neighbour by neighbour.
+    """
+    D, size = mixer.head_dim, mixer.rope.rotated_size(mixer.head_dim)
+    name, transposed, interleaved = _read_marks(name)
+    partly = 0 < size < D and mixer.rope.rope_type != "proportional"
+    if not rotated or not (partly or interleaved and size):
+        return [Block(name, at, at + heads * D, transposed=transposed)]
+    rest = (D - size) // 2
+    pairs = [(0, size - 1, 2), (1, size, 2)] if interleaved else [(0, size // 2, 1), (size // 2, size, 1)]
+    places = [pairs[0], (size, size + rest, 1), pairs[1], (size + rest, D, 1)]
+    return [
+        Block(name, at + head * D + start, at + head * D + stop, step, transposed)
+        for head in range(heads)
+        for start, stop, step in places
+        if stop > start
+    ]
+
+
+def _gates(sources: list[str], layer: LayerConfig) -> list[Block]:
+    """The blocks of the parts of a gate and an up projection."""
+    mlp = layer.mlp
+    assert isinstance(mlp, GatedMlpConfig)
+    F, size, found = mlp.intermediate_size, mlp.intermediate_size // mlp.parts, []
+    for part in range(mlp.parts):
+        for i, source in enumerate(sources):
+            name, transposed, _ = _read_marks(source)
+            at = part * size + (F if i and sources[0] == source else 0)
+            found.append(Block(name, at, at + size, transposed=transposed))
+    return found
+
+
+def _read_marks(name: str) -> tuple[str, bool, bool]:
+    """The name without its marks, and whether it is marked as transposed and as interleaved."""
+    bare = name.removesuffix(INTERLEAVED)
+    return bare.removesuffix(TRANSPOSED), bare.endswith(TRANSPOSED), name.endswith(INTERLEAVED)

@@ -1,0 +1,85 @@
+"""The families of models that are read and written, one file each."""
+
+import re
+from collections.abc import Collection
+
+from ...models.config import ModelConfig
+from .base import Family, layer_names
+from .gemma import GEMMA2, GEMMA3
+from .gemma4 import GEMMA4
+from .glm import GLM, GLM4
+from .gpt2 import GPT2
+from .gpt_neox import GPT_NEOX
+from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from .olmo2 import OLMO2
+from .opt import OPT
+from .phi3 import PHI3
+from .starcoder2 import STARCODER2
+
+__all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "tensors_in"]
+
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        GEMMA2,
+        GEMMA3,
+        GEMMA4,
+        PHI3,
+        GLM,
+        GLM4,
+        OLMO2,
+        GPT2,
+        GPT_NEOX,
+        OPT,
+        STARCODER2,
+    )
+}
+"""The supported values of ``model_type``."""
+
+SAME_DECODER = {"mimo": "qwen2"}
+"""Families whose decoder is that of another family. ``layouts`` reads MiMo's drafting heads."""
+
+NAMES = {name: family.names for name, family in FAMILIES.items()}
+"""The tensors of each parameter, by family and path. N stands for the number of the layer."""
+
+_DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
+_PREDICTION_HEAD = re.compile(r"(mtp\.|medusa_head\.|model\.mtp_layers\.|model\.layers\.\d+\.(?=eh_proj\.))")
+"""Prefixes of drafting heads inside a language model's checkpoint. ``layouts`` reads the heads."""
+
+
+def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[str]]:
+    """The names of a language model's parameters in a checkpoint with these tensors.
+
+    A tied checkpoint may store its one table as the output matrix only. The checkpoint of a bare
+    model may leave out the prefix that the language model adds.
+    """
+    family = FAMILIES[config.family]
+    present = lambda name: family.older[name] if family.older.get(name) in tensors else name
+    names, prefix = {path: list(map(present, found)) for path, found in family.names.items()}, family.optional_prefix
+    if prefix and not any(name.startswith(prefix) for name in tensors):
+        names = {path: [name.removeprefix(prefix) for name in found] for path, found in names.items()}
+    if config.tie_embeddings and names["embed"][0] not in tensors and names["head"][0] in tensors:
+        return names | {"embed": names["head"]}
+    return names
+
+
+def tensors_in(config: ModelConfig, tensors: Collection[str]) -> list[str]:
+    """The names of a checkpoint's tensors that belong to the language model itself.
+
+    The list leaves out drafting heads, tables that follow from the configuration, and the second
+    copy of a tied table.
+    """
+    heads = tuple({match[1] for match in map(_PREDICTION_HEAD.match, tensors) if match})
+    names = names_in(config, tensors)
+    copies = set(names["head"]) - set(names["embed"]) if config.tie_embeddings else set()
+    unused = lambda name: name.startswith(heads) or derived(name) or FAMILIES[config.family].is_unused(config, name)
+    return [name for name in tensors if name not in copies and not unused(name)]
+
+
+def derived(name: str) -> bool:
+    """Whether a tensor follows from the configuration. Only old checkpoints store such tables."""
+    return bool(_DERIVED.search(name))

@@ -1,0 +1,80 @@
+"""A family of models: how its config.json is read, what its maths needs, and the names of its tensors."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...models.config import ModelConfig
+from ..fields import Field
+
+LLAMA_LAYER = {
+    "mixer_norm": ["input_layernorm.weight"],
+    "mixer.qkv": [f"self_attn.{x}_proj.weight" for x in "qkv"],
+    "mixer.qkv_bias": [f"self_attn.{x}_proj.bias" for x in "qkv"],
+    "mixer.q_norm": ["self_attn.q_norm.weight"],
+    "mixer.k_norm": ["self_attn.k_norm.weight"],
+    "mixer.out": ["self_attn.o_proj.weight"],
+    "mixer.out_bias": ["self_attn.o_proj.bias"],
+    "mlp_norm": ["post_attention_layernorm.weight"],
+    "mlp.gate_up": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+    "mlp.gate_up_bias": ["mlp.gate_proj.bias", "mlp.up_proj.bias"],
+    "mlp.down": ["mlp.down_proj.weight"],
+    "mlp.down_bias": ["mlp.down_proj.bias"],
+}
+"""The tensors of each parameter of a layer of Llama.
+
+Three tensors are queries, keys and values, and two are the gate and the up projection.
+"""
+
+
+def layer_names(prefix: str, layer: Mapping[str, list[str]] = LLAMA_LAYER) -> dict[str, list[str]]:
+    """The tensors of each parameter of decoder layers, whose names begin with ``prefix``.
+
+    N stands for the number of the layer.
+    """
+    return {f"layers.N.{path}": [f"{prefix}.{name}" for name in names] for path, names in layer.items()}
+
+
+def model_names(layer: Mapping[str, list[str]] = LLAMA_LAYER) -> dict[str, list[str]]:
+    """The tensors of each parameter of a model with these layers, and Llama's names around them."""
+    outside = {"embed": ["model.embed_tokens.weight"], "norm": ["model.norm.weight"], "head": ["lm_head.weight"]}
+    return outside | layer_names("model.layers.N", layer)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+      model_type, architecture: its name in config.json, and its class in transformers.
+      checkpoints, refused: the checkpoints that it covers, and the options that are refused, for
+        the documentation.
+      options: the options of config.json, with their types, ranges and the defaults of
+        transformers. An option that is not listed is refused if it is set.
+      names: the tensors of each parameter, by its path; see ``blocks.blocks``.
+      read: maps the options to the fields of ``ModelConfig`` that are not Llama's.
+      write: maps a configuration to the options that are not Llama's.
+      renamed: the family's name of each option that Llama has under another name.
+      theta, rotated: the defaults of rotary positions; ``rotated`` None for a family that rotates
+        whole heads only, ``theta`` None for a family whose ``read`` gives the rotary positions.
+      harmless: options that do not change the maths.
+      optional_prefix: the beginning of the tensors' names that some checkpoints leave out.
+      is_unused: whether a checkpoint's tensor has no part in a model of this configuration.
+      older: other names that some checkpoints have for tensors.
+    """
+
+    model_type: str
+    architecture: str
+    checkpoints: str
+    options: Mapping[str, Field]
+    names: Mapping[str, list[str]]
+    refused: str = ""
+    read: Callable[[dict[str, Any], str], dict[str, Any]] = lambda options, where: {}
+    write: Callable[[ModelConfig], dict[str, Any]] = lambda config: {}
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    theta: float | None = 10000.0
+    rotated: float | None = None
+    harmless: frozenset[str] = frozenset()
+    optional_prefix: str = ""
+    is_unused: Callable[[ModelConfig, str], bool] = lambda config, name: False
+    older: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,61 @@
+"""GLM-4: rotary positions in neighbouring dimensions of half a head; the later models norm outputs too."""
+
+from ...models.config import ModelConfig
+from ..blocks import INTERLEAVED
+from ..fields import flag
+from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZES
+from .base import LLAMA_LAYER, Family, model_names
+
+_LAYER = LLAMA_LAYER | {
+    "mixer.qkv": [f"self_attn.{x}_proj.weight{INTERLEAVED}" for x in "qkv"],
+    "mixer.qkv_bias": [f"self_attn.{x}_proj.bias{INTERLEAVED}" for x in "qkv"],
+    "mlp.gate_up": ["mlp.gate_up_proj.weight"] * 2,
+}
+_NORMS = {
+    "mixer_out_norm": ["post_self_attn_layernorm.weight"],
+    "mlp_out_norm": ["post_mlp_layernorm.weight"],
+}
+_OPTIONS = (
+    CORE
+    | SIZES
+    | ROTARY
+    | {
+        "num_key_value_heads": HEADS.optional(2),
+        "head_dim": HEAD_DIM.optional(128),
+        "max_position_embeddings": POSITIONS.otherwise(131072),
+        "partial_rotary_factor": ROPE["partial_rotary_factor"],
+        "rms_norm_eps": EPS.otherwise(1.5625e-07),
+        "attention_bias": flag(True),
+    }
+)
+
+
+def _read(options: dict, where: str) -> dict:
+    return dict(qkv_bias=options["attention_bias"])
+
+
+def _write(config: ModelConfig) -> dict:
+    return {"attention_bias": config.qkv_bias}
+
+
+GLM = Family(
+    "glm",
+    "GlmForCausalLM",
+    "GLM-4-9B-Chat-HF, GLM-Edge",
+    _OPTIONS,
+    model_names(_LAYER),
+    read=_read,
+    write=_write,
+    rotated=0.5,
+)
+
+GLM4 = Family(
+    "glm4",
+    "Glm4ForCausalLM",
+    "GLM-4-0414 9B and 32B, GLM-Z1",
+    _OPTIONS,
+    model_names(_LAYER | _NORMS),
+    read=lambda options, where: _read(options, where) | dict(normed="both"),
+    write=_write,
+    rotated=0.5,
+)

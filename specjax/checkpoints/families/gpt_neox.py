@@ -1,0 +1,74 @@
+"""GPT-NeoX and Pythia: both sub-layers read the same stream, and heads are rotated in part."""
+
+from ...models.config import ModelConfig
+from ..fields import flag
+from ..schemas import ACTIVATION, CORE, EPS, POSITIONS, ROPE, ROTARY, SIZES
+from .base import Family, layer_names
+
+_LAYER = {
+    "mixer_norm": ["input_layernorm.weight"],
+    "mixer_norm_bias": ["input_layernorm.bias"],
+    "mixer.qkv": ["attention.query_key_value.weight"],
+    "mixer.qkv_bias": ["attention.query_key_value.bias"],
+    "mixer.out": ["attention.dense.weight"],
+    "mixer.out_bias": ["attention.dense.bias"],
+    "mlp_norm": ["post_attention_layernorm.weight"],
+    "mlp_norm_bias": ["post_attention_layernorm.bias"],
+    "mlp.up": ["mlp.dense_h_to_4h.weight"],
+    "mlp.up_bias": ["mlp.dense_h_to_4h.bias"],
+    "mlp.down": ["mlp.dense_4h_to_h.weight"],
+    "mlp.down_bias": ["mlp.dense_4h_to_h.bias"],
+}
+
+
+def _read(options: dict, where: str) -> dict:
+    bias = options["attention_bias"]
+    return dict(
+        norm="layer",
+        parallel=options["use_parallel_residual"],
+        gated=False,
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=True,
+    )
+
+
+def _write(config: ModelConfig) -> dict:
+    return {"use_parallel_residual": config.parallel, "attention_bias": config.qkv_bias}
+
+
+GPT_NEOX = Family(
+    "gpt_neox",
+    "GPTNeoXForCausalLM",
+    "Pythia 14M to 12B, GPT-NeoX-20B, Dolly v2, RedPajama-INCITE",
+    CORE
+    | {name: SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
+    | {
+        "max_position_embeddings": POSITIONS.otherwise(2048),
+        "hidden_act": ACTIVATION.otherwise("gelu"),
+        "layer_norm_eps": EPS.otherwise(1e-5),
+        "rotary_pct": ROPE["partial_rotary_factor"],
+        "rotary_emb_base": ROTARY["rope_theta"],
+        "rope_scaling": ROTARY["rope_scaling"],
+        "rope_parameters": ROTARY["rope_parameters"],
+        "use_parallel_residual": flag(True),
+        "attention_bias": flag(True),
+    },
+    {
+        "embed": ["gpt_neox.embed_in.weight"],
+        "norm": ["gpt_neox.final_layer_norm.weight"],
+        "norm_bias": ["gpt_neox.final_layer_norm.bias"],
+        "head": ["lm_head.weight"],
+    }
+    | layer_names("gpt_neox.layers.N", _LAYER),
+    read=_read,
+    write=_write,
+    renamed={
+        "rms_norm_eps": "layer_norm_eps",
+        "rope_theta": "rotary_emb_base",
+        "partial_rotary_factor": "rotary_pct",
+    },
+    rotated=0.25,
+    harmless=frozenset({"hidden_dropout", "classifier_dropout"}),
+    older={"lm_head.weight": "embed_out.weight"},
+)

@@ -1,0 +1,50 @@
+"""StarCoder 2: Llama's form with layer norms, a plain MLP and biases."""
+
+from ...models.config import ModelConfig
+from ..fields import flag
+from ..schemas import ACTIVATION, CORE, EPS, POSITIONS, ROTARY, SIZES, WINDOW
+from .base import LLAMA_LAYER, Family, model_names
+
+_NAMES = model_names(
+    LLAMA_LAYER
+    | {
+        "mixer_norm_bias": ["input_layernorm.bias"],
+        "mlp_norm_bias": ["post_attention_layernorm.bias"],
+        "mlp.up": ["mlp.c_fc.weight"],
+        "mlp.up_bias": ["mlp.c_fc.bias"],
+        "mlp.down": ["mlp.c_proj.weight"],
+        "mlp.down_bias": ["mlp.c_proj.bias"],
+    }
+)
+
+
+def _read(options: dict, where: str) -> dict:
+    bias, window = options["use_bias"], options["sliding_window"]
+    biases = dict(qkv_bias=bias, out_bias=bias, mlp_bias=bias)
+    return biases | dict(norm="layer", gated=False, windows=(window,) * options["num_hidden_layers"])
+
+
+def _write(config: ModelConfig) -> dict:
+    return {"use_bias": config.mlp_bias, "sliding_window": next((w for w in config.windows if w), None)}
+
+
+STARCODER2 = Family(
+    "starcoder2",
+    "Starcoder2ForCausalLM",
+    "StarCoder 2 3B, 7B, 15B",
+    CORE
+    | {name: field for name, field in (SIZES | ROTARY).items() if name != "rms_norm_eps"}
+    | {
+        "tie_word_embeddings": flag(True),
+        "hidden_act": ACTIVATION.otherwise("gelu_pytorch_tanh"),
+        "max_position_embeddings": POSITIONS.otherwise(4096),
+        "norm_epsilon": EPS.otherwise(1e-5),
+        "sliding_window": WINDOW.optional(),
+        "use_bias": flag(True),
+    },
+    _NAMES | {"norm_bias": ["model.norm.bias"]},
+    read=_read,
+    write=_write,
+    renamed={"rms_norm_eps": "norm_epsilon"},
+    harmless=frozenset({"residual_dropout", "embedding_dropout"}),
+)

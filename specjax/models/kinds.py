@@ -1,0 +1,99 @@
+"""The static configuration of one layer: a mixer, a feed-forward, and the form that joins them.
+
+A kind of mixer or feed-forward is a file with a configuration, a frozen dataclass, and a module. The
+class of the configuration selects the module, see ``mixers.MIXERS`` and ``feed_forwards.FEED_FORWARDS``.
+"""
+
+import dataclasses
+from typing import Self
+
+from .layers import Norm
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerConfig:
+    """The base of configurations of mixers, the sub-layers in which tokens read one another.
+
+    A mixer is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random keys. It is
+    called as
+
+        mixer(normed, nodes, past, rows) -> (added, new_rows)
+
+    - ``normed`` float32 [B, N, E]: the normed stream.
+    - ``nodes``: the forward's ``layer.Nodes``.
+    - ``past``: the mixer's arrays of the cache, each [B, K, T, D], or None without a cache.
+    - ``rows``: the mixer's uncommitted rows of earlier calls, each [B, K, M, D], or None.
+    - ``added`` float32 [B, N, E]: the output. ``new_rows``: ``rows`` followed by the rows of the N nodes.
+    """
+
+    @property
+    def row_shapes(self) -> tuple[tuple[int, int], ...]:
+        """(K, D) of each array that the mixer keeps in the cache: K vectors of size D for a token."""
+        raise NotImplementedError
+
+    @property
+    def source(self) -> int | None:
+        """The layer whose past and rows this mixer reads; None for a mixer that reads its own."""
+        return None
+
+    def count_weights(self, width: int) -> int:
+        """The number of weights in the matrices, for a stream of ``width``."""
+        raise NotImplementedError
+
+    def split_over(self, devices: int) -> Self:
+        """The configuration of the same mixer, split over ``devices``.
+
+        Raises RequestError where the devices do not divide its heads.
+        """
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForwardConfig:
+    """The base of configurations of feed-forwards, the sub-layers that read each token by itself.
+
+    A feed-forward is a module ``kind(config: LayerConfig, keys, dtype)``. It is called as
+    ``feed_forward(normed)``, and returns what is added to the stream, both float32 [B, N, E].
+    """
+
+    def count_weights(self, width: int) -> int:
+        """The number of weights in the matrices, for a stream of ``width``."""
+        raise NotImplementedError
+
+    def split_over(self, devices: int) -> Self:
+        """The configuration of the same feed-forward, split over ``devices``.
+
+        Raises RequestError where the devices do not divide its width.
+        """
+        raise NotImplementedError
+
+
+NORMED = ("before", "after", "both", "stream")
+"""The places of a layer's norms, see ``LayerConfig``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerConfig:
+    """A layer of a decoder. Hashable, static under ``jit``.
+
+    Attributes:
+      width, depth: the width E of the stream, and the number of layers L of the decoder.
+      mixer, mlp: the two sub-layers.
+      norm: the kind of the norms.
+      normed: "before" norms the input of each sub-layer, "after" its output, "both" both. "stream"
+        norms the sum of stream and output, as the first transformers did.
+      parallel: whether the feed-forward reads the stream that enters the mixer, and both outputs
+        are added to it.
+      per_layer_size: the width of the input of its own that each layer has (Gemma 4); 0 for none.
+      scaled: whether a factor of its own multiplies the output of the layer.
+    """
+
+    width: int
+    depth: int
+    mixer: MixerConfig
+    mlp: FeedForwardConfig
+    norm: Norm
+    normed: str = "before"
+    parallel: bool = False
+    per_layer_size: int = 0
+    scaled: bool = False

@@ -1,0 +1,119 @@
+"""A layer of a decoder: a mixer and a feed-forward, joined to the residual stream."""
+
+import dataclasses
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from .attention import Seen, within
+from .feed_forwards import FEED_FORWARDS
+from .kinds import LayerConfig
+from .layers import normalize, param, value_of
+from .mixers import MIXERS
+from .per_layer import PerLayerInput
+from .rope import Rope, rotary
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Nodes:
+    """The nodes of a forward, as all layers read them.
+
+    Attributes:
+      positions: int32 [B, N].
+      mask: the uncommitted rows that each node sees, see ``decoder.Decoder``.
+      dtype: the type of the rows.
+      length: int32 [B], the tokens in the cache.
+      row_positions: int32 [B, M], positions of all uncommitted rows; None for those of the nodes.
+      rope_lengths: see ``rope.rotary``.
+      inputs: float32 [B, N, L, P], the layers' own inputs, see ``per_layer``; or None.
+    """
+
+    positions: jax.Array
+    mask: jax.Array | Seen
+    dtype: jnp.dtype
+    length: jax.Array
+    row_positions: jax.Array | None = None
+    rope_lengths: jax.Array | None = None
+    inputs: jax.Array | None = None
+
+    def angles(self, rope: Rope, head_dim: int) -> tuple[jax.Array, jax.Array]:
+        """Cosines and sines of the positions. Layers with equal rotary positions share them."""
+        if (rope, head_dim) not in self._angles:
+            self._angles[rope, head_dim] = rotary(self.positions, rope, head_dim, self.rope_lengths)
+        return self._angles[rope, head_dim]
+
+    def seen(self, window: int | None):
+        """The mask of a layer with this window."""
+        rows = self.positions if self.row_positions is None else self.row_positions
+        return self.mask if window is None else within(self.mask, self.positions, rows, window)
+
+    @cached_property
+    def _angles(self) -> dict:
+        return {}
+
+
+class Layer(nnx.Module):
+    """A decoder layer.
+
+    A norm stands before or after each sub-layer, or both, see ``LayerConfig.normed``: ``mixer_norm``
+    and ``mlp_norm`` are before it or on the stream, ``mixer_out_norm`` and ``mlp_out_norm`` after it.
+
+    Trained heads use two variations. The mixer may read ``inputs`` vectors of width E side by side.
+    ``first_norm`` says whether the layer norms the input of the mixer.
+    """
+
+    def __init__(self, config: LayerConfig, key: jax.Array, dtype, *, inputs: int = 1, first_norm: bool = True):
+        keys = jax.random.split(key, 4)
+        self.config = config
+        wide = {} if inputs == 1 else {"inputs": inputs}
+        self.mixer = MIXERS[type(config.mixer)](config, keys[:2], dtype, **wide)
+        self.mlp = FEED_FORWARDS[type(config.mlp)](config, keys[2:], dtype)
+        before, after = config.normed != "after", config.normed in ("after", "both")
+        names = {"mixer_norm": before and first_norm, "mlp_norm": before}
+        for name, present in (names | {"mixer_out_norm": after, "mlp_out_norm": after}).items():
+            weight = jnp.full(config.width, 1 - config.norm.offset, dtype)
+            setattr(self, name, param(weight, ("embed",)) if present else None)
+            biased = present and config.norm.kind == "layer"
+            setattr(self, f"{name}_bias", param(jnp.zeros(config.width, dtype), ("embed",)) if biased else None)
+        own = config.per_layer_size > 0
+        self.per_layer = PerLayerInput(config, jax.random.split(jax.random.fold_in(key, 4)), dtype) if own else None
+        self.scalar = param(jnp.ones(1, dtype), (None,)) if config.scaled else None
+
+    def __call__(self, x, nodes: Nodes, past=None, rows=None, number: int = 0, *, mixer: bool = True, mlp: bool = True):
+        """The residual stream float32 [B, N, E] after the layer, and the layer's ``Output.rows``.
+
+        Args:
+          past, rows: the arrays of the cache and the uncommitted rows that the layer's mixer reads.
+          number: the layer's place in its decoder.
+          mixer, mlp: whether the layer runs these sub-layers.
+        """
+        entering, new_rows = x, None
+        if mixer:
+            added, new_rows = self.mixer(self.before("mixer", x), nodes, past, rows)
+            x = self.add("mixer", x, added)
+        if mlp:
+            read = entering if self.config.parallel else x
+            x = self.add("mlp", x, self.mlp(self.before("mlp", read)))
+        if self.per_layer is not None:
+            assert nodes.inputs is not None  # a decoder with such layers makes their inputs
+            x = self.per_layer(x, nodes.inputs[:, :, number])
+        if self.scalar is not None:
+            x = x * self.scalar[...].astype(jnp.float32)
+        return x, new_rows
+
+    def before(self, name: str, x):
+        """The input of the sub-layer ``name``, "mixer" or "mlp", from the stream x [B, N, E]."""
+        return x if self.config.normed == "stream" else self._norm(f"{name}_norm", x)
+
+    def add(self, name: str, x, added):
+        """The stream x with the output ``added`` of the sub-layer ``name``, both float32 [B, N, E]."""
+        x = x + self._norm(f"{name}_out_norm", added)
+        return self._norm(f"{name}_norm", x) if self.config.normed == "stream" else x
+
+    def _norm(self, name: str, x):
+        weight = getattr(self, name)
+        if weight is None:
+            return x
+        return normalize(x, self.config.norm, weight[...], value_of(getattr(self, f"{name}_bias")))

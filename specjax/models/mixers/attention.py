@@ -1,0 +1,154 @@
+"""Attention with key heads that query heads share (Ainslie et al. 2023)."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ..attention import attend, rotate_and_attend, rotate_keys
+from ..attention_kernel import Scores
+from ..kinds import LayerConfig, MixerConfig
+from ..layers import check_division, linear, matrix, normalize, param, rms_norm, value_of
+from ..rope import Rope, rotate
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig(MixerConfig):
+    """Attention of H query heads and K key heads of size D.
+
+    Attributes:
+      num_heads, num_kv_heads, head_dim: H, K and D; K divides H, D is even.
+      rope: rotary positions.
+      scores: window, scale and bound of the scores.
+      qkv_bias, out_bias: whether the projections have biases.
+      qk_norm: whether queries and keys are normed: each head, or with ``whole_qk_norm`` all heads
+        together.
+      value_norm: whether each head's values are normed, without weights.
+      keys_as_values: whether the values are the keys before norm and rotation.
+      reads: the layer whose keys and values this layer reads; None for a layer with its own.
+      kv_copies: the number of equal copies of each key head, included in K; see
+        ``ModelConfig.split_over``.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope: Rope = Rope()
+    scores: Scores = Scores()
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    whole_qk_norm: bool = False
+    value_norm: bool = False
+    keys_as_values: bool = False
+    reads: int | None = None
+    kv_copies: int = 1
+
+    @property
+    def row_shapes(self) -> tuple[tuple[int, int], ...]:
+        return () if self.reads is not None else ((self.num_kv_heads, self.head_dim),) * 2
+
+    @property
+    def source(self) -> int | None:
+        return self.reads
+
+    @property
+    def stacked(self) -> tuple[int, ...]:
+        """The heads that ``Attention.qkv`` stacks for each key head: queries, keys and values."""
+        G = self.num_heads // self.num_kv_heads
+        return (G,) if self.reads is not None else (G, 1) if self.keys_as_values else (G, 1, 1)
+
+    def count_weights(self, width: int) -> int:
+        projected = self.num_kv_heads * sum(self.stacked) + self.num_heads
+        return width * projected * self.head_dim
+
+    def split_over(self, devices: int) -> "AttentionConfig":
+        check_division(devices, "attention heads", self.num_heads)
+        copies = math.lcm(self.num_kv_heads, devices) // self.num_kv_heads
+        return dataclasses.replace(self, num_kv_heads=self.num_kv_heads * copies, kv_copies=self.kv_copies * copies)
+
+
+class Attention(nnx.Module):
+    """Attention of a layer.
+
+    Rows that are computed with one another lie together, so that they stay on one device when the
+    matrix is split. ``qkv`` [K * (G + 2) * D, E] stacks the query heads, the key and the value of
+    each key head, as far as the layer has them. ``out`` is [E, H * D].
+
+    In trained heads attention may read ``inputs`` vectors of width E side by side.
+    """
+
+    qkv: nnx.Param
+    out: nnx.Param
+    qkv_bias: nnx.Param | None
+    out_bias: nnx.Param | None
+    q_norm: nnx.Param | None
+    k_norm: nnx.Param | None
+
+    def __init__(self, config: LayerConfig, keys: jax.Array, dtype, *, inputs: int = 1):
+        mixer, E = config.mixer, config.width
+        assert isinstance(mixer, AttentionConfig)
+        H, K, D = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
+        rows = K * sum(mixer.stacked) * D
+        self.config, self.norm = mixer, config.norm
+        self.qkv = matrix(keys[0], (rows, inputs * E), ("heads", "embed"), dtype)
+        self.out = matrix(keys[1], (E, H * D), ("embed", "heads"), dtype, 0.02 / (2 * config.depth) ** 0.5)
+        self.qkv_bias = param(jnp.zeros(rows, dtype), ("heads",)) if mixer.qkv_bias else None
+        self.out_bias = param(jnp.zeros(E, dtype), ("embed",)) if mixer.out_bias else None
+        first = lambda heads: param(
+            jnp.full((heads if mixer.whole_qk_norm else 1) * D, 1 - self.norm.offset, dtype), (None,)
+        )
+        self.q_norm = first(H) if mixer.qk_norm else None
+        self.k_norm = first(K) if mixer.qk_norm and mixer.reads is None else None
+
+    @jax.named_scope("attention")
+    def __call__(self, normed, nodes, past, rows):
+        attended, new = self.attend(normed, nodes, past, rows)
+        if rows is not None and self.config.reads is None:
+            new = tuple(jnp.concatenate(pair, 2) for pair in zip(rows, new))
+        return linear(attended, self.out[...], value_of(self.out_bias)), new
+
+    def attend(self, normed, nodes, past, rows):
+        """The values that the heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
+        config, projected = self.config, self._project(normed)
+        angles, seen = nodes.angles(config.rope, config.head_dim), nodes.seen(config.scores.window)
+        if config.reads is not None:
+            attended = attend(
+                rotate(projected, *angles), past, nodes.length, rows, seen, nodes.positions, config.scores
+            )
+            return attended, ()
+        given = projected, angles, past, nodes.length, rows, seen, nodes.positions
+        return rotate_and_attend(*given, config.scores, nodes.dtype)
+
+    def keys_values(self, normed, nodes) -> tuple:
+        """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""
+        return rotate_keys(self._project(normed), nodes.angles(self.config.rope, self.config.head_dim), nodes.dtype)
+
+    def queries(self, normed, nodes):
+        """The queries of N positions, rotated, float32 [B, N, K, G, D]. Attention is not computed."""
+        angles = nodes.angles(self.config.rope, self.config.head_dim)
+        return rotate(self._project(normed)[..., :-2, :], *angles)
+
+    def _project(self, normed):
+        """Queries, keys and values float32 [B, N, K, G + 2, D], not rotated; queries only if ``reads``."""
+        config, (B, N, _) = self.config, normed.shape
+        K, G, D = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
+        qkv = linear(normed, self.qkv[...], value_of(self.qkv_bias)).reshape(B, N, K, -1, D)
+        if not (config.qk_norm or config.value_norm or config.keys_as_values):
+            return qkv
+        parts = [self._normed(self.q_norm, qkv[..., :G, :])]
+        if config.reads is None:
+            values = qkv[..., -1:, :]
+            parts.append(self._normed(self.k_norm, qkv[..., G : G + 1, :]))
+            parts.append(rms_norm(values, jnp.ones(D), self.norm.eps) if config.value_norm else values)
+        return jnp.concatenate(parts, -2)
+
+    def _normed(self, weight: nnx.Param | None, heads):
+        """Heads float32 [B, N, K, heads, D], normed one by one or all together."""
+        if weight is None:
+            return heads
+        if not self.config.whole_qk_norm:
+            return normalize(heads, self.norm, weight[...])
+        return normalize(heads.reshape(*heads.shape[:2], -1), self.norm, weight[...]).reshape(heads.shape)

@@ -1,0 +1,24 @@
+"""Models whose parts are compiled, instead of the whole models. Most models share them, which is several times faster."""
+
+import jax
+import pytest
+
+from specjax.models import decoder, layer, per_layer
+from specjax.models.feed_forwards import gated, plain
+from specjax.models.mixers import attention
+
+PARTS = {
+    "rotate_and_attend": (("scores", "dtype"), (attention,)),
+    "attend": ("scores", (attention,)),
+    "normalize": ("config", (decoder, layer, per_layer, attention)),
+    "linear": ((), (decoder, per_layer, attention, gated, plain)),
+}
+"""The functions that are compiled, with their static arguments and the modules that call them."""
+
+
+def compile_parts(patch: pytest.MonkeyPatch) -> None:
+    """Replaces the parts by compiled ones until ``patch`` is undone."""
+    for name, (static, modules) in PARTS.items():
+        compiled = jax.jit(getattr(modules[0], name), static_argnames=static)
+        for module in modules:
+            patch.setattr(module, name, compiled)
