@@ -94,17 +94,17 @@ def through_layers(form, layers: list[Experts], x: jax.Array) -> jax.Array:
 
 def multiply_all(layer: Experts, x: jax.Array) -> jax.Array:
     """The layer as one product of all nodes with all experts."""
-    product, dtype = partial(jnp.einsum, preferred_element_type=jnp.float32), layer.gate[...].dtype
+    product, dtype = partial(jnp.einsum, preferred_element_type=jnp.float32), layer.gates[...].dtype
     chosen, share = route(x, layer.router[...], None, layer.config)
     shares = (share[..., None] * jax.nn.one_hot(chosen, layer.config.count)).sum(-2)
-    gate, up = (product("bne,xfe->bxnf", x.astype(dtype), w[...]) for w in (layer.gate, layer.up))
-    results = product("bxnf,xef->bxne", activate(gate, up, None).astype(dtype), layer.down[...])
+    gate, up = (product("bne,xfe->bxnf", x.astype(dtype), w[...]) for w in (layer.gates, layer.ups))
+    results = product("bxnf,xef->bxne", activate(gate, up, None).astype(dtype), layer.downs[...])
     return jnp.einsum("bnx,bxne->bne", shares, results)
 
 
 def read_experts(layer: Experts, x: jax.Array) -> tuple[int, float]:
     """How many experts the nodes choose, and the bytes of weights that the compiled loop reads for them."""
-    config, weights = layer.config, Weights(*(p[...] for p in (layer.gate, layer.up, layer.down)))
+    config, weights = layer.config, Weights(*(p[...] for p in (layer.gates, layer.ups, layer.downs)))
     chosen = route(x, layer.router[...], None, config)[0][0]
     tiles = make_tiles(chosen, config.count, tile_size(len(chosen), config.chosen, config.count))
     text = jax.jit(lambda layer, x: layer(x)).lower(layer, x).compile().as_text()

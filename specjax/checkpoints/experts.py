@@ -97,7 +97,9 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dic
             module, names = _SINGLE[config.family]
             of_expert = [f"model.layers.{layer}.{module}.experts.{i}" for i in range(of_layer.mlp.count)]
             for matrix, name in names.items():
-                stacks[matrix] = _stack({full: take(full) for full in (f"{one}.{name}.weight" for one in of_expert)}, where)
+                stacks[matrix] = _stack(
+                    {full: take(full) for full in (f"{one}.{name}.weight" for one in of_expert)}, where
+                )
         found |= {stack_name(layer, matrix): stack for matrix, stack in stacks.items()}
     return found
 
@@ -139,9 +141,7 @@ def _alternating(take, prefix: str, packed: bool) -> dict[str, Any]:
         joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
     biases, down_bias = take(f"{prefix}.gate_up_proj_bias"), take(f"{prefix}.down_proj_bias")
     units, width = biases.get_shape()[1] // 2, down_bias.get_shape()[1]
-    stacks = {
-        name: Rows(joint, i, units, 2, transposed=not packed) for i, name in enumerate(("gate", "up"))
-    }
+    stacks = {name: Rows(joint, i, units, 2, transposed=not packed) for i, name in enumerate(("gate", "up"))}
     stacks |= {f"{name}_bias": Rows(biases, i, units, 2) for i, name in enumerate(("gate", "up"))}
     return stacks | {"down": Rows(down, 0, width, transposed=not packed), "down_bias": down_bias}
 

@@ -21,6 +21,7 @@ from ..models.decoder import Decoder
 from ..parallel import RULES, Rules, sharding
 from .blocks import Block, blocks
 from .config import check_dtype, read_config, to_hf
+from .experts import stack_experts, unstack_experts
 from .families import NAMES, names_in, tensors_in
 from .files import WEIGHTS, check_file, weight_files
 from .torch_files import open_torch
@@ -63,6 +64,7 @@ def load_model(directory: str | Path, dtype=None, mesh: Mesh | None = None, rule
     with ExitStack() as stack:
         found = open_tensors(directory, stack)
         tensors = {name: found[name] for name in tensors_in(config, found)}
+        tensors = stack_experts(tensors, config, directory)
         made_of = partial(blocks, names=names_in(config, tensors), config=config)
         return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules)
 
@@ -74,7 +76,7 @@ def save_model(model: Decoder, directory: str | Path) -> None:
     """
     config = model.config.replace(dtype=str(model.embed[...].dtype))
     tensors = tensors_of(model, partial(blocks, names=NAMES[config.family], config=config))
-    write_checkpoint(directory, tensors, to_hf(config))
+    write_checkpoint(directory, unstack_experts(tensors, config), to_hf(config))
 
 
 def split_config(config: ModelConfig, mesh: Mesh | None, rules: Rules = RULES) -> ModelConfig:

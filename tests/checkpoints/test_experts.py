@@ -13,6 +13,7 @@ from specjax.checkpoints.tensors import load_model, save_model
 from specjax.cli.main import main
 from specjax.models.feed_forwards import ExpertsConfig
 
+
 class Tensor:
     """An array with the interface of a safetensors slice, which refuses what lies outside."""
 
@@ -66,7 +67,7 @@ def test_newer_checkpoints_with_fused_experts_are_read(tmp_path):
     tensors |= {f"{prefix}.gate_up_proj": np.concatenate([gate, up], 1), f"{prefix}.down_proj": down}
     save_file(tensors, tmp_path / "model.safetensors")
     experts = load_model(tmp_path).layers[0].mlp
-    for param, wanted in ((experts.gate, gate), (experts.up, up), (experts.down, down)):
+    for param, wanted in ((experts.gates, gate), (experts.ups, up), (experts.downs, down)):
         np.testing.assert_array_equal(param[...], wanted)
 
 
@@ -88,15 +89,17 @@ def test_mxfp4_is_unpacked_on_read(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     for i, layer in enumerate(load_model(tmp_path).layers):
         joint = wanted[f"model.layers.{i}.mlp.experts.gate_up_proj"]
-        np.testing.assert_array_equal(layer.mlp.gate[...], joint[:, 0::2])
-        np.testing.assert_array_equal(layer.mlp.up[...], joint[:, 1::2])
-        np.testing.assert_array_equal(layer.mlp.down[...], wanted[f"model.layers.{i}.mlp.experts.down_proj"])
+        np.testing.assert_array_equal(layer.mlp.gates[...], joint[:, 0::2])
+        np.testing.assert_array_equal(layer.mlp.ups[...], joint[:, 1::2])
+        np.testing.assert_array_equal(layer.mlp.downs[...], wanted[f"model.layers.{i}.mlp.experts.down_proj"])
 
 
 def test_a_missing_or_different_expert_is_named():
     config, matrix = MIXTURES["mixtral"], np.zeros((24, 32), np.float32)
     of = lambda name: f"model.layers.0.block_sparse_moe.experts.{name}.weight"
-    tensors = {of(f"{i}.{name}"): Tensor(matrix if name != "w2" else matrix.T) for i in range(5) for name in ("w1", "w2", "w3")}
+    tensors = {
+        of(f"{i}.{name}"): Tensor(matrix if name != "w2" else matrix.T) for i in range(5) for name in ("w1", "w2", "w3")
+    }
     with pytest.raises(CheckpointError, match="experts.2.w3.weight is missing"):
         stack_experts({name: x for name, x in tensors.items() if name != of("2.w3")}, config, "here")
     with pytest.raises(CheckpointError, match="experts.3.w1.weight differs from .*experts.0.w1.weight in shape"):
@@ -120,7 +123,9 @@ def test_a_mesh_that_cannot_hold_the_experts_is_one_line(tmp_path, capsys):
     config = MIXTURES["qwen3_moe"].replace(num_heads=8, num_kv_heads=8, intermediate_size=64)
     config = config.replace(mlps=(ExpertsConfig(4, 2, 12), None))
     save_model(tiny_model(config=config), tmp_path)
-    message = "a mesh with model=8 cannot hold the model's 4 experts, because it does not divide the 12 channels of each"
+    message = (
+        "a mesh with model=8 cannot hold the model's 4 experts, because it does not divide the 12 channels of each"
+    )
     with pytest.raises(RequestError, match=message):
         load_model(tmp_path, mesh=make_mesh(model=8))
     flags = ["--model", str(tmp_path), "--mesh", "model=8", "--prompt", "a"]

@@ -46,7 +46,12 @@ def test_a_node_of_a_tree_scores_as_the_end_of_its_chain(model):
 
 @pytest.mark.parametrize("batch", [1, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "method", ["ngram", pytest.param("draft_model", marks=pytest.mark.slow), pytest.param("dynamic_tree", marks=pytest.mark.slow)]
+    "method",
+    [
+        "ngram",
+        pytest.param("draft_model", marks=pytest.mark.slow),
+        pytest.param("dynamic_tree", marks=pytest.mark.slow),
+    ],
 )
 def test_greedy_decoding_with_drafts_writes_the_plain_text(model, method, batch):
     """For a random draft and prompts of different lengths."""
@@ -70,7 +75,7 @@ def test_devices_of_a_mesh_compute_the_same(model, axes):
     for layer in split.layers:
         if hasattr(layer.mlp, "router"):
             F = layer.mlp.config.width
-            assert layer.mlp.gate[...].sharding.shard_shape(layer.mlp.gate.shape)[1] == F // mesh.shape["model"]
+            assert layer.mlp.gates[...].sharding.shard_shape(layer.mlp.gates.shape)[1] == F // mesh.shape["model"]
     with use_mesh(mesh):
         together = jax.jit(score)(split, *given)
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)

@@ -6,16 +6,17 @@ from specjax.models.rope import Rope
 
 from .models import TINY, tiny_model
 
+_BASE = TINY.replace(windows=(None, None))
 _EXPERTS = ExpertsConfig(5, 2, 24)
 MIXTURES: dict[str, ModelConfig] = {
-    "mixtral": TINY.replace(family="mixtral", intermediate_size=24, mlps=(_EXPERTS,) * 2),
-    "qwen2_moe": TINY.replace(
+    "mixtral": _BASE.replace(family="mixtral", intermediate_size=24, mlps=(_EXPERTS,) * 2),
+    "qwen2_moe": _BASE.replace(
         family="qwen2_moe",
         qkv_bias=True,
         mlps=(None, ExpertsConfig(5, 2, 24, normed=False, shared=GatedMlpConfig(16))),
     ),
-    "qwen3_moe": TINY.replace(family="qwen3_moe", qk_norm=True, mlps=(_EXPERTS, None)),
-    "gpt_oss": TINY.replace(
+    "qwen3_moe": _BASE.replace(family="qwen3_moe", qk_norm=True, mlps=(_EXPERTS, None)),
+    "gpt_oss": _BASE.replace(
         family="gpt_oss",
         intermediate_size=24,
         sinks=True,

@@ -4,15 +4,15 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.kinds import FeedForwardConfig
-from ..fields import Field, flag, integer, list_of, number, table
-from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
+from ..fields import flag, integer, list_of, number, table
+from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows
 
 _COUNT = integer(1, 4096)
 _TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
 
-_STACKS = {f"mlp.{name}": [f"mlp.experts.{name}"] for name in ("gate", "up", "down")}
+_STACKS = {f"mlp.{name}s": [f"mlp.experts.{name}"] for name in ("gate", "up", "down")}
 """The stacks of ``checkpoints.experts``, which take the place of the tensors of experts."""
 
 _SHARED = {
@@ -32,11 +32,13 @@ _GPT_OSS_LAYER = (
     }
 )
 
-_WINDOWED = CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "sliding_window": WINDOW.optional()}
+_WINDOWED = (
+    CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "sliding_window": WINDOW.optional()}
+)
 _QWEN = _WINDOWED | {
     "max_position_embeddings": POSITIONS.otherwise(32768),
     "num_experts_per_tok": _COUNT,
-    "num_experts": _COUNT,
+    "num_local_experts": _COUNT.optional(),
     "moe_intermediate_size": SIZE,
     "norm_topk_prob": flag(),
     "decoder_sparse_step": integer(1, 1024).otherwise(1),
@@ -80,15 +82,16 @@ def _write_mixtral(config: ModelConfig) -> dict:
 
 
 def _read_qwen(options: dict, where: str, windows: tuple, shared: GatedMlpConfig | None = None) -> dict:
-    sizes = options["num_experts"], options["num_experts_per_tok"], options["moe_intermediate_size"]
+    count = options["num_local_experts"] or options["num_experts"]
+    sizes = count, options["num_experts_per_tok"], options["moe_intermediate_size"]
     experts = ExpertsConfig(*sizes, normed=options["norm_topk_prob"], shared=shared)
     return dict(windows=windows, mlps=_of_layers(options, experts, where))
 
 
 def _read_qwen2(options: dict, where: str) -> dict:
-    """Windows are those of every other layer below ``max_window_layers``."""
+    """Windows are those of every other layer below ``max_window_layers``; transformers writes 0 for none."""
     used, first = options["use_sliding_window"], options["max_window_layers"]
-    alternating = every(options["num_hidden_layers"], options["sliding_window"] if used else None, 2)
+    alternating = every(options["num_hidden_layers"], options["sliding_window"] or None if used else None, 2)
     default = tuple(window if i < first else None for i, window in enumerate(alternating))
     windows = read_windows(options, where, default)
     read = _read_qwen(options, where, windows, GatedMlpConfig(options["shared_expert_intermediate_size"]))
@@ -193,6 +196,7 @@ QWEN2_MOE = Family(
         "max_window_layers": integer(0, 2**20).otherwise(28),
         "layer_types": LAYER_TYPES,
         "qkv_bias": flag(True),
+        "sliding_window": integer(0, LONGEST).optional(4096),
     },
     model_names(_QWEN_LAYER),
     refused="attention_bias",

@@ -16,7 +16,7 @@ from ...errors import RequestError
 from ...parallel import sum_over_parts
 from ..kinds import FeedForwardConfig, LayerConfig
 from ..layers import linear, matrix, param, value_of
-from .expert_products import UNIT_AXES, Weights, multiply_chosen
+from .expert_products import UNIT_AXES, Weights, expected_experts, multiply_chosen
 from .gated import GatedMlp, GatedMlpConfig
 
 
@@ -46,8 +46,8 @@ class ExpertsConfig(FeedForwardConfig):
         return self.count * width * (3 * self.width + 1) + shared
 
     def expected_experts(self, nodes: int) -> float:
-        """How many experts ``nodes`` nodes read, if each node chooses any k with equal chance: X (1 - (1 - k / X)^n)."""
-        return self.count * (1 - (1 - self.chosen / self.count) ** nodes)
+        """How many of the experts ``nodes`` nodes read, see ``expert_products.expected_experts``."""
+        return expected_experts(self.count, self.chosen, nodes)
 
     def split_over(self, devices: int) -> "ExpertsConfig":
         if self.width % devices:
@@ -62,7 +62,7 @@ class ExpertsConfig(FeedForwardConfig):
 class Experts(nnx.Module):
     """The experts of a layer, with their router.
 
-    Parameters: ``router`` [X, E], ``gate`` and ``up`` [X, F, E], ``down`` [X, E, F], their biases,
+    Parameters: ``router`` [X, E], ``gates`` and ``ups`` [X, F, E], ``downs`` [X, E, F], their biases,
     ``shared`` and its gate ``shared_gate`` [1, E].
 
     A mesh splits the units of each expert. Then all devices read equally much, whichever experts the
@@ -71,9 +71,9 @@ class Experts(nnx.Module):
     """
 
     router_bias: nnx.Param | None
-    gate_bias: nnx.Param | None
-    up_bias: nnx.Param | None
-    down_bias: nnx.Param | None
+    gates_bias: nnx.Param | None
+    ups_bias: nnx.Param | None
+    downs_bias: nnx.Param | None
     shared: GatedMlp | None
     shared_gate: nnx.Param | None
 
@@ -81,38 +81,39 @@ class Experts(nnx.Module):
         mlp, E = config.mlp, config.width
         assert isinstance(mlp, ExpertsConfig)
         X, F = mlp.count, mlp.width
-        shapes = {"router": (X, E), "gate": (X, F, E), "up": (X, F, E), "down": (X, E, F)}
-        axes = {"router": (None, "embed"), "gate": (None, "mlp", "embed")}
-        axes |= {"up": axes["gate"], "down": (None, "embed", "mlp")}
+        shapes = {"router": (X, E), "gates": (X, F, E), "ups": (X, F, E), "downs": (X, E, F)}
+        axes = {"router": (None, "embed"), "gates": (None, "mlp", "embed")}
+        axes |= {"ups": axes["gates"], "downs": (None, "embed", "mlp")}
         self.config = mlp
         for (name, shape), key in zip(shapes.items(), jax.random.split(keys[0], 4)):
-            scale = 0.02 / (2 * config.depth) ** 0.5 if name == "down" else 0.02
+            scale = 0.02 / (2 * config.depth) ** 0.5 if name == "downs" else 0.02
             setattr(self, name, matrix(key, shape, axes[name], dtype, scale))
             bias = param(jnp.zeros(shape[:-1], dtype), axes[name][:-1]) if mlp.bias else None
             setattr(self, f"{name}_bias", bias)
-        self.shared = self.shared_gate = None
-        if mlp.shared is not None:
-            gate_key, *shared_keys = jax.random.split(keys[1], 3)
-            self.shared = GatedMlp(dataclasses.replace(config, mlp=mlp.shared), jnp.stack(shared_keys), dtype)
-            self.shared_gate = matrix(gate_key, (1, E), (None, "embed"), dtype)
+        gate_key, *shared_keys = jax.random.split(keys[1], 3)
+        shared = mlp.shared and dataclasses.replace(config, mlp=mlp.shared)
+        self.shared = GatedMlp(shared, jnp.stack(shared_keys), dtype) if shared else None
+        self.shared_gate = matrix(gate_key, (1, E), (None, "embed"), dtype) if shared else None
 
     @jax.named_scope("experts")
     def __call__(self, normed: jax.Array) -> jax.Array:
         chosen, share = route(normed, self.router[...], value_of(self.router_bias), self.config)
-        matrices = tuple(map(value_of, (self.gate, self.up, self.down, self.gate_bias, self.up_bias)))
+        matrices = tuple(map(value_of, (self.gates, self.ups, self.downs, self.gates_bias, self.ups_bias)))
 
         def of_part(normed, chosen, share, *matrices):
             return multiply_chosen(normed, chosen, share, Weights(*matrices), self.config.clamp)
 
         y = sum_over_parts(of_part, (normed, chosen, share), matrices, UNIT_AXES)
-        if self.down_bias is not None:
-            y = y + jnp.einsum("bnk,bnke->bne", share, self.down_bias[...].astype(jnp.float32)[chosen])
+        if self.downs_bias is not None:
+            y = y + jnp.einsum("bnk,bnke->bne", share, self.downs_bias[...].astype(jnp.float32)[chosen])
         if self.shared is not None and self.shared_gate is not None:
             y = y + jax.nn.sigmoid(linear(normed, self.shared_gate[...])) * self.shared(normed)
         return y
 
 
-def route(x: jax.Array, router: jax.Array, bias: jax.Array | None, config: ExpertsConfig) -> tuple[jax.Array, jax.Array]:
+def route(
+    x: jax.Array, router: jax.Array, bias: jax.Array | None, config: ExpertsConfig
+) -> tuple[jax.Array, jax.Array]:
     """The experts of each node, int32 [B, N, k], and their weights, float32 [B, N, k].
 
     The logits are float32 products of x [B, N, E] and the router [X, E]. A product of fewer bits

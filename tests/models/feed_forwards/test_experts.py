@@ -25,7 +25,7 @@ def make(config: ExpertsConfig, seed: int = 0) -> Experts:
     layer = LayerConfig(WIDTH, 1, AttentionConfig(2, 1, 8), config, Norm())
     module = Experts(layer, jax.random.split(jax.random.key(seed)), jnp.float32)
     rng = np.random.default_rng(seed)
-    for name in ("router", "gate", "up", "down", "shared_gate"):
+    for name in ("router", "gates", "ups", "downs", "shared_gate"):
         for param in (getattr(module, name), getattr(module, f"{name}_bias", None)):
             if param is not None:
                 param[...] = jnp.asarray(rng.normal(0, param.shape[-1] ** -0.5, param.shape), jnp.float32)
@@ -53,15 +53,15 @@ def oracle(module: Experts, x: np.ndarray) -> np.ndarray:
     y = np.zeros(WIDTH)
     for i in chosen:
         bias = lambda param: 0.0 if param is None else of(param)[i]
-        gate = of(module.gate)[i] @ x + bias(module.gate_bias)
-        up = of(module.up)[i] @ x + bias(module.up_bias)
+        gate = of(module.gates)[i] @ x + bias(module.gates_bias)
+        up = of(module.ups)[i] @ x + bias(module.ups_bias)
         if config.clamp is None:
             units = silu(gate) * up
         else:
             alpha, limit = config.clamp
             gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
             units = gate / (1 + np.exp(-alpha * gate)) * (up + 1)
-        y += weights[i] * (of(module.down)[i] @ units + bias(module.down_bias))
+        y += weights[i] * (of(module.downs)[i] @ units + bias(module.downs_bias))
     if module.shared is not None:
         parts = of(module.shared.gate_up).reshape(module.shared.config.parts, 2, -1, WIDTH)
         gate, up = (parts[:, j].reshape(-1, WIDTH) @ x for j in (0, 1))
@@ -93,10 +93,10 @@ def test_no_node_is_dropped(form, chosen):
     wanted = np.zeros((9, WIDTH))
     for i, j in np.ndindex(picks.shape):
         e = picks[i, j]
-        gate = np.minimum(of(module.gate)[e] @ x[i] + of(module.gate_bias)[e], limit)
-        up = np.clip(of(module.up)[e] @ x[i] + of(module.up_bias)[e], -limit, limit)
-        wanted[i] += share[i, j] * of(module.down)[e] @ (gate / (1 + np.exp(-alpha * gate)) * (up + 1))
-    matrices = (module.gate, module.up, module.down, module.gate_bias, module.up_bias)
+        gate = np.minimum(of(module.gates)[e] @ x[i] + of(module.gates_bias)[e], limit)
+        up = np.clip(of(module.ups)[e] @ x[i] + of(module.ups_bias)[e], -limit, limit)
+        wanted[i] += share[i, j] * of(module.downs)[e] @ (gate / (1 + np.exp(-alpha * gate)) * (up + 1))
+    matrices = (module.gates, module.ups, module.downs, module.gates_bias, module.ups_bias)
     weights = expert_products.Weights(*(param[...] for param in matrices))
     given = jnp.asarray(x), jnp.asarray(picks), jnp.asarray(share, jnp.float32), weights
     found = jax.jit(form, static_argnums=0)(module.config.clamp, *given)
@@ -131,7 +131,9 @@ def test_each_choice_has_a_place_in_a_tile_of_its_expert(nodes_, k, X, size):
 def test_gradients_are_those_of_finite_differences():
     module, x = make(KINDS["qwen2_moe"]), jnp.asarray(nodes(1, 4))
     with jax.enable_x64(False):
-        jax.test_util.check_grads(lambda x: jnp.sin(module(x)).sum(), (x,), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
+        jax.test_util.check_grads(
+            lambda x: jnp.sin(module(x)).sum(), (x,), order=1, modes=["rev"], atol=2e-2, rtol=2e-2
+        )
 
 
 def test_expected_experts_are_those_of_random_choices():
@@ -144,7 +146,9 @@ def test_expected_experts_are_those_of_random_choices():
 
 
 def test_a_mesh_that_does_not_divide_the_experts_is_refused():
-    with pytest.raises(RequestError, match="model=5 cannot hold the model's 6 experts.* 12 channels.*use model=1, 2, 3"):
+    with pytest.raises(
+        RequestError, match="model=5 cannot hold the model's 6 experts.* 12 channels.*use model=1, 2, 3"
+    ):
         KINDS["mixtral"].split_over(5)
     with pytest.raises(RequestError, match="model=3 does not divide the model's 8 MLP channels"):
         KINDS["qwen2_moe"].split_over(3)
