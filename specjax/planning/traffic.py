@@ -191,7 +191,7 @@ class Program:
         written = [one for one in inside if one.opcode in ("dynamic-update-slice", "scatter")]
         total = 0.0
         for place, name in _parameters(inside):
-            users = _users(name, inside)
+            users = _users(name, inside, self._found)
             if place >= len(operands) or not read(operands[place]):
                 continue
             if users and all(one.opcode in _SLICES and is_first for one, is_first in users):
@@ -243,15 +243,23 @@ def _operands(i: Instruction) -> list[str]:
     return _NAME.findall(_arguments(i))
 
 
-def _users(name: str, inside: list[Instruction]) -> list[tuple[Instruction, bool]]:
+def _users(name: str, inside: list[Instruction], found: dict[str, list[Instruction]]) -> list[tuple[Instruction, bool]]:
     """The instructions of a fusion that use a value, and whether it is their first operand.
 
-    They may see the value's bits under another type or shape.
+    They may see the value's bits under another type or shape, and may be in a fusion inside.
     """
     users: list[tuple[Instruction, bool]] = []
     for one in inside:
-        if name in (operands := _operands(one)):
-            users += _users(one.name, inside) if one.opcode in _VIEWS else [(one, operands[0] == name)]
+        if name not in (operands := _operands(one)):
+            continue
+        if one.opcode in _VIEWS:
+            users += _users(one.name, inside, found)
+        elif one.opcode == "fusion" and one.calls and one.calls[0] in found:
+            inner = found[one.calls[0]]
+            given = [parameter for place, parameter in _parameters(inner) if operands[place] == name]
+            users += [user for parameter in given for user in _users(parameter, inner, found)]
+        else:
+            users.append((one, operands[0] == name))
     return users
 
 

@@ -20,7 +20,7 @@ _SMALLEST_TILE, _LARGEST_TILE = 4, 32
 """Places of a tile. A read of weights takes as long as their product with a few nodes."""
 
 
-EXPECTED_TIMES = "about_{:.1f}_times"
+EXPECTED_TIMES = "about_{:.3f}_times"
 """The scope of a loop, which tells planning how often it is expected to run."""
 
 
