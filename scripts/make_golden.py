@@ -220,6 +220,9 @@ def build(raw: dict) -> PreTrainedModel:
         if not is_norm and not name.endswith("bias"):
             std = 1.5 * param.shape[-1] ** -0.5
         torch.nn.init.normal_(param, mean, std)
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            torch.nn.init.normal_(buffer, 1, 0.2)
     return model
 
 

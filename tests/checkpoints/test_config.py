@@ -119,9 +119,9 @@ def test_written_and_read_again(extra):
 @pytest.mark.parametrize(
     "extra, named",
     [
-        (dict(model_type="gpt2"), "gpt2"),
+        (dict(model_type="bloom"), "bloom"),
         (dict(hidden_act="gelu"), "hidden_act"),
-        (dict(rope_scaling=dict(rope_type="longrope", factor=2.0)), "longrope"),
+        (dict(rope_scaling=dict(rope_type="ntk", factor=2.0)), "ntk"),
         (dict(rope_scaling=dict(rope_type="linear")), "factor"),
         (dict(rope_scaling=dict(rope_type="llama3", factor=8.0)), "low_freq_factor"),
         (dict(rope_parameters=dict(rope_theta=1e4, partial_rotary_factor=0.5)), "partial_rotary_factor"),
@@ -268,8 +268,8 @@ WRONG = {
     "torch_dtype": [*NO_STRING, "int8", "float64", "torch.int8"],
 }
 WRONG_ROPE = {
-    "rope_type": [*NO_STRING, "longrope"],
-    "type": [*NO_STRING, "longrope"],
+    "rope_type": [*NO_STRING, "ntk"],
+    "type": [*NO_STRING, "ntk"],
     "rope_theta": [*NO_NUMBER, 0, -10000.0],
     "factor": [*NO_NUMBER, 0, -1],
     "original_max_position_embeddings": NO_COUNT,

@@ -1,46 +1,24 @@
 """Our logits against those of transformers, recorded by scripts/make_golden.py. Needs no torch."""
 
-import dataclasses
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import save_file
+from support.golden import FILES, Case, read_golden
 from support.parts import compile_parts
 
 from specjax import cache as kv
-from specjax.checkpoints.tensors import load_model
 from specjax.models import attention
 from specjax.models.decoder import Decoder
 
-FILES = sorted((Path(__file__).parent / "golden").glob("*.safetensors"))
 TOLERANCE = 1e-4
 
 commit = jax.jit(kv.commit)
 
 
-@dataclasses.dataclass
-class Case:
-    """A model, tokens [B, S], their recorded logits [B, S, V], and ``prompt``, how many tokens the model read at once."""
-
-    model: Decoder
-    tokens: jax.Array
-    logits: np.ndarray
-    prompt: int
-
-
 @pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
-def case(request, tmp_path_factory) -> Case:
-    directory = tmp_path_factory.mktemp("model")
-    with safe_open(request.param, framework="numpy") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
-        (directory / "config.json").write_text(file.metadata()["config"])
-    tokens, logits, prompt = (tensors.pop(name) for name in ("tokens", "logits", "prompt"))
-    save_file(tensors, directory / "model.safetensors")
-    return Case(load_model(directory), jnp.asarray(tokens), logits, int(prompt))
+def case(request) -> Case:
+    return read_golden(request.param.stem)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,11 +1,15 @@
 """transformers loads the checkpoints that specjax saves, specjax loads those of transformers, and the logits are equal."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import transformers
+from flax import nnx
+from support.golden import FILES, golden_model
 from support.models import tiny_model
 
+from specjax.checkpoints.config import read_config
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.models.config import Rope
 from specjax.training.losses import scores
@@ -58,10 +62,23 @@ def test_transformers_loads_checkpoints_of_specjax(options, tmp_path, torch):
     check(torch, ours, transformers.AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
+@pytest.mark.parametrize("name", [path.stem for path in FILES])
+def test_models_of_all_families_go_to_transformers_and_back(name: str, tmp_path, torch):
+    ours = golden_model(name)
+    save_model(ours, tmp_path / "ours")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    check(torch, ours, theirs)
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = load_model(tmp_path / "theirs")
+    assert again.config == read_config(tmp_path / "ours")
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(again), nnx.state(ours))
+
+
 def check(torch, ours, theirs) -> None:
     """Compares the logits of the two models."""
+    tokens = TOKENS % ours.config.vocab_size
     with torch.no_grad():
-        theirs = theirs.eval()(torch.tensor(TOKENS)).logits.numpy()
-    ours = scores(ours, jnp.asarray(TOKENS, jnp.int32))
+        theirs = theirs.eval()(torch.tensor(tokens)).logits.numpy()
+    ours = scores(ours, jnp.asarray(tokens, jnp.int32))
     assert np.abs(theirs).max() > 0.1
     assert np.abs(ours - theirs).max() / np.abs(theirs).max() < 1e-4

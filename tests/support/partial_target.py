@@ -11,8 +11,8 @@ from .reference import array
 
 TARGET = tiny_model(0, 5.0, num_layers=3)
 for _layer in TARGET.layers[1:]:  # upper layers change little
-    _layer.out[...] *= 0.6
-    _layer.down[...] *= 0.6
+    _layer.mixer.out[...] *= 0.6
+    _layer.mlp.down[...] *= 0.6
 TARGET.head[...] *= 5  # the model is often sure
 
 

@@ -1,13 +1,14 @@
 """The kinds of feed-forwards: sub-layers that read each token by itself."""
 
-from flax import nnx
+from collections.abc import Callable
+from typing import Any
 
 from ..kinds import FeedForwardConfig
 from .experts import Experts, ExpertsConfig
 from .gated import GatedMlp, GatedMlpConfig
 from .plain import PlainMlp, PlainMlpConfig
 
-FEED_FORWARDS: dict[type[FeedForwardConfig], type[nnx.Module]] = {
+FEED_FORWARDS: dict[type[FeedForwardConfig], Callable[..., Any]] = {
     GatedMlpConfig: GatedMlp,
     PlainMlpConfig: PlainMlp,
     ExpertsConfig: Experts,

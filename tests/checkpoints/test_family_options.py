@@ -1,0 +1,62 @@
+"""The options of families that are not Llama's: written back as they are read, and refused by name."""
+
+import json
+
+import pytest
+from support.golden import FILES, read_file
+
+from specjax.checkpoints.config import from_hf, to_hf
+from specjax.checkpoints.families import FAMILIES
+from specjax.errors import ConfigError
+
+RAW = {path.stem: read_file(path.stem)[1] for path in FILES}
+"""The config.json of each recorded model, as transformers wrote it."""
+
+BY_FAMILY = {raw["model_type"]: raw for raw in RAW.values()}
+
+REFUSED = [
+    ("gemma2", dict(attention_bias=True)),
+    ("gemma3_text", dict(attn_logit_softcapping=50.0)),
+    ("gemma3_text", dict(use_bidirectional_attention=True)),
+    ("gemma4_text", dict(enable_moe_block=True)),
+    ("gemma4_text", dict(num_kv_shared_layers=4)),
+    ("phi3", dict(mlp_bias=True)),
+    ("phi3", dict(interpolate_factor=2)),
+    ("phi3", dict(rope_parameters=dict(partial_rotary_factor=0.45))),
+    ("phi3", dict(rope_parameters=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))),
+    ("glm4", dict(hidden_act="relu")),
+    ("olmo2", dict(clip_qkv=8.0)),
+    ("gpt2", dict(scale_attn_by_inverse_layer_idx=True)),
+    ("gpt2", dict(reorder_and_upcast_attn=True)),
+    ("gpt_neox", dict(hidden_act="quick_gelu")),
+    ("opt", dict(layer_norm_elementwise_affine=False)),
+    ("starcoder2", dict(norm_type="rms_norm")),
+    ("mixtral", dict(num_experts_per_tok=9)),
+    ("mixtral", dict(attention_bias=True)),
+    ("qwen3_moe", dict(decoder_sparse_step=0)),
+    ("gpt_oss", dict(rope_parameters=None)),
+    ("gpt_oss", dict(quantization_config=dict(quant_method="awq"))),
+]
+
+
+def test_every_family_is_recorded():
+    assert BY_FAMILY.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_options_are_written_as_they_are_read(name: str):
+    config = from_hf(RAW[name])
+    assert from_hf(json.loads(json.dumps(to_hf(config)))) == config
+
+
+@pytest.mark.parametrize("family, options", REFUSED, ids=lambda x: x if isinstance(x, str) else next(iter(x)))
+def test_options_that_are_not_supported_are_refused_by_name(family: str, options: dict):
+    with pytest.raises(ConfigError, match="|".join(options)) as error:
+        from_hf(BY_FAMILY[family] | options, "a/config.json")
+    assert str(error.value).startswith("a/config.json: ") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_unknown_option_is_refused_in_every_family(family: str):
+    with pytest.raises(ConfigError, match="'residual_multiplier' = 0.5"):
+        from_hf(BY_FAMILY[family] | dict(residual_multiplier=0.5))

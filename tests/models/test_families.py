@@ -1,0 +1,101 @@
+"""Each family of models in trees and in speculative decoding.
+
+The models are those of ``test_golden``, so their logits are right. The oracles here are the same model on a
+chain, and plain decoding.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.decoding import decode_all
+from support.golden import FILES, golden_model
+from support.models import disturbed, random_prompts
+from support.parts import compile_parts
+
+from specjax import cache as kv
+from specjax.drafters import DraftModel, DynamicTree, Ngram, Plain
+from specjax.tree import Tree, ancestors
+
+MODELS = [
+    "gemma2", "gemma3", "gemma4", "gemma4_keys_as_values", "phi3", "phi3_longrope", "glm", "glm4", "olmo2", "gpt2",
+    "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "mixtral", "qwen2_moe", "qwen2_moe_sliding", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4",
+]  # fmt: skip
+PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
+START = 9
+DRAFTERS = {
+    "ngram": Ngram(num_speculative_tokens=3),
+    "draft": DraftModel(num_speculative_tokens=3),
+    "dynamic tree": DynamicTree(tree_nodes=7, tree_depth=3, tree_top_k=2),
+}
+PROMPTS = {"one row": random_prompts(1, 12, 32), "ragged": random_prompts(8, 20, 32, seed=1)}
+FIRST_TIER = [("gemma4", "ngram", "one row"), ("gemma2", "dynamic tree", "ragged"), ("opt_350m", "draft", "ragged")]
+"""Each drafter and each batch. Between them: windows, bounds, shared keys and values, norms before, after and on the stream."""
+
+SETTINGS = [(model, drafter, "ragged") for model in MODELS for drafter in DRAFTERS]
+SETTINGS += [(model, list(DRAFTERS)[i % 3], "one row") for i, model in enumerate(MODELS)]
+commit = jax.jit(kv.commit)
+
+
+@pytest.fixture
+def small_programs():
+    """See ``support.parts``."""
+    with pytest.MonkeyPatch.context() as patch:
+        compile_parts(patch)
+        yield
+
+
+def test_every_model_is_recorded():
+    assert {path.stem for path in FILES} >= set(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_path_of_a_tree_equals_the_same_tokens_as_a_chain(name: str, small_programs):
+    model = golden_model(name)
+    N, rng = len(PARENT), np.random.default_rng(0)
+    prefix = jnp.asarray(rng.integers(0, 32, START), jnp.int32)
+    tokens = jnp.asarray(rng.integers(0, 32, N), jnp.int32)
+    tree = Tree(tokens, jnp.asarray(PARENT), jnp.ones(N, bool), max_depth=5)
+    seen = ancestors(tree)
+    positions = (START + seen.sum(-1) - 1)[None]
+    past = score(model, prefix[None], jnp.arange(START)[None])
+    cache = kv.empty(model.config, 1, 24, jnp.float32)
+    cache = commit(cache, past.rows, None, jnp.array([START]), valid=jnp.ones(1, bool))
+    found = model.logits(model(tokens[None], positions, seen, cache).hidden)[0]
+
+    paths = [np.flatnonzero(row) for row in np.asarray(seen)]  # ancestors come before descendants
+    texts = np.zeros((N, START + 5), np.int32)
+    texts[:, :START] = prefix
+    for text, path in zip(texts, paths):
+        text[START : START + len(path)] = tokens[path]
+    places = jnp.broadcast_to(jnp.arange(START + 5), texts.shape)
+    expected = model.logits(score(model, jnp.asarray(texts), places).hidden)
+    for node, path in enumerate(paths):
+        np.testing.assert_allclose(found[node], expected[node, START + len(path) - 1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name, drafter, batch",
+    [
+        pytest.param(*s, marks=() if s in FIRST_TIER else pytest.mark.slow, id="-".join(s))
+        for s in SETTINGS + FIRST_TIER[:1]
+    ],
+)
+def test_greedy_speculative_decoding_emits_the_text_of_plain_decoding(name: str, drafter: str, batch: str):
+    target, drafting, prompts = golden_model(name), DRAFTERS[drafter], PROMPTS[batch]
+    draft = (disturbed(target, 0.2),) if drafter != "ngram" else ()
+    limit = [len(prompt) + 16 for prompt in prompts]
+    options = dict(limit=limit, capacity=64, chunk=32, temperature=0.0)
+    _, plain = decode_all(target, (), Plain(), prompts, **options)
+    _, found = decode_all(target, drafting_argument(drafting, draft), drafting, prompts, **options)
+    assert found == plain
+
+
+def drafting_argument(drafter, draft: tuple):
+    """What the drafter's functions take as ``draft``."""
+    return draft[0] if draft else drafter.parameters((), 32)
+
+
+def score(model, tokens, positions):
+    """The output for tokens [B, N] without a cache."""
+    return model(tokens, positions, jnp.tri(tokens.shape[1], dtype=bool))
