@@ -96,19 +96,14 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
     if layer is not None and isinstance(layer.mixer, AttentionConfig):
         if found and found[3] in ("qkv", "qkv_bias"):
             return _heads(sources, layer.mixer)
-<<<<<<< HEAD
-    mlp = layer.mlp if layer else None
-    mlp = mlp.shared if isinstance(mlp, ExpertsConfig) else mlp
-    if isinstance(mlp, GatedMlpConfig) and len(sources) == 2:
-        return _gates(sources, mlp)
-=======
         if found and found[3] == "k_norm" and layer.mixer.whole_qk_norm:
             copies, D = layer.mixer.kv_copies, layer.mixer.head_dim
             heads = [k // copies for k in range(layer.mixer.num_kv_heads)]
             return [Block(sources[0], k * D, (k + 1) * D) for k in heads]
-    if layer is not None and isinstance(layer.mlp, GatedMlpConfig) and len(sources) == 2:
-        return _gates(sources, layer)
->>>>>>> core
+    mlp = layer.mlp if layer else None
+    mlp = mlp.shared if isinstance(mlp, ExpertsConfig) else mlp
+    if isinstance(mlp, GatedMlpConfig) and len(sources) == 2:
+        return _gates(sources, mlp)
     name, transposed, _ = _read_marks(sources[0]) if sources else ("", False, False)
     return [Block(name, 0, rows, transposed=transposed)] if sources else []
 
