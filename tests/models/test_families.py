@@ -19,7 +19,8 @@ from specjax.tree import Tree, ancestors
 
 MODELS = [
     "gemma2", "gemma3", "gemma4", "gemma4_keys_as_values", "phi3", "phi3_longrope", "glm", "glm4", "olmo2", "gpt2",
-    "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "mixtral", "qwen2_moe", "qwen2_moe_sliding", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4",
+    "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "mixtral", "qwen2_moe",
+    "qwen2_moe_sliding", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4",
 ]  # fmt: skip
 PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 START = 9
@@ -29,8 +30,12 @@ DRAFTERS = {
     "dynamic tree": DynamicTree(tree_nodes=7, tree_depth=3, tree_top_k=2),
 }
 PROMPTS = {"one row": random_prompts(1, 12, 32), "ragged": random_prompts(8, 20, 32, seed=1)}
-FIRST_TIER = [("gemma4", "ngram", "one row"), ("gemma2", "dynamic tree", "ragged"), ("opt_350m", "draft", "ragged")]
-"""Each drafter and each batch. Between them: windows, bounds, shared keys and values, norms before, after and on the stream."""
+FIRST_TIER = [
+    ("gemma4", "ngram", "one row"), ("gemma2", "dynamic tree", "ragged"), ("opt_350m", "draft", "ragged"),
+    ("gpt_oss", "ngram", "ragged"),
+]  # fmt: skip
+"""Each drafter and each batch. Between them: windows, bounds, shared keys and values, norms before, after and on the
+stream, experts and sinks."""
 
 SETTINGS = [(model, drafter, "ragged") for model in MODELS for drafter in DRAFTERS]
 SETTINGS += [(model, list(DRAFTERS)[i % 3], "one row") for i, model in enumerate(MODELS)]
