@@ -22,6 +22,8 @@ MODELS = [
     "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "mixtral", "qwen2_moe",
     "qwen2_moe_sliding", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4",
 ]  # fmt: skip
+SLOW = {"mixtral", "qwen2_moe", "qwen2_moe_sliding", "gpt_oss_mxfp4"}
+"""Models that compile for long. Others have the same parts: ``qwen3_moe`` and ``gpt_oss``."""
 PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 START = 9
 DRAFTERS = {
@@ -32,12 +34,11 @@ DRAFTERS = {
 PROMPTS = {"one row": random_prompts(1, 12, 32), "ragged": random_prompts(8, 20, 32, seed=1)}
 FIRST_TIER = [
     ("gemma4", "ngram", "one row"), ("gemma2", "dynamic tree", "ragged"), ("opt_350m", "draft", "ragged"),
-    ("gpt_oss", "ngram", "ragged"),
 ]  # fmt: skip
-"""Each drafter and each batch. Between them: windows, bounds, shared keys and values, norms before, after and on the
-stream, experts and sinks."""
+"""Each drafter and each batch. Between them: windows, bounds, shared keys and values, norms before, after and on the stream."""
 
-SETTINGS = [(model, drafter, "ragged") for model in MODELS for drafter in DRAFTERS]
+SETTINGS = [(model, drafter, "ragged") for model in MODELS if model not in SLOW for drafter in DRAFTERS]
+SETTINGS += [(model, list(DRAFTERS)[(i + 1) % 3], "ragged") for i, model in enumerate(MODELS) if model in SLOW]
 SETTINGS += [(model, list(DRAFTERS)[i % 3], "one row") for i, model in enumerate(MODELS)]
 commit = jax.jit(kv.commit)
 
@@ -54,7 +55,7 @@ def test_every_model_is_recorded():
     assert {path.stem for path in FILES} >= set(MODELS)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.slow) if x in SLOW else x for x in MODELS])
 def test_each_path_of_a_tree_equals_the_same_tokens_as_a_chain(name: str, small_programs):
     model = golden_model(name)
     N, rng = len(PARENT), np.random.default_rng(0)

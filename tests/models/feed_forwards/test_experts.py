@@ -1,9 +1,12 @@
 """Mixtures of experts against a loop over nodes and experts in float64."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 from specjax import RequestError
 from specjax.models.feed_forwards import Experts, ExpertsConfig, GatedMlpConfig, expert_products
@@ -17,6 +20,13 @@ KINDS = {
     "qwen2_moe": ExpertsConfig(5, 2, 12, normed=False, shared=GatedMlpConfig(8)),
     "gpt_oss": ExpertsConfig(7, 3, 12, bias=True, clamp=(1.702, 0.5)),
     "all chosen": ExpertsConfig(3, 3, 12),
+}
+
+
+FORMS = {
+    "tiles": expert_products.in_tiles,
+    "all tiles": partial(expert_products.in_tiles, ends=False),
+    "dense": expert_products.dense,
 }
 
 
@@ -70,14 +80,14 @@ def oracle(module: Experts, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (1, 70)])
+@pytest.mark.parametrize("shape", [(2, 3), *(pytest.param(s, marks=pytest.mark.slow) for s in ((1, 1), (1, 70)))])
 def test_every_node_gets_the_sum_of_its_experts(config, shape):
     module, x = make(config), nodes(*shape)
     wanted = np.array([[oracle(module, node) for node in row] for row in x])
     np.testing.assert_allclose(jax.jit(module)(x), wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("form", [expert_products.in_tiles, expert_products.ragged, expert_products.dense])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("chosen", ["all the same", "one each", "random"])
 def test_no_node_is_dropped(form, chosen):
     """All forms, also where all nodes choose the same experts."""
@@ -130,10 +140,7 @@ def test_each_choice_has_a_place_in_a_tile_of_its_expert(nodes_, k, X, size):
 
 def test_gradients_are_those_of_finite_differences():
     module, x = make(KINDS["qwen2_moe"]), jnp.asarray(nodes(1, 4))
-    with jax.enable_x64(False):
-        jax.test_util.check_grads(
-            lambda x: jnp.sin(module(x)).sum(), (x,), order=1, modes=["rev"], atol=2e-2, rtol=2e-2
-        )
+    check_grads(jax.jit(lambda x: jnp.sin(module(x)).sum()), (x,), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
 
 
 def test_expected_experts_are_those_of_random_choices():
