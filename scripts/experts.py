@@ -73,7 +73,7 @@ def measure(dtype: str, config: ExpertsConfig, args: argparse.Namespace) -> list
     cells = []
     for n, (found, compiled) in rows.items():
         chosen, expected = seconds["chosen", n], config.expected_experts(n)
-        figures = f"{expected:.1f}", found, f"{expected * size:.1f}", f"{compiled / 1e6:.1f}"
+        figures = f"{expected:.1f}", found, f"{expected * size:.2f}", f"{compiled / 1e6:.2f}"
         against = spread(seconds["all", n] / chosen), spread(chosen / seconds["chosen", args.nodes[0]])
         cells.append([dtype, n, *figures, *against])
         print(*cells[-1], sep="  ", flush=True)

@@ -19,7 +19,7 @@ def script():
 
 def test_the_page_has_all_rows(script, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(script["main"].__globals__, "PAGE", tmp_path / "page.md")
-    flags = "--nodes 1 3 --count 6 --chosen 2 --width 64 --units 32 --layers 1 --repeats 2".split()
+    flags = "--nodes 1 3 --count 6 --chosen 2 --width 256 --units 128 --layers 1 --repeats 2".split()
     monkeypatch.setattr(sys, "argv", ["experts.py", *flags])
     script["main"]()
     rows = [line.split("|") for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| ")][2:]

@@ -34,8 +34,8 @@ class Weights(NamedTuple):
     up_bias: jax.Array | None = None
 
 
-UNIT_AXES = Weights(1, 1, 2, 1, 1)
-"""The axis F of each of the weights."""
+UNIT_AXES = 1, 1, 2, 1, 1
+"""The axis F of each of the ``Weights``."""
 
 
 def multiply_chosen(x: jax.Array, chosen: jax.Array, share: jax.Array, weights: Weights, clamp=None) -> jax.Array:
@@ -47,11 +47,11 @@ def multiply_chosen(x: jax.Array, chosen: jax.Array, share: jax.Array, weights: 
       share: float32 [B, N, k], their weights.
       clamp: see ``ExpertsConfig.clamp``.
     """
-    flat = (a.reshape(-1, a.shape[-1]) for a in (x, chosen, share))
-    return _multiply(clamp, *flat, weights).reshape(x.shape)
+    flat = lambda a: a.reshape(-1, a.shape[-1])
+    return _multiply(clamp, flat(x), flat(chosen), flat(share), weights).reshape(x.shape)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=0)
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _multiply(clamp, x, chosen, share, weights: Weights) -> jax.Array:
     """A GPU would wait for the host in each iteration of a loop whose end depends on the data. There the
     loop runs through all tiles, and empty tiles read one expert again, from the cache.
