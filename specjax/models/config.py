@@ -142,9 +142,14 @@ class ModelConfig:
         return tables * self.vocab_size * (self.embed_size or self.hidden_size) + layers
 
     @property
+    def row_shapes(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each layer (K, D) of each of its arrays in the cache."""
+        return tuple(layer.mixer.row_shapes for layer in self.layers)
+
+    @property
     def token_rows(self) -> int:
         """The number of values that the cache holds for a token, in all layers."""
-        return sum(K * D for layer in self.layers for K, D in layer.mixer.row_shapes)
+        return sum(K * D for shapes in self.row_shapes for K, D in shapes)
 
     @property
     def is_llama_like(self) -> bool:
@@ -153,11 +158,11 @@ class ModelConfig:
 
     def like_llama(self) -> "ModelConfig":
         """The configuration of a model of these sizes with Llama's layers, from which it may not differ."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:_LLAMA_FIELDS]}
-        if all(getattr(self, field.name) == field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]):
-            return ModelConfig(**fields)
-        usual = dict(family="llama", rope=Rope(self.rope.theta), windows=(), qk_norm=False)
-        return ModelConfig(**(fields | usual | dict(qkv_bias=False, out_bias=False, mlp_bias=False)))
+        defaults = {field.name: field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]}
+        if self.rope.rotated == 1 and all(getattr(self, name) == value for name, value in defaults.items()):
+            return self
+        biases = dict(qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+        return self.replace(family="llama", rope=Rope(self.rope.theta), windows=(), **biases, **defaults)
 
     def split_over(self, devices: int) -> "ModelConfig":
         """The configuration of the same model with its heads and MLPs split over ``devices``.
