@@ -13,6 +13,7 @@ from specjax.models.feed_forwards import Experts, ExpertsConfig, GatedMlpConfig,
 from specjax.models.kinds import LayerConfig
 from specjax.models.layers import Norm
 from specjax.models.mixers import AttentionConfig
+from specjax.planning import hlo
 
 WIDTH = 16
 KINDS = {
@@ -136,6 +137,27 @@ def test_each_choice_has_a_place_in_a_tile_of_its_expert(nodes_, k, X, size):
     np.testing.assert_array_equal(np.asarray(tiles.expert)[places // size], chosen)
     used = np.unique(chosen, return_counts=True)[1]
     assert int(tiles.count) == sum(-(-used // size))
+
+
+def test_a_cpu_reads_bfloat16_experts_as_they_lie():
+    """The compiled loop has no copy and no conversion of an expert, and the kernel computes what XLA computes."""
+    pytest.importorskip("llvmlite", reason="the kernel for CPUs needs it")
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(0, 0.2, shape), jnp.bfloat16)
+    X, F, E, n = 6, 32, 64, 5
+    weights = expert_products.Weights(draw(X, F, E), draw(X, F, E), draw(X, E, F))
+    chosen = np.stack([rng.permutation(X)[:2] for _ in range(n)])
+    given = (
+        jnp.asarray(rng.normal(size=(n, E)), jnp.float32),
+        jnp.asarray(chosen),
+        jnp.ones((n, 2), jnp.float32),
+        weights,
+    )
+    compiled = jax.jit(partial(expert_products.in_tiles, None)).lower(*given).compile()
+    moves = "copy", "convert", "transpose", "dynamic-slice"
+    assert hlo.moved(compiled.as_text(), {F * E, X * F * E}, moves, everywhere=True) == []
+    dense = jax.jit(partial(expert_products.dense, None))(*given)
+    np.testing.assert_allclose(compiled(*given), dense, rtol=2e-2, atol=2e-2 * np.abs(dense).max())
 
 
 def test_gradients_are_those_of_finite_differences():
