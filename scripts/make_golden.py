@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.utils import logging
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "models" / "golden"
@@ -153,6 +154,27 @@ FAMILIES |= {
     "starcoder2": SMALL
     | dict(model_type="starcoder2", num_attention_heads=4, num_key_value_heads=2, norm_epsilon=1e-3, sliding_window=9),
 }
+EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=8)
+SPREAD = YARN | dict(beta_fast=4.0, beta_slow=0.5, truncate=False)
+GPT_OSS = dict(model_type="gpt_oss", num_local_experts=4, num_experts_per_tok=2, sliding_window=6, swiglu_limit=1.0)
+FAMILIES |= {
+    "mixtral": SHAPE | HEADS | dict(model_type="mixtral", num_local_experts=4, sliding_window=9),
+    "qwen2_moe": SHAPE
+    | EXPERTS
+    | dict(model_type="qwen2_moe", num_attention_heads=2, num_key_value_heads=2, mlp_only_layers=[0])
+    | dict(shared_expert_intermediate_size=12),
+    "qwen2_moe_sliding": SHAPE
+    | EXPERTS
+    | dict(model_type="qwen2_moe", num_attention_heads=2, num_key_value_heads=1, norm_topk_prob=True)
+    | dict(shared_expert_intermediate_size=12, use_sliding_window=True, sliding_window=6),
+    "qwen3_moe": SHAPE | HEADS | EXPERTS | dict(model_type="qwen3_moe", norm_topk_prob=True, decoder_sparse_step=2),
+    "gpt_oss": SHAPE | HEADS | GPT_OSS | dict(rope_parameters=SPREAD),
+    "gpt_oss_mxfp4": SHAPE
+    | HEADS
+    | GPT_OSS
+    | dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, layer_types=["full_attention"])
+    | dict(rope_parameters=SPREAD),
+}
 for raw in FAMILIES.values():
     raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
@@ -169,10 +191,14 @@ def main():
     for name, raw in (SAVED | OLD | FAMILIES).items():
         torch.manual_seed(0)
         model = build(raw)
+        packed = pack(model) if name.endswith("mxfp4") else {}
         tokens = torch.randint(raw["vocab_size"], (BATCH, LENGTH))
         prompt = PROMPTS.get(name, LENGTH)
         logits = score(model, tokens, prompt)
         weights, text = save(model)
+        if packed:
+            weights = {key: value for key, value in weights.items() if f"{key}_blocks" not in packed} | packed
+            text = json.dumps(json.loads(text) | dict(quantization_config=dict(quant_method="mxfp4")))
         recorded = {"tokens": tokens.int(), "logits": logits.float(), "prompt": torch.tensor(prompt, dtype=torch.int32)}
         # The metadata has one entry only, because safetensors writes several in any order.
         metadata = {"config": json.dumps(raw) if name in OLD else text}
@@ -198,6 +224,20 @@ def build(raw: dict) -> PreTrainedModel:
         if name.endswith("layer_scalar"):
             torch.nn.init.normal_(buffer, 1, 0.2)
     return model
+
+
+@torch.no_grad()
+def pack(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Random MXFP4 experts, which the model gets as transformers unpacks them, by their names in a checkpoint."""
+    packed = {}
+    for name, param in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            X, inputs, outputs = param.shape
+            blocks = torch.randint(256, (X, outputs, inputs // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(122, 126, (X, outputs, inputs // 32), dtype=torch.uint8)
+            param.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+            packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    return packed
 
 
 @torch.no_grad()

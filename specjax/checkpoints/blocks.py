@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..models.config import ModelConfig
-from ..models.feed_forwards import GatedMlpConfig
-from ..models.kinds import LayerConfig
+from ..models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ..models.mixers import AttentionConfig
 
 TRANSPOSED = "^T"
@@ -92,7 +91,7 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
       config: the configuration of the decoder layers, None for a module without any.
     """
     sources = source_names(path, names)
-    found = re.search(r"layers\.(\d+)\.(mixer|mlp)\.(\w+)$", path)
+    found = re.search(r"layers\.(\d+)\.(mixer|mlp)\.([\w.]+)$", path)
     layer = config.layer(int(found[1])) if found and config else None
     if layer is not None and isinstance(layer.mixer, AttentionConfig):
         if found and found[3] in ("qkv", "qkv_bias"):
@@ -101,8 +100,10 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
             copies, D = layer.mixer.kv_copies, layer.mixer.head_dim
             heads = [k // copies for k in range(layer.mixer.num_kv_heads)]
             return [Block(sources[0], k * D, (k + 1) * D) for k in heads]
-    if layer is not None and isinstance(layer.mlp, GatedMlpConfig) and len(sources) == 2:
-        return _gates(sources, layer)
+    mlp = layer.mlp if layer else None
+    mlp = mlp.shared if isinstance(mlp, ExpertsConfig) else mlp
+    if isinstance(mlp, GatedMlpConfig) and len(sources) == 2:
+        return _gates(sources, mlp)
     name, transposed, _ = _read_marks(sources[0]) if sources else ("", False, False)
     return [Block(name, 0, rows, transposed=transposed)] if sources else []
 
@@ -148,10 +149,8 @@ def _rotated(name: str, at: int, heads: int, mixer: AttentionConfig, rotated: bo
     ]
 
 
-def _gates(sources: list[str], layer: LayerConfig) -> list[Block]:
+def _gates(sources: list[str], mlp: GatedMlpConfig) -> list[Block]:
     """The blocks of the parts of a gate and an up projection."""
-    mlp = layer.mlp
-    assert isinstance(mlp, GatedMlpConfig)
     F, size, found = mlp.intermediate_size, mlp.intermediate_size // mlp.parts, []
     for part in range(mlp.parts):
         for i, source in enumerate(sources):

@@ -23,6 +23,7 @@ from ..parallel import RULES, Rules, sharding
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
 from .config import check_dtype, read_config, to_hf
+from .experts import stack_experts, unstack_experts
 from .families import NAMES, names_in, tensors_in
 from .files import WEIGHTS, check_file, read_json, weight_files
 from .fit import check_tensors, least_shapes
@@ -76,6 +77,7 @@ def load_model(
         if adapter is not None:
             own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)
             tensors = merge_adapter(tensors, own, adapter, config, directory)
+        tensors = stack_experts(tensors, config, directory)
         made_of = partial(blocks, names=names_in(config, tensors), config=config)
         return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules, quantize)
 
@@ -87,7 +89,7 @@ def save_model(model: Decoder, directory: str | Path) -> None:
     """
     config = model.config.replace(dtype=str(model.embed[...].dtype))
     tensors = tensors_of(model, partial(blocks, names=NAMES[config.family], config=config))
-    write_checkpoint(directory, tensors, to_hf(config))
+    write_checkpoint(directory, unstack_experts(tensors, config), to_hf(config))
 
 
 def split_config(config: ModelConfig, mesh: Mesh | None, rules: Rules = RULES) -> ModelConfig:

@@ -73,7 +73,16 @@ class Partial(struct.PyTreeNode):
 
 
 def rotate_and_attend(
-    qkv: jax.Array, angles, past: tuple | None, length, rows: tuple | None, mask, positions, scores: Scores, dtype
+    qkv: jax.Array,
+    angles,
+    past: tuple | None,
+    length,
+    rows: tuple | None,
+    mask,
+    positions,
+    scores: Scores,
+    dtype,
+    sinks: jax.Array | None = None,
 ) -> tuple[jax.Array, tuple]:
     """The attention of a layer to its past and its rows, and the nodes' own keys and values.
 
@@ -93,10 +102,10 @@ def rotate_and_attend(
     def by_products(qkv, angles, past, length, rows, mask, positions):
         new = rotate_keys(qkv, angles, dtype)
         seen = new if rows is None else join(rows, new)
-        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores), new
+        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores, sinks), new
 
     given = qkv, angles, past, length, rows, mask, positions
-    usable = kernels.are_usable() and not isinstance(dtype, EightBits)
+    usable = kernels.are_usable() and sinks is None and not isinstance(dtype, EightBits)
     if isinstance(mask, Seen) or not (usable and attention_kernel.fits(qkv, past, scores)):
         return by_products(*given)
 
@@ -127,6 +136,7 @@ def attend(
     mask: jax.Array | Seen,
     positions: jax.Array,
     scores: Scores,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Attention of N nodes over the cache and over uncommitted rows.
 
@@ -138,6 +148,8 @@ def attend(
       mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``.
       positions: int32 [B, N], the positions of the nodes.
       scores: its window restricts the past only; the caller restricts the mask, see ``within``.
+      sinks: [K * G], for each query head the score of a row without a value, which every node sees
+        (Xiao et al. 2024; gpt-oss); or None.
 
     Returns float32 [B, N, K * G * D].
     """
@@ -153,8 +165,17 @@ def attend(
     if past is not None:
         keys, values = past
         out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores)
+    if sinks is not None:
+        out = _merge(out, _sink(sinks.astype(jnp.float32).reshape(K, 1, G), out))
     out = out.values / out.weight[..., None]
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
+
+
+def _sink(score: jax.Array, like: Partial) -> Partial:
+    """The attention to a row of zeros with these scores, [K, 1, G]."""
+    top = like.top.reshape(*like.top.shape[:2], -1, score.shape[-1])
+    top = jnp.broadcast_to(score, top.shape).reshape(like.top.shape)
+    return Partial(jnp.zeros_like(like.values), top, jnp.ones_like(like.weight))
 
 
 def _attend_seen(q, k, v, seen: Seen, softcap: float | None) -> Partial:

@@ -39,6 +39,7 @@ class ModelConfig:
 
       whole_qk_norm: whether ``qk_norm`` norms all heads together.
       local_rope: rotary positions of layers with a window; None for ``rope``.
+      sinks: whether attention has sinks, see ``attention.attend``.
       attention_scale, attention_softcap: see ``attention_kernel.Scores``.
       gated, activation: whether the MLP is gated, and one of ``layers.ACTIVATIONS``.
       norm, norm_offset: the kind of norm and the offset of its weights, see ``layers.Norm``.
@@ -80,6 +81,7 @@ class ModelConfig:
     # Departures from Llama's layer and from its embedding.
     whole_qk_norm: bool = False
     local_rope: Rope | None = None
+    sinks: bool = False
     attention_scale: float | None = None
     attention_softcap: float | None = None
     gated: bool = True
@@ -170,11 +172,12 @@ class ModelConfig:
 
         Raises RequestError where the devices do not divide the heads or the MLP's width.
         """
-        for what, size in (("attention heads", self.num_heads), ("MLP channels", self.intermediate_size)):
+        sizes = {"attention heads": self.num_heads}
+        if not self.mlps or None in self.mlps:
+            sizes["MLP channels"] = self.intermediate_size
+        for what, size in sizes.items():
             if size % devices:
-                fits = [
-                    n for n in range(1, self.num_heads + 1) if not (self.num_heads % n or self.intermediate_size % n)
-                ]
+                fits = [n for n in range(1, self.num_heads + 1) if not any(size % n for size in sizes.values())]
                 raise RequestError(
                     f"a mesh with model={devices} does not divide the model's {size} {what}; "
                     f"use model={', '.join(map(str, fits))}"
@@ -206,7 +209,7 @@ class ModelConfig:
         return AttentionConfig(
             self.num_heads, self.num_kv_heads, self.head_dim, rope,
             Scores(window, self.attention_scale, self.attention_softcap), self.qkv_bias, self.out_bias,
-            self.qk_norm, self.whole_qk_norm, kv_copies=self.kv_copies,
+            self.qk_norm, self.whole_qk_norm, sinks=self.sinks, kv_copies=self.kv_copies,
         )  # fmt: skip
 
     def _mlp(self) -> FeedForwardConfig:

@@ -45,7 +45,7 @@ def fits(rows: jax.Array, weight, form: str = "bfloat16") -> bool:
     AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of several
     devices has none.
     """
-    outputs, inputs = weight.shape
+    outputs, inputs = weight.shape[-2:]
     most = 64 if _has_dot() and "amx_bf16" not in matrix_extensions() else 8
     return (
         form in _INPUTS
@@ -57,7 +57,14 @@ def fits(rows: jax.Array, weight, form: str = "bfloat16") -> bool:
     )
 
 
-def product(rows: jax.Array, weight: jax.Array, form: str = "bfloat16", *scales: jax.Array) -> jax.Array:
+def product(
+    rows: jax.Array,
+    weight: jax.Array,
+    form: str = "bfloat16",
+    *,
+    scales: jax.Array | None = None,
+    number: jax.Array | None = None,
+) -> jax.Array:
     """The product of rows [N, in] and weight [out, in]; float32 [N, out].
 
     The order of the summands does not depend on the number of rows. The outputs are computed in parts,
@@ -68,18 +75,23 @@ def product(rows: jax.Array, weight: jax.Array, form: str = "bfloat16", *scales:
       weight: bfloat16 or int8; int4 numbers are packed, uint8 [out, in / 2], see ``quantised``.
       form: one of "bfloat16", "int8" and "int4".
       scales: float32 [out, in / 128] for int4, whose groups the kernel scales.
+      number: the matrix to multiply with, of a bfloat16 weight [X, out, in], int32. XLA would copy
+        the matrix.
     """
     from . import llvm, product_llvm  # need llvmlite
 
-    blocks, dot = len(weight) // _OUTPUTS, _has_dot() and rows.dtype == jnp.bfloat16
-    given, name = rows if dot else rows.astype(jnp.float32), llvm.register(product_llvm.product, len(rows), dot, form)
-    parts = min(max(_PARTS, 2 * _threads()), weight.size // _SMALLEST_PART, blocks)
+    outputs, inputs = weight.shape[-2:]
+    blocks, dot = outputs // _OUTPUTS, _has_dot() and rows.dtype == jnp.bfloat16
+    further = tuple(each for each in (scales, number) if each is not None)
+    given = rows if dot else rows.astype(jnp.float32), weight, *further
+    name = llvm.register(product_llvm.product, len(rows), dot, form, number is not None)
+    parts = min(max(_PARTS, 2 * _threads()), outputs * inputs // _SMALLEST_PART, blocks)
     parts = parts if _threads() > 1 and parts >= _PARTS else 1
     bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
 
     def part(first: int, end: int) -> jax.Array:
         result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
-        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(given, weight, *scales, first=first)
+        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*given, first=first)
 
     return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
 

@@ -41,19 +41,23 @@ _INT4 = ir.Constant(WORDS, [I16(n) for n in (0, 0x3F80, 0x4000, 0x4040, 0x4080, 
 """The bits in bfloat16 of 0 to 7 and -8 to -1, twice."""
 
 
-def product(name: str, rows: int, dot: bool, form: str) -> Call:
+def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
     """The kernel for a number of rows.
 
     Args:
       dot: Whether x is bfloat16 and the processor has VDPBF16PS, which adds 32 products to 16 sums. Without it
-      x is float32, and the weights are widened.
+        x is float32, and the weights are widened.
       form: "bfloat16", "int8" or "int4".
+      stacked: Whether w is one of several bfloat16 matrices [X, o, i], whose number is the third operand.
     """
     call = Call(name)
     build, first = call.build, call.attribute()
     x, w, y = call.data(OPERAND, 0), call.data(OPERAND, 1), call.data(RESULT, 0)
     scales = call.data(OPERAND, 2) if form == "int4" else None
     inputs, outputs = call.size(OPERAND, 0, 1), call.size(RESULT, 0, 1)
+    if stacked:
+        number = build.sext(build.load(call.data(OPERAND, 2), typ=I32), I64)
+        first = build.add(first, build.mul(number, call.size(OPERAND, 1, 1)))
     block, most = (4, 6 if form == "bfloat16" else 4) if dot else (4, 1) if rows == 1 else (2, 3)
     count = -(-rows // most)
     tile = _TILE if count > 1 else block

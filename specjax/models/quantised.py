@@ -133,8 +133,10 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
     """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices.
 
     Tables of embeddings and output matrices have at least eight bits. Raises RequestError, which
-    names the parameter, for inputs that groups of 128 do not divide.
+    names the parameter, for inputs that groups of 128 do not divide, and for experts.
     """
+    if len(param.axes) == 3:
+        raise RequestError(f"{name} holds experts, which have no form of fewer bits; leave out quantize")
     if len(param.axes) != 2:
         return value
     value = value.dequantise() if isinstance(value, Quantised) else value
@@ -180,5 +182,5 @@ def _multiply_by_xla(rows: jax.Array, weight: Quantised) -> jax.Array:
 
 def _multiply_by_kernel(rows: jax.Array, weight: Quantised) -> jax.Array:
     if weight.scheme == "int4":
-        return product_kernel.product(rows, weight.values, "int4", weight.scales)
+        return product_kernel.product(rows, weight.values, "int4", scales=weight.scales)
     return product_kernel.product(rows, weight.values, "int8") * weight.scales[:, 0]

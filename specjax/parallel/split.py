@@ -54,6 +54,36 @@ def each_part_of_heads(function: Callable, leaf: jax.Array, of_runs: jax.Array) 
     )
 
 
+def sum_over_parts(function: Callable, nodes: tuple, weights: tuple, axes: tuple[int, ...]) -> jax.Array:
+    """``function(*nodes, *weights)`` [B, N, ...], computed by each device for its own nodes and part of the weights.
+
+    The results are summed over the mesh axis ``model``. ``function`` must compute each node from the
+    same node of its arguments. XLA would sum in every iteration of a loop inside.
+
+    Args:
+      nodes: arrays [B, N, ...].
+      weights: arrays, or None.
+      axes: the axis of each array of weights of which a device has a part. If the mesh does not divide
+        an axis, every device has all weights.
+    """
+    names = {name for name in ("data", "model", "nodes") if _axis_size(name) > 1}
+    if not all(w is None or _divides("model", w.shape[axis]) for w, axis in zip(weights, axes)):
+        names -= {"model"}
+    if not names:
+        return function(*nodes, *weights)
+    B, N = nodes[0].shape[:2]
+    own = PartitionSpec(*(name if _divides(name, size) else None for name, size in (("data", B), ("nodes", N))))
+    name = "model" if "model" in names else None
+    parts = tuple(None if w is None else PartitionSpec(*[None] * axis, name) for w, axis in zip(weights, axes))
+
+    def part(*given):
+        y = function(*given)
+        return jax.lax.psum(y, name) if name else y
+
+    specs = *[own] * len(nodes), *parts
+    return jax.shard_map(part, in_specs=specs, out_specs=own, axis_names=names, check_vma=False)(*nodes, *weights)
+
+
 def whole_features(x: jax.Array) -> jax.Array:
     """``x`` [..., F], whose last axis every device holds whole."""
     if _axis_size("model") < 2:

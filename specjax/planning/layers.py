@@ -21,6 +21,7 @@ from ..errors import RequestError
 from ..evaluation.comparison import machine
 from ..generate import Prompt
 from ..models.decoder import Decoder, Skip
+from ..models.feed_forwards import Experts
 from ..sampling import SamplingParams, sampling_params, warp
 from ..session import cache_dtype
 from .layer_cost import Costs, measure_costs, speedup
@@ -262,14 +263,18 @@ def _without(model: Decoder, keep: jax.Array) -> Decoder:
     graph, params = nnx.split(model)
     model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):
-        for kept, outputs in (
-            (attention, (layer.mixer.out, layer.mixer.out_bias)),
-            (mlp, (layer.mlp.down, layer.mlp.down_bias)),
-        ):
+        for kept, outputs in ((attention, (layer.mixer.out, layer.mixer.out_bias)), (mlp, _outputs(layer.mlp))):
             for param in outputs:
                 if param is not None:
                     param[...] = jnp.where(kept, param[...], 0)
     return model
+
+
+def _outputs(mlp) -> tuple:
+    """The parameters of a feed-forward that scale its output."""
+    if not isinstance(mlp, Experts):
+        return mlp.down, mlp.down_bias
+    return mlp.downs, mlp.downs_bias, *(() if mlp.shared is None else (mlp.shared.down,))
 
 
 def _named(costs: Costs, i: int) -> dict:

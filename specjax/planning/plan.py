@@ -18,6 +18,7 @@ from ..drafter import Drafter
 from ..drafters import Plain
 from ..errors import RequestError
 from ..models.config import ModelConfig
+from ..models.feed_forwards import ExpertsConfig
 from ..parallel import make_mesh
 from .devices import DEVICES, compile_only, parse_device
 from .rounds import plan_round, prefill_memory
@@ -101,6 +102,7 @@ def plan(
             {"kind": kind, "bytes": size, "count": round(count)} for (kind, size), count in figures.collectives.items()
         ],
         "cache_copies": figures.copies,
+        "experts_per_layer": _experts(target, plain.figures.experts, figures.experts),
         "seconds_per_round": drafted.seconds,
         "plain_seconds_per_token": plain.seconds,
         "tokens_per_second": {alpha: batch * n / drafted.seconds for alpha, n in tokens.items()},
@@ -127,6 +129,12 @@ def break_even(ratio: float, depth: int) -> float | None:
     if gain(0.0) >= 0:
         return 0.0
     return float(optimize.root_scalar(gain, bracket=(0.0, 1.0)).root) if gain(1.0) >= 0 else None
+
+
+def _experts(target: ModelConfig, plain: float, drafted: float) -> dict | None:
+    """The experts of a layer, and how many of them a plain token and a round read; None without experts."""
+    of = next((mlp.count for mlp in target.mlps if isinstance(mlp, ExpertsConfig)), None)
+    return None if of is None else {"all": of, "plain": plain, "round": drafted}
 
 
 def _make_mesh(sizes: dict[str, int], device: str, devices) -> Mesh:

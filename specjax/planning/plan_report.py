@@ -16,6 +16,10 @@ def table(planned: dict) -> Table:
     for name, key in (("bytes a round", ""), ("bytes a plain token", "plain_")):
         moved, least = planned[f"{key}bytes_per_round"], planned[f"{key}minimum_bytes_per_round"]
         rows[name] = f"{gigabytes(moved)}, {moved / least:.2f} times the minimum"
+    if experts := planned["experts_per_layer"]:
+        rows["experts that a layer reads"] = (
+            f"{experts['round']:.1f} of {experts['all']} a round, {experts['plain']:.1f} a plain token"
+        )
     if planned["launches_per_round"] is not None:
         rows["kernels"] = f"{planned['launches_per_round']} a round, {planned['launches_per_layer']:.1f} a layer"
     for one in planned["collectives"]:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from .traffic import expected_times
+
 _VIEWS = {
     "reshape", "transpose", "convert_element_type", "bitcast_convert_type", "slice", "dynamic_slice", "squeeze",
     "broadcast_in_dim", "copy", "sharding_constraint", "optimization_barrier",
@@ -30,7 +32,7 @@ class Work(NamedTuple):
     bytes: float = 0.0
     operations: float = 0.0
 
-    def plus(self, other: "Work", times: int = 1) -> "Work":
+    def plus(self, other: "Work", times: float = 1) -> "Work":
         return Work(self.bytes + times * other.bytes, self.operations + times * other.operations)
 
 
@@ -117,8 +119,13 @@ def _work(jaxpr, stored: Mapping, share: float) -> Work:
     return total
 
 
-def _trips(eqn) -> int:
-    """How often a loop runs; 1 for a loop whose end depends on the data, and without a loop."""
+def _trips(eqn) -> float:
+    """How often a loop runs; 1 for a loop whose end depends on the data, and without a loop.
+
+    The scope of a loop over experts says how often it is expected to run.
+    """
+    if eqn.primitive.name in ("scan", "while") and (expected := expected_times(str(eqn.source_info.name_stack))):
+        return expected
     params = eqn.params
     if eqn.primitive.name == "scan":
         return params["length"]
@@ -144,8 +151,14 @@ def _called(eqn) -> list[tuple]:
 
 
 def _handed_over(inner, given: list, stored: Mapping) -> dict:
-    pairs = zip(inner.invars, given)
-    return {var: stored[atom] for var, atom in pairs if not isinstance(atom, core.Literal) and atom in stored}
+    """The stored arrays by their names in a called program. A program for one device has parts of them."""
+    pairs = [(var, atom) for var, atom in zip(inner.invars, given) if not isinstance(atom, core.Literal)]
+    parts = {var: atom.aval.size / max(var.aval.size, 1) for var, atom in pairs}
+    return {
+        var: Stored(stored[atom].bytes * parts[var], stored[atom].share * parts[var])
+        for var, atom in pairs
+        if atom in stored
+    }
 
 
 def _operations(eqn) -> float:

@@ -43,6 +43,7 @@ class Figures:
       launches: kernels that it launches; 0 on a TPU, where the loop is one launch.
       collectives: how often it runs each kind and size of collective.
       copies: cache-sized copies in the loop.
+      experts: the experts that a layer is expected to read; 0 without experts.
     """
 
     weights: float
@@ -55,6 +56,7 @@ class Figures:
     launches: float
     collectives: Mapping[tuple[str, int], float]
     copies: int
+    experts: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,6 +175,7 @@ def figures_of(program: Abstract, loop: jax.stages.Compiled, work: products.Work
         operations=work.operations,
         launches=launches.in_round(text),
         collectives={(one.kind, one.bytes): one.count for one in moved.collectives()},
+        experts=traffic.expected_times(text),
         copies=len(hlo.moved(text, {math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in caches})),
     )
 

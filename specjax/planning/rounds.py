@@ -94,16 +94,16 @@ def predict(figures: Figures, device: Device, devices: int) -> float:
 
 
 def add(a: Figures, b: Figures, times: float) -> Figures:
-    """``a + times * b`` in each figure. The number of copies is the larger one."""
+    """``a + times * b`` in each figure. Copies, and experts of a layer, are the larger number."""
     linear = {
         field.name: getattr(a, field.name) + times * getattr(b, field.name)
         for field in dataclasses.fields(Figures)
-        if field.name not in ("collectives", "copies")
+        if field.name not in ("collectives", "copies", "experts")
     }
     counts = {
         key: a.collectives.get(key, 0) + times * b.collectives.get(key, 0) for key in {**a.collectives, **b.collectives}
     }
-    return Figures(**linear, collectives=counts, copies=max(a.copies, b.copies))
+    return Figures(**linear, collectives=counts, copies=max(a.copies, b.copies), experts=max(a.experts, b.experts))
 
 
 @functools.cache

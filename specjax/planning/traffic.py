@@ -11,6 +11,8 @@ from .hlo import Instruction, computations
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "f16": 16, "f32": 32, "f64": 64}
 _ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
+_EXPECTED = re.compile(r"about_([\d.]+)_times")
+"""``expert_products.EXPECTED_TIMES``."""
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _CONSTANT = re.compile(r" constant\((-?\d+)\)")
@@ -51,15 +53,15 @@ class Step:
     """
 
     instruction: Instruction
-    times: int
+    times: float
     kept: frozenset[str]
 
 
 class Program:
     """One iteration of the largest loop of a compiled program, such as ``decode.run``.
 
-    A loop inside counts as often as it runs, and once if that depends on the data. Of
-    the branches of a conditional, the branch that moves most counts.
+    A loop inside counts as often as it runs, and once if that depends on the data; a loop over experts
+    counts as often as its scope expects. Of the branches of a conditional, the branch that moves most counts.
 
     Attributes:
       steps: all instructions that the iteration runs.
@@ -73,7 +75,7 @@ class Program:
 
     def collectives(self) -> list[Collective]:
         """The collectives, the largest first."""
-        counts: dict[tuple[str, int], int] = {}
+        counts: dict[tuple[str, int], float] = {}
         for step in self.steps:
             i = step.instruction
             kind = i.opcode.removesuffix("-start")
@@ -81,7 +83,7 @@ class Program:
                 sizes = _sizes(_result(i))
                 size = int(sizes[-1] if i.opcode.endswith("-start") else sum(sizes))
                 counts[kind, size] = counts.get((kind, size), 0) + step.times
-        listed = [Collective(kind, size, count) for (kind, size), count in counts.items()]
+        listed = [Collective(kind, size, round(count)) for (kind, size), count in counts.items()]
         return sorted(listed, key=lambda one: -one.bytes * one.count)
 
     def bytes_moved(self) -> int:
@@ -104,7 +106,7 @@ class Program:
         everything = _Everything()
         return [step for name in max(outermost, key=size).calls for step in self._walk(name, 1, (everything,))]
 
-    def _walk(self, name: str, times: int, given: tuple) -> list[Step]:
+    def _walk(self, name: str, times: float, given: tuple) -> list[Step]:
         """The steps of a computation.
 
         ``given`` has an entry for each parameter: True for an array that stays in fast memory, or
@@ -127,7 +129,7 @@ class Program:
             steps += self._inside(i, times, [known.get(operand, False) for operand in operands])
         return steps
 
-    def _inside(self, i: Instruction, times: int, given: list) -> list[Step]:
+    def _inside(self, i: Instruction, times: float, given: list) -> list[Step]:
         """The steps of the computations that an instruction runs."""
         if i.opcode == "conditional":
             branches = [self._walk(name, times, (one,)) for name, one in zip(i.calls, given[1:])]
@@ -137,8 +139,10 @@ class Program:
         times *= self._trips(i) if i.opcode == "while" else 1
         return [step for name in i.calls for step in self._walk(name, times, tuple(given))]
 
-    def _trips(self, loop: Instruction) -> int:
-        """How often a loop runs, by the compiler's note, or by its condition ``i < limit``; else 1."""
+    def _trips(self, loop: Instruction) -> float:
+        """How often a loop runs: as its scope expects, by the compiler's note, or by ``i < limit``; else 1."""
+        if expected := expected_times(loop.text):
+            return expected
         if known := _TRIPS.search(loop.text):
             return int(known[1])
         condition = _CONDITION.search(loop.text)
@@ -187,7 +191,7 @@ class Program:
         written = [one for one in inside if one.opcode in ("dynamic-update-slice", "scatter")]
         total = 0.0
         for place, name in _parameters(inside):
-            users = _users(name, inside)
+            users = _users(name, inside, self._found)
             if place >= len(operands) or not read(operands[place]):
                 continue
             if users and all(one.opcode in _SLICES and is_first for one, is_first in users):
@@ -206,6 +210,14 @@ class Program:
                 seen.add(name)
                 waiting += [called for i in self._found[name] for called in i.calls if called in self._found]
         return seen
+
+
+def expected_times(text: str) -> float:
+    """How often a loop is expected to run, by a name in its scope; 0 for a loop that does not say it.
+
+    In the text of a whole program, the largest of all such numbers.
+    """
+    return max(map(float, _EXPECTED.findall(text)), default=0.0)
 
 
 class _Everything:
@@ -231,15 +243,23 @@ def _operands(i: Instruction) -> list[str]:
     return _NAME.findall(_arguments(i))
 
 
-def _users(name: str, inside: list[Instruction]) -> list[tuple[Instruction, bool]]:
+def _users(name: str, inside: list[Instruction], found: dict[str, list[Instruction]]) -> list[tuple[Instruction, bool]]:
     """The instructions of a fusion that use a value, and whether it is their first operand.
 
-    They may see the value's bits under another type or shape.
+    They may see the value's bits under another type or shape, and may be in a fusion inside.
     """
     users: list[tuple[Instruction, bool]] = []
     for one in inside:
-        if name in (operands := _operands(one)):
-            users += _users(one.name, inside) if one.opcode in _VIEWS else [(one, operands[0] == name)]
+        if name not in (operands := _operands(one)):
+            continue
+        if one.opcode in _VIEWS:
+            users += _users(one.name, inside, found)
+        elif one.opcode == "fusion" and one.calls and one.calls[0] in found:
+            inner = found[one.calls[0]]
+            given = [parameter for place, parameter in _parameters(inner) if operands[place] == name]
+            users += [user for parameter in given for user in _users(parameter, inner, found)]
+        else:
+            users.append((one, operands[0] == name))
     return users
 
 

@@ -31,6 +31,11 @@ REFUSED = [
     ("gpt_neox", dict(hidden_act="quick_gelu")),
     ("opt", dict(layer_norm_elementwise_affine=False)),
     ("starcoder2", dict(norm_type="rms_norm")),
+    ("mixtral", dict(num_experts_per_tok=9)),
+    ("mixtral", dict(attention_bias=True)),
+    ("qwen3_moe", dict(decoder_sparse_step=0)),
+    ("gpt_oss", dict(rope_parameters=None)),
+    ("gpt_oss", dict(quantization_config=dict(quant_method="awq"))),
 ]
 
 

@@ -10,16 +10,18 @@ from support.golden import FILES, golden_model, load_tensors, read_file
 
 from specjax import make_mesh
 from specjax.checkpoints.blocks import blocks
+from specjax.checkpoints.experts import unstack_experts
 from specjax.checkpoints.families import NAMES
 from specjax.checkpoints.tensors import tensors_of
 
 
 def written(model) -> dict[str, np.ndarray]:
     """The tensors with which a model is saved."""
-    return tensors_of(model, partial(blocks, names=NAMES[model.config.family], config=model.config))
+    tensors = tensors_of(model, partial(blocks, names=NAMES[model.config.family], config=model.config))
+    return unstack_experts(tensors, model.config)
 
 
-@pytest.mark.parametrize("name", [path.stem for path in FILES])
+@pytest.mark.parametrize("name", [path.stem for path in FILES if "mxfp4" not in path.stem])
 def test_parts_on_two_devices_are_those_of_the_file(name: str):
     """If there are fewer key heads than devices, each device has a copy."""
     split, whole = golden_model(name, make_mesh(model=2)), read_file(name)[0]

@@ -23,7 +23,8 @@ from specjax.tree import Tree, ancestors
 
 MODELS = [
     "gemma2", "gemma3", "gemma4", "gemma4_keys_as_values", "phi3", "phi3_longrope", "glm", "glm4", "olmo2", "gpt2",
-    "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2",
+    "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "mixtral", "qwen2_moe",
+    "qwen2_moe_sliding", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4",
 ]  # fmt: skip
 PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 START = 9
@@ -33,7 +34,7 @@ DRAFTERS = {
     "dynamic tree": DynamicTree(tree_nodes=7, tree_depth=3, tree_top_k=2),
 }
 PROMPTS = {"one row": random_prompts(1, 12, 32), "ragged": random_prompts(8, 20, 32, seed=1)}
-TREES_IN_FIRST_TIER = ["olmo2", "opt_350m"]
+TREES_IN_FIRST_TIER = ["olmo2", "opt_350m", "gpt_oss"]
 
 
 def properties(name: str, drafter: str, batch: str) -> dict:
@@ -47,6 +48,7 @@ def properties(name: str, drafter: str, batch: str) -> dict:
         "positions": "learned" if config.position_offset is not None else config.rope.rotated == 1,
         "local layers": len(set(config.windows)),
         "bounds": config.attention_softcap is not None,
+        "experts": len(set(config.mlps)),
         "reads keys of another layer": any(layer.mixer.source is not None for layer in config.layers),
     }
 

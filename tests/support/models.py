@@ -28,7 +28,7 @@ def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY
     """A random Decoder. The factor ``sharpness`` on its matrices makes its distributions far from uniform."""
     model = Decoder(config.replace(**changes), jax.random.key(seed))
     graph, params = nnx.split(model)
-    sharp = lambda path, x: by_parts(path, x * sharpness if x.ndim == 2 else x)
+    sharp = lambda path, x: by_parts(path, x * sharpness if x.ndim > 1 else x)
     return nnx.merge(graph, jax.tree_util.tree_map_with_path(sharp, params))
 
 

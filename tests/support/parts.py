@@ -4,14 +4,16 @@ import jax
 import pytest
 
 from specjax.models import decoder, layer, per_layer
-from specjax.models.feed_forwards import gated, plain
+from specjax.models.feed_forwards import experts, gated, plain
 from specjax.models.mixers import attention
 
 PARTS = {
     "rotate_and_attend": (("scores", "dtype"), (attention,)),
     "attend": ("scores", (attention,)),
     "normalize": ("config", (decoder, layer, per_layer, attention)),
-    "linear": ((), (decoder, per_layer, attention, gated, plain)),
+    "linear": ((), (decoder, per_layer, attention, experts, gated, plain)),
+    "route": ("config", (experts,)),
+    "multiply_chosen": ("clamp", (experts,)),
 }
 """The functions that are compiled, with their static arguments and the modules that call them."""
 

@@ -11,6 +11,7 @@ from .glm import GLM, GLM4
 from .gpt2 import GPT2
 from .gpt_neox import GPT_NEOX
 from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from .olmo2 import OLMO2
 from .opt import OPT
 from .phi3 import PHI3
@@ -36,6 +37,10 @@ FAMILIES = {
         GPT_NEOX,
         OPT,
         STARCODER2,
+        MIXTRAL,
+        QWEN2_MOE,
+        QWEN3_MOE,
+        GPT_OSS,
     )
 }
 """The supported values of ``model_type``."""

@@ -4,8 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..kinds import FeedForwardConfig
+from .experts import Experts, ExpertsConfig
 from .gated import GatedMlp, GatedMlpConfig
 from .plain import PlainMlp, PlainMlpConfig
 
-FEED_FORWARDS: dict[type[FeedForwardConfig], Callable[..., Any]] = {GatedMlpConfig: GatedMlp, PlainMlpConfig: PlainMlp}
+FEED_FORWARDS: dict[type[FeedForwardConfig], Callable[..., Any]] = {
+    GatedMlpConfig: GatedMlp,
+    PlainMlpConfig: PlainMlp,
+    ExpertsConfig: Experts,
+}
 """The module of each kind of feed-forward, by the class of its configuration."""

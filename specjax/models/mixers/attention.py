@@ -27,6 +27,7 @@ class AttentionConfig(MixerConfig):
         together.
       value_norm: whether each head's values are normed, without weights.
       keys_as_values: whether the values are the keys before norm and rotation.
+      sinks: whether each query head has a sink, see ``attention.attend``.
       reads: the layer whose keys and values this layer reads; None for a layer with its own.
       kv_copies: the number of equal copies of each key head, included in K; see
         ``ModelConfig.split_over``.
@@ -43,6 +44,7 @@ class AttentionConfig(MixerConfig):
     whole_qk_norm: bool = False
     value_norm: bool = False
     keys_as_values: bool = False
+    sinks: bool = False
     reads: int | None = None
     kv_copies: int = 1
 
@@ -75,7 +77,7 @@ class Attention(nnx.Module):
 
     Rows that are computed with one another lie together, so that they stay on one device when the
     matrix is split. ``qkv`` [K * (G + 2) * D, E] stacks the query heads, the key and the value of
-    each key head, as far as the layer has them. ``out`` is [E, H * D].
+    each key head, as far as the layer has them. ``out`` is [E, H * D], and ``sinks`` [H].
 
     In trained heads attention may read ``inputs`` vectors of width E side by side.
     """
@@ -86,6 +88,7 @@ class Attention(nnx.Module):
     out_bias: nnx.Param | None
     q_norm: nnx.Param | None
     k_norm: nnx.Param | None
+    sinks: nnx.Param | None
 
     def __init__(self, config: LayerConfig, keys: jax.Array, dtype, *, inputs: int = 1):
         mixer, E = config.mixer, config.width
@@ -102,6 +105,7 @@ class Attention(nnx.Module):
         )
         self.q_norm = first(H) if mixer.qk_norm else None
         self.k_norm = first(K) if mixer.qk_norm and mixer.reads is None else None
+        self.sinks = param(jnp.zeros(H, dtype), ("heads",)) if mixer.sinks else None
 
     @jax.named_scope("attention")
     def __call__(self, normed, nodes, past, rows):
@@ -120,7 +124,7 @@ class Attention(nnx.Module):
             )
             return attended, ()
         given = projected, angles, past, nodes.length, rows, seen, nodes.positions
-        return rotate_and_attend(*given, config.scores, nodes.dtype)
+        return rotate_and_attend(*given, config.scores, nodes.dtype, value_of(self.sinks))
 
     def keys_values(self, normed, nodes) -> tuple:
         """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""

@@ -1,0 +1,160 @@
+"""The tensors of experts in checkpoints, seen as stacks with one matrix for each expert.
+
+Families store experts in three forms: a tensor for each matrix of each expert (Mixtral, Qwen), one
+tensor with the gates and one with the outputs of all experts (newer Qwen), or the same transposed,
+with the rows of gate and up projections alternating, and perhaps packed as MXFP4 (gpt-oss). A stack
+looks like a safetensors slice [X, rows, columns], and reads only what is asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import CheckpointError
+from ..models.config import ModelConfig
+from ..models.feed_forwards import ExpertsConfig
+from .mxfp4 import Packed
+
+_SINGLE = {
+    "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
+    "qwen2_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+}
+"""The families with a tensor for each expert: the module with the experts, and the names of its matrices."""
+
+
+def stack_name(layer: int, matrix: str) -> str:
+    """The name of the stack of "gate", "up" or "down", or of their biases."""
+    return f"model.layers.{layer}.mlp.experts.{matrix}"
+
+
+class Stack:
+    """The matrices of one name of all experts."""
+
+    def __init__(self, matrices: Sequence[Any]):
+        self._matrices = matrices
+
+    def get_shape(self) -> list[int]:
+        return [len(self._matrices), *self._matrices[0].get_shape()]
+
+    def get_dtype(self) -> str:
+        return self._matrices[0].get_dtype()
+
+    def __getitem__(self, index: tuple) -> np.ndarray:
+        experts, *rest = index
+        return np.stack([matrix[tuple(rest)] for matrix in self._matrices[experts]])
+
+
+class Rows:
+    """Every ``step``-th row of each expert from ``first`` on, of a tensor [X, rows, ...].
+
+    ``transposed``: whether the tensor is [X, columns, rows].
+    """
+
+    def __init__(self, tensor, first: int, count: int, step: int = 1, transposed: bool = False):
+        self._tensor, self._first, self._count, self._step, self._transposed = tensor, first, count, step, transposed
+
+    def get_shape(self) -> list[int]:
+        experts, *rest = self._tensor.get_shape()
+        return [experts, self._count, *(rest[:-1] if self._transposed else rest[1:])]
+
+    def get_dtype(self) -> str:
+        return self._tensor.get_dtype()
+
+    def __getitem__(self, index: tuple) -> np.ndarray:
+        experts, rows, *columns = index
+        first, last, _ = rows.indices(self._count)
+        stored = slice(self._first + first * self._step, self._first + (last - 1) * self._step + 1)
+        places = (*columns, stored) if self._transposed else (stored, *columns)
+
+        def read(i: int) -> np.ndarray:  # one expert at a time, because packed experts become larger
+            rows = self._tensor[(slice(i, i + 1), *places)][0]
+            return (rows.T if self._transposed else rows)[:: self._step]
+
+        return np.stack([read(i) for i in range(*experts.indices(self.get_shape()[0]))])
+
+
+def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dict[str, Any]:
+    """The tensors of a checkpoint, with a stack for each matrix in place of the tensors of experts.
+
+    Raises CheckpointError for experts that are missing or differ in shape or type.
+    """
+    found = dict(tensors)
+
+    def take(name: str) -> Any:
+        if name not in found:
+            raise CheckpointError(f"{where}: {name} is missing; name a directory with a whole checkpoint")
+        return found.pop(name)
+
+    for layer, of_layer in enumerate(config.layers):
+        if not isinstance(of_layer.mlp, ExpertsConfig):
+            continue
+        prefix, stacks = f"model.layers.{layer}.mlp.experts", {}
+        if config.family == "gpt_oss":
+            stacks = _alternating(take, prefix, f"{prefix}.gate_up_proj_blocks" in found)
+        elif f"{prefix}.gate_up_proj" in found:
+            joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
+            half = joint.get_shape()[1] // 2
+            stacks = {"gate": Rows(joint, 0, half), "up": Rows(joint, half, half), "down": down}
+        else:
+            module, names = _SINGLE[config.family]
+            of_expert = [f"model.layers.{layer}.{module}.experts.{i}" for i in range(of_layer.mlp.count)]
+            for matrix, name in names.items():
+                stacks[matrix] = _stack(
+                    {full: take(full) for full in (f"{one}.{name}.weight" for one in of_expert)}, where
+                )
+        found |= {stack_name(layer, matrix): stack for matrix, stack in stacks.items()}
+    return found
+
+
+def unstack_experts(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint as transformers saves them, from tensors with stacks."""
+    found = dict(tensors)
+    for layer, of_layer in enumerate(config.layers):
+        if not isinstance(of_layer.mlp, ExpertsConfig):
+            continue
+        stacks = {matrix: found.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}
+        if config.family != "gpt_oss":
+            module, names = _SINGLE[config.family]
+            prefix = f"model.layers.{layer}.{module}.experts"
+            found |= {
+                f"{prefix}.{i}.{name}.weight": one for key, name in names.items() for i, one in enumerate(stacks[key])
+            }
+            continue
+        biases = {matrix: found.pop(stack_name(layer, f"{matrix}_bias")) for matrix in stacks}
+        alternate = lambda of: np.stack([of["gate"], of["up"]], 2).reshape(len(of["gate"]), -1, *of["gate"].shape[2:])
+        prefix = f"model.layers.{layer}.mlp.experts"
+        found |= {
+            f"{prefix}.gate_up_proj": np.ascontiguousarray(alternate(stacks).swapaxes(1, 2)),
+            f"{prefix}.down_proj": np.ascontiguousarray(stacks["down"].swapaxes(1, 2)),
+            f"{prefix}.gate_up_proj_bias": alternate(biases),
+            f"{prefix}.down_proj_bias": biases["down"],
+        }
+    return found
+
+
+def _alternating(take, prefix: str, packed: bool) -> dict[str, Any]:
+    """The stacks of gpt-oss, whose gate and up projections alternate."""
+    if packed:
+        joint, down = (
+            Packed(take(f"{prefix}.{name}_blocks"), take(f"{prefix}.{name}_scales"))
+            for name in ("gate_up_proj", "down_proj")
+        )
+    else:
+        joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
+    biases, down_bias = take(f"{prefix}.gate_up_proj_bias"), take(f"{prefix}.down_proj_bias")
+    units, width = biases.get_shape()[1] // 2, down_bias.get_shape()[1]
+    stacks = {name: Rows(joint, i, units, 2, transposed=not packed) for i, name in enumerate(("gate", "up"))}
+    stacks |= {f"{name}_bias": Rows(biases, i, units, 2) for i, name in enumerate(("gate", "up"))}
+    return stacks | {"down": Rows(down, 0, width, transposed=not packed), "down_bias": down_bias}
+
+
+def _stack(matrices: dict[str, Any], where) -> Stack:
+    """The stack of matrices of one shape and type; their names are for messages."""
+    first, *others = matrices
+    about = lambda matrix: (tuple(matrix.get_shape()), matrix.get_dtype())
+    for name in others:
+        if about(matrices[name]) != about(matrices[first]):
+            raise CheckpointError(f"{where}: {name} differs from {first} in shape or type; the checkpoint is damaged")
+    return Stack(list(matrices.values()))
