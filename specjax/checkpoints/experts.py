@@ -20,6 +20,9 @@ _SINGLE = {
     "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
     "qwen2_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
     "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "deepseek_v2": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "deepseek_v3": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "glm4_moe_lite": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
 }
 """The families with a tensor for each expert: the module with the experts, and the names of its matrices."""
 
