@@ -74,8 +74,10 @@ class Rows:
         return self._tensor[(experts, stored, *columns)][:, :: self._step]
 
 
-def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dict[str, Any]:
+def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first: int = 0) -> dict[str, Any]:
     """The tensors of a checkpoint, with a stack for each matrix in place of the tensors of experts.
+
+    ``first`` is the number that the checkpoint gives the first layer.
 
     Raises CheckpointError for experts that are missing or differ in shape or type.
     """
@@ -86,7 +88,7 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dic
             raise CheckpointError(f"{where}: {name} is missing; name a directory with a whole checkpoint")
         return found.pop(name)
 
-    for layer, of_layer in enumerate(config.layers):
+    for layer, of_layer in enumerate(config.layers, first):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
         prefix, stacks = f"model.layers.{layer}.mlp.experts", {}
@@ -107,10 +109,10 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dic
     return found
 
 
-def unstack_experts(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint as transformers saves them, from tensors with stacks."""
+def unstack_experts(tensors: Mapping[str, np.ndarray], config: ModelConfig, first: int = 0) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint as transformers saves them, from tensors with stacks; ``first`` as above."""
     found = dict(tensors)
-    for layer, of_layer in enumerate(config.layers):
+    for layer, of_layer in enumerate(config.layers, first):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
         stacks = {matrix: found.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}

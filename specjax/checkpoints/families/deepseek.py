@@ -2,7 +2,8 @@
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
-from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig, GroupedRouting
+from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
+from ...models.feed_forwards.grouped_routing import GroupedRouting
 from ...models.mixers import LatentAttentionConfig
 from ..blocks import INTERLEAVED
 from ..fields import Field, choice, flag, integer, list_of, number
@@ -160,8 +161,8 @@ def _write(config: ModelConfig) -> dict:
 
 
 def _write_v2(config: ModelConfig) -> dict:
-    grouped = any(config.mlps) and experts_of(config).routing.groups > 1
-    return _write(config) | {"topk_method": "group_limited_greedy" if grouped else "greedy"}
+    written = _write(config)
+    return written | {"topk_method": "group_limited_greedy" if written.get("n_group", 1) > 1 else "greedy"}
 
 
 def _write_glm(config: ModelConfig) -> dict:

@@ -6,7 +6,6 @@ from typing import Any
 from ..kinds import FeedForwardConfig
 from .experts import Experts, ExpertsConfig
 from .gated import GatedMlp, GatedMlpConfig
-from .grouped_routing import GroupedRouting
 from .plain import PlainMlp, PlainMlpConfig
 
 FEED_FORWARDS: dict[type[FeedForwardConfig], Callable[..., Any]] = {
