@@ -175,6 +175,22 @@ FAMILIES |= {
     | dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, layer_types=["full_attention"])
     | dict(rope_parameters=SPREAD),
 }
+LATENT = dict(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4)
+LATENT |= dict(v_head_dim=5, n_shared_experts=2, moe_intermediate_size=4, attention_bias=True)
+V3 = dict(model_type="deepseek_v3", n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2)
+V3 |= dict(first_k_dense_replace=1, routed_scaling_factor=1.5)
+MSCALE = YARN | dict(mscale=0.7, mscale_all_dim=1.5, beta_fast=4.0, beta_slow=0.5)
+FAMILIES |= {
+    "deepseek_v3": SHAPE | LATENT | V3 | dict(q_lora_rank=7, rope_parameters=MSCALE),
+    "deepseek_v3_dense": SHAPE | LATENT | V3 | dict(q_lora_rank=None, first_k_dense_replace=2, attention_bias=False),
+    "deepseek_v2": SHAPE
+    | LATENT
+    | dict(model_type="deepseek_v2", q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=2, n_group=3)
+    | dict(topk_group=2, topk_method="group_limited_greedy", routed_scaling_factor=1.5, rope_parameters=MSCALE),
+    "glm4_moe_lite": SHAPE
+    | LATENT
+    | dict(model_type="glm4_moe_lite", q_lora_rank=7, n_routed_experts=5, num_experts_per_tok=2, norm_topk_prob=False),
+}
 for raw in FAMILIES.values():
     raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
@@ -221,7 +237,7 @@ def build(raw: dict) -> PreTrainedModel:
             std = 1.5 * param.shape[-1] ** -0.5
         torch.nn.init.normal_(param, mean, std)
     for name, buffer in model.named_buffers():
-        if name.endswith("layer_scalar"):
+        if name.endswith(("layer_scalar", "e_score_correction_bias")):
             torch.nn.init.normal_(buffer, 1, 0.2)
     return model
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..models.config import ModelConfig
 from ..models.feed_forwards import ExpertsConfig, GatedMlpConfig
-from ..models.mixers import AttentionConfig
+from ..models.mixers import AttentionConfig, LatentAttentionConfig
 
 TRANSPOSED = "^T"
 """The end of a name in a table whose tensor is [in, out]."""
@@ -81,8 +81,9 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
 
     Queries, keys and values go by key head: first its G query heads, then its key, then its value.
     Copies of a key head have the same rows. The gate and the up projection go by parts, see
-    ``feed_forwards.gated``. Tensors that the table gives one name follow one another in one tensor.
-    A single tensor with queries, keys and values has them head by head.
+    ``feed_forwards.gated``. Tensors that the table gives one name follow one another in one tensor. A
+    single tensor with queries, keys and values has them head by head. Parameters of latent attention
+    are those of ``_latent``.
 
     Args:
       path: the path of the parameter.
@@ -100,6 +101,9 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
             copies, D = layer.mixer.kv_copies, layer.mixer.head_dim
             heads = [k // copies for k in range(layer.mixer.num_kv_heads)]
             return [Block(sources[0], k * D, (k + 1) * D) for k in heads]
+    if layer is not None and isinstance(layer.mixer, LatentAttentionConfig):
+        if found and found[2] == "mixer":
+            return _latent(found[3], sources, rows, layer.mixer)
     mlp = layer.mlp if layer else None
     mlp = mlp.shared if isinstance(mlp, ExpertsConfig) else mlp
     if isinstance(mlp, GatedMlpConfig) and len(sources) == 2:
@@ -147,6 +151,38 @@ def _rotated(name: str, at: int, heads: int, mixer: AttentionConfig, rotated: bo
         for start, stop, step in places
         if stop > start
     ]
+
+
+def _latent(parameter: str, sources: list[str], rows: int, mixer: LatentAttentionConfig) -> list[Block]:
+    """The blocks of a parameter of latent attention.
+
+    ``down`` has two sources, of which queries that are not compressed have the second only. ``query`` has
+    two sources, of which such queries have the first, and compressed queries the second. ``up_key`` and
+    ``up_value`` are parts of one tensor, in which each head's keys come before its values. There the last
+    block has no rows. It ends where the tensor ends.
+    """
+    Dn, Dr, Dv = mixer.key_dim, mixer.rope_dim, mixer.value_dim
+    if parameter in ("down", "down_bias"):
+        queries = [Block(sources[0], 0, mixer.query_rank)] if mixer.query_rank else []
+        return queries + _rotated_end(sources[1], 0, mixer.rank, Dr)
+    if parameter == "query":
+        source = sources[1 if mixer.query_rank else 0]
+        return [block for head in range(mixer.num_heads) for block in _rotated_end(source, head * (Dn + Dr), Dn, Dr)]
+    if parameter in ("up_key", "up_value"):
+        first, size = (0, Dn) if parameter == "up_key" else (Dn, Dv)
+        starts = [head * (Dn + Dv) + first for head in range(mixer.num_heads)]
+        end = mixer.num_heads * (Dn + Dv)
+        return [*(Block(sources[0], at, at + size) for at in starts), Block(sources[0], end, end)]
+    return [Block(sources[0], 0, rows)]
+
+
+def _rotated_end(name: str, at: int, before: int, rotated: int) -> list[Block]:
+    """The blocks of ``before`` rows from ``at`` on, and of ``rotated`` rows after them in the order of ``rope.rotate``."""
+    name, _, interleaved = _read_marks(name)
+    first, end = at + before, at + before + rotated
+    if not interleaved:
+        return [Block(name, at, end)]
+    return [Block(name, at, first), Block(name, first, end - 1, 2), Block(name, first + 1, end, 2)]
 
 
 def _gates(sources: list[str], mlp: GatedMlpConfig) -> list[Block]:

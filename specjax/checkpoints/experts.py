@@ -20,6 +20,9 @@ _SINGLE = {
     "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
     "qwen2_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
     "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "deepseek_v2": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "deepseek_v3": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "glm4_moe_lite": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
 }
 """The families with a tensor for each expert: the module with the experts, and the names of its matrices."""
 
@@ -75,8 +78,10 @@ class Rows:
         return np.stack([read(i) for i in range(*experts.indices(self.get_shape()[0]))])
 
 
-def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dict[str, Any]:
+def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first: int = 0) -> dict[str, Any]:
     """The tensors of a checkpoint, with a stack for each matrix in place of the tensors of experts.
+
+    ``first`` is the number that the checkpoint gives the first layer.
 
     Raises CheckpointError for experts that are missing or differ in shape or type.
     """
@@ -87,7 +92,7 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dic
             raise CheckpointError(f"{where}: {name} is missing; name a directory with a whole checkpoint")
         return found.pop(name)
 
-    for layer, of_layer in enumerate(config.layers):
+    for layer, of_layer in enumerate(config.layers, first):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
         prefix, stacks = f"model.layers.{layer}.mlp.experts", {}
@@ -108,10 +113,10 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where) -> dic
     return found
 
 
-def unstack_experts(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint as transformers saves them, from tensors with stacks."""
+def unstack_experts(tensors: Mapping[str, np.ndarray], config: ModelConfig, first: int = 0) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint as transformers saves them, from tensors with stacks; ``first`` as above."""
     found = dict(tensors)
-    for layer, of_layer in enumerate(config.layers):
+    for layer, of_layer in enumerate(config.layers, first):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
         stacks = {matrix: found.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}

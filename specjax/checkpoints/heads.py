@@ -106,7 +106,7 @@ def _read_head(layout: Layout, found: Found, target: LanguageModel, dtype: str, 
     config = read_head_config(layout, found, target)
     abstract = nnx.eval_shape(lambda: KINDS[layout.kind].module(config, jax.random.key(0), dtype))
     owned = [name for name in found.tensors if layout.owns(name, config, found) and not derived(name)]
-    tensors = {name: found.tensors[name] for name in owned}
+    tensors = layout.stack({name: found.tensors[name] for name in owned}, config, found.where)
     module = read_module(abstract, tensors, _made_of(layout, config, found), found.where, mesh, WHOLE)
     layout.check_values(module, found)
     return module

@@ -152,19 +152,26 @@ def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
     for path, param in nnx.to_flat_state(nnx.state(module)):
         if isinstance(param[...], Quantised):
             raise RequestError(f"{dotted(path)} is quantised; save the model before, or load it without quantize")
-        tensors |= parameter_tensors(dotted(path), np.asarray(param[...]), made_of)
+        write_parameter(tensors, dotted(path), np.asarray(param[...]), made_of)
     return tensors
 
 
 def parameter_tensors(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
-    """The tensors of the parameter at ``path``."""
-    found, tensors, row = made_of(path, len(value)), {}, 0
+    """The tensors of the parameter at ``path``, which shares them with no other parameter."""
+    tensors: dict[str, np.ndarray] = {}
+    write_parameter(tensors, path, value, made_of)
+    return tensors
+
+
+def write_parameter(tensors: dict[str, np.ndarray], path: str, value: np.ndarray, made_of: MadeOf) -> None:
+    """Writes the parameter at ``path`` into ``tensors``, to which it adds those that are missing."""
+    found, row = made_of(path, len(value)), 0
     for name, shape in least_shapes(found, value.shape[1:]).items():
-        tensors[name] = np.empty(shape, value.dtype)
+        if name not in tensors:
+            tensors[name] = np.empty(shape, value.dtype)
     for block in found:
         block.write(tensors[block.name], value[row : row + block.size])  # copies of a head replace it
         row += block.size
-    return tensors
 
 
 def write_checkpoint(directory: str | Path, tensors: dict[str, np.ndarray], raw: dict, file: str = WEIGHTS[0]) -> None:

@@ -56,6 +56,14 @@ class Rope:
         """The number of rotated dimensions of a head."""
         return int(head_dim * self.rotated)
 
+    @property
+    def score_factor(self) -> float:
+        """The factor on the scores by which "yarn" applies ``mscale_all_dim`` to whole heads (DeepSeek-V2).
+
+        Only latent attention has it. The other kinds of attention scale the rotated dimensions only.
+        """
+        return _temperature(self.factor, self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+
 
 def rotary(
     positions: jax.Array, rope: Rope, head_dim: int, lengths: jax.Array | None = None
@@ -152,15 +160,16 @@ def _yarn(base: jax.Array, rope: Rope, dim: int) -> jax.Array:
 
 def _yarn_scale(rope: Rope) -> float:
     """The factor on cosines and sines that applies YaRN's attention temperature (section 3.4)."""
-
-    def temperature(scale: float | None) -> float:
-        return 1.0 if rope.factor <= 1 else 0.1 * (1.0 if scale is None else scale) * math.log(rope.factor) + 1
-
     if rope.attention_factor is not None:
         return rope.attention_factor
     if rope.mscale and rope.mscale_all_dim:
-        return temperature(rope.mscale) / temperature(rope.mscale_all_dim)
-    return temperature(None)
+        return _temperature(rope.factor, rope.mscale) / _temperature(rope.factor, rope.mscale_all_dim)
+    return _temperature(rope.factor, 1.0)
+
+
+def _temperature(factor: float, weight: float) -> float:
+    """YaRN's factor on queries and on keys, for a context stretched by ``factor``."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1
 
 
 def _longrope_scale(rope: Rope) -> float:

@@ -54,6 +54,21 @@ def each_part_of_heads(function: Callable, leaf: jax.Array, of_runs: jax.Array) 
     )
 
 
+def each_part_of_queries(function: Callable, queries: jax.Array, *whole) -> jax.Array:
+    """``function(queries, *whole)``, computed by each device for its own query heads.
+
+    ``queries`` is [B, N, 1, H, D], and the result [B, N, H * ...]. Every device has the arrays in ``whole``,
+    pytrees, for all heads. XLA would gather the heads where they share an axis with the nodes.
+    """
+    if not _divides("model", queries.shape[3]):
+        return function(queries, *whole)
+    own = PartitionSpec(None, None, None, "model"), *[PartitionSpec()] * len(whole)
+    result = PartitionSpec(None, None, "model")
+    return jax.shard_map(function, in_specs=own, out_specs=result, axis_names={"model"}, check_vma=False)(
+        queries, *whole
+    )
+
+
 def sum_over_parts(function: Callable, nodes: tuple, weights: tuple, axes: tuple[int, ...]) -> jax.Array:
     """``function(*nodes, *weights)`` [B, N, ...], computed by each device for its own nodes and part of the weights.
 

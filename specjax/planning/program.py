@@ -247,9 +247,10 @@ def _place_rows(x, *, mesh: Mesh, rows: int) -> jax.ShapeDtypeStruct:
 
 
 def _split_heads(x, *, mesh: Mesh) -> jax.ShapeDtypeStruct:
-    """A cache leaf [B, K, T, D], with its key heads split."""
+    """A cache leaf [B, K, T, D], with its key heads split, unless all heads share one row (latent attention)."""
     rows = x.sharding.spec[0] if len(x.sharding.spec) else None
-    return _shape(x, NamedSharding(mesh, PartitionSpec(rows, "model")))
+    heads = "model" if x.shape[1] % mesh.shape["model"] == 0 else None
+    return _shape(x, NamedSharding(mesh, PartitionSpec(rows, heads)))
 
 
 def _shape(x, where) -> jax.ShapeDtypeStruct:

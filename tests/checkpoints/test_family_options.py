@@ -36,6 +36,19 @@ REFUSED = [
     ("qwen3_moe", dict(decoder_sparse_step=0)),
     ("gpt_oss", dict(rope_parameters=None)),
     ("gpt_oss", dict(quantization_config=dict(quant_method="awq"))),
+    ("deepseek_v3", dict(quantization_config=dict(quant_method="fp8"))),
+    ("deepseek_v3", dict(rope_interleave=False)),
+    ("deepseek_v3", dict(n_group=3)),
+    ("deepseek_v3", dict(n_group=8)),
+    ("deepseek_v3", dict(topk_group=5)),
+    ("deepseek_v3", dict(num_experts_per_tok=5)),
+    ("deepseek_v3", dict(rope_parameters=dict(rope_type="linear", factor=2.0))),
+    ("deepseek_v3", dict(qk_rope_head_dim=3)),
+    ("deepseek_v3", dict(scoring_func="softmax")),
+    ("deepseek_v2", dict(norm_topk_prob=True)),
+    ("deepseek_v2", dict(topk_method="noaux_tc")),
+    ("glm4_moe_lite", dict(mlp_layer_types=["dense"])),
+    ("glm4_moe_lite", dict(partial_rotary_factor=0.5)),
 ]
 
 

@@ -5,13 +5,13 @@ import pytest
 
 from specjax.models import decoder, layer, per_layer
 from specjax.models.feed_forwards import experts, gated, plain
-from specjax.models.mixers import attention
+from specjax.models.mixers import attention, latent
 
 PARTS = {
     "rotate_and_attend": (("scores", "dtype"), (attention,)),
-    "attend": ("scores", (attention,)),
+    "attend": ("scores", (attention, latent)),
     "normalize": ("config", (decoder, layer, per_layer, attention)),
-    "linear": ((), (decoder, per_layer, attention, experts, gated, plain)),
+    "linear": ((), (decoder, per_layer, attention, experts, gated, plain, latent)),
     "route": ("config", (experts,)),
     "multiply_chosen": ("clamp", (experts,)),
 }

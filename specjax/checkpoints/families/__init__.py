@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from ...models.config import ModelConfig
 from .base import Family, layer_names
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from .gemma import GEMMA2, GEMMA3
 from .gemma4 import GEMMA4
 from .glm import GLM, GLM4
@@ -41,11 +42,14 @@ FAMILIES = {
         QWEN2_MOE,
         QWEN3_MOE,
         GPT_OSS,
+        DEEPSEEK_V2,
+        DEEPSEEK_V3,
+        GLM4_MOE_LITE,
     )
 }
 """The supported values of ``model_type``."""
 
-SAME_DECODER = {"mimo": "qwen2"}
+SAME_DECODER = {"mimo": "qwen2", "kimi_k2": "deepseek_v3"}
 """Families whose decoder is that of another family. ``layouts`` reads MiMo's drafting heads."""
 
 WITH_TEXT = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}

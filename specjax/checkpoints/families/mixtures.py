@@ -10,9 +10,10 @@ from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows
 
 _COUNT = integer(1, 4096)
-_TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
+TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
+"""Options of routers that matter in training only."""
 
-_STACKS = {f"mlp.{name}s": [f"mlp.experts.{name}"] for name in ("gate", "up", "down")}
+STACKS = {f"mlp.{name}s": [f"mlp.experts.{name}"] for name in ("gate", "up", "down")}
 """The stacks of ``checkpoints.experts``, which take the place of the tensors of experts."""
 
 _SHARED = {
@@ -20,11 +21,11 @@ _SHARED = {
     "mlp.shared.down": ["mlp.shared_expert.down_proj.weight"],
     "mlp.shared_gate": ["mlp.shared_expert_gate.weight"],
 }
-_QWEN_LAYER = LLAMA_LAYER | _STACKS | _SHARED | {"mlp.router": ["mlp.gate.weight"]}
+_QWEN_LAYER = LLAMA_LAYER | STACKS | _SHARED | {"mlp.router": ["mlp.gate.weight"]}
 _GPT_OSS_LAYER = (
     LLAMA_LAYER
-    | _STACKS
-    | {f"{path}_bias": [f"{name}_bias"] for path, (name,) in _STACKS.items()}
+    | STACKS
+    | {f"{path}_bias": [f"{name}_bias"] for path, (name,) in STACKS.items()}
     | {
         "mlp.router": ["mlp.router.weight"],
         "mlp.router_bias": ["mlp.router.bias"],
@@ -57,7 +58,7 @@ def _of_layers(options: dict, experts: ExpertsConfig, where: str) -> tuple[FeedF
     return tuple(None if i in dense or (i + 1) % step else experts for i in layers)
 
 
-def _experts(config: ModelConfig) -> ExpertsConfig:
+def experts_of(config: ModelConfig) -> ExpertsConfig:
     """The experts of a configuration, which are the same in all layers that have any."""
     return next(mlp for mlp in config.mlps if isinstance(mlp, ExpertsConfig))
 
@@ -73,7 +74,7 @@ def _read_mixtral(options: dict, where: str) -> dict:
 
 
 def _write_mixtral(config: ModelConfig) -> dict:
-    experts = _experts(config)
+    experts = experts_of(config)
     return {
         "num_local_experts": experts.count,
         "num_experts_per_tok": experts.chosen,
@@ -106,7 +107,7 @@ def _read_qwen3(options: dict, where: str) -> dict:
 
 
 def _write_qwen(config: ModelConfig) -> dict:
-    experts, window = _experts(config), _window(config)
+    experts, window = experts_of(config), _window(config)
     return {
         "num_experts": experts.count,
         "num_experts_per_tok": experts.chosen,
@@ -120,7 +121,7 @@ def _write_qwen(config: ModelConfig) -> dict:
 
 
 def _write_qwen2(config: ModelConfig) -> dict:
-    shared = _experts(config).shared
+    shared = experts_of(config).shared
     assert shared is not None
     sizes = {"shared_expert_intermediate_size": shared.intermediate_size}
     return _write_qwen(config) | sizes | {"qkv_bias": config.qkv_bias, "layer_types": layer_types(config)}
@@ -147,7 +148,7 @@ def _read_gpt_oss(options: dict, where: str) -> dict:
 
 
 def _write_gpt_oss(config: ModelConfig) -> dict:
-    experts = _experts(config)
+    experts = experts_of(config)
     assert experts.clamp is not None
     alpha, limit = experts.clamp
     return {
@@ -173,12 +174,12 @@ MIXTRAL = Family(
         "num_local_experts": _COUNT.otherwise(8),
         "num_experts_per_tok": _COUNT.otherwise(2),
     },
-    model_names(LLAMA_LAYER | _STACKS | {"mlp.router": ["block_sparse_moe.gate.weight"]}),
+    model_names(LLAMA_LAYER | STACKS | {"mlp.router": ["block_sparse_moe.gate.weight"]}),
     refused="attention_bias",
     read=_read_mixtral,
     write=_write_mixtral,
     theta=1e6,
-    harmless=_TRAINING,
+    harmless=TRAINING,
 )
 
 QWEN2_MOE = Family(
@@ -202,7 +203,7 @@ QWEN2_MOE = Family(
     refused="attention_bias",
     read=_read_qwen2,
     write=_write_qwen2,
-    harmless=_TRAINING,
+    harmless=TRAINING,
 )
 
 QWEN3_MOE = Family(
@@ -219,7 +220,7 @@ QWEN3_MOE = Family(
     model_names(_QWEN_LAYER),
     read=_read_qwen3,
     write=_write_qwen3,
-    harmless=_TRAINING | {"max_window_layers"},
+    harmless=TRAINING | {"max_window_layers"},
 )
 
 GPT_OSS = Family(
@@ -246,5 +247,5 @@ GPT_OSS = Family(
     read=_read_gpt_oss,
     write=_write_gpt_oss,
     theta=150000.0,
-    harmless=_TRAINING | {"experts_per_token", "initial_context_length"},
+    harmless=TRAINING | {"experts_per_token", "initial_context_length"},
 )

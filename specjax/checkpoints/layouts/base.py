@@ -139,21 +139,26 @@ class Layout(ABC):
     def check_values(self, module: nnx.Module, found: Found) -> None:  # noqa: B027 - most layouts have nothing to check
         """Raises CheckpointError for values of tensors that no head can have."""
 
+    def stack(self, tensors: dict[str, Any], config, where: str) -> dict[str, Any]:
+        """The head's tensors, with stacks in place of those of experts, see ``checkpoints.experts``."""
+        return tensors
+
     def complete(self, tensors: dict[str, np.ndarray], config) -> dict[str, np.ndarray]:
         """The tensors to write, together with the tensors that follow from them."""
         return tensors
 
 
-def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
+def read_layers(found: Found, raw: dict, first: str, latent: bool = False) -> ModelConfig:
     """The decoder layers that ``raw`` describes.
 
     Args:
       found: the checkpoint of the head.
       raw: the config.json of the layers.
       first: the prefix of the first layer's tensors; see ``layer_options``.
+      latent: whether the layers have latent attention. Otherwise they must be Llama's.
     """
     layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
-    if not layers.is_llama_like:
+    if not (latent or layers.is_llama_like):
         raise ConfigError(f"{found.where}: model_type is {layers.family}; layers of a head must be Llama's")
     if layers.num_layers > MOST_LAYERS:
         raise ConfigError(

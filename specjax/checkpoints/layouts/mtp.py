@@ -7,19 +7,27 @@ missing it takes the values of that code.
 """
 
 import re
+from typing import Any
+
+import numpy as np
 
 from ...errors import ConfigError
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
 from ..config import to_hf
-from ..families import layer_names
+from ..experts import stack_experts, unstack_experts
+from ..families import NAMES, SAME_DECODER, layer_names
 from ..fields import flag, integer
 from .base import MOST_LAYERS, Found, Layout, read_layers, without
 
 MTP_FLAGS = ("mtp_normed_features", "mtp_norm_output", "mtp_hidden_first")
 _OWN = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", *MTP_FLAGS}
 _LAYERS = {"num_hidden_layers", "layer_types", "use_sliding_window", "max_window_layers"}
+_LAYERS |= {"first_k_dense_replace", "mlp_layer_types"}
 """Options that depend on the number of the target's layers and do not hold for a module."""
+
+_LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+"""The families with latent attention, whose modules have layers of the same kind."""
 
 
 class MtpLayout(Layout):
@@ -73,8 +81,10 @@ class MtpLayout(Layout):
         flags = found.read(raw, {name: flag(default) for name, default in zip(MTP_FLAGS, defaults)})
         prefix = self.prefix(depth, 0)
         shape = without(raw, _OWN | _LAYERS) | {"num_hidden_layers": layers, "use_sliding_window": False}
+        if latent := self.is_latent(raw):
+            shape["first_k_dense_replace"] = 0 if f"{prefix}mlp.gate.weight" in found else layers
         return MtpConfig(
-            read_layers(found, shape, self.layer(prefix, 0)),
+            read_layers(found, shape, self.layer(prefix, 0), latent),
             target_layers=depth,
             own_embedding=f"{prefix}{self.parts['embed']}.weight" in found,
             own_head=f"{prefix}{self.parts['head']}.weight" in found,
@@ -92,6 +102,8 @@ class MtpLayout(Layout):
                 f"but there are tensors of a further module {further[:-1]}; mend config.json"
             )
         own = [name for name in found.tensors if name.startswith(self.prefixes(depth, modules))]
+        if self.is_latent(raw):
+            return
         if any(".experts." in name or name.endswith("mlp.gate.weight") for name in own):
             raise ConfigError(
                 f"{found.where}: a module of multi-token prediction is a mixture of experts; "
@@ -106,6 +118,10 @@ class MtpLayout(Layout):
             raise ConfigError(
                 f"{found.where}: layers of {raw['model_type']} (gated attention, norms about zero) are not supported"
             )
+
+    def is_latent(self, raw: dict) -> bool:
+        """Whether the modules have latent attention."""
+        return False
 
     def prefixes(self, depth: int, modules: int) -> tuple[str, ...]:
         """The prefixes of all modules' tensors."""
@@ -129,9 +145,13 @@ class MtpLayout(Layout):
         for k, prefix in enumerate(self.prefixes(config.target_layers, config.modules)):
             named |= {f"modules.{k}.{ours}": [f"{prefix}{part}.weight"] for ours, part in self.parts.items()}
             for i in range(config.layers.num_layers):
-                own = layer_names(self.layer(prefix, i))
+                own = self.layer_names(config, self.layer(prefix, i))
                 named |= {f"modules.{k}.{ours.replace('N', str(i))}": theirs for ours, theirs in own.items()}
         return named
+
+    def layer_names(self, config: MtpConfig, prefix: str) -> dict[str, list[str]]:
+        """The tensors of each parameter of the layer at ``prefix``, by paths with N for its number."""
+        return layer_names(prefix)
 
     def owns(self, name: str, config: MtpConfig, found: Found) -> bool:
         return name.startswith(self.prefixes(config.target_layers, config.modules)) or not found.language_model
@@ -177,6 +197,27 @@ class DeepSeekLayout(MtpLayout):
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
         glm = str(found.raw.get("model_type")).startswith("glm")
         return self.build(found, ({"mtp_norm_output": True} if glm else {}) | found.raw)
+
+    def is_latent(self, raw: dict) -> bool:
+        name = raw.get("model_type")
+        return SAME_DECODER.get(name, name) in _LATENT
+
+    def layer_names(self, config: MtpConfig, prefix: str) -> dict[str, list[str]]:
+        if config.layers.family not in _LATENT:
+            return super().layer_names(config, prefix)
+        names = NAMES[config.layers.family]
+        inside = {path: own for path, own in names.items() if path.startswith("layers.N.")}
+        return {path: [name.replace("model.layers.N", prefix) for name in own] for path, own in inside.items()}
+
+    def stack(self, tensors: dict[str, Any], config: MtpConfig, where: str) -> dict[str, Any]:
+        for k in range(config.modules):
+            tensors = stack_experts(tensors, config.layers, where, config.target_layers + k)
+        return tensors
+
+    def complete(self, tensors: dict[str, np.ndarray], config: MtpConfig) -> dict[str, np.ndarray]:
+        for k in range(config.modules):
+            tensors = unstack_experts(tensors, config.layers, config.target_layers + k)
+        return tensors
 
 
 class MimoLayout(MtpLayout):

@@ -22,6 +22,7 @@ from ...models.base import Output, Sizes
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, run_layers
 from ...models.layer import Nodes
+from ...models.mixers import AttentionConfig
 from .drawing import Drawing
 
 SELF = ((True,),)
@@ -64,6 +65,10 @@ class PartialReader(Drawing):
             raise RequestError(
                 "the target has attention windows or layers of several kinds, and its draft cannot read a part of the "
                 "cache; use another method"
+            )
+        if self.cache_chunks and not isinstance(config.layer(0).mixer, AttentionConfig):
+            raise RequestError(
+                "the target has latent attention, whose cache has no keys of heads to choose chunks by; use cache_chunks=0"
             )
 
     @property

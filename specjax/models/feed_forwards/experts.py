@@ -18,6 +18,7 @@ from ..kinds import FeedForwardConfig, LayerConfig
 from ..layers import linear, matrix, param, value_of
 from .expert_products import UNIT_AXES, Weights, expected_experts, multiply_chosen
 from .gated import GatedMlp, GatedMlpConfig
+from .grouped_routing import GroupedRouting, choose_in_groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,9 @@ class ExpertsConfig(FeedForwardConfig):
         probabilities among all X.
       bias: whether the router and the experts have biases.
       clamp: alpha and the limit of the clamped units of gpt-oss; None for SiLU.
-      shared: the MLP that all nodes read beside their experts, weighted by a sigmoid gate; or None.
+      shared: the MLP that all nodes read beside their experts; or None.
+      shared_gate: whether a sigmoid gate weights ``shared``.
+      routing: how the experts are chosen in groups (DeepSeek); None for the experts with the highest logits.
     """
 
     count: int
@@ -40,9 +43,11 @@ class ExpertsConfig(FeedForwardConfig):
     bias: bool = False
     clamp: tuple[float, float] | None = None
     shared: GatedMlpConfig | None = None
+    shared_gate: bool = True
+    routing: GroupedRouting | None = None
 
     def count_weights(self, width: int) -> int:
-        shared = 0 if self.shared is None else self.shared.count_weights(width) + width
+        shared = 0 if self.shared is None else self.shared.count_weights(width) + width * self.shared_gate
         return self.count * width * (3 * self.width + 1) + shared
 
     def expected_experts(self, nodes: int) -> float:
@@ -63,7 +68,7 @@ class Experts(nnx.Module):
     """The experts of a layer, with their router.
 
     Parameters: ``router`` [X, E], ``gates`` and ``ups`` [X, F, E], ``downs`` [X, E, F], their biases,
-    ``shared`` and its gate ``shared_gate`` [1, E].
+    ``shared`` and its gate ``shared_gate`` [1, E], and ``correction`` [X], see ``GroupedRouting``.
 
     A mesh splits the units of each expert. Then all devices read equally much, whichever experts the
     nodes choose, and the layer needs one all-reduce. If each device held some whole experts, a round
@@ -80,6 +85,7 @@ class Experts(nnx.Module):
     downs_bias: nnx.Param | None
     shared: GatedMlp | None
     shared_gate: nnx.Param | None
+    correction: nnx.Param | None
 
     def __init__(self, config: LayerConfig, keys: jax.Array, dtype):
         mlp, E = config.mlp, config.width
@@ -97,11 +103,16 @@ class Experts(nnx.Module):
         gate_key, *shared_keys = jax.random.split(keys[1], 3)
         shared = mlp.shared and dataclasses.replace(config, mlp=mlp.shared)
         self.shared = GatedMlp(shared, jnp.stack(shared_keys), dtype) if shared else None
-        self.shared_gate = matrix(gate_key, (1, E), (None, "embed"), dtype) if shared else None
+        self.shared_gate = matrix(gate_key, (1, E), (None, "embed"), dtype) if shared and mlp.shared_gate else None
+        # Not of ``dtype``: rounding could change the choice.
+        corrected = mlp.routing is not None and mlp.routing.corrected
+        self.correction = param(jnp.zeros(X, jnp.float32), (None,)) if corrected else None
 
     @jax.named_scope("experts")
     def __call__(self, normed: jax.Array) -> jax.Array:
-        chosen, share = route(normed, self.router[...], value_of(self.router_bias), self.config)
+        chosen, share = route(
+            normed, self.router[...], value_of(self.router_bias), self.config, value_of(self.correction)
+        )
         matrices = tuple(map(value_of, (self.gates, self.ups, self.downs, self.gates_bias, self.ups_bias)))
 
         def of_part(normed, chosen, share, *matrices):
@@ -110,13 +121,14 @@ class Experts(nnx.Module):
         y = sum_over_parts(of_part, (normed, chosen, share), matrices, UNIT_AXES)
         if self.downs_bias is not None:
             y = y + jnp.einsum("bnk,bnke->bne", share, self.downs_bias[...].astype(jnp.float32)[chosen])
-        if self.shared is not None and self.shared_gate is not None:
-            y = y + jax.nn.sigmoid(linear(normed, self.shared_gate[...])) * self.shared(normed)
+        if self.shared is not None:
+            weight = 1.0 if self.shared_gate is None else jax.nn.sigmoid(linear(normed, self.shared_gate[...]))
+            y = y + weight * self.shared(normed)
         return y
 
 
 def route(
-    x: jax.Array, router: jax.Array, bias: jax.Array | None, config: ExpertsConfig
+    x: jax.Array, router: jax.Array, bias: jax.Array | None, config: ExpertsConfig, correction: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """The experts of each node, int32 [B, N, k], and their weights, float32 [B, N, k].
 
@@ -126,6 +138,8 @@ def route(
     highest = lax.Precision.HIGHEST
     logits = jnp.einsum("bne,xe->bnx", x.astype(jnp.float32), router.astype(jnp.float32), precision=highest)
     logits = logits if bias is None else logits + bias.astype(jnp.float32)
+    if config.routing is not None:
+        return choose_in_groups(logits, correction, config.routing, config.chosen, config.normed)
     top, chosen = lax.top_k(logits, config.chosen)
     total = jax.nn.logsumexp(top if config.normed else logits, axis=-1, keepdims=True)
     return chosen, jnp.exp(top - total)

@@ -5,6 +5,10 @@ from typing import Any
 
 from ..kinds import MixerConfig
 from .attention import Attention, AttentionConfig
+from .latent import LatentAttention, LatentAttentionConfig
 
-MIXERS: dict[type[MixerConfig], Callable[..., Any]] = {AttentionConfig: Attention}
+MIXERS: dict[type[MixerConfig], Callable[..., Any]] = {
+    AttentionConfig: Attention,
+    LatentAttentionConfig: LatentAttention,
+}
 """The module of each kind of mixer, by the class of its configuration."""
