@@ -85,8 +85,8 @@ def _read_mixer(options: dict, number: int, window: int | None, rope: Rope, wher
     if window is None:
         as_values, size = options["attention_k_eq_v"], options["global_head_dim"] or 512
         heads = options["num_global_key_value_heads"] if as_values else None
-    own = (options["per_layer_config"] or {}).get(str(number))
-    if own is not None:
+    if options["per_layer_config"] is not None:  # as transformers writes it
+        own = options["per_layer_config"].get(str(number), {})
         given = read_fields(own, _OWN, where, f"per_layer_config.{number}")
         heads, size = given["num_key_value_heads"], given["head_dim"] or options["head_dim"]
     return dict(
