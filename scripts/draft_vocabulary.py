@@ -11,6 +11,7 @@ docs/results/draft_vocabulary_<platform>.json and .md; the page has the newest r
 
 import argparse
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         if vocabulary != pair[0].config.vocab_size:
             pair = [grow(model, Path(directory) / model.name, vocabulary) for model in pair]
-        known[str(vocabulary)] = measure(*pair, SIZES[vocabulary])
+        load = f"Other work on the machine before this run, as its load average: {os.getloadavg()[0]:.1f}."
+        known[str(vocabulary)] = f"{measure(*pair, SIZES[vocabulary])}\n\n{load}"
     path.with_suffix(".json").write_text(json.dumps(known, indent=1) + "\n")
     text = [HEAD.format(**known["machine"], prompts=PROMPTS, new=NEW, repeats=REPEATS)]
     text += [f"## {size:,} tokens\n\n{known[str(size)]}" for size in SIZES if str(size) in known]

@@ -13,6 +13,7 @@ two cores. Writes docs/results/quantised_<platform>.json and .md; the page has t
 import argparse
 import json
 import math
+import os
 import tempfile
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def main():
     part = parser.parse_args().part
     path = RESULTS / f"quantised_{jax.default_backend()}"
     known = json.loads(path.with_suffix(".json").read_text()) if path.with_suffix(".json").exists() else {}
-    known |= {"machine": machine(specjax.load("tiny-python")), part: parts[part]()}
+    load = f"Other work on the machine before this part, as its load average: {os.getloadavg()[0]:.1f}."
+    known |= {"machine": machine(specjax.load("tiny-python")), part: f"{parts[part]()}\n\n{load}"}
     path.with_suffix(".json").write_text(json.dumps(known, indent=1) + "\n")
     text = [HEAD.format(**known["machine"] | {"extensions": ", ".join(known["machine"]["matrix_extensions"])})]
     text += [f"## {name.capitalize()}\n\n{known[name]}" for name in parts if name in known]

@@ -255,7 +255,7 @@ def _read_packed(param: nnx.Param, tensors: dict, made_of: list[Block], where, m
     def read(name: str, dtype) -> jax.Array:
         parts = {block.name: getattr(tensors[block.name], name) for block in made_of}
         width = next(iter(parts.values())).shape[1]
-        like = param.replace(jax.ShapeDtypeStruct((param.shape[0], width), dtype))
+        like: Any = param.replace(jax.ShapeDtypeStruct((param.shape[0], width), dtype))
         return _read(like, parts, made_of, where, sharding(like, mesh, rules))
 
     numbers = read("numbers", jnp.float8_e4m3fn if scheme == "fp8" else jnp.int8)

@@ -11,9 +11,9 @@ from .arguments import (
     add_new_tokens_argument,
     add_quantize_argument,
     add_revision_argument,
-    load_target,
 )
 from .hosts import add_host_arguments
+from .loading import load_target
 from .parser import integer, name
 from .terminal import status
 

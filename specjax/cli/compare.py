@@ -11,13 +11,12 @@ from .arguments import (
     add_prompts_arguments,
     check_method,
     check_output,
-    load_given_drafts,
-    load_target,
     prepare_conversations,
     prepare_prompts,
     write_output,
 )
 from .drafting import add_drafting_flags, given_drafting
+from .loading import load_given_drafts, load_target
 from .parser import integer, name, path
 from .terminal import print_table, progress_bar, status
 

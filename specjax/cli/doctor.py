@@ -13,12 +13,11 @@ from .arguments import (
     check_method,
     check_output,
     choose_method,
-    load_given_drafts,
-    load_target,
     prepare_prompts,
     write_output,
 )
 from .drafting import add_drafting_flags, given_drafting
+from .loading import load_given_drafts, load_target
 from .parser import integer, name, path
 from .terminal import print_lines, print_table, progress_bar, status
 

@@ -11,10 +11,9 @@ from .arguments import (
     add_model_arguments,
     add_new_tokens_argument,
     check_method,
-    load_given_drafts,
-    load_target,
 )
 from .drafting import add_drafting_flags, given_drafting
+from .loading import load_given_drafts, load_target
 from .parser import integer, layers, name, path
 from .terminal import print_table, progress_bar, status
 

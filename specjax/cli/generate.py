@@ -16,10 +16,9 @@ from .arguments import (
     check_method,
     choose_method,
     given_sampling,
-    load_given_drafts,
-    load_target,
 )
 from .drafting import add_drafting_flags, given_drafting
+from .loading import load_given_drafts, load_target
 from .parser import integer, path
 from .terminal import print_prompt, print_stats, print_text, status
 

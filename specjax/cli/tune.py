@@ -11,11 +11,11 @@ from .arguments import (
     add_new_tokens_argument,
     add_prompts_arguments,
     check_output,
-    load_target,
     prepare_conversations,
     prepare_prompts,
     write_output,
 )
+from .loading import load_given_drafts, load_target
 from .parser import integer, name, path
 from .terminal import print_table, progress_bar, status
 
@@ -137,7 +137,7 @@ def _tune_lookahead(args: argparse.Namespace) -> None:
 
 
 def _tune_tree(args: argparse.Namespace) -> None:
-    from ..checkpoints.heads import load_drafter
+    from ..generate import load_drafts
     from ..parallel import mesh_of, use_mesh
     from ..planning import tune
 
@@ -148,7 +148,7 @@ def _tune_tree(args: argparse.Namespace) -> None:
     prompts = _prepare(args)
     with status("loading"):
         target = load_target(args)
-        draft = draft and load_drafter(draft, target, adapter=args.draft_adapter, quantize=args.draft_quantize)
+        draft = next(iter(load_drafts(target, load_given_drafts(args, target)[:1])), None)
     with status("preparing prompts"):
         prompts = prompts(target)
     with status("measuring acceptance and cost"):

@@ -14,12 +14,11 @@ from .arguments import (
     check_method,
     choose_method,
     given_sampling,
-    load_given_drafts,
-    load_target,
     prepare_conversations,
     prepare_prompts,
 )
 from .drafting import add_drafting_flags, given_drafting
+from .loading import load_given_drafts, load_target
 from .parser import integer
 from .terminal import progress_bar, status
 

@@ -111,13 +111,13 @@ def rotate_and_attend(
 
     def rounded(*given):
         attended, new = by_products(*given)
-        return attended.astype(dtype), new
+        return attended.astype(full_dtype(dtype)), new
 
     in_kernel = partial(attention_kernel.attend, scores=scores)
     return lax.platform_dependent(*given, cuda=in_kernel, default=rounded)
 
 
-def rotate_keys(qkv: jax.Array, angles, dtype) -> tuple[jax.Array, jax.Array]:
+def rotate_keys(qkv: jax.Array, angles, dtype) -> tuple:
     """Rotated keys, and values, each [B, K, N, D] of ``dtype``; ``qkv`` as in ``rotate_and_attend``."""
     k, v = rotate(qkv[..., -2, :], *angles), qkv[..., -1, :]
     return store(k.transpose(0, 2, 1, 3), dtype), store(v.transpose(0, 2, 1, 3), dtype)

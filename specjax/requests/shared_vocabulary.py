@@ -33,7 +33,9 @@ def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Tr
     return Translated(draft.model, own, shared)
 
 
-def restrict_draft(draft: LanguageModel | Head, target: LanguageModel, tokens: Sequence[int]) -> LanguageModel:
+def restrict_draft(
+    draft: LanguageModel | Head, target: LanguageModel, tokens: Sequence[int] | np.ndarray
+) -> LanguageModel:
     """The draft with an output matrix for ``tokens`` only; it drafts no other token of the target.
 
     Its tokenizer and its vocabulary are the target's. A token that the draft lacks is left out.

@@ -167,3 +167,21 @@ def test_a_feedback_log_is_written_only_if_asked_for(specjax_main, models, tmp_p
     ngram = ("generate", "--model", models["target"], "--prompt", "x", "--method", "ngram")
     assert_one_line(specjax_main(*ngram, "--feedback-log", tmp_path / "log"), "needs chains that a draft model draws")
     assert_one_line(specjax_main(*argv, "--feedback-log-mb", 3), "bounds a log and none is written")
+
+
+@pytest.mark.slow
+def test_forms_of_weights_and_a_draft_vocabulary_reach_the_models(specjax_main, models):
+    """Drafting leaves the text of the quantised target as it is."""
+    target = ("generate", "--model", models["target"], "--prompt", "ab", *GENERATE, "--json")
+    forms = ("--quantize", "int8", "--kv-quantize", "int8")
+    draft = ("--draft", models["draft"], "--draft-quantize", "int8", "--draft-vocab", "30", *SHORT)
+    texts = []
+    for argv in (
+        (*target, *forms),
+        (*target, *forms, *draft),
+        (*target, *forms, "--method", "quantized_self", "--draft-scheme", "int8"),
+    ):
+        code, out, err = specjax_main(*argv)
+        assert code == 0, err
+        texts.append(json.loads(out)["token_ids"])
+    assert texts[0] == texts[1] == texts[2]

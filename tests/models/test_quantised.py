@@ -17,6 +17,7 @@ from specjax.errors import RequestError
 from specjax.models import product_kernel
 from specjax.models.layers import linear, lookup
 from specjax.models.quantised import GROUP, SCHEMES, Quantised, quantise, quantise_module
+from specjax.training import data, losses
 from specjax.training.losses import scores
 
 WIDE = dict(hidden_size=128, intermediate_size=256, head_dim=32, num_layers=1)
@@ -175,3 +176,15 @@ def test_what_cannot_be_quantised_is_refused_in_one_line(tmp_path):
         specjax.save(target, tmp_path / "saved")
     with pytest.raises(RequestError, match="is a head, and heads are not quantised"):
         specjax.load_drafter("tiny-python-mtp", specjax.load("tiny-python"), quantize="int8")
+
+
+@pytest.mark.slow
+def test_the_perplexity_of_the_embedded_target_hardly_rises():
+    """On held-out code: at most 1 % with int8 and fp8, 4 % with int4."""
+    small = specjax.load("tiny-python")
+    _, held_out = data.read_streams((), small.tokenizer, small.config.eos_token_ids[0])
+    windows = jnp.asarray(held_out.cut(0, 0, 8, 256)[0])
+    plain = losses.next_token(small.model, windows)
+    for scheme, most in {"int8": 1.01, "fp8": 1.01, "int4": 1.04}.items():
+        found = losses.next_token(quantise_module(small.model, scheme), windows)
+        assert 0.99 < np.exp(found - plain) < most

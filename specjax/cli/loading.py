@@ -1,0 +1,45 @@
+"""Loads the models that the flags of ``add_model_arguments`` name."""
+
+import argparse
+
+
+def load_target(args: argparse.Namespace):
+    """The model of ``--model``."""
+    from ..checkpoints.load import load
+    from ..parallel import make_draft_mesh, make_mesh, parse_mesh
+
+    mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
+    if args.draft_mesh is not None:
+        make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
+    given = {key: getattr(args, key) for key in ("dtype", "revision", "adapter", "quantize", "kv_quantize")}
+    target = load(args.model, mesh=mesh, **given)
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line
+    return target
+
+
+def load_given_drafts(args: argparse.Namespace, target) -> list:
+    """The drafts of ``--draft``, on the devices of ``--draft-mesh`` if it is given.
+
+    Drafts are names where no other flag says how to load them.
+    """
+    from ..checkpoints.heads import load_drafter
+    from ..parallel import make_draft_mesh, mesh_of
+
+    loading = dict(adapter=args.draft_adapter, quantize=args.draft_quantize)
+    if args.draft_mesh is not None:
+        loading["mesh"] = make_draft_mesh(args.draft_mesh, mesh_of(target.model))
+    if args.draft_vocab is None and all(value is None for value in loading.values()):
+        return args.draft
+    drafts = [load_drafter(name, target, **loading) for name in args.draft]
+    return drafts if args.draft_vocab is None else _restrict(drafts, target, args)
+
+
+def _restrict(drafts: list, target, args: argparse.Namespace) -> list:
+    """The drafts with the vocabulary of ``--draft-vocab``."""
+    from ..requests.shared_vocabulary import restrict_draft
+    from ..training.frequency import frequent_tokens
+
+    tokens = frequent_tokens(target, args.draft_vocab, args.draft_vocab_data or ())
+    return [restrict_draft(draft, target, tokens) for draft in drafts]
