@@ -136,8 +136,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--chosen", type=integer(1), default=4)
     parser.add_argument("--width", type=integer(1), default=1024)
     parser.add_argument("--units", type=integer(1), default=512)
-    parser.add_argument("--layers", type=integer(1), default=3)
-    parser.add_argument("--repeats", type=integer(1), default=7, help="number of timed runs")
+    parser.add_argument("--layers", type=integer(1), default=2)
+    parser.add_argument("--repeats", type=integer(1), default=5, help="number of timed runs")
     return parser.parse_args()
 
 
