@@ -97,7 +97,7 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first:
             continue
         prefix, stacks = f"model.layers.{layer}.mlp.experts", {}
         if config.family == "gpt_oss":
-            stacks = _alternating(take, prefix, f"{prefix}.gate_up_proj_blocks" in found)
+            stacks = _alternating(take, prefix)
         elif f"{prefix}.gate_up_proj" in found:
             joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
             half = joint.get_shape()[1] // 2
@@ -139,15 +139,10 @@ def unstack_experts(tensors: Mapping[str, np.ndarray], config: ModelConfig, firs
     return found
 
 
-def _alternating(take, prefix: str, packed: bool) -> dict[str, Any]:
-    """The stacks of gpt-oss, whose gate and up projections alternate."""
-    if packed:
-        joint, down = (
-            Packed(take(f"{prefix}.{name}_blocks"), take(f"{prefix}.{name}_scales"))
-            for name in ("gate_up_proj", "down_proj")
-        )
-    else:
-        joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
+def _alternating(take, prefix: str) -> dict[str, Any]:
+    """The stacks of gpt-oss, whose gate and up projections alternate. Only MXFP4 has them as [X, rows, columns]."""
+    joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
+    packed = isinstance(joint, Packed)
     biases, down_bias = take(f"{prefix}.gate_up_proj_bias"), take(f"{prefix}.down_proj_bias")
     units, width = biases.get_shape()[1] // 2, down_bias.get_shape()[1]
     stacks = {name: Rows(joint, i, units, 2, transposed=not packed) for i, name in enumerate(("gate", "up"))}

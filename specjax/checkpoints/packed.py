@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import CheckpointError, ConfigError
+from . import mxfp4
 from .fields import choice, integer, list_of, read_fields, table, text
 from .packed_words import Packed, Part, find_awq, find_gptq, packed_words, take
-
-_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-"""The values of FP4 (E2M1), by their bits."""
-
 
 def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str) -> dict[str, Any]:
     """The tensors with one tensor ``X.weight`` for the packed tensors of each module X.
@@ -104,26 +101,11 @@ def _scaled(module: str, weight, scales, block: list | None, where: str) -> Pack
 
 
 def _find_mxfp4(tensors: dict, options: dict, where: str) -> dict:
-    """X_blocks uint8 [..., in / 32, 16] and X_scales uint8 [..., in / 32], exponents plus 127; X [..., in]."""
+    """X_blocks and X_scales, see ``mxfp4``; X [..., in]."""
     for name in [name for name in tensors if name.endswith("_blocks")]:
         weight = name.removesuffix("_blocks")
-        tensors[weight] = _mxfp4(tensors.pop(name), take(tensors, f"{weight}_scales", where))
+        tensors[weight] = mxfp4.Packed(tensors.pop(name), take(tensors, f"{weight}_scales", where))
     return tensors
-
-
-def _mxfp4(blocks, scales) -> Packed:
-    *leading, groups, half = blocks.get_shape()
-
-    def unpack(index):
-        *first, last = index
-        rows = (*first, *(slice(None) for _ in range(len(leading) - len(first))))
-        bits = blocks[(*rows, slice(None), slice(None))]
-        values = np.stack([_FP4[bits & 15], _FP4[bits >> 4]], -1).reshape(*bits.shape[:-1], 2 * half)
-        factor = np.ldexp(np.float32(1), scales[(*rows, slice(None))].astype(np.int32) - 127)
-        values = values * factor[..., None]
-        return values.reshape(*values.shape[:-2], -1)[..., last]
-
-    return Packed((*leading, groups * 2 * half), unpack=unpack)
 
 
 _BLOCK = list_of(integer(1, 2**20))

@@ -17,6 +17,7 @@ def script():
         yield run_path(str(SCRIPT))
 
 
+@pytest.mark.slow
 def test_the_page_has_all_rows(script, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(script["main"].__globals__, "PAGE", tmp_path / "page.md")
     flags = "--nodes 1 3 --count 6 --chosen 2 --width 256 --units 128 --layers 1 --repeats 2".split()

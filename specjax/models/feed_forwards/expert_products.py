@@ -51,9 +51,10 @@ def multiply_chosen(x: jax.Array, chosen: jax.Array, share: jax.Array, weights: 
     return _multiply(clamp, flat(x), flat(chosen), flat(share), weights).reshape(x.shape)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _multiply(clamp, x, chosen, share, weights: Weights) -> jax.Array:
-    """A GPU would wait for the host in each iteration of a loop whose end depends on the data. There the
+def _sum_of_chosen(clamp, x, chosen, share, weights: Weights) -> jax.Array:
+    """The loop over tiles, in the form of the platform.
+
+    A GPU would wait for the host in each iteration of a loop whose end depends on the data. There the
     loop runs through all tiles, and empty tiles read one expert again, from the cache.
     """
     form = partial(in_tiles, clamp)
@@ -167,6 +168,9 @@ def dense(clamp, x, chosen, share, weights: Weights) -> jax.Array:
         return y + of_nodes * linear(units, w.down), None
 
     return lax.scan(add, jnp.zeros_like(x), (weights, jnp.arange(len(weights.gate))))[0]
+
+
+_multiply = jax.custom_vjp(_sum_of_chosen, nondiff_argnums=(0,))
 
 
 def _forward(clamp, *given):
