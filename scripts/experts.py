@@ -1,9 +1,9 @@
 """Measures layers of experts on a CPU: the weights that a round reads, and its time, by number of nodes.
 
-    python scripts/experts.py [--nodes 1 2 4 8 16 32] [--count 32] [--chosen 4] [--width 768] [--units 384]
+    python scripts/experts.py [--nodes 1 2 4 8 16] [--count 32] [--chosen 4] [--width 1024] [--units 512]
 
-"chosen" is the form that specjax takes, a loop over tiles of nodes with the same expert. "all" is one
-dense product of all nodes with all experts. Weights and nodes are random, so each node chooses its
+"chosen" is the form that specjax takes, a loop over tiles of nodes with the same expert. "all" is a
+product of all nodes with one expert after another, the fastest product of all experts. Weights and nodes are random, so each node chooses its
 experts with equal chance. The forms alternate in one process. Writes docs/results/experts_cpu.md.
 """
 
@@ -22,7 +22,7 @@ from product_speed import timed
 from specjax.cli.parser import integer
 from specjax.evaluation.report import markdown_table
 from specjax.models.feed_forwards import Experts, ExpertsConfig
-from specjax.models.feed_forwards.expert_products import Weights, activate, make_tiles, tile_size
+from specjax.models.feed_forwards.expert_products import Weights, dense, make_tiles, tile_size
 from specjax.models.feed_forwards.experts import route
 from specjax.models.kinds import LayerConfig
 from specjax.models.layers import Norm
@@ -73,7 +73,7 @@ def measure(dtype: str, config: ExpertsConfig, args: argparse.Namespace) -> list
     cells = []
     for n, (found, compiled) in rows.items():
         chosen, expected = seconds["chosen", n], config.expected_experts(n)
-        figures = f"{expected:.1f}", found, f"{expected * size:.1f}", f"{compiled / 1e6:.1f}"
+        figures = f"{expected:.1f}", found, f"{expected * size:.2f}", f"{compiled / 1e6:.2f}"
         against = spread(seconds["all", n] / chosen), spread(chosen / seconds["chosen", args.nodes[0]])
         cells.append([dtype, n, *figures, *against])
         print(*cells[-1], sep="  ", flush=True)
@@ -93,18 +93,18 @@ def through_layers(form, layers: list[Experts], x: jax.Array) -> jax.Array:
 
 
 def multiply_all(layer: Experts, x: jax.Array) -> jax.Array:
-    """The layer as one product of all nodes with all experts."""
-    product, dtype = partial(jnp.einsum, preferred_element_type=jnp.float32), layer.gates[...].dtype
+    """The layer as products of all nodes with all experts."""
     chosen, share = route(x, layer.router[...], None, layer.config)
-    shares = (share[..., None] * jax.nn.one_hot(chosen, layer.config.count)).sum(-2)
-    gate, up = (product("bne,xfe->bxnf", x.astype(dtype), w[...]) for w in (layer.gates, layer.ups))
-    results = product("bxnf,xef->bxne", activate(gate, up, None).astype(dtype), layer.downs[...])
-    return jnp.einsum("bnx,bxne->bne", shares, results)
+    return dense(None, x[0], chosen[0], share[0], weights_of(layer))[None]
+
+
+def weights_of(layer: Experts) -> Weights:
+    return Weights(layer.gates[...], layer.ups[...], layer.downs[...])
 
 
 def read_experts(layer: Experts, x: jax.Array) -> tuple[int, float]:
     """How many experts the nodes choose, and the bytes of weights that the compiled loop reads for them."""
-    config, weights = layer.config, Weights(*(p[...] for p in (layer.gates, layer.ups, layer.downs)))
+    config, weights = layer.config, weights_of(layer)
     chosen = route(x, layer.router[...], None, config)[0][0]
     tiles = make_tiles(chosen, config.count, tile_size(len(chosen), config.chosen, config.count))
     text = jax.jit(lambda layer, x: layer(x)).lower(layer, x).compile().as_text()
@@ -131,13 +131,13 @@ def spread(ratios: np.ndarray) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=integer(1), nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--nodes", type=integer(1), nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--count", type=integer(1), default=32)
     parser.add_argument("--chosen", type=integer(1), default=4)
-    parser.add_argument("--width", type=integer(1), default=768)
-    parser.add_argument("--units", type=integer(1), default=384)
-    parser.add_argument("--layers", type=integer(1), default=6)
-    parser.add_argument("--repeats", type=integer(1), default=9, help="number of timed runs")
+    parser.add_argument("--width", type=integer(1), default=1024)
+    parser.add_argument("--units", type=integer(1), default=512)
+    parser.add_argument("--layers", type=integer(1), default=3)
+    parser.add_argument("--repeats", type=integer(1), default=7, help="number of timed runs")
     return parser.parse_args()
 
 

@@ -24,8 +24,8 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer its arrays [B, K, T, D], in attention a pair. A layer that reads those of
-        another layer has none.
+      layers: for each layer its arrays [B, K, T, D], in attention a pair. A layer that reads those
+        of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
@@ -99,8 +99,8 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     """A cache without tokens.
 
     Args:
-      config: the model's configuration. Its ``layers`` tell the shapes of their arrays; without
-        them, ``num_layers``, ``num_kv_heads`` and ``head_dim`` do.
+      config: the model's configuration. Its ``row_shapes`` give the shapes; without them, its
+        ``num_layers``, ``num_kv_heads`` and ``head_dim`` do.
       capacity: positions of each row. Leave room for one path beyond the last token. Without that
         room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
@@ -111,9 +111,8 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
 
 def row_shapes(config) -> tuple[tuple[tuple[int, int], ...], ...]:
     """For each layer (K, D) of each of its arrays in the cache; ``config`` as in ``empty``."""
-    if hasattr(config, "layers"):
-        return tuple(layer.mixer.row_shapes for layer in config.layers)
-    return (((config.num_kv_heads, config.head_dim),) * 2,) * config.num_layers
+    usual = (((config.num_kv_heads, config.head_dim),) * 2,) * config.num_layers
+    return getattr(config, "row_shapes", usual)
 
 
 def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:

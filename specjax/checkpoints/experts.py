@@ -69,9 +69,13 @@ class Rows:
         experts, rows, *columns = index
         first, last, _ = rows.indices(self._count)
         stored = slice(self._first + first * self._step, self._first + (last - 1) * self._step + 1)
-        if self._transposed:
-            return self._tensor[(experts, *columns, stored)][..., :: self._step].swapaxes(1, 2)
-        return self._tensor[(experts, stored, *columns)][:, :: self._step]
+        places = (*columns, stored) if self._transposed else (stored, *columns)
+
+        def read(i: int) -> np.ndarray:  # one expert at a time, because packed experts become larger
+            rows = self._tensor[(slice(i, i + 1), *places)][0]
+            return (rows.T if self._transposed else rows)[:: self._step]
+
+        return np.stack([read(i) for i in range(*experts.indices(self.get_shape()[0]))])
 
 
 def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first: int = 0) -> dict[str, Any]:

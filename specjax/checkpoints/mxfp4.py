@@ -4,6 +4,7 @@ The format is that of the OCP Microscaling Formats specification 1.0, sections 5
 type E2M1, and a scale of type E8M0 for each block.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
 _POSITIVE = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -36,8 +37,8 @@ class Packed:
         return [*rows, 2 * groups * self._blocks.get_shape()[-1]]
 
     def get_dtype(self) -> str:
-        return "F32"
+        return "BF16"
 
     def __getitem__(self, index: tuple) -> np.ndarray:
         *rows, columns = index
-        return unpack(self._blocks[tuple(rows)], self._scales[tuple(rows)])[..., columns]
+        return unpack(self._blocks[tuple(rows)], self._scales[tuple(rows)])[..., columns].astype(jnp.bfloat16)

@@ -41,7 +41,7 @@ class ModelConfig:
       local_rope: rotary positions of layers with a window; None for ``rope``.
       sinks: whether attention has sinks, see ``attention.attend``.
       attention_scale, attention_softcap: see ``attention_kernel.Scores``.
-      gated, activation: whether the MLP is gated, and its activation, one of ``layers.ACTIVATIONS``.
+      gated, activation: whether the MLP is gated, and one of ``layers.ACTIVATIONS``.
       norm, norm_offset: the kind of norm and the offset of its weights, see ``layers.Norm``.
       normed, parallel: the form of a layer, see ``kinds.LayerConfig``.
       final_norm: whether a norm precedes the output matrix.
@@ -142,9 +142,14 @@ class ModelConfig:
         return tables * self.vocab_size * (self.embed_size or self.hidden_size) + layers
 
     @property
+    def row_shapes(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each layer (K, D) of each of its arrays in the cache."""
+        return tuple(layer.mixer.row_shapes for layer in self.layers)
+
+    @property
     def token_rows(self) -> int:
         """The number of values that the cache holds for a token, in all layers."""
-        return sum(K * D for layer in self.layers for K, D in layer.mixer.row_shapes)
+        return sum(K * D for shapes in self.row_shapes for K, D in shapes)
 
     @property
     def is_llama_like(self) -> bool:
@@ -152,12 +157,12 @@ class ModelConfig:
         return self == self.like_llama()
 
     def like_llama(self) -> "ModelConfig":
-        """The configuration of a model of these sizes with Llama's layers, from which it may not differ."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:_LLAMA_FIELDS]}
-        if all(getattr(self, field.name) == field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]):
-            return ModelConfig(**fields)
-        usual = dict(family="llama", rope=Rope(self.rope.theta), windows=(), qk_norm=False)
-        return ModelConfig(**(fields | usual | dict(qkv_bias=False, out_bias=False, mlp_bias=False)))
+        """The configuration with layers of Llama of the same sizes; itself if it has such layers."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]}
+        if self.rope.rotated == 1 and all(getattr(self, name) == value for name, value in defaults.items()):
+            return self
+        biases = dict(qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+        return self.replace(family="llama", rope=Rope(self.rope.theta), windows=(), **biases, **defaults)
 
     def split_over(self, devices: int) -> "ModelConfig":
         """The configuration of the same model with its heads and MLPs split over ``devices``.

@@ -140,7 +140,7 @@ class Program:
         return [step for name in i.calls for step in self._walk(name, times, tuple(given))]
 
     def _trips(self, loop: Instruction) -> float:
-        """How often a loop runs: as its scope expects, by the compiler's note, or by its condition ``i < limit``; else 1."""
+        """How often a loop runs: as its scope expects, by the compiler's note, or by ``i < limit``; else 1."""
         if expected := expected_times(loop.text):
             return expected
         if known := _TRIPS.search(loop.text):

@@ -15,15 +15,18 @@ def score(model, tokens, positions, mask):
     return model.logits(model(tokens, positions, mask).hidden)
 
 
-@pytest.fixture(scope="module", params=MIXTURES)
-def model(request):
-    return make_mixture(request.param)
+AXES = dict(model=2), dict(data=2, model=2), dict(data=2, nodes=2)
+CELLS = [
+    pytest.param(family, axes, marks=() if (family, axes) == ("gpt_oss", AXES[1]) else pytest.mark.slow)
+    for family in MIXTURES
+    for axes in AXES
+]
 
 
-@pytest.mark.parametrize("axes", [dict(model=2), dict(data=2, model=2), dict(data=2, nodes=2)], ids=str)
-def test_devices_of_a_mesh_compute_the_same(model, axes):
+@pytest.mark.parametrize("family, axes", CELLS)
+def test_devices_of_a_mesh_compute_the_same(family, axes):
     """The units of each expert are split over ``model``, and each device reads its part of all chosen experts."""
-    B, N = 2, 6
+    model, B, N = make_mixture(family), 2, 6
     tokens = jnp.asarray(np.random.default_rng(3).integers(1, model.config.vocab_size, (B, N)))
     given = tokens, jnp.broadcast_to(jnp.arange(N), (B, N)), jnp.tril(jnp.ones((N, N), bool))
     alone, mesh = jax.jit(score)(model, *given), make_mesh(**axes)

@@ -22,7 +22,9 @@ def expected(config: ExpertsConfig, nodes: int) -> float:
     return config.count * (1 - (1 - config.chosen / config.count) ** nodes)
 
 
-@pytest.mark.parametrize("axes", [{}, dict(model=2), dict(data=2)], ids=str)
+@pytest.mark.parametrize(
+    "axes", [dict(model=2), *(pytest.param(axes, marks=pytest.mark.slow) for axes in ({}, dict(data=2)))], ids=str
+)
 def test_a_round_reads_the_expected_experts(axes):
     """Eight nodes against two, by hand: each device has its part of the experts' units, and its rows."""
     config, mesh = MIXTURES["mixtral"], make_mesh(**axes)

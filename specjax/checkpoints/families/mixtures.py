@@ -133,7 +133,7 @@ def _write_qwen3(config: ModelConfig) -> dict:
 
 def _read_gpt_oss(options: dict, where: str) -> dict:
     if not (options["rope_scaling"] or options["rope_parameters"]):
-        raise ConfigError(f"{where}: rope_scaling is missing; gpt_oss needs it")
+        raise ConfigError(f"{where}: rope_parameters is missing; gpt_oss needs it")
     method = (options["quantization_config"] or {}).get("quant_method", "mxfp4")
     if method != "mxfp4":
         raise ConfigError(f"{where}: quantization_config.quant_method is {method!r}; gpt_oss is read from 'mxfp4'")

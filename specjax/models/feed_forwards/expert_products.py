@@ -34,8 +34,8 @@ class Weights(NamedTuple):
     up_bias: jax.Array | None = None
 
 
-UNIT_AXES = Weights(1, 1, 2, 1, 1)
-"""The axis F of each of the weights."""
+UNIT_AXES = 1, 1, 2, 1, 1
+"""The axis F of each of the ``Weights``."""
 
 
 def multiply_chosen(x: jax.Array, chosen: jax.Array, share: jax.Array, weights: Weights, clamp=None) -> jax.Array:
@@ -47,13 +47,14 @@ def multiply_chosen(x: jax.Array, chosen: jax.Array, share: jax.Array, weights: 
       share: float32 [B, N, k], their weights.
       clamp: see ``ExpertsConfig.clamp``.
     """
-    flat = (a.reshape(-1, a.shape[-1]) for a in (x, chosen, share))
-    return _multiply(clamp, *flat, weights).reshape(x.shape)
+    flat = lambda a: a.reshape(-1, a.shape[-1])
+    return _multiply(clamp, flat(x), flat(chosen), flat(share), weights).reshape(x.shape)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=0)
-def _multiply(clamp, x, chosen, share, weights: Weights) -> jax.Array:
-    """A GPU would wait for the host in each iteration of a loop whose end depends on the data. There the
+def _sum_of_chosen(clamp, x, chosen, share, weights: Weights) -> jax.Array:
+    """The loop over tiles, in the form of the platform.
+
+    A GPU would wait for the host in each iteration of a loop whose end depends on the data. There the
     loop runs through all tiles, and empty tiles read one expert again, from the cache.
     """
     form = partial(in_tiles, clamp)
@@ -117,7 +118,7 @@ class Tiles(NamedTuple):
     """Choices sorted by expert, in T tiles of m places. A tile has choices of one expert.
 
     Attributes:
-      nodes: int32 [T * m], the node at each place; 0 at empty places.
+      nodes: int32 [T * m], the node at each place; any node at empty places.
       expert: int32 [T].
       count: int32, the number of tiles in use, which come first.
       place: int32 [n, k], where each choice lies.
@@ -142,17 +143,16 @@ def make_tiles(chosen: jax.Array, count: int, size: int) -> Tiles:
     tile that is not full.
     """
     n, k = chosen.shape
-    of_choice = chosen.reshape(-1)
-    most = min(n * k, count + n * k // size)
-    sizes = jnp.bincount(of_choice, length=count)
+    of_choice, t = chosen.reshape(-1), jnp.arange(min(n * k, count + n * k // size))
+    order = jnp.argsort(of_choice, stable=True)
+    sizes = (of_choice[:, None] == jnp.arange(count)).sum(0)
     tiles = -(-sizes // size)
     first_tile, first_choice = (jnp.cumsum(x) - x for x in (tiles, sizes))
-    order = jnp.argsort(of_choice, stable=True)
-    expert = of_choice[order]
-    place = first_tile[expert] * size + jnp.arange(n * k) - first_choice[expert]
-    nodes = jnp.zeros(most * size, jnp.int32).at[place].set(order // k)
-    experts = jnp.zeros(most * size, jnp.int32).at[place].set(expert)[::size]
-    return Tiles(nodes, experts, tiles.sum(), jnp.zeros(n * k, jnp.int32).at[order].set(place).reshape(n, k))
+    expert = (first_tile + tiles <= t[:, None]).sum(1).clip(max=count - 1)
+    sorted_choice = (first_choice[expert] + (t - first_tile[expert]) * size)[:, None] + jnp.arange(size)
+    nodes = (order // k)[sorted_choice.reshape(-1).clip(max=n * k - 1)]
+    place = first_tile[of_choice] * size + jnp.argsort(order) - first_choice[of_choice]
+    return Tiles(nodes, expert, tiles.sum(), place.reshape(n, k))
 
 
 def dense(clamp, x, chosen, share, weights: Weights) -> jax.Array:
@@ -166,6 +166,9 @@ def dense(clamp, x, chosen, share, weights: Weights) -> jax.Array:
         return y + of_nodes * linear(units, w.down), None
 
     return lax.scan(add, jnp.zeros_like(x), (weights, jnp.arange(len(weights.gate))))[0]
+
+
+_multiply = jax.custom_vjp(_sum_of_chosen, nondiff_argnums=(0,))
 
 
 def _forward(clamp, *given):

@@ -75,6 +75,10 @@ class Experts(nnx.Module):
     would wait for the device whose experts are chosen most.
     """
 
+    router: nnx.Param
+    gates: nnx.Param
+    ups: nnx.Param
+    downs: nnx.Param
     router_bias: nnx.Param | None
     gates_bias: nnx.Param | None
     ups_bias: nnx.Param | None
