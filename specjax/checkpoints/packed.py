@@ -15,6 +15,7 @@ from . import mxfp4
 from .fields import choice, integer, list_of, read_fields, table, text
 from .packed_words import Packed, Part, find_awq, find_gptq, packed_words, take
 
+
 def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str) -> dict[str, Any]:
     """The tensors with one tensor ``X.weight`` for the packed tensors of each module X.
 

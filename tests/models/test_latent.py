@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.decoding import decode_all
 from support.latent import LATENT, MIXER, PUBLISHED
-from support.models import on_mesh, tiny_model
+from support.models import on_mesh, random_prompts, tiny_model
 from support.numpy_layer import linear, rms, rotate
+from support.reference import is_greedy
 
 from specjax import RequestError, cache, make_mesh
 from specjax.checkpoints.config import from_hf
-from specjax.drafters import PartialCache
+from specjax.drafters import EarlyExit, LayerSkip, PartialCache
 from specjax.models.layer import Nodes
 from specjax.models.mixers import LatentAttention
 from specjax.models.rope import Rope
@@ -155,3 +157,26 @@ def test_chunks_of_the_cache_are_refused_by_name():
     PartialCache(draft_window=8).check(LATENT)
     with pytest.raises(RequestError, match="latent attention.*cache_chunks"):
         PartialCache(draft_window=8, cache_chunks=2).check(LATENT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "drafter",
+    [EarlyExit(1, 3, 0.0), LayerSkip((1,), (), 3, 0.0), PartialCache(3, attention_sinks=2, draft_window=6)],
+    ids=lambda drafter: type(drafter).__name__,
+)
+def test_methods_that_read_the_targets_cache_emit_its_greedy_text(drafter):
+    model, prompts = tiny_model(config=LATENT), random_prompts(3, 20, seed=1)
+    state, _ = decode_all(model, (), drafter, prompts)
+    assert all(is_greedy(model, state, prompts))
+    assert state.counters.accepted_at.sum() > 0
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_bfloat16_weights_give_nearly_the_same_logits(nodes):
+    """XLA:CPU lacks some 16-bit products of several nodes with the matrices of heads."""
+    exact, rounded = tiny_model(config=LATENT), tiny_model(config=LATENT, dtype="bfloat16")
+    tokens, positions = jnp.arange(3, 3 + nodes)[None], jnp.arange(nodes)[None]
+    call = lambda model: model.logits(model(tokens, positions, jnp.tri(nodes, dtype=bool)).hidden)
+    expected, found = call(exact), jax.jit(call)(rounded)
+    assert jnp.abs(found - expected).max() < 0.1 * jnp.abs(expected).max()

@@ -33,6 +33,7 @@ _NAMES = model_names(
 )
 
 _COUNT = integer(1, 4096)
+_EVEN = Field("an even number from 2 to 4096", lambda value: type(value) is int and value in range(2, 4097, 2))
 _WHOLE = Field("1", lambda value: value == 1, 1.0, null=True)
 _OPTIONS = (
     CORE
@@ -46,7 +47,7 @@ _OPTIONS = (
         "q_lora_rank": SIZE.optional(1536),
         "kv_lora_rank": SIZE.otherwise(512),
         "qk_nope_head_dim": SIZE.otherwise(128),
-        "qk_rope_head_dim": integer(2, 4096).otherwise(64),
+        "qk_rope_head_dim": _EVEN.otherwise(64),
         "v_head_dim": SIZE.otherwise(128),
         "moe_layer_freq": integer(1, 1).otherwise(1),
         "n_routed_experts": _COUNT,
@@ -71,7 +72,8 @@ def _read(options: dict, where: str, routing: GroupedRouting, dense: list[bool])
     """The fields of ModelConfig. ``dense``: for each layer whether it has the dense MLP."""
     rope = read_rope(options, options["qk_rope_head_dim"], where, 10000.0, None)
     if rope.rope_type not in ("default", "yarn"):
-        raise ConfigError(f"{where}: rope_type is {rope.rope_type!r}; latent attention needs 'default' or 'yarn'")
+        within = "rope_scaling" if options["rope_scaling"] else "rope_parameters"
+        raise ConfigError(f"{where}: {within}.rope_type is {rope.rope_type!r}; it must be 'default' or 'yarn'")
     mixer = LatentAttentionConfig(
         options["num_attention_heads"], options["kv_lora_rank"], options["q_lora_rank"], options["qk_nope_head_dim"],
         options["qk_rope_head_dim"], options["v_head_dim"], rope, bool(options["attention_bias"]),
@@ -172,7 +174,7 @@ def _write_glm(config: ModelConfig) -> dict:
     }
 
 
-_REFUSED = "quantization_config (FP8 checkpoints), rope scaling other than yarn"
+_REFUSED = "rope scaling other than yarn"
 
 DEEPSEEK_V2 = Family(
     "deepseek_v2",
@@ -200,7 +202,7 @@ DEEPSEEK_V2 = Family(
 DEEPSEEK_V3 = Family(
     "deepseek_v3",
     "DeepseekV3ForCausalLM",
-    "DeepSeek-V3, R1, V3.1 and Kimi K2 in bfloat16, Moonlight",
+    "DeepSeek-V3, R1, V3.1 and Kimi K2, Moonlight",
     _OPTIONS
     | _SIGMOID
     | {

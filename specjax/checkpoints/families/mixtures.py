@@ -4,7 +4,7 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.kinds import FeedForwardConfig
-from ..fields import flag, integer, list_of, number, table
+from ..fields import flag, integer, list_of, number
 from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows
@@ -134,9 +134,6 @@ def _write_qwen3(config: ModelConfig) -> dict:
 def _read_gpt_oss(options: dict, where: str) -> dict:
     if not (options["rope_scaling"] or options["rope_parameters"]):
         raise ConfigError(f"{where}: rope_parameters is missing; gpt_oss needs it")
-    method = (options["quantization_config"] or {}).get("quant_method", "mxfp4")
-    if method != "mxfp4":
-        raise ConfigError(f"{where}: quantization_config.quant_method is {method!r}; gpt_oss is read from 'mxfp4'")
     experts = ExpertsConfig(
         options["num_local_experts"], options["num_experts_per_tok"], options["intermediate_size"],
         bias=True, clamp=(options["swiglu_alpha"], options["swiglu_limit"]),
@@ -240,10 +237,8 @@ GPT_OSS = Family(
         "num_experts_per_tok": _COUNT.otherwise(4),
         "swiglu_alpha": number(0, 1e3).otherwise(1.702),
         "swiglu_limit": number(0, 1e6).otherwise(7.0),
-        "quantization_config": table().optional(),
     },
     model_names(_GPT_OSS_LAYER),
-    refused="quantization other than MXFP4",
     read=_read_gpt_oss,
     write=_write_gpt_oss,
     theta=150000.0,

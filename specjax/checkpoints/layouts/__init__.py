@@ -82,7 +82,8 @@ def _refuse_unsupported(found: Found) -> None:
         "DFlash 2 (convolutions and a path selector)": found.architecture("DFlash2")
         or found.begins("selector", "path_selector"),
         "ReDrafter (a recurrent head)": found.begins("rnn_u", "rnn_w", "drafter.rnn"),
-        "a head with multi-head latent attention": ends("kv_a_proj_with_mqa.weight"),
+        "a head with multi-head latent attention": ends("kv_a_proj_with_mqa.weight")
+        and not LAYOUTS["deepseek"].matches(found),
         "a quantised head": ends("weight_scale_inv", ".weight_scale", ".qweight"),
     }
     for reason, given in reasons.items():
