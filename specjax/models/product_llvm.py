@@ -58,7 +58,7 @@ def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
     if stacked:
         number = build.sext(build.load(call.data(OPERAND, 2), typ=I32), I64)
         first = build.add(first, build.mul(number, call.size(OPERAND, 1, 1)))
-    block, most = (4, 6 if form == "bfloat16" else 4) if dot else (4, 1) if rows == 1 else (2, 3)
+    block, most = (4, 6) if dot else (4, 1) if rows == 1 else (2, 3)
     count = -(-rows // most)
     tile = _TILE if count > 1 else block
     with loop(build, I64(0), outputs, tile) as tile_start:
@@ -87,20 +87,23 @@ def _products(build, x, w, scales, start, inputs, group: range, block: int, dot:
     sums: dict = {(r, k): FLOATS([FLOAT(0)] * LANES) for r in group for k in range(block)}
     with loop(build, I64(0), inputs, step, sums) as i:
         at = [build.add(start, build.add(i, build.mul(inputs, I64(k)))) for k in range(block)]
-        weights = [_weights(build, w, index, form, dot) for index in at]
+        weights = {k: _weights(build, w, at[k], form, dot) for k in range(block) if form == "bfloat16"}
         for distance in ahead.values():
             later = _pointer(build, w, build.add(start, build.add(i, distance)), form)
             call = declare(build.module, "llvm.prefetch.p0", VOID, POINTER, I32, I32, I32)
             build.call(call, [later, I32(0), I32(2), I32(1)])  # to read, into the second cache, as data
-        for r in group:
+        pairs = [(r, k) for r in group for k in range(block)]
+        # Widened weights take registers, so one output after another widens its own.
+        for r, k in pairs if form == "bfloat16" else sorted(pairs, key=lambda pair: pair[1]):
+            if k not in weights:
+                weights[k] = _weights(build, w, at[k], form, dot)
             index = build.add(build.mul(inputs, I64(r)), i)
             places = [build.add(index, I64(n * lanes)) for n in range(step // lanes)]
             row = [build.load(build.gep(x, [n], source_etype=number), typ=operand, align=2) for n in places]
-            for k in range(block):
-                sum_ = sums[r, k] if scales is None else FLOATS([FLOAT(0)] * LANES)
-                for part, values in zip(weights[k], row):
-                    sum_ = _multiply_add(build, sum_, part, values, dot)
-                sums[r, k] = sum_ if scales is None else _scaled(build, scales, at[k], sum_, sums[r, k])
+            sum_ = sums[r, k] if scales is None else FLOATS([FLOAT(0)] * LANES)
+            for part, values in zip(weights[k], row):
+                sum_ = _multiply_add(build, sum_, part, values, dot)
+            sums[r, k] = sum_ if scales is None else _scaled(build, scales, at[k], sum_, sums[r, k])
     add = declare(build.module, "llvm.vector.reduce.fadd.v16f32", FLOAT, FLOAT, FLOATS)
     return {at: build.call(add, [FLOAT(0), sum_], fastmath=["reassoc"]) for at, sum_ in sums.items()}
 
