@@ -88,7 +88,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     heads, vocab_size = usual["num_attention_heads"], usual["vocab_size"]
     _check_ids("bos_token_id", usual["bos_token_id"], vocab_size, where)
     head_dim = _head_dim(usual, where)
-    fields = dict(
+    fields: dict[str, Any] = dict(
         family=family.model_type,
         vocab_size=vocab_size,
         hidden_size=usual["hidden_size"],
