@@ -14,6 +14,7 @@ from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from .olmo2 import OLMO2
 from .opt import OPT
 from .phi3 import PHI3
+from .qwen3_next import QWEN3_5, QWEN3_NEXT
 from .starcoder2 import STARCODER2
 
 __all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "tensors_in"]
@@ -36,6 +37,8 @@ FAMILIES = {
         GPT_NEOX,
         OPT,
         STARCODER2,
+        QWEN3_NEXT,
+        QWEN3_5,
     )
 }
 """The supported values of ``model_type``."""
