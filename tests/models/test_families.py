@@ -19,7 +19,7 @@ from specjax.tree import Tree, ancestors
 
 MODELS = [
     "gemma2", "gemma3", "gemma4", "gemma4_keys_as_values", "phi3", "phi3_longrope", "glm", "glm4", "olmo2", "gpt2",
-    "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2",
+    "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "qwen3_5", "qwen3_5_biases", "qwen3_next",
 ]  # fmt: skip
 PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 START = 9

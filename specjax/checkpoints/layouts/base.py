@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -144,16 +145,17 @@ class Layout(ABC):
         return tensors
 
 
-def read_layers(found: Found, raw: dict, first: str) -> ModelConfig:
+def read_layers(found: Found, raw: dict, first: str, others: Collection[str] = ()) -> ModelConfig:
     """The decoder layers that ``raw`` describes.
 
     Args:
       found: the checkpoint of the head.
       raw: the config.json of the layers.
       first: the prefix of the first layer's tensors; see ``layer_options``.
+      others: families of the layout whose layers are not Llama's.
     """
     layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
-    if not layers.is_llama_like:
+    if not layers.is_llama_like and layers.family not in others:
         raise ConfigError(f"{found.where}: model_type is {layers.family}; layers of a head must be Llama's")
     if layers.num_layers > MOST_LAYERS:
         raise ConfigError(

@@ -21,6 +21,9 @@ _OWN = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_
 _LAYERS = {"num_hidden_layers", "layer_types", "use_sliding_window", "max_window_layers"}
 """Options that depend on the number of the target's layers and do not hold for a module."""
 
+HYBRIDS = ("qwen3_next", "qwen3_5_text")
+"""Families whose modules have the gated attention of the target's full layers, and norms about zero."""
+
 
 class MtpLayout(Layout):
     """Qwen3-Next's names: ``mtp.fc``, ``mtp.layers.N``, ``mtp.norm``.
@@ -73,8 +76,10 @@ class MtpLayout(Layout):
         flags = found.read(raw, {name: flag(default) for name, default in zip(MTP_FLAGS, defaults)})
         prefix = self.prefix(depth, 0)
         shape = without(raw, _OWN | _LAYERS) | {"num_hidden_layers": layers, "use_sliding_window": False}
+        if raw.get("model_type") in HYBRIDS:
+            shape["layer_types"] = ["full_attention"] * layers
         return MtpConfig(
-            read_layers(found, shape, self.layer(prefix, 0)),
+            read_layers(found, shape, self.layer(prefix, 0), HYBRIDS),
             target_layers=depth,
             own_embedding=f"{prefix}{self.parts['embed']}.weight" in found,
             own_head=f"{prefix}{self.parts['head']}.weight" in found,
@@ -101,10 +106,6 @@ class MtpLayout(Layout):
             raise ConfigError(
                 f"{found.where}: a module of multi-token prediction has multi-head latent attention; "
                 f"only grouped queries are supported"
-            )
-        if str(raw.get("model_type")).startswith(("qwen3_next", "qwen3_5")):
-            raise ConfigError(
-                f"{found.where}: layers of {raw['model_type']} (gated attention, norms about zero) are not supported"
             )
 
     def prefixes(self, depth: int, modules: int) -> tuple[str, ...]:
