@@ -98,6 +98,10 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
     if layer is not None and isinstance(layer.mixer, AttentionConfig):
         if found and found[3] in ("qkv", "qkv_bias"):
             return _heads(sources, layer.mixer)
+        if found and found[3] == "k_norm" and layer.mixer.whole_qk_norm:
+            copies, D = layer.mixer.kv_copies, layer.mixer.head_dim
+            heads = [k // copies for k in range(layer.mixer.num_kv_heads)]
+            return [Block(sources[0], k * D, (k + 1) * D) for k in heads]
         if found and found[3] in ("q_norm", "k_norm") and sources:
             return _rotated(sources[0], 0, rows // layer.mixer.head_dim, layer.mixer, True)
     if layer is not None and isinstance(layer.mixer, DeltaRuleConfig):

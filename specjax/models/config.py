@@ -151,11 +151,11 @@ class ModelConfig:
 
     def like_llama(self) -> "ModelConfig":
         """The configuration of a model of these sizes with Llama's layers, from which it may not differ."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:_LLAMA_FIELDS]}
-        if all(getattr(self, field.name) == field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]):
-            return ModelConfig(**fields)
-        usual = dict(family="llama", rope=Rope(self.rope.theta), windows=(), qk_norm=False)
-        return ModelConfig(**(fields | usual | dict(qkv_bias=False, out_bias=False, mlp_bias=False)))
+        defaults = {field.name: field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]}
+        if self.rope.rotated == 1 and all(getattr(self, name) == value for name, value in defaults.items()):
+            return self
+        biases = dict(qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+        return self.replace(family="llama", rope=Rope(self.rope.theta), windows=(), **biases, **defaults)
 
     def split_over(self, devices: int) -> "ModelConfig":
         """The configuration of the same model with its heads and MLPs split over ``devices``.

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,9 @@ class Layer(nnx.Module):
     Trained heads use two variations. The mixer may read ``inputs`` vectors of width E side by side.
     ``first_norm`` says whether the layer norms the input of the mixer.
     """
+
+    mixer: Any  # of mixers.MIXERS
+    mlp: Any  # of feed_forwards.FEED_FORWARDS
 
     def __init__(self, config: LayerConfig, key: jax.Array, dtype, *, inputs: int = 1, first_norm: bool = True):
         keys = jax.random.split(key, 4)

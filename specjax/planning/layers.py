@@ -80,6 +80,12 @@ def tune_layers(
     L = target.config.num_layers
     if L < 2:
         raise RequestError("the target has one layer, and no part of it can draft; use another method")
+    layers = target.config.layers
+    if target.config.normed == "stream" or any(layer.mixer.source is not None for layer in layers):
+        raise RequestError(
+            f"the layers of {target.name!r} norm the whole stream or read one another's keys, so they cannot be left out "
+            "one by one; use another method"
+        )
     per_row("temperature", temperature, 1, np.float32)
     whole("longest", longest)
     budget = 8 * L if budget is None else whole("budget", budget, 4 * L)

@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from support.golden import FILES
 from support.grown import LARGE, TOKENS, grow
 from support.models import TINY, language_model, tiny_model
 
@@ -29,7 +30,8 @@ from specjax.models.config import Rope
 
 pytestmark = pytest.mark.usefixtures("small_programs")
 
-GOLDEN = sorted((Path(__file__).parents[1] / "models" / "golden").glob("*.safetensors"))
+LLAMA_LIKE = ("llama", "rope", "mistral", "qwen")
+GOLDEN = [path for path in FILES if path.stem.startswith(LLAMA_LIKE)]
 
 
 def logits_of(model, tokens, prompt=None) -> np.ndarray:
@@ -149,6 +151,7 @@ def leaves(model) -> list:
 GROUPS = TINY.replace(num_heads=6)
 WINDOWS = TINY.replace(family="mistral", windows=(16, 16))
 REFUSED = [
+    (TINY.replace(family="gemma2", normed="both"), {}, "model_type is gemma2; it must be a family with Llama's layers"),
     (TINY, dict(vocab_size=60), "vocab_size is 60; it must be at least 61"),
     (TINY, dict(hidden_size=24), "hidden_size is 24; it must be at least 32"),
     (TINY, dict(intermediate_size=47), "intermediate_size is 47; it must be at least 48"),

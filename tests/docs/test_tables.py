@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_keys_of_recipes_are_listed(kind):
     for part in (KINDS[kind].shape, KINDS[kind].loss):
         for field in dataclasses.fields(part):
             assert f"`{field.name}`" in listed
+
+
+def test_the_table_of_families_is_that_of_the_registry():
+    sys.path.insert(0, str(DOCS.parent / "scripts"))
+    from models_page import table
+
+    assert table() in read_page("models.md")
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from support.decoding import NEW, finish, new_tokens, play_round, start
+from support.golden import golden_model
 from support.models import language_model, random_prompts
 from support.partial_target import TARGET, logits_without
 from support.program import MOVES, Program
@@ -184,6 +185,14 @@ def test_impossible_parts_are_refused_in_one_line(method, options, named):
     with pytest.raises(RequestError) as error:
         Generator(language_model(TARGET), method, **options)
     assert named in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_layer_whose_keys_another_reads_is_not_skipped_alone():
+    config = golden_model("gemma4").config  # layers 2 and 3 read the keys of layers 0 and 1
+    with pytest.raises(RequestError, match="layer 2 of the target reads the keys and values of layer 0"):
+        LayerSkip(skip_attention=(0,)).check(config)
+    LayerSkip(skip_attention=(0, 2)).check(config)
+    EarlyExit().check(config)
 
 
 def test_the_default_part_is_half_the_layers_or_every_other():

@@ -18,7 +18,7 @@ commit = jax.jit(kv.commit)
 
 @pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
 def case(request) -> Case:
-    return read_golden(request.param)
+    return read_golden(request.param.stem)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import transformers
 from flax import nnx
-from support.golden import FILES, golden_model
+from support.golden import FILES, golden_model, read_file
 from support.models import tiny_model
 
 from specjax.checkpoints.config import read_config
@@ -72,6 +72,19 @@ def test_models_of_all_families_go_to_transformers_and_back(name: str, tmp_path,
     again = load_model(tmp_path / "theirs")
     assert again.config == read_config(tmp_path / "ours")
     jax.tree.map(np.testing.assert_array_equal, nnx.state(again), nnx.state(ours))
+
+
+def test_the_language_model_of_a_model_with_images_is_read(tmp_path, torch):
+    torch.manual_seed(0)
+    heads = dict(num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
+    config = transformers.Gemma3Config(
+        text_config=read_file("gemma3")[1],
+        vision_config=heads | dict(image_size=28, patch_size=14),
+        mm_tokens_per_image=1,
+    )
+    theirs = transformers.Gemma3ForConditionalGeneration(config).to(torch.float32)
+    theirs.save_pretrained(tmp_path)
+    check(torch, load_model(tmp_path), theirs)
 
 
 def check(torch, ours, theirs) -> None:

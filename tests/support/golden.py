@@ -1,6 +1,7 @@
 """Models and logits that scripts/make_golden.py recorded."""
 
 import dataclasses
+import json
 import tempfile
 from pathlib import Path
 
@@ -26,17 +27,30 @@ class Case:
     prompt: int
 
 
-def read_golden(path: Path) -> Case:
-    """The case in a file. Its model is loaded as a checkpoint."""
-    with tempfile.TemporaryDirectory() as directory:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-            Path(directory, "config.json").write_text(file.metadata()["config"])
-        tokens, logits, prompt = (tensors.pop(name) for name in ("tokens", "logits", "prompt"))
-        save_file(tensors, Path(directory, "model.safetensors"))
-        return Case(load_model(directory), jnp.asarray(tokens), logits, int(prompt))
+def read_file(name: str) -> tuple[dict[str, np.ndarray], dict]:
+    """The tensors and the config.json of the file ``name``."""
+    with safe_open(next(path for path in FILES if path.stem == name), framework="numpy") as file:
+        return {tensor: file.get_tensor(tensor) for tensor in file.keys()}, json.loads(file.metadata()["config"])
 
 
-def golden_model(name: str) -> Decoder:
+def read_golden(name: str) -> Case:
+    """The case in the file ``name``. Its model is loaded as a checkpoint."""
+    tensors, raw = read_file(name)
+    tokens, logits, prompt = (tensors.pop(name) for name in ("tokens", "logits", "prompt"))
+    return Case(load_tensors(tensors, raw), jnp.asarray(tokens), logits, int(prompt))
+
+
+def golden_model(name: str, mesh: jax.sharding.Mesh | None = None) -> Decoder:
     """The model in the file ``name``."""
-    return read_golden(next(path for path in FILES if path.stem == name)).model
+    tensors, raw = read_file(name)
+    return load_tensors(
+        {name: x for name, x in tensors.items() if name not in ("tokens", "logits", "prompt")}, raw, mesh
+    )
+
+
+def load_tensors(tensors: dict[str, np.ndarray], raw: dict, mesh: jax.sharding.Mesh | None = None) -> Decoder:
+    """The model of a checkpoint with these tensors and this config.json."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(json.dumps(raw))
+        save_file(tensors, Path(directory, "model.safetensors"))
+        return load_model(directory, mesh=mesh)

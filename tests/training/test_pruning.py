@@ -100,3 +100,8 @@ def test_importance_of_a_layer_by_numpy():
 def test_sizes_that_do_not_fit(sizes, words):
     with pytest.raises(RequestError, match=words):
         prune_config(SHAPE, sizes)
+
+
+def test_layers_that_are_not_llamas_are_refused():
+    with pytest.raises(RequestError, match="a model of the family opt cannot be pruned"):
+        prune_config(SHAPE.replace(family="opt", norm="layer"), Sizes(layers=2))

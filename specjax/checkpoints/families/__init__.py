@@ -46,6 +46,15 @@ FAMILIES = {
 SAME_DECODER = {"mimo": "qwen2"}
 """Families whose decoder is that of another family. ``layouts`` reads MiMo's drafting heads."""
 
+WITH_TEXT = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen3_5": "qwen3_5_text"}
+"""Models of text and images, whose ``text_config`` and tensors hold a language model of a family."""
+
+_TEXT_PREFIXES = {
+    "model.language_model.": ("model.", "model.language_model."),
+    "language_model.": ("", "language_model."),
+}
+"""How a model of text and images renames the tensors of its language model: a prefix becomes another."""
+
 NAMES = {name: family.names for name, family in FAMILIES.items()}
 """The tensors of each parameter, by family and path. N stands for the number of the layer."""
 
@@ -61,8 +70,12 @@ def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[st
     model may leave out the prefix that the language model adds.
     """
     family = FAMILIES[config.family]
-    present = lambda name: family.older[name] if family.older.get(name) in tensors else name
+    present = lambda name: family.aliases[name] if family.aliases.get(name) in tensors else name
     names, prefix = {path: list(map(present, found)) for path, found in family.names.items()}, family.optional_prefix
+    if wrapper := _text_prefix(tensors):
+        old, new = _TEXT_PREFIXES[wrapper]
+        wrap = lambda name: new + name.removeprefix(old) if name.startswith(old) else name
+        names = {path: list(map(wrap, found)) for path, found in names.items()}
     if prefix and not any(name.startswith(prefix) for name in tensors):
         names = {path: [name.removeprefix(prefix) for name in found] for path, found in names.items()}
     if config.tie_embeddings and names["embed"][0] not in tensors and names["head"][0] in tensors:
@@ -73,14 +86,21 @@ def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[st
 def tensors_in(config: ModelConfig, tensors: Collection[str]) -> list[str]:
     """The names of a checkpoint's tensors that belong to the language model itself.
 
-    The list leaves out drafting heads, tables that follow from the configuration, and the second
-    copy of a tied table.
+    The list leaves out drafting heads, tables that follow from the configuration, the second copy of
+    a tied table, and what a model of text and images has besides its language model.
     """
+    if wrapper := _text_prefix(tensors):
+        tensors = [name for name in tensors if name.startswith((wrapper, "lm_head."))]
     heads = tuple({match[1] for match in map(_PREDICTION_HEAD.match, tensors) if match})
     names = names_in(config, tensors)
     copies = set(names["head"]) - set(names["embed"]) if config.tie_embeddings else set()
     unused = lambda name: name.startswith(heads) or derived(name) or FAMILIES[config.family].is_unused(config, name)
     return [name for name in tensors if name not in copies and not unused(name)]
+
+
+def _text_prefix(tensors: Collection[str]) -> str | None:
+    """The prefix of a language model's tensors in a model of text and images; None in other models."""
+    return next((prefix for prefix in _TEXT_PREFIXES if any(name.startswith(prefix) for name in tensors)), None)
 
 
 def derived(name: str) -> bool:

@@ -60,7 +60,7 @@ class Family:
       harmless: options that do not change the maths.
       optional_prefix: the beginning of the tensors' names that some checkpoints leave out.
       is_unused: whether a checkpoint's tensor has no part in a model of this configuration.
-      older: other names that some checkpoints have for tensors.
+      aliases: other names that some checkpoints have for tensors.
     """
 
     model_type: str
@@ -77,4 +77,4 @@ class Family:
     harmless: frozenset[str] = frozenset()
     optional_prefix: str = ""
     is_unused: Callable[[ModelConfig, str], bool] = lambda config, name: False
-    older: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)

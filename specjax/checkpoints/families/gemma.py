@@ -3,7 +3,7 @@
 from ...models.config import ModelConfig
 from ..fields import flag, integer
 from ..rope_options import read_table, write_rope
-from ..schemas import ACTIVATION, BOUND, CORE, HEAD_DIM, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
+from ..schemas import ACTIVATION, BOUND, CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows
 
@@ -18,6 +18,7 @@ _NAMES = model_names(
 
 _OPTIONS = {name: field for name, field in (CORE | SIZES | ROTARY).items() if name != "hidden_act"} | {
     "tie_word_embeddings": flag(True),
+    "num_key_value_heads": HEADS.optional(4),
     "head_dim": HEAD_DIM.optional(256),
     "hidden_activation": ACTIVATION.optional("gelu_pytorch_tanh"),
     "query_pre_attn_scalar": integer(1, 2**20).otherwise(256),
@@ -98,9 +99,11 @@ GEMMA2 = Family(
 GEMMA3 = Family(
     "gemma3_text",
     "Gemma3ForCausalLM",
-    "Gemma 3 270M and 1B; the text model of larger ones where it is saved by itself",
+    "Gemma 3 270M to 27B",
     _OPTIONS
     | {
+        "vocab_size": CORE["vocab_size"].otherwise(262208),
+        "num_attention_heads": HEADS.otherwise(8),
         "max_position_embeddings": POSITIONS.otherwise(131072),
         "final_logit_softcapping": BOUND.optional(),
         "attn_logit_softcapping": NEVER,
@@ -108,7 +111,7 @@ GEMMA3 = Family(
         "rope_local_base_freq": ROTARY["rope_theta"],
     },
     _NAMES,
-    refused="attention_bias, attn_logit_softcapping, use_bidirectional_attention",
+    refused="images; attention_bias, attn_logit_softcapping, use_bidirectional_attention",
     read=_read_gemma3,
     write=_write_gemma3,
     theta=None,

@@ -46,7 +46,7 @@ _NAMES = model_names(
 _OWN = {"head_dim": HEAD_DIM, "num_key_value_heads": HEADS.optional()}
 """The options of one layer."""
 
-_SHARED = re.compile(r"model\.layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.weight$")
+_SHARED = re.compile(r"\.layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.weight$")
 
 
 def _read(options: dict, where: str) -> dict:
@@ -113,8 +113,7 @@ def _read_rope(options: dict, kind: str, where: str) -> Rope:
 
 
 def _write(config: ModelConfig) -> dict:
-    mixers = [layer.mixer for layer in config.layers]
-    assert all(isinstance(mixer, AttentionConfig) for mixer in mixers)
+    mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, AttentionConfig)]
     own = {
         str(i): {"head_dim": mixer.head_dim, "num_key_value_heads": mixer.num_kv_heads // mixer.kv_copies}
         for i, mixer in enumerate(mixers)
@@ -141,18 +140,20 @@ def _write(config: ModelConfig) -> dict:
 
 def _is_unused(config: ModelConfig, name: str) -> bool:
     """Whether a tensor is a projection of keys or values in a layer that reads those of another layer."""
-    found = _SHARED.match(name)
+    found = _SHARED.search(name)
     return found is not None and config.layer(int(found[1])).mixer.source is not None
 
 
 GEMMA4 = Family(
     "gemma4_text",
     "Gemma4ForCausalLM",
-    "the text model of Gemma 4 E2B, E4B and 31B, saved by itself",
+    "Gemma 4 E2B, E4B and 31B",
     CORE
     | {name: field for name, field in SIZES.items() if name != "hidden_act"}
     | {
         "tie_word_embeddings": flag(True),
+        "num_attention_heads": HEADS.otherwise(8),
+        "num_key_value_heads": HEADS.optional(4),
         "head_dim": HEAD_DIM.optional(256),
         "global_head_dim": HEAD_DIM,
         "num_global_key_value_heads": HEADS.optional(),
@@ -173,7 +174,7 @@ GEMMA4 = Family(
         "enable_moe_block": NEVER,
     },
     _NAMES,
-    refused="enable_moe_block, attention_bias, use_bidirectional_attention, images and sound",
+    refused="images and sound; enable_moe_block, attention_bias, use_bidirectional_attention",
     read=_read,
     write=_write,
     renamed={"hidden_act": "hidden_activation"},

@@ -41,7 +41,7 @@ def _write(config: ModelConfig) -> dict:
 GLM = Family(
     "glm",
     "GlmForCausalLM",
-    "GLM-4-9B-Chat-HF, GLM-Edge",
+    "GLM-4-9B-Chat-HF",
     _OPTIONS,
     model_names(_LAYER),
     read=_read,

@@ -38,7 +38,7 @@ def _read(options: dict, where: str) -> dict:
 GPT2 = Family(
     "gpt2",
     "GPT2LMHeadModel",
-    "GPT-2 124M to 1.5B, DistilGPT2, Cerebras-GPT",
+    "GPT-2 124M to 1.5B, DistilGPT2",
     CORE
     | {
         "tie_word_embeddings": flag(True),
@@ -75,8 +75,8 @@ GPT2 = Family(
     },
     theta=None,
     harmless=frozenset({
-        "n_ctx", "embd_pdrop", "resid_pdrop", "attn_pdrop", "summary_type", "summary_use_proj", "summary_activation",
-        "summary_proj_to_labels", "summary_first_dropout",
+        "n_ctx", "_num_labels", "embd_pdrop", "resid_pdrop", "attn_pdrop", "summary_type", "summary_use_proj",
+        "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
     }),
     optional_prefix="transformer.",
 )  # fmt: skip

@@ -40,7 +40,7 @@ def _write(config: ModelConfig) -> dict:
 GPT_NEOX = Family(
     "gpt_neox",
     "GPTNeoXForCausalLM",
-    "Pythia 14M to 12B, GPT-NeoX-20B, Dolly v2, RedPajama-INCITE",
+    "Pythia 14M to 12B, GPT-NeoX-20B",
     CORE
     | {name: SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
     | {
@@ -58,7 +58,7 @@ GPT_NEOX = Family(
         "embed": ["gpt_neox.embed_in.weight"],
         "norm": ["gpt_neox.final_layer_norm.weight"],
         "norm_bias": ["gpt_neox.final_layer_norm.bias"],
-        "head": ["lm_head.weight"],
+        "head": ["embed_out.weight"],
     }
     | layer_names("gpt_neox.layers.N", _LAYER),
     read=_read,
@@ -70,5 +70,5 @@ GPT_NEOX = Family(
     },
     rotated=0.25,
     harmless=frozenset({"hidden_dropout", "classifier_dropout"}),
-    older={"lm_head.weight": "embed_out.weight"},
+    aliases={"embed_out.weight": "lm_head.weight"},
 )

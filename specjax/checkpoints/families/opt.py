@@ -51,7 +51,7 @@ def _write(config: ModelConfig) -> dict:
 OPT = Family(
     "opt",
     "OPTForCausalLM",
-    "OPT 125M to 66B with the 350M model, Galactica",
+    "OPT 125M to 66B, the 350M model too",
     CORE
     | {name: SIZES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
     | {
@@ -81,6 +81,6 @@ OPT = Family(
     write=_write,
     renamed={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
     theta=None,
-    harmless=frozenset({"dropout", "layerdrop", "init_std", "prefix", "output_projection"}),
+    harmless=frozenset({"dropout", "activation_dropout", "layerdrop", "init_std", "prefix", "output_projection"}),
     optional_prefix="model.",
 )

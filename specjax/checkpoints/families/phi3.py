@@ -13,9 +13,9 @@ _ONE = integer(1, 1).optional()
 
 def _longrope(table: dict | None) -> dict | None:
     """The options of rotary positions, with today's name of the scaling."""
-    names = ("rope_type", "type")
-    older = {name: "longrope" for name in names if table and table.get(name) in ("su", "yarn")}
-    return table and table | older
+    if not table:
+        return table
+    return table | {name: "longrope" for name in ("rope_type", "type") if table.get(name) in ("su", "yarn")}
 
 
 _TABLE = Field("an object", lambda value: isinstance(value, dict), None, null=True, convert=_longrope)

@@ -130,10 +130,10 @@ QWEN3_NEXT = Family(
 QWEN3_5 = Family(
     "qwen3_5_text",
     "Qwen3_5ForCausalLM",
-    "the text model of Qwen3.5 and Qwen3.6 with dense layers, saved by itself",
+    "Qwen3.5 and Qwen3.6 with dense layers",
     _OPTIONS,
     model_names(_LAYER | _PARTS),
-    refused="images",
+    refused="images; experts",
     read=_read,
     write=_write,
     theta=None,

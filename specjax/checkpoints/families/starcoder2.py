@@ -1,8 +1,8 @@
 """StarCoder 2: Llama's form with layer norms, a plain MLP and biases."""
 
 from ...models.config import ModelConfig
-from ..fields import flag
-from ..schemas import ACTIVATION, CORE, EPS, POSITIONS, ROTARY, SIZES, WINDOW
+from ..fields import choice, flag
+from ..schemas import ACTIVATION, CORE, EPS, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 
 _NAMES = model_names(
@@ -41,6 +41,9 @@ STARCODER2 = Family(
         "norm_epsilon": EPS.otherwise(1e-5),
         "sliding_window": WINDOW.optional(),
         "use_bias": flag(True),
+        "num_key_value_heads": HEADS.optional(2),
+        "norm_type": choice("layer_norm").optional(),
+        "mlp_type": choice("default").optional(),
     },
     _NAMES | {"norm_bias": ["model.norm.bias"]},
     read=_read,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...models.config import ModelConfig
+from ...models.feed_forwards import GatedMlpConfig
 from .shape import head_copies
 
 RANDOM, ZERO = -1, -2
@@ -56,7 +57,7 @@ def rotary(old: ModelConfig, new: ModelConfig) -> np.ndarray:
 
 
 def queries_keys_values(old: ModelConfig, new: ModelConfig) -> Axis:
-    """The rows of ``Layer.qkv``: for each key head its G queries, its key, its value.
+    """The rows of ``Attention.qkv``: for each key head its G queries, its key, its value.
 
     If fewer query heads share a key head than before, several new key heads hold the same old one.
     Scores are divided by sqrt(D), so queries are multiplied by sqrt(D' / D).
@@ -81,7 +82,7 @@ def queries_keys_values(old: ModelConfig, new: ModelConfig) -> Axis:
 
 
 def attended(old: ModelConfig, new: ModelConfig) -> np.ndarray:
-    """The columns of ``Layer.out``: the values that the query heads attend to."""
+    """The columns of ``Attention.out``: the values that the query heads attend to."""
     source = np.full((new.num_kv_heads, _group(new), new.head_dim), ZERO)
     for k, g, n, m in _query_heads(old, new):
         first = (k * _group(old) + g) * old.head_dim
@@ -90,7 +91,7 @@ def attended(old: ModelConfig, new: ModelConfig) -> np.ndarray:
 
 
 def gate_up(old: ModelConfig, new: ModelConfig) -> np.ndarray:
-    """The rows of ``Layer.gate_up``: for each part of the MLP its gates, then its up projections."""
+    """The rows of ``GatedMlp.gate_up``: for each part of the MLP its gates, then its up projections."""
     source = np.full(2 * new.intermediate_size, RANDOM)
     source[gate_up_rows(new)[:, : old.intermediate_size]] = gate_up_rows(old)
     return source
@@ -98,7 +99,8 @@ def gate_up(old: ModelConfig, new: ModelConfig) -> np.ndarray:
 
 def gate_up_rows(config: ModelConfig) -> np.ndarray:
     """The numbers [2, F] of the rows with gates and with up projections, unit by unit."""
-    rows = np.arange(2 * config.intermediate_size).reshape(config.mlp_parts, 2, -1)
+    parts = GatedMlpConfig(config.intermediate_size).parts
+    rows = np.arange(2 * config.intermediate_size).reshape(parts, 2, -1)
     return rows.swapaxes(0, 1).reshape(2, -1)
 
 

@@ -68,7 +68,7 @@ class Found:
     @property
     def language_model(self) -> bool:
         """Whether the checkpoint holds a language model, with or without heads beside it."""
-        return self.begins("model.layers.0.", "model.embed_tokens.")
+        return self.begins("model.layers.0.", "model.embed_tokens.", "model.language_model.")
 
     @property
     def architectures(self) -> list[str]:

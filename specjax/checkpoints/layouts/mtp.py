@@ -11,7 +11,7 @@ import re
 from ...errors import ConfigError
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
-from ..config import to_hf
+from ..config import text_options, to_hf
 from ..families import layer_names
 from ..fields import flag, integer
 from .base import MOST_LAYERS, Found, Layout, read_layers, without
@@ -59,7 +59,7 @@ class MtpLayout(Layout):
         return f"{prefix}layers.{i}"
 
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
-        return self.build(found, found.raw)
+        return self.build(found, text_options(found.raw, found.where))
 
     def build(self, found: Found, raw: dict) -> MtpConfig:
         """The configuration of a head. ``raw`` holds its options and those of its layers."""

@@ -1,10 +1,11 @@
 """The kinds of feed-forwards: sub-layers that read each token by itself."""
 
-from flax import nnx
+from collections.abc import Callable
+from typing import Any
 
 from ..kinds import FeedForwardConfig
 from .gated import GatedMlp, GatedMlpConfig
 from .plain import PlainMlp, PlainMlpConfig
 
-FEED_FORWARDS: dict[type[FeedForwardConfig], type[nnx.Module]] = {GatedMlpConfig: GatedMlp, PlainMlpConfig: PlainMlp}
+FEED_FORWARDS: dict[type[FeedForwardConfig], Callable[..., Any]] = {GatedMlpConfig: GatedMlp, PlainMlpConfig: PlainMlp}
 """The module of each kind of feed-forward, by the class of its configuration."""

@@ -59,11 +59,12 @@ def prune(model: Decoder, importance: Importance, sizes: Sizes) -> Decoder:
     old, new = model.config, prune_config(model.config, sizes)
     layers = _best(importance.layers, new.num_layers) if not isinstance(sizes.layers, tuple) else sizes.layers
     channels = _best(importance.channels, new.hidden_size)
-    new = new.replace(windows=old.with_layers(layers).windows)
+    new = new.replace(windows=old.with_layers([int(i) for i in layers]).windows)
     pruned = Decoder(new, jax.random.key(0), model.embed[...].dtype)
     pruned.embed[...] = model.embed[...][:, channels]
     if model.head is not None and pruned.head is not None:
         pruned.head[...] = model.head[...][:, channels]
+    assert pruned.norm is not None and model.norm is not None  # Llama has this norm
     pruned.norm[...] = _rescale(model.norm[...], importance.last_moments, channels)
     for i, layer in zip(layers, pruned.layers):
         kept = _choose(importance, i, old, new)
