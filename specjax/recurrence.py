@@ -66,15 +66,16 @@ class DeltaState(struct.PyTreeNode):
         return DeltaRows(zeros(1, C), zeros(K, Dk), zeros(H, Dv), zeros(H, 1))
 
     def commit(self, rows: DeltaRows, count: jax.Array) -> "DeltaState":
-        """The state after the first ``count`` int32 [B] of the rows of a path."""
+        """The state after the first ``count`` int32 [B] of the P rows of a path; after all if it exceeds P."""
         (B, H, Dk, Dv), (K, P) = self.memory.shape, rows.keys.shape[1:3]
+        count = jnp.clip(count, 0, P)
         kept = jnp.arange(P) < count[:, None]
         weights, whole = path_decays(kept[:, None], rows.decays[..., 0])
         # A row beyond the path may hold NaN, so it is cleared as well as weighted by zero.
         clear = lambda leaf: jnp.where(kept[:, None, :, None], leaf, 0)
         updates = (clear(rows.updates) * weights[:, :, 0, :, None]).reshape(B, K, -1, P, Dv)
         added = product("bkpd,bkgpe->bkgde", clear(rows.keys), updates).reshape(B, H, Dk, Dv)
-        newest = jnp.maximum(count, 0)[:, None] + jnp.arange(self.inputs.shape[_POSITIONS])
+        newest = count[:, None] + jnp.arange(self.inputs.shape[_POSITIONS])
         inputs = jnp.concatenate([self.inputs, rows.inputs], _POSITIONS)
         inputs = jnp.take_along_axis(inputs, newest[:, None, :, None], _POSITIONS)
         return DeltaState(self.memory * whole[..., None] + added, inputs)

@@ -83,9 +83,18 @@ class Oracle:
         return np.array(outs), state
 
 
+@jax.jit
 def run(mixer, x, seen, past=None, rows=None):
-    nodes = Nodes(jnp.zeros(x.shape[:2], int), jnp.asarray(seen), jnp.float32, jnp.zeros(len(x), int))
-    return mixer(jnp.asarray(x, jnp.float32), nodes, past, rows)
+    nodes = Nodes(jnp.zeros(x.shape[:2], int), seen, jnp.dtype("float32"), jnp.zeros(len(x), int))
+    return mixer(x.astype(jnp.float32), nodes, past, rows)
+
+
+@jax.jit
+def commit(state, rows, count, path=None):
+    """The state of the layer after the first ``count`` nodes of a path; after a chain by default."""
+    cache = kv.KVCache(((jnp.zeros((BATCH, 1, 32, 2)),), state), jnp.zeros(BATCH, int))
+    keys = (jnp.zeros((BATCH, 1, rows.keys.shape[2], 2)),)
+    return kv.commit(cache, (keys, rows), path, count, valid=jnp.ones(BATCH, bool)).layers[1]
 
 
 def random_tokens(count: int, seed: int = 0) -> np.ndarray:
@@ -113,15 +122,15 @@ def after_prompt(mixer, count: int = 7):
     """The state of the layer after random tokens, and that of the oracle for each row."""
     x = random_tokens(count, seed=1)
     _, rows = run(mixer, x, chain(count))
-    state = CONFIG.empty(BATCH, 0, jnp.float32).commit(rows, jnp.full(BATCH, count))
+    state = commit(CONFIG.empty(BATCH, 0, jnp.float32), rows, np.full(BATCH, count))
     oracle = Oracle(mixer)
     return state, [oracle.follow(row, oracle.begin())[1] for row in x]
 
 
 def test_a_chain_follows_the_recurrence_of_the_paper(mixer):
-    x, oracle = random_tokens(40), Oracle(mixer)
-    found, rows = run(mixer, x, chain(40))
-    state = CONFIG.empty(BATCH, 0, jnp.float32).commit(rows, jnp.full(BATCH, 40))
+    x, oracle = random_tokens(30), Oracle(mixer)
+    found, rows = run(mixer, x, chain(30))
+    state = commit(CONFIG.empty(BATCH, 0, jnp.float32), rows, np.full(BATCH, 30))
     for b in range(BATCH):
         expected, after = oracle.follow(x[b], oracle.begin())
         np.testing.assert_allclose(found[b], expected, rtol=1e-4, atol=1e-5)
@@ -133,7 +142,8 @@ def test_each_node_of_a_tree_follows_its_own_path(mixer):
     found, rows = run(mixer, x, tree_mask(), state)
     for node in range(len(PARENT)):
         path = path_to(node)
-        after = state.commit(jax.tree.map(lambda leaf: leaf[:, :, jnp.array(path)], rows), jnp.full(BATCH, len(path)))
+        padded = np.tile(path + [0] * (5 - len(path)), (BATCH, 1))
+        after = commit(state, rows, np.full(BATCH, len(path)), padded)
         for b in range(BATCH):
             expected, final = oracle.follow(x[b][path], before[b])
             np.testing.assert_allclose(found[b, node], expected[-1], rtol=1e-4, atol=1e-5)
@@ -145,7 +155,7 @@ def test_a_commit_keeps_the_accepted_part_of_each_row(mixer):
     (state, before), x, oracle, count = after_prompt(mixer), random_tokens(5), Oracle(mixer), [0, 2, 5]
     _, rows = run(mixer, x, chain(5), state)
     rows = jax.tree.map(lambda leaf: leaf.at[1, :, 2:].set(jnp.nan).at[0].set(jnp.nan), rows)
-    after = state.commit(rows, jnp.array(count))
+    after = commit(state, rows, np.array(count))
     for b in range(BATCH):
         check_state(after, b, oracle.follow(x[b, : count[b]], before[b])[1])
 
@@ -168,10 +178,15 @@ def test_prefill_in_chunks_keeps_padding_out_of_the_state(chunk: int):
     model, lengths, rng = golden_model("qwen3_5"), np.array([1, 4, 6, 13]), np.random.default_rng(0)
     tokens = rng.integers(0, 32, (4, 16)).astype(np.int32)
     found, _, _ = jax.jit(fill, static_argnums=(3, 4))(model, tokens, jnp.asarray(lengths), chunk, "float32")
-    for b, length in enumerate(lengths):
+
+    @jax.jit
+    def read(tokens, length):
         cache = kv.empty(model.config, 1, 16, "float32")
-        out = model(tokens[b : b + 1, :length], jnp.arange(length)[None], chain(length), cache)
-        alone = kv.commit(cache, out.rows, None, jnp.array([length]), valid=jnp.ones(1, bool))
+        out = model(tokens, jnp.arange(16)[None], chain(16), cache)
+        return kv.commit(cache, out.rows, None, length, valid=jnp.ones(1, bool))
+
+    for b, length in enumerate(lengths):
+        alone = read(tokens[b : b + 1], np.array([length]))
         for ours, theirs in zip(states(found), states(alone), strict=True):
             np.testing.assert_allclose(ours.memory[b], theirs.memory[0], rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(ours.inputs[b], theirs.inputs[0], rtol=1e-4, atol=1e-5)
