@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from support.golden import FILES
+from support.golden import FILES, LLAMA_LIKE
 from support.grown import LARGE, TOKENS, grow
 from support.models import TINY, language_model, tiny_model
 
@@ -30,7 +30,6 @@ from specjax.models.config import Rope
 
 pytestmark = pytest.mark.usefixtures("small_programs")
 
-LLAMA_LIKE = ("llama", "rope", "mistral", "qwen")
 GOLDEN = [path for path in FILES if path.stem.startswith(LLAMA_LIKE)]
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.golden import FILES, Case, read_golden
+from support.golden import FILES, LLAMA_LIKE, Case, read_golden
 from support.parts import compile_parts
 
 from specjax import cache as kv
@@ -16,9 +16,14 @@ TOLERANCE = 1e-4
 commit = jax.jit(kv.commit)
 
 
-@pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
+NAMES = [path.stem for path in FILES]
+CACHED = [pytest.param(name, marks=() if name.startswith(LLAMA_LIKE) else pytest.mark.slow) for name in NAMES]
+"""The first tier reads a cache in models like Llama. In trees, ``test_families`` reads one in others too."""
+
+
+@pytest.fixture(scope="module")
 def case(request) -> Case:
-    return read_golden(request.param.stem)
+    return read_golden(request.param)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,16 +39,19 @@ def test_files_are_there():
     assert FILES
 
 
+@pytest.mark.parametrize("case", NAMES, indirect=True)
 def test_whole_sequence(case: Case):
     B, S = case.tokens.shape
     check(whole(case.model, case.tokens, case.prompt)[0], case, jnp.zeros(B, int))
 
 
+@pytest.mark.parametrize("case", CACHED, indirect=True)
 def test_rest_at_once_after_a_cached_prefix(case: Case):
     start = prefixes(case)
     check(rest_at_once(case.model, case.tokens, start, case.prompt), case, start)
 
 
+@pytest.mark.parametrize("case", CACHED, indirect=True)
 def test_rest_token_by_token_after_a_cached_prefix(case: Case):
     start = prefixes(case)
     check(token_by_token(case.model, case.tokens, start, case.prompt), case, start)

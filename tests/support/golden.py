@@ -17,6 +17,10 @@ from specjax.models.decoder import Decoder
 FILES = sorted((Path(__file__).parents[1] / "models" / "golden").glob("*.safetensors"))
 
 
+LLAMA_LIKE = ("llama", "rope", "mistral", "qwen")
+"""How the names of models with Llama's layers begin."""
+
+
 @dataclasses.dataclass
 class Case:
     """A model, tokens [B, S], their recorded logits [B, S, V], and ``prompt``, how many tokens the model read at once."""

@@ -35,7 +35,8 @@ def _read(options: dict, where: str) -> dict:
 
 
 def _write(config: ModelConfig) -> dict:
-    return {"attention_bias": config.qkv_bias}
+    # The default padding of transformers need not lie in the vocabulary.
+    return {"attention_bias": config.qkv_bias, "pad_token_id": None}
 
 
 GLM = Family(

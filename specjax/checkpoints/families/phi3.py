@@ -28,7 +28,8 @@ def _read(options: dict, where: str) -> dict:
 def _write(config: ModelConfig) -> dict:
     trained = config.rope.original_max_position_embeddings or config.max_position_embeddings
     window = next((window for window in config.windows if window), None)
-    return {"sliding_window": window, "original_max_position_embeddings": trained}
+    own = {"sliding_window": window, "original_max_position_embeddings": trained}
+    return own | {"pad_token_id": None}  # the default of transformers need not lie in the vocabulary
 
 
 PHI3 = Family(
