@@ -173,7 +173,7 @@ def test_uncommitted_rows_of_earlier_calls_are_read_along_the_path(mixer):
     assert jax.tree.map(jnp.shape, blank) == jax.tree.map(jnp.shape, all_rows)
 
 
-@pytest.mark.parametrize("chunk", [4, 16])
+@pytest.mark.parametrize("chunk", [4, pytest.param(16, marks=pytest.mark.slow)])
 def test_prefill_in_chunks_keeps_padding_out_of_the_state(chunk: int):
     model, lengths, rng = golden_model("qwen3_5"), np.array([1, 4, 6, 13]), np.random.default_rng(0)
     tokens = rng.integers(0, 32, (4, 16)).astype(np.int32)
@@ -192,7 +192,13 @@ def test_prefill_in_chunks_keeps_padding_out_of_the_state(chunk: int):
             np.testing.assert_allclose(ours.inputs[b], theirs.inputs[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("parents", [(0, 0, 1, 2, 3), (0, 0, 0, 1, 1, 2, 3, 5)], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "parents",
+    [
+        pytest.param((0, 0, 1, 2, 3), marks=pytest.mark.slow, id="chain"),
+        pytest.param((0, 0, 0, 1, 1, 2, 3, 5), id="tree"),
+    ],
+)
 def test_states_do_not_drift_in_500_rounds_of_random_acceptance(parents: tuple):
     """The states after 500 rounds are those of plain decoding on the emitted text. Rows accept 0 to 4 nodes of random paths."""
     model, B, N = golden_model("qwen3_5"), 2, len(parents)
