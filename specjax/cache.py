@@ -180,7 +180,7 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
       length: int32 [B], the new lengths. ``cache.held + P`` must not exceed the capacity.
       valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
-    start, count = jnp.where(valid, cache.held, 0), jnp.where(valid, length - cache.held, 0)
+    start = jnp.where(valid, cache.held, 0)
     states = {i: state for i, state in enumerate(cache.layers) if isinstance(state, DeltaState)}
     arrays = lambda layers: tuple(() if i in states else layer for i, layer in enumerate(layers))
     by_slices = partial(_write_path, write=_write_row_by_row)
@@ -188,7 +188,11 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
     cuda = kernels.write_path if kernels.are_usable() else at_once
     given = arrays(cache.layers), arrays(rows), path, start
     written = lax.platform_dependent(*given, cuda=cuda, rocm=at_once, default=by_slices)
-    advance = lambda state, new: state.commit(new if path is None else Rows(new).gather(path).layers, count)
+
+    def advance(state, new):
+        kept = new if path is None else Rows(new).gather(path).layers
+        return state.commit(kept, jnp.where(valid, length - cache.held, 0))
+
     layers = tuple(advance(states[i], rows[i]) if i in states else layer for i, layer in enumerate(written))
     return cache.replace(layers=layers, length=length)
 

@@ -58,6 +58,17 @@ def test_a_module_is_written_and_read_with_the_same_bits(tmp_path):
             np.testing.assert_array_equal(file.get_tensor(name), tensor)
 
 
+def test_a_module_is_read_beside_a_language_model_with_images(tmp_path):
+    directory, own, raw = published(tmp_path / "a", "qwen3_5")
+    target = language_model(golden_model("qwen3_5"))
+    outside = {
+        "model.visual.patch.weight": np.ones(3, np.float32),
+        "model.language_model.norm.weight": np.ones(E, np.float32),
+    }
+    write(tmp_path / "b", dict(model_type="qwen3_5", text_config=raw), own | outside)
+    assert load_drafter(tmp_path / "b", target).config == load_drafter(directory, target).config
+
+
 @pytest.mark.slow
 def test_a_module_equals_a_layer_of_transformers(tmp_path):
     """The joined input goes through a model of transformers that has one full layer."""

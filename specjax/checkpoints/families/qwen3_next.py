@@ -84,7 +84,8 @@ def _read_qwen3_next(options: dict, where: str) -> dict:
     sparse = [i for i in range(layers) if options["num_experts"] and i not in dense and not (i + 1) % every]
     if sparse:
         raise ConfigError(
-            f"{where}: layer {sparse[0]} has experts, which are not supported; use a model of dense layers"
+            f"{where}: mlp_only_layers lacks layer {sparse[0]}, so it has experts, which are not supported; "
+            "use a model of dense layers"
         )
     return _read(options, where)
 
