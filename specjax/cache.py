@@ -122,13 +122,13 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     """A cache without tokens.
 
     Args:
-      config: the model's configuration. The mixers of its ``layers`` make their own arrays or
-        states; without ``layers``, ``num_layers``, ``num_kv_heads`` and ``head_dim`` give the shapes.
+      config: the model's configuration. Its ``empty_layers`` makes the arrays and states; without
+        it, ``num_layers``, ``num_kv_heads`` and ``head_dim`` give the shapes of arrays.
       capacity: positions of each row. Leave room for one path beyond the last token. Without that
         room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
-    if hasattr(config, "layers"):
-        layers = tuple(layer.mixer.empty(batch, capacity, dtype) for layer in config.layers)
+    if hasattr(config, "empty_layers"):
+        layers = config.empty_layers(batch, capacity, dtype)
     else:
         blank = lambda: jnp.zeros((batch, config.num_kv_heads, capacity, config.head_dim), dtype)
         layers = tuple((blank(), blank()) for _ in range(config.num_layers))

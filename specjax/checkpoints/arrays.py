@@ -38,8 +38,8 @@ def decoder_from_arrays(
         of nested dictionaries.
       names: the names of each parameter's arrays, in the form of ``families.NAMES``: N stands for
         the number of the layer. "layers.N.mixer.qkv" takes queries, keys and values [out, in];
-        "layers.N.mlp.gate_up" takes the gate and up projections. As in Hugging Face checkpoints, heads
-        follow one another in the rows, and rotary positions pair the two halves of a head.
+        "layers.N.mlp.gate_up" takes the gate and up projections. As in Hugging Face checkpoints,
+        heads follow one another in the rows, and rotary positions pair the two halves of a head.
       to_rows: functions for some of the names in ``names``. A function makes rows [out, in] of its
         array: it transposes a kernel [in, out], merges split heads, or picks one layer of an array
         that stacks all layers.

@@ -82,9 +82,9 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
 
     Queries, keys and values go by key head: first its G query heads, then its key, then its value.
     Copies of a key head have the same rows. The gate and the up projection go by parts, see
-    ``feed_forwards.gated``, and the delta rule's parameters by key head, see ``DeltaRuleConfig.stacked``.
-    Tensors that the table gives one name follow one another in one tensor. A single tensor with queries,
-    keys and values has them head by head.
+    ``feed_forwards.gated``, and the delta rule's parameters by key head, see
+    ``DeltaRuleConfig.stacked``. Tensors that the table gives one name follow one another in one
+    tensor. A single tensor with queries, keys and values has them head by head.
 
     Args:
       path: the path of the parameter.

@@ -9,13 +9,13 @@ from .schemas import ROPE, ROPE_NEEDS, ROPE_OPTIONS, check_options
 def read_rope(options: dict, head_dim: int, where: str, theta: float, rotated: float | None) -> Rope:
     """The rotary positions of a family's options.
 
-    As in transformers, ``rope_scaling`` goes before ``rope_parameters``, and the options in them before
-    ``rope_theta`` and ``partial_rotary_factor`` beside them.
+    As in transformers, ``rope_scaling`` goes before ``rope_parameters``, and the options in them
+    before ``rope_theta`` and ``partial_rotary_factor`` beside them.
 
     Args:
       options: the options of the family, read.
-      theta, rotated: the values where the file gives none; ``rotated`` None for a family that rotates
-        whole heads only.
+      theta, rotated: the values where the file gives none; ``rotated`` None for a family that
+        rotates whole heads only.
 
     Raises ConfigError for an option that is unknown, missing or out of range.
     """

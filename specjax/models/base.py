@@ -59,7 +59,8 @@ class Model(Protocol):
     Attributes:
       config: a static object with the fields ``vocab_size``, ``hidden_size``, ``num_layers``,
         ``num_kv_heads``, ``head_dim`` and ``context``, the longest sequence in tokens. The shape of
-        the cache follows from layers, key/value heads and head size.
+        the cache follows from layers, key/value heads and head size, or from ``empty_layers`` where
+        the object has it, see ``cache.empty``.
     """
 
     @property

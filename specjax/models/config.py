@@ -40,7 +40,7 @@ class ModelConfig:
       whole_qk_norm: whether ``qk_norm`` norms all heads together.
       local_rope: rotary positions of layers with a window; None for ``rope``.
       attention_scale, attention_softcap: see ``attention_kernel.Scores``.
-      gated, activation: whether the MLP is gated, and its activation, one of ``layers.ACTIVATIONS``.
+      gated, activation: whether the MLP is gated, and one of ``layers.ACTIVATIONS``.
       norm, norm_offset: the kind of norm and the offset of its weights, see ``layers.Norm``.
       normed, parallel: the form of a layer, see ``kinds.LayerConfig``.
       final_norm: whether a norm precedes the output matrix.
@@ -139,6 +139,10 @@ class ModelConfig:
         )
         return tables * self.vocab_size * (self.embed_size or self.hidden_size) + layers
 
+    def empty_layers(self, batch: int, capacity: int, dtype) -> tuple:
+        """For each layer its part of a cache without tokens, see ``MixerConfig.empty``."""
+        return tuple(layer.mixer.empty(batch, capacity, dtype) for layer in self.layers)
+
     @property
     def token_rows(self) -> int:
         """The number of values that the cache holds for a token, in all layers."""
@@ -150,7 +154,7 @@ class ModelConfig:
         return self == self.like_llama()
 
     def like_llama(self) -> "ModelConfig":
-        """The configuration of a model of these sizes with Llama's layers, from which it may not differ."""
+        """The configuration with layers of Llama of the same sizes; itself if it has such layers."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]}
         if self.rope.rotated == 1 and all(getattr(self, name) == value for name, value in defaults.items()):
             return self

@@ -1,8 +1,8 @@
 """The decoder-only transformer: one forward for training, prefill, plain decoding and trees.
 
-Modules hold parameters, the names of their axes and their static configuration. A call reads the cache
-and never writes it. It returns the key/value rows of its nodes, and ``cache.commit`` writes the accepted
-ones.
+Modules hold parameters, the names of their axes and their static configuration. A call reads the
+cache and never writes it. It returns the key/value rows of its nodes, and ``cache.commit`` writes
+the accepted ones.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ class Decoder(nnx.Module):
     """A decoder-only language model.
 
     It has ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the embedding is tied.
-    Some families also have ``positions`` [P, E], a table of learned positions; ``project_in`` [E, W]
-    and ``project_out`` [W, E] around an embedding of another width W; and ``per_layer``.
+    Some families also have ``positions`` [P, E], a table of learned positions; ``project_in``
+    [E, W] and ``project_out`` [W, E] around an embedding of another width W; and ``per_layer``.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype=None):

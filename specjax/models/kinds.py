@@ -1,7 +1,8 @@
 """The static configuration of one layer: a mixer, a feed-forward, and the form that joins them.
 
-A kind of mixer or feed-forward is a file with a configuration, a frozen dataclass, and a module. The
-class of the configuration selects the module, see ``mixers.MIXERS`` and ``feed_forwards.FEED_FORWARDS``.
+A kind of mixer or feed-forward is a file with a configuration, a frozen dataclass, and a module.
+The class of the configuration selects the module, see ``mixers.MIXERS`` and
+``feed_forwards.FEED_FORWARDS``.
 """
 
 import dataclasses
@@ -16,8 +17,8 @@ from .layers import Norm
 class MixerConfig:
     """The base of configurations of mixers, the sub-layers in which tokens read one another.
 
-    A mixer is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random keys. It is
-    called as
+    A mixer is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random keys.
+    It is called as
 
         mixer(normed, nodes, past, rows) -> (added, new_rows)
 
@@ -25,7 +26,8 @@ class MixerConfig:
     - ``nodes``: the forward's ``layer.Nodes``.
     - ``past``: the mixer's arrays of the cache, each [B, K, T, D], or its state; None without a cache.
     - ``rows``: the mixer's uncommitted rows of earlier calls, each [B, K, M, D], or None.
-    - ``added`` float32 [B, N, E]: the output. ``new_rows``: ``rows`` followed by the rows of the N nodes.
+    - ``added`` float32 [B, N, E]: the output. ``new_rows``: ``rows`` followed by the rows of the N
+      nodes.
     """
 
     @property

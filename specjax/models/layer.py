@@ -58,8 +58,9 @@ class Nodes:
 class Layer(nnx.Module):
     """A decoder layer.
 
-    A norm stands before or after each sub-layer, or both, see ``LayerConfig.normed``: ``mixer_norm``
-    and ``mlp_norm`` are before it or on the stream, ``mixer_out_norm`` and ``mlp_out_norm`` after it.
+    A norm stands before or after each sub-layer, or both, see ``LayerConfig.normed``:
+    ``mixer_norm`` and ``mlp_norm`` are before it or on the stream, ``mixer_out_norm`` and
+    ``mlp_out_norm`` after it.
 
     Trained heads use two variations. The mixer may read ``inputs`` vectors of width E side by side.
     ``first_norm`` says whether the layer norms the input of the mixer.

@@ -11,8 +11,8 @@ from .layers import ACTIVATIONS, linear, lookup, matrix, normalize, param
 class PerLayerInputs(nnx.Module):
     """The inputs of all layers: P numbers for each token and layer.
 
-    ``embed`` [Vp, L * P] is a table of tokens. ``project`` [L * P, E] reads the token's embedding, and
-    ``norm`` [P] norms the result.
+    ``embed`` [Vp, L * P] is a table of tokens. ``project`` [L * P, E] reads the token's embedding,
+    and ``norm`` [P] norms the result.
     """
 
     def __init__(self, config: LayerConfig, vocab_size: int, key: jax.Array, dtype):

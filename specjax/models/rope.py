@@ -1,8 +1,8 @@
 """Rotary position embedding (Su et al. 2021) and the ways to stretch it beyond the trained context.
 
-A rotation may cover a part of a head. ``rotate`` pairs dimension i of a head with dimension i + D / 2,
-and dimensions that are not rotated have the frequency zero. Checkpoints that pair other dimensions are
-read in this order, see ``checkpoints.blocks``.
+A rotation may cover a part of a head. ``rotate`` pairs dimension i of a head with dimension i + D /
+2, and dimensions that are not rotated have the frequency zero. Checkpoints that pair other
+dimensions are read in this order, see ``checkpoints.blocks``.
 """
 
 import dataclasses

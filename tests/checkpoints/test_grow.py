@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import json
 import shutil
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp

@@ -86,8 +86,8 @@ def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[st
 def tensors_in(config: ModelConfig, tensors: Collection[str]) -> list[str]:
     """The names of a checkpoint's tensors that belong to the language model itself.
 
-    The list leaves out drafting heads, tables that follow from the configuration, the second copy of
-    a tied table, and what a model of text and images has besides its language model.
+    The list leaves out drafting heads, tables that follow from the configuration, the second copy
+    of a tied table, and what a model of text and images has besides its language model.
     """
     if wrapper := _text_prefix(tensors):
         tensors = [name for name in tensors if name.startswith((wrapper, "lm_head."))]

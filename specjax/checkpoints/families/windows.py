@@ -9,8 +9,8 @@ Windows = tuple[int | None, ...]
 def read_windows(options: dict, where: str, default: Windows) -> Windows:
     """The attention window of each layer in tokens, None for a layer that attends to all tokens.
 
-    ``default`` holds where the file has no ``layer_types``. Raises ConfigError for a list of another
-    length, and for windows without a size.
+    ``default`` holds where the file has no ``layer_types``. Raises ConfigError for a list of
+    another length, and for windows without a size.
     """
     layers, window, kinds = options["num_hidden_layers"], options["sliding_window"], options["layer_types"]
     if kinds is None:

@@ -52,7 +52,7 @@ class HydraLayout(Layout):
         output = "hydra_lm_head.0" + ".1" * dropouts
         sizes = read_sizes(found, f"{output}.weight", target)
         prefixed = options["hydra_head_arch"] == "prefix-mlp" or found.begins(_PREFIX)
-        like = target.replace(num_layers=1, windows=(), tie_embeddings=False, dtype=sizes["dtype"])
+        like = target.like_llama().replace(num_layers=1, windows=(), tie_embeddings=False, dtype=sizes["dtype"])
         ours = [name for name in found.tensors if name.startswith(("hydra_mlp.", "hydra_lm_head."))]
         return HydraConfig(
             **sizes,

@@ -126,7 +126,7 @@ class _Pairs:
     @property
     def config(self):
         layers = self.head.config.layers
-        return layers.replace(num_layers=len(self.modules) * layers.num_layers)
+        return layers.with_layers([*range(layers.num_layers)] * len(self.modules))
 
     def __call__(self, tokens, positions, mask, cache, **_) -> Output:
         at = positions[0, 0]  # ``fill`` reads the same places in all rows
