@@ -1,4 +1,4 @@
-"""The state of a layer that reads tokens one after another, by the gated delta rule (Yang et al. 2025).
+"""The state of a layer with the gated delta rule (Yang et al. 2025), and the rows of its nodes.
 
 The state S [Dk, Dv] of a head maps keys to values. A token with key k, value v, decay alpha and
 writing strength beta changes it (arXiv 2412.06464, equation 10, transposed):
@@ -66,7 +66,10 @@ class DeltaState(struct.PyTreeNode):
         return DeltaRows(zeros(1, C), zeros(K, Dk), zeros(H, Dv), zeros(H, 1))
 
     def commit(self, rows: DeltaRows, count: jax.Array) -> "DeltaState":
-        """The state after the first ``count`` int32 [B] of the P rows of a path; after all if it exceeds P."""
+        """The state after the first ``count`` int32 [B] of the P rows of a path.
+
+        A count beyond P stands for P, and one below 0 for 0.
+        """
         (B, H, Dk, Dv), (K, P) = self.memory.shape, rows.keys.shape[1:3]
         count = jnp.clip(count, 0, P)
         kept = jnp.arange(P) < count[:, None]

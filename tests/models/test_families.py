@@ -55,8 +55,8 @@ SETTINGS = [(name, "dynamic tree", "ragged") for name in MODELS]
 SETTINGS += pairwise_cover({s: properties(*s) for s in itertools.product(MODELS, ("ngram", "draft"), PROMPTS)})
 """Each model with the most general tree, and a choice of models with chains."""
 
-FIRST_TIER = [("gemma2", "dynamic tree", "ragged")]
-"""Local layers, bounds of scores and norms on both sides."""
+FIRST_TIER = [("gemma2", "dynamic tree", "ragged"), ("qwen3_5", "dynamic tree", "ragged")]
+"""Local layers, bounds of scores and norms on both sides; recurrent states."""
 
 commit = jax.jit(kv.commit)
 

@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5, text: three of four layers have the gated delta rule, the others gated attention."""
+"""Qwen3-Next and Qwen3.5: the gated delta rule in three of four layers, gated attention in the others."""
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig

@@ -44,7 +44,7 @@ class DeltaRuleConfig(MixerConfig):
 
     @property
     def channels(self) -> int:
-        """C, the inputs of the convolution: for each key head its query, its key and its G values."""
+        """C, the inputs of the convolution: for each key head its query, key and G values."""
         return self.key_heads * (2 * self.key_dim + self.groups * self.value_dim)
 
     @property
@@ -111,7 +111,10 @@ class DeltaRule(nnx.Module):
         return linear(read.reshape(B, N, -1), self.out_proj[...]), rows
 
     def _convolve(self, inputs, seen):
-        """The convolved inputs float32 [B, N, K, C / K] of N nodes, from all ``inputs`` [B, W - 1 + M, C]."""
+        """The convolved inputs float32 [B, N, K, C / K] of N nodes.
+
+        ``inputs``: float32 [B, W - 1 + M, C], those of the cache and of all rows.
+        """
         config, (B, N, _) = self.config, seen.shape
         seen = jnp.concatenate([jnp.ones((B, N, config.kernel - 1), bool), seen], -1)  # the committed inputs
         lag = jnp.where(seen, lags(seen), -1)
@@ -129,7 +132,7 @@ class DeltaRule(nnx.Module):
         return jax.nn.sigmoid(by_head(beta)), -jnp.exp(log_rate) * jax.nn.softplus(by_head(rate) + bias)
 
     def _update(self, mixed, beta, decay, past: DeltaState, rows: DeltaRows, seen):
-        """The values read, float32 [B, N, H, Dv], and the keys, updates and decays of the N nodes."""
+        """The values read, float32 [B, N, H, Dv], and keys, updates and decays of the nodes."""
         config, (B, N, K, _) = self.config, mixed.shape
         G, Dk, Dv, R = config.groups, config.key_dim, config.value_dim, rows.keys.shape[2]
         q, k, v = jnp.split(jnp.moveaxis(mixed, 1, 2), [Dk, 2 * Dk], -1)
