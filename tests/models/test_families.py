@@ -48,6 +48,7 @@ def properties(name: str, drafter: str, batch: str) -> dict:
         "local layers": len(set(config.windows)),
         "bounds": config.attention_softcap is not None,
         "reads keys of another layer": any(layer.mixer.source is not None for layer in config.layers),
+        "mixers": len({type(layer.mixer) for layer in config.layers}),
     }
 
 
