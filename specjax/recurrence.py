@@ -33,7 +33,7 @@ class DeltaRows(NamedTuple):
     """Uncommitted rows of M nodes, in topological order.
 
     Attributes:
-      inputs: float32 [B, 1, M, C], the inputs of the convolution.
+      inputs: float32 [B, K, M, C / K], the inputs of the convolution, by key head.
       keys: float32 [B, K, M, Dk], k.
       updates: float32 [B, H, M, Dv], u; K divides H.
       decays: float32 [B, H, M, 1], log alpha.
@@ -50,7 +50,7 @@ class DeltaState(struct.PyTreeNode):
 
     Attributes:
       memory: float32 [B, H, Dk, Dv], S of each value head.
-      inputs: float32 [B, 1, W - 1, C], the newest inputs of the convolution, in order; zeros before
+      inputs: float32 [B, K, W - 1, C / K], the newest inputs of the convolution, in order; zeros before
         the first token.
     """
 
@@ -59,11 +59,9 @@ class DeltaState(struct.PyTreeNode):
 
     def blank_rows(self, nodes: int) -> DeltaRows:
         """Rows of zeros for ``nodes`` nodes."""
-        B, H, Dk, Dv = self.memory.shape
-        C = self.inputs.shape[-1]
-        K = (C - H * Dv) // (2 * Dk)  # the inputs are queries, keys and values
+        (B, H, Dk, Dv), (_, K, _, channels) = self.memory.shape, self.inputs.shape
         zeros = lambda heads, size: jnp.zeros((B, heads, nodes, size), jnp.float32)
-        return DeltaRows(zeros(1, C), zeros(K, Dk), zeros(H, Dv), zeros(H, 1))
+        return DeltaRows(zeros(K, channels), zeros(K, Dk), zeros(H, Dv), zeros(H, 1))
 
     def commit(self, rows: DeltaRows, count: jax.Array) -> "DeltaState":
         """The state after the first ``count`` int32 [B] of the P rows of a path.

@@ -50,7 +50,7 @@ class Oracle:
 
     def begin(self):
         c = CONFIG
-        return np.zeros((c.value_heads, c.value_dim, c.key_dim)), np.zeros((c.kernel - 1, c.channels))
+        return np.zeros((c.value_heads, c.value_dim, c.key_dim)), np.zeros((c.kernel - 1, c.key_heads * c.channels))
 
     def read(self, x, state):
         """The output for a token x [E], and the state after it. S maps keys to values, [Dv, Dk], as in the paper."""
@@ -58,15 +58,14 @@ class Oracle:
         silu = lambda x: x / (1 + np.exp(-x))
         unit = lambda x: x / np.sqrt((x * x).sum() + 1e-6)
         stacked, pair = (self.of["qkvz"] @ x).reshape(c.key_heads, -1), (self.of["ba"] @ x).reshape(c.key_heads, 2, -1)
-        each = c.channels // c.key_heads
-        inputs = np.vstack([inputs, stacked[:, :each].reshape(1, -1)])
+        inputs = np.vstack([inputs, stacked[:, : c.channels].reshape(1, -1)])
         mixed = silu((inputs * self.of["conv"][:, 0].T).sum(0)).reshape(c.key_heads, -1)
         after, out = np.zeros_like(S), []
         for h in range(c.value_heads):
             head, g = divmod(h, c.groups)
             q, k = unit(mixed[head, : c.key_dim]), unit(mixed[head, c.key_dim : 2 * c.key_dim])
             v = mixed[head, 2 * c.key_dim :].reshape(c.groups, -1)[g]
-            z = stacked[head, each:].reshape(c.groups, -1)[g]
+            z = stacked[head, c.channels :].reshape(c.groups, -1)[g]
             beta = 1 / (1 + np.exp(-pair[head, 0, g]))
             alpha = np.exp(-self.rate[h] * np.log1p(np.exp(pair[head, 1, g] + self.bias[h])))
             after[h] = S[h] @ (alpha * (np.eye(c.key_dim) - beta * np.outer(k, k))) + beta * np.outer(v, k)
@@ -115,7 +114,8 @@ def tree_mask() -> np.ndarray:
 
 def check_state(found: DeltaState, row: int, expected) -> None:
     np.testing.assert_allclose(found.memory[row].swapaxes(-1, -2), expected[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found.inputs[row, 0], expected[1], rtol=1e-4, atol=1e-5)
+    inputs = found.inputs[row].swapaxes(0, 1).reshape(expected[1].shape)
+    np.testing.assert_allclose(inputs, expected[1], rtol=1e-4, atol=1e-5)
 
 
 def after_prompt(mixer, count: int = 7):

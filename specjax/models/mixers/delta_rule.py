@@ -44,8 +44,8 @@ class DeltaRuleConfig(MixerConfig):
 
     @property
     def channels(self) -> int:
-        """C, the inputs of the convolution: for each key head its query, key and G values."""
-        return self.key_heads * (2 * self.key_dim + self.groups * self.value_dim)
+        """C / K, the inputs of the convolution of a key head: its query, its key and G values."""
+        return 2 * self.key_dim + self.groups * self.value_dim
 
     @property
     def stacked(self) -> dict[str, tuple[int, ...]]:
@@ -60,11 +60,12 @@ class DeltaRuleConfig(MixerConfig):
 
     def empty(self, batch: int, capacity: int, dtype) -> DeltaState:
         memory = jnp.zeros((batch, self.value_heads, self.key_dim, self.value_dim), jnp.float32)
-        return DeltaState(memory, jnp.zeros((batch, 1, self.kernel - 1, self.channels), jnp.float32))
+        inputs = jnp.zeros((batch, self.key_heads, self.kernel - 1, self.channels), jnp.float32)
+        return DeltaState(memory, inputs)
 
     def count_weights(self, width: int) -> int:
-        values = self.value_heads * self.value_dim
-        return width * (self.channels + 2 * values + 2 * self.value_heads) + self.channels * self.kernel
+        values, C = self.value_heads * self.value_dim, self.key_heads * self.channels
+        return width * (C + 2 * values + 2 * self.value_heads) + C * self.kernel
 
     def split_over(self, devices: int) -> "DeltaRuleConfig":
         check_division(devices, "key heads of the delta rule", self.key_heads)
@@ -83,7 +84,8 @@ class DeltaRule(nnx.Module):
     def __init__(self, config: LayerConfig, keys: jax.Array, dtype):
         mixer, E = config.mixer, config.width
         assert isinstance(mixer, DeltaRuleConfig)
-        H, values, C = mixer.value_heads, mixer.value_heads * mixer.value_dim, mixer.channels
+        H, values = mixer.value_heads, mixer.value_heads * mixer.value_dim
+        C = mixer.key_heads * mixer.channels
         self.config, self.eps = mixer, config.norm.eps
         parts = jax.random.split(keys[0], 3)
         self.qkvz = matrix(parts[0], (C + values, E), ("heads", "embed"), dtype)
@@ -101,9 +103,9 @@ class DeltaRule(nnx.Module):
         rows = past.blank_rows(0) if rows is None else rows
         seen = _as_mask(nodes.mask, B, N, rows.keys.shape[2] + N)
         projected = linear(normed, self.qkvz[...]).reshape(B, N, config.key_heads, -1)
-        mixed, gates = jnp.split(projected, [config.channels // config.key_heads], -1)
-        new = mixed.reshape(B, 1, N, -1)
-        inputs = jnp.concatenate([past.inputs, rows.inputs, new], 2)[:, 0]
+        mixed, gates = jnp.split(projected, [config.channels], -1)
+        new = jnp.moveaxis(mixed, 1, 2)
+        inputs = jnp.concatenate([past.inputs, rows.inputs, new], 2)
         read, rows_of = self._update(self._convolve(inputs, seen), *self._strengths(normed), past, rows, seen)
         gates = gates.reshape(B, N, -1, config.value_dim)
         read = rms_norm(read, self.norm[...], self.eps) * jax.nn.silu(gates)
@@ -111,17 +113,18 @@ class DeltaRule(nnx.Module):
         return linear(read.reshape(B, N, -1), self.out_proj[...]), rows
 
     def _convolve(self, inputs, seen):
-        """The convolved inputs float32 [B, N, K, C / K] of N nodes.
+        """The convolved inputs float32 [B, K, N, C / K] of N nodes.
 
-        ``inputs``: float32 [B, W - 1 + M, C], those of the cache and of all rows.
+        ``inputs``: float32 [B, K, W - 1 + M, C / K], those of the state and of all rows.
         """
         config, (B, N, _) = self.config, seen.shape
-        seen = jnp.concatenate([jnp.ones((B, N, config.kernel - 1), bool), seen], -1)  # the committed inputs
+        K, W = config.key_heads, config.kernel
+        seen = jnp.concatenate([jnp.ones((B, N, W - 1), bool), seen], -1)  # all nodes see the state's inputs
         lag = jnp.where(seen, lags(seen), -1)
-        place = jnp.argmax(lag[:, :, None] == jnp.arange(config.kernel - 1, -1, -1)[:, None], -1)
-        window = jnp.take_along_axis(inputs, place.reshape(B, -1, 1), 1).reshape(B, N, config.kernel, -1)
-        mixed = jnp.einsum("bnwc,cw->bnc", window, self.conv[...][:, 0].astype(jnp.float32))
-        return jax.nn.silu(mixed).reshape(B, N, config.key_heads, -1)
+        place = jnp.argmax(lag[:, :, None] == jnp.arange(W - 1, -1, -1)[:, None], -1)
+        window = jnp.take_along_axis(inputs, place.reshape(B, 1, -1, 1), 2).reshape(B, K, N, W, -1)
+        weights = self.conv[...].reshape(K, -1, W).astype(jnp.float32)
+        return jax.nn.silu(jnp.einsum("bknwc,kcw->bknc", window, weights))
 
     def _strengths(self, normed):
         """Beta and log alpha of each node, float32 [B, H, N]."""
@@ -133,9 +136,9 @@ class DeltaRule(nnx.Module):
 
     def _update(self, mixed, beta, decay, past: DeltaState, rows: DeltaRows, seen):
         """The values read, float32 [B, N, H, Dv], and keys, updates and decays of the nodes."""
-        config, (B, N, K, _) = self.config, mixed.shape
+        config, (B, K, N, _) = self.config, mixed.shape
         G, Dk, Dv, R = config.groups, config.key_dim, config.value_dim, rows.keys.shape[2]
-        q, k, v = jnp.split(jnp.moveaxis(mixed, 1, 2), [Dk, 2 * Dk], -1)
+        q, k, v = jnp.split(mixed, [Dk, 2 * Dk], -1)
         q, k = _unit(q) * Dk**-0.5, _unit(k)
         v = jnp.moveaxis(v.reshape(B, K, N, G, Dv), 3, 2)
         grouped = lambda x: x.reshape(B, K, G, *x.shape[2:])
