@@ -191,14 +191,33 @@ FAMILIES |= {
     | LATENT
     | dict(model_type="glm4_moe_lite", q_lora_rank=7, n_routed_experts=5, num_experts_per_tok=2, norm_topk_prob=False),
 }
+HYBRID = (
+    SHAPE
+    | HEADS
+    | dict(
+        num_hidden_layers=3,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        linear_key_head_dim=4,
+        linear_value_head_dim=6,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_conv_kernel_dim=3,
+        rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=0.5),
+    )
+)
+FAMILIES |= {
+    "qwen3_5": HYBRID | dict(model_type="qwen3_5_text"),
+    "qwen3_5_biases": HYBRID | dict(model_type="qwen3_5_text", attention_bias=True, tie_word_embeddings=True),
+    "qwen3_next": HYBRID | dict(model_type="qwen3_next", mlp_only_layers=[0, 1, 2]),
+}
 for raw in FAMILIES.values():
     raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
 # The number of tokens in the first call, where it is not all of them.
-PROMPTS = {"rope_dynamic_cached": 11}
+PROMPTS = {"rope_dynamic_cached": 11, "qwen3_next": 12}
 
-ZERO_CENTRED = ("gemma2", "gemma3_text")
-"""Families whose norms add one to their weights."""
+ZERO_CENTRED = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_next")
+"""Families whose norms add one to their weights, but for the norms of the delta rule."""
 
 
 def main():
@@ -232,7 +251,8 @@ def build(raw: dict) -> PreTrainedModel:
         # transformers starts all norms at one and all biases at zero. Equal values would hide a
         # mix-up of two norms or two biases.
         is_norm = re.search(r"norm|ln_", name) and not name.endswith("bias")
-        mean, std = (1 if is_norm and raw["model_type"] not in ZERO_CENTRED else 0), 0.2
+        zero_centred = raw["model_type"] in ZERO_CENTRED and "linear_attn" not in name
+        mean, std = (1 if is_norm and not zero_centred else 0), 0.2
         if not is_norm and not name.endswith("bias"):
             std = 1.5 * param.shape[-1] ** -0.5
         torch.nn.init.normal_(param, mean, std)

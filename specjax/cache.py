@@ -7,6 +7,9 @@ from ``length`` on are void: attention masks them, and later writes overwrite th
 
 Keys and values may have eight bits. They are rounded when they are computed, so nodes see the same
 numbers before and after they are committed, and a commit copies bits.
+
+A layer that reads tokens one after another has a state instead, see ``recurrence``. ``commit``
+advances the state along the accepted path.
 """
 
 import dataclasses
@@ -18,7 +21,9 @@ from flax import struct
 from jax import lax
 
 from . import kernels
+from .errors import RequestError
 from .parallel import each_part_of_heads, each_part_of_rows, split_rows
+from .recurrence import DeltaState
 
 _POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
@@ -89,8 +94,8 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair. A layer
-        that reads those of another layer has none.
+      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair, or its
+        ``DeltaState``. A layer that reads the arrays of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
@@ -108,25 +113,43 @@ class KVCache(struct.PyTreeNode):
     @property
     def capacity(self) -> int:
         """T, the number of positions that the cache has room for."""
-        return self.layers[0][0].shape[_POSITIONS]
+        return self._first.shape[_POSITIONS]
 
     @property
     def dtype(self):
         """The dtype of keys and values, or ``EightBits``."""
-        return self.layers[0][0].dtype
+        return self._first.dtype
+
+    @property
+    def _first(self) -> jax.Array | EightBitRows:
+        """The first array [B, K, T, D]."""
+        return next(layer[0] for layer in self.layers if layer and not isinstance(layer, DeltaState))
+
+    def cut(self, length: jax.Array) -> "KVCache":
+        """The cache of the first ``length`` int32 [B] tokens, at most those that it has.
+
+        Raises RequestError for a model with recurrent states, which hold no earlier state.
+        """
+        if any(isinstance(layer, DeltaState) for layer in self.layers):
+            raise RequestError(
+                "a draft with recurrent layers cannot take back tokens that it has committed, as this method asks; "
+                "use a draft with attention alone, or draft_model"
+            )
+        return self.replace(length=length)
 
     def blank_rows(self, nodes: int, skip: tuple[int, ...] = ()) -> "Rows":
         """Rows of zeros for ``nodes`` nodes in each layer, and None for the layers in ``skip``."""
-        blank = lambda leaf: jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
-        return Rows(tuple(None if i in skip else jax.tree.map(blank, pair) for i, pair in enumerate(self.layers)))
+        zeros = lambda leaf: jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
+        blank = lambda one: one.blank_rows(nodes) if isinstance(one, DeltaState) else jax.tree.map(zeros, one)
+        return Rows(tuple(None if i in skip else blank(layer) for i, layer in enumerate(self.layers)))
 
 
 class Rows(struct.PyTreeNode):
     """Uncommitted keys and values of M nodes.
 
     Attributes:
-      layers: for each layer its arrays [B, K, M, D], as in ``KVCache``; None for a layer whose
-        attention was skipped.
+      layers: for each layer its arrays [B, K, M, D], as in ``KVCache``, or its ``DeltaRows``; None
+        for a layer whose attention was skipped.
     """
 
     layers: tuple
@@ -164,27 +187,25 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     """A cache without tokens.
 
     Args:
-      config: the model's configuration. Its ``row_shapes`` give the shapes; without them, its
-        ``num_layers``, ``num_kv_heads`` and ``head_dim`` do.
+      config: the model's configuration. Its ``empty_layers`` makes the arrays and states; without
+        it, ``num_layers``, ``num_kv_heads`` and ``head_dim`` give the shapes of arrays.
       dtype: a dtype, or ``EightBits``.
       capacity: positions of each row. Leave room for one path beyond the last token. Without that
         room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
-    blank = lambda K, D: _zeros((batch, K, capacity, D), dtype)
-    layers = tuple(tuple(blank(K, D) for K, D in shapes) for shapes in row_shapes(config))
+    if hasattr(config, "empty_layers"):
+        layers = config.empty_layers(batch, capacity, dtype)
+    else:
+        pair = (blank((batch, config.num_kv_heads, capacity, config.head_dim), dtype),) * 2
+        layers = (pair,) * config.num_layers
     return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
 
 
-def _zeros(shape: tuple[int, ...], dtype) -> jax.Array | EightBitRows:
+def blank(shape: tuple[int, ...], dtype) -> jax.Array | EightBitRows:
+    """Keys or values of zeros, in a dtype or ``EightBits``."""
     if not isinstance(dtype, EightBits):
         return jnp.zeros(shape, dtype)
     return EightBitRows(jnp.zeros(shape, dtype.values), jnp.zeros((*shape[:-1], 1), dtype.full))
-
-
-def row_shapes(config) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """For each layer (K, D) of each of its arrays in the cache; ``config`` as in ``empty``."""
-    usual = (((config.num_kv_heads, config.head_dim),) * 2,) * config.num_layers
-    return getattr(config, "row_shapes", usual)
 
 
 def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
@@ -222,19 +243,31 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
     in every round. ``valid`` carries this dependence, so it has no default. In rows of the batch
     where ``valid`` is false, the write lands at position 0 and the content of the cache is void.
 
+    A recurrent state advances by the first ``length - cache.held`` nodes of the path, by none in
+    rows where ``length`` is smaller.
+
     Args:
-      rows: for each layer keys and values [B, K, N, D], as a forward returns them.
+      rows: for each layer its rows of N nodes, as a forward returns them.
       path: int32 [B, P], the nodes to keep, in order. None keeps all N nodes in their order (a
         chain). Nodes beyond the accepted part are written too; they lie beyond ``length``.
       length: int32 [B], the new lengths. ``cache.held + P`` must not exceed the capacity.
       valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
     start = jnp.where(valid, cache.held, 0)
+    states = {i: state for i, state in enumerate(cache.layers) if isinstance(state, DeltaState)}
+    arrays = lambda layers: tuple(() if i in states else layer for i, layer in enumerate(layers))
     by_slices = partial(_write_path, write=_write_row_by_row)
     at_once = partial(_write_path, write=_write_at_once)
     in_kernel = kernels.are_usable() and not isinstance(cache.dtype, EightBits)
     cuda = kernels.write_path if in_kernel else at_once
-    layers = lax.platform_dependent(cache.layers, rows, path, start, cuda=cuda, rocm=at_once, default=by_slices)
+    given = arrays(cache.layers), arrays(rows), path, start
+    written = lax.platform_dependent(*given, cuda=cuda, rocm=at_once, default=by_slices)
+
+    def advance(state, new):
+        kept = new if path is None else Rows(new).gather(path).layers
+        return state.commit(kept, jnp.where(valid, length - cache.held, 0))
+
+    layers = tuple(advance(states[i], rows[i]) if i in states else layer for i, layer in enumerate(written))
     return cache.replace(layers=layers, length=length)
 
 

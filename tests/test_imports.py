@@ -11,7 +11,7 @@ import specjax
 ROOT = Path(specjax.__file__).parent
 ORDER = [
     "errors checks settings stats processor parallel kernels records",
-    "selection truncation tree cache context sampling logprobs rules verify rounds state",
+    "selection truncation tree recurrence cache context sampling logprobs rules verify rounds state",
     "models",
     "heads",
     "drafter prefill ending decode",

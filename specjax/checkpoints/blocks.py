@@ -13,7 +13,7 @@ import numpy as np
 
 from ..models.config import ModelConfig
 from ..models.feed_forwards import ExpertsConfig, GatedMlpConfig
-from ..models.mixers import AttentionConfig, LatentAttentionConfig
+from ..models.mixers import AttentionConfig, DeltaRuleConfig, LatentAttentionConfig
 
 TRANSPOSED = "^T"
 """The end of a name in a table whose tensor is [in, out]."""
@@ -81,9 +81,10 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
 
     Queries, keys and values go by key head: first its G query heads, then its key, then its value.
     Copies of a key head have the same rows. The gate and the up projection go by parts, see
-    ``feed_forwards.gated``. Tensors that the table gives one name follow one another in one tensor.
-    A single tensor with queries, keys and values has them head by head. Parameters of latent
-    attention are those of ``_latent``.
+    ``feed_forwards.gated``, the delta rule's parameters by key head, see ``DeltaRuleConfig.stacked``,
+    and parameters of latent attention as in ``_latent``. Tensors that the table gives one name
+    follow one another in one tensor. A single tensor with queries, keys and values has them head by
+    head.
 
     Args:
       path: the path of the parameter.
@@ -101,6 +102,11 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
             copies, D = layer.mixer.kv_copies, layer.mixer.head_dim
             heads = [k // copies for k in range(layer.mixer.num_kv_heads)]
             return [Block(sources[0], k * D, (k + 1) * D) for k in heads]
+        if found and found[3] in ("q_norm", "k_norm") and sources:
+            return _rotated(sources[0], 0, rows // layer.mixer.head_dim, layer.mixer, True)
+    if layer is not None and isinstance(layer.mixer, DeltaRuleConfig):
+        if found and found[2] == "mixer" and len(sources) > 1:
+            return _key_heads(sources, layer.mixer.stacked[found[3]], layer.mixer.key_heads)
     if layer is not None and isinstance(layer.mixer, LatentAttentionConfig):
         if found and found[2] == "mixer":
             return _latent(found[3], sources, rows, layer.mixer)
@@ -127,15 +133,28 @@ def _heads(sources: list[str], mixer: AttentionConfig) -> list[Block]:
                 name = sources[part]
                 before = sum(size for other, size in zip(sources[:part], sizes) if other == name)
                 at = before + (k if part == 0 else k // copies) * heads * D
-            found += _rotated(name, at, heads, mixer, part < 2)
+            found += _rotated(name, at, heads, mixer, part < 2, gated=part == 0 and mixer.output_gate)
     return found
 
 
-def _rotated(name: str, at: int, heads: int, mixer: AttentionConfig, rotated: bool) -> list[Block]:
+def _key_heads(sources: list[str], sizes: tuple[int, ...], key_heads: int) -> list[Block]:
+    """The blocks of parts of ``sizes`` rows, which are stacked for each key head."""
+    found = []
+    for k in range(key_heads):
+        for part, (name, size) in enumerate(zip(sources, sizes)):
+            before = sum(size for other, size in zip(sources[:part], sizes) if other == name)
+            found.append(Block(name, key_heads * before + k * size, key_heads * before + (k + 1) * size))
+    return found
+
+
+def _rotated(
+    name: str, at: int, heads: int, mixer: AttentionConfig, rotated: bool, *, gated: bool = False
+) -> list[Block]:
     """The blocks of ``heads`` heads from row ``at`` on, in the order of ``rope.rotate``.
 
     There, dimension i is paired with dimension i + D / 2. In a tensor, the rotated dimensions come
-    first, and are paired half by half or, where interleaved, neighbour by neighbour.
+    first, and are paired half by half or, where interleaved, neighbour by neighbour. If ``gated``, each
+    second head is an output gate, which is not rotated.
     """
     D, size = mixer.head_dim, mixer.rope.rotated_size(mixer.head_dim)
     name, transposed, interleaved = _read_marks(name)
@@ -148,7 +167,7 @@ def _rotated(name: str, at: int, heads: int, mixer: AttentionConfig, rotated: bo
     return [
         Block(name, at + head * D + start, at + head * D + stop, step, transposed)
         for head in range(heads)
-        for start, stop, step in places
+        for start, stop, step in ([(0, D, 1)] if gated and head % 2 else places)
         if stop > start
     ]
 

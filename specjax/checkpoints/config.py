@@ -76,9 +76,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
         raise ConfigError(f"{where}: the configuration is {show(raw)}; it must be an object")
     model_type = read_fields(raw, {"model_type": text().optional()}, where)["model_type"]
     if model_type in WITH_TEXT:
-        inner = read_fields(raw, {"text_config": table()}, where)["text_config"]
-        outside = {name: raw[name] for name in ("dtype", "torch_dtype", "eos_token_id") if name in raw}
-        return from_hf(outside | inner | {"model_type": WITH_TEXT[model_type]}, f"{where}: text_config")
+        return from_hf(text_options(raw, where), f"{where}: text_config")
     family = FAMILIES.get(SAME_DECODER.get(model_type, model_type))
     if family is None:
         raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
@@ -118,6 +116,18 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
             f" {config.context}; at most {LONGEST} positions are supported"
         )
     return config
+
+
+def text_options(raw: dict, where: str) -> dict:
+    """The options of the language model alone, where ``raw`` describes a model of text and images.
+
+    Raises ConfigError where such a model has no ``text_config``.
+    """
+    if raw.get("model_type") not in (*WITH_TEXT,):
+        return raw
+    inner = read_fields(raw, {"text_config": table()}, where)["text_config"]
+    outside = {name: raw[name] for name in ("dtype", "torch_dtype", "eos_token_id") if name in raw}
+    return outside | inner | {"model_type": WITH_TEXT[raw["model_type"]]}
 
 
 def check_dtype(dtype: Any) -> str:

@@ -63,8 +63,8 @@ class Cascade(InnerMethod):
         pending, length = state.drafter, state.cache.length + verdict.length
         inner = pending.inner
         if inner:  # n-grams keep nothing
-            inner = inner.replace(cache=inner.cache.replace(length=jnp.maximum(length - 1, 0)))
-        return pending.replace(cache=pending.cache.replace(length=length), inner=inner)
+            inner = inner.replace(cache=inner.cache.cut(jnp.maximum(length - 1, 0)))
+        return pending.replace(cache=pending.cache.cut(length), inner=inner)
 
 
 def _pair(draft) -> tuple:

@@ -75,7 +75,7 @@ class PartialCascade(PartialReader, InnerMethod):
         pending, inner = state.drafter, state.drafter.inner
         if inner:  # n-grams keep nothing
             length = jnp.maximum(state.cache.length + verdict.length - 1, 0)
-            inner = inner.replace(cache=inner.cache.replace(length=jnp.minimum(inner.cache.length, length)))
+            inner = inner.replace(cache=inner.cache.cut(jnp.minimum(inner.cache.length, length)))
         return pending.replace(inner=inner)
 
 

@@ -24,7 +24,7 @@ from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.layer import Layer
-from ..models.layers import linear, matrix, param, rms_norm
+from ..models.layers import linear, matrix, normalize, param
 from .base import HeadModule, Kind, LastLayerConfig, RowModule, embeddings, run_own_layers
 
 
@@ -84,7 +84,9 @@ class MtpModule(RowModule):
         dtype = jnp.dtype(dtype or layers.dtype)
         join, embed, head, *keys = jax.random.split(key, layers.num_layers + 3)
         self.config, self.place = config, place
-        self.embedding_norm, self.hidden_norm, self.norm = (param(jnp.ones(E, dtype), ("embed",)) for _ in range(3))
+        self.embedding_norm, self.hidden_norm, self.norm = (
+            param(jnp.full(E, 1 - layers.norm_offset, dtype), ("embed",)) for _ in range(3)
+        )
         self.join = matrix(join, (E, 2 * E), ("embed", None), dtype)
         self.layers = nnx.List([Layer(layer, k, dtype) for layer, k in zip(layers.layers, keys)])
         shape, axes = (layers.vocab_size, E), ("vocab", "embed")
@@ -94,9 +96,9 @@ class MtpModule(RowModule):
     def __call__(
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
-        config, eps = self.config.layers, self.config.layers.norm_eps
-        embedded = rms_norm(embeddings(self.embed, target, tokens), self.embedding_norm[...], eps)
-        hidden = rms_norm(features, self.hidden_norm[...], eps)
+        config, norms = self.config.layers, self.config.layers.norms
+        embedded = normalize(embeddings(self.embed, target, tokens), norms, self.embedding_norm[...])
+        hidden = normalize(features, norms, self.hidden_norm[...])
         parts = [hidden, embedded] if self.config.hidden_first else [embedded, hidden]
         x = linear(jnp.concatenate(parts, -1), self.join[...])
         if cache is not None:
@@ -104,10 +106,10 @@ class MtpModule(RowModule):
             cache = cache.replace(layers=cache.layers[first : first + config.num_layers])
         dtype, earlier = self.join[...].dtype, dict(rows=rows, row_positions=row_positions)
         x, new_rows = run_own_layers(self.layers, x, positions, mask, cache, dtype, **earlier)
-        return Output(rms_norm(x, self.norm[...], eps) if self.config.norm_output else x, new_rows)
+        return Output(normalize(x, norms, self.norm[...]) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:
-        normed = hidden if self.config.norm_output else rms_norm(hidden, self.norm[...], self.config.layers.norm_eps)
+        normed = hidden if self.config.norm_output else normalize(hidden, self.config.layers.norms, self.norm[...])
         return target.logits(normed) if self.head is None else linear(normed, self.head[...])
 
 

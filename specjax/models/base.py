@@ -13,9 +13,9 @@ class Output(struct.PyTreeNode):
 
     Attributes:
       hidden: float32 [B, N, E], hidden states that ``Model.logits`` maps to the vocabulary.
-      rows: for each layer keys and values [B, K, M, D]: first the uncommitted rows that the caller
-        passed, then the rows of the nodes. None for a layer whose attention was skipped, and ()
-        for a layer that reads the rows of another layer.
+      rows: for each layer keys and values [B, K, M, D], or ``recurrence.DeltaRows``: first the
+        uncommitted rows that the caller passed, then the rows of the nodes. None for a layer whose
+        attention was skipped, and () for a layer that reads the rows of another layer.
       taps: for each requested layer the residual stream float32 [B, N, E] that enters the layer.
       logits: float32 [B, N, V] after each node; None unless ``decode.score`` computed them.
     """
@@ -59,7 +59,7 @@ class Model(Protocol):
     Attributes:
       config: a static object with the fields ``vocab_size``, ``hidden_size``, ``num_layers``,
         ``num_kv_heads``, ``head_dim`` and ``context``, the longest sequence in tokens. The shape of
-        the cache follows from layers, key/value heads and head size, or from ``row_shapes`` where
+        the cache follows from layers, key/value heads and head size, or from ``empty_layers`` where
         the object has it, see ``cache.empty``.
     """
 

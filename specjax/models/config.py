@@ -141,15 +141,14 @@ class ModelConfig:
         )
         return tables * self.vocab_size * (self.embed_size or self.hidden_size) + layers
 
-    @property
-    def row_shapes(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each layer (K, D) of each of its arrays in the cache."""
-        return tuple(layer.mixer.row_shapes for layer in self.layers)
+    def empty_layers(self, batch: int, capacity: int, dtype) -> tuple:
+        """For each layer its part of a cache without tokens, see ``MixerConfig.empty``."""
+        return tuple(layer.mixer.empty(batch, capacity, dtype) for layer in self.layers)
 
     @property
     def token_rows(self) -> int:
         """The number of values that the cache holds for a token, in all layers."""
-        return sum(K * D for shapes in self.row_shapes for K, D in shapes)
+        return sum(K * D for layer in self.layers for K, D in layer.mixer.row_shapes)
 
     @property
     def is_llama_like(self) -> bool:

@@ -8,6 +8,7 @@ The class of the configuration selects the module, see ``mixers.MIXERS`` and
 import dataclasses
 from typing import Self
 
+from ..cache import blank
 from .layers import Norm
 
 
@@ -22,7 +23,7 @@ class MixerConfig:
 
     - ``normed`` float32 [B, N, E]: the normed stream.
     - ``nodes``: the forward's ``layer.Nodes``.
-    - ``past``: the mixer's arrays of the cache, each [B, K, T, D], or None without a cache.
+    - ``past``: the mixer's arrays of the cache, each [B, K, T, D], or its state; None without a cache.
     - ``rows``: the mixer's uncommitted rows of earlier calls, each [B, K, M, D], or None.
     - ``added`` float32 [B, N, E]: the output. ``new_rows``: ``rows`` followed by the rows of the N
       nodes.
@@ -32,6 +33,10 @@ class MixerConfig:
     def row_shapes(self) -> tuple[tuple[int, int], ...]:
         """(K, D) of each array that the mixer keeps in the cache: K vectors of size D for a token."""
         raise NotImplementedError
+
+    def empty(self, batch: int, capacity: int, dtype):
+        """The mixer's part of a cache without tokens: arrays [B, K, T, D], or a state."""
+        return tuple(blank((batch, K, capacity, D), dtype) for K, D in self.row_shapes)
 
     @property
     def source(self) -> int | None:

@@ -47,6 +47,10 @@ REFUSED = [
     ("deepseek_v2", dict(topk_method="noaux_tc")),
     ("glm4_moe_lite", dict(mlp_layer_types=["dense"])),
     ("glm4_moe_lite", dict(partial_rotary_factor=0.5)),
+    ("qwen3_next", dict(mlp_only_layers=[0, 2])),
+    ("qwen3_5_text", dict(attn_output_gate=False)),
+    ("qwen3_5_text", dict(layer_types=["linear_attention"] * 3)),
+    ("qwen3_5_text", dict(linear_num_key_heads=3)),
 ]
 
 

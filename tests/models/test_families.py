@@ -25,7 +25,7 @@ MODELS = [
     "gemma2", "gemma3", "gemma4", "gemma4_keys_as_values", "phi3", "phi3_longrope", "glm", "glm4", "olmo2", "gpt2",
     "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "mixtral", "qwen2_moe",
     "qwen2_moe_sliding", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4", "deepseek_v2", "deepseek_v3",
-    "deepseek_v3_dense", "glm4_moe_lite",
+    "deepseek_v3_dense", "glm4_moe_lite", "qwen3_5", "qwen3_5_biases", "qwen3_next",
 ]  # fmt: skip
 PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 START = 9
@@ -51,6 +51,7 @@ def properties(name: str, drafter: str, batch: str) -> dict:
         "bounds": config.attention_softcap is not None,
         "experts": len(set(config.mlps)),
         "reads keys of another layer": any(layer.mixer.source is not None for layer in config.layers),
+        "mixers": len({type(layer.mixer) for layer in config.layers}),
     }
 
 
@@ -58,8 +59,8 @@ SETTINGS = [(name, "dynamic tree", "ragged") for name in MODELS]
 SETTINGS += pairwise_cover({s: properties(*s) for s in itertools.product(MODELS, ("ngram", "draft"), PROMPTS)})
 """Each model with the most general tree, and a choice of models with chains."""
 
-FIRST_TIER = [("gemma2", "dynamic tree", "ragged")]
-"""Local layers, bounds of scores and norms on both sides."""
+FIRST_TIER = [("gemma2", "dynamic tree", "ragged"), ("qwen3_5", "dynamic tree", "ragged")]
+"""Local layers, bounds of scores and norms on both sides; recurrent states."""
 
 commit = jax.jit(kv.commit)
 

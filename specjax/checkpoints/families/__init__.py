@@ -16,6 +16,7 @@ from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from .olmo2 import OLMO2
 from .opt import OPT
 from .phi3 import PHI3
+from .qwen3_next import QWEN3_5, QWEN3_NEXT
 from .starcoder2 import STARCODER2
 
 __all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "tensors_in"]
@@ -45,6 +46,8 @@ FAMILIES = {
         DEEPSEEK_V2,
         DEEPSEEK_V3,
         GLM4_MOE_LITE,
+        QWEN3_NEXT,
+        QWEN3_5,
     )
 }
 """The supported values of ``model_type``."""
@@ -52,7 +55,7 @@ FAMILIES = {
 SAME_DECODER = {"mimo": "qwen2", "kimi_k2": "deepseek_v3"}
 """Families whose decoder is that of another family. ``layouts`` reads MiMo's drafting heads."""
 
-WITH_TEXT = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}
+WITH_TEXT = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen3_5": "qwen3_5_text"}
 """Models of text and images, whose ``text_config`` and tensors hold a language model of a family."""
 
 _TEXT_PREFIXES = {

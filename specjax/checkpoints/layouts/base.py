@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Found:
     @property
     def language_model(self) -> bool:
         """Whether the checkpoint holds a language model, with or without heads beside it."""
-        return self.begins("model.layers.0.", "model.embed_tokens.")
+        return self.begins("model.layers.0.", "model.embed_tokens.", "model.language_model.")
 
     @property
     def architectures(self) -> list[str]:
@@ -148,17 +149,17 @@ class Layout(ABC):
         return tensors
 
 
-def read_layers(found: Found, raw: dict, first: str, latent: bool = False) -> ModelConfig:
+def read_layers(found: Found, raw: dict, first: str, others: Collection[str] = ()) -> ModelConfig:
     """The decoder layers that ``raw`` describes.
 
     Args:
       found: the checkpoint of the head.
       raw: the config.json of the layers.
       first: the prefix of the first layer's tensors; see ``layer_options``.
-      latent: whether the layers have latent attention. Otherwise they must be Llama's.
+      others: families of the layout whose layers are not Llama's.
     """
     layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
-    if not (latent or layers.is_llama_like):
+    if not layers.is_llama_like and layers.family not in others:
         raise ConfigError(f"{found.where}: model_type is {layers.family}; layers of a head must be Llama's")
     if layers.num_layers > MOST_LAYERS:
         raise ConfigError(

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import ConfigError
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
-from ..config import to_hf
+from ..config import text_options, to_hf
 from ..experts import stack_experts, unstack_experts
 from ..families import NAMES, SAME_DECODER, layer_names
 from ..fields import flag, integer
@@ -28,6 +28,9 @@ _LAYERS |= {"first_k_dense_replace", "mlp_layer_types"}
 
 _LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 """The families with latent attention, whose modules have layers of the same kind."""
+
+HYBRIDS = ("qwen3_next", "qwen3_5_text")
+"""Families whose modules have the gated attention of the target's full layers, and norms about zero."""
 
 
 class MtpLayout(Layout):
@@ -64,7 +67,7 @@ class MtpLayout(Layout):
         return f"{prefix}layers.{i}"
 
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
-        return self.build(found, found.raw)
+        return self.build(found, text_options(found.raw, found.where))
 
     def build(self, found: Found, raw: dict) -> MtpConfig:
         """The configuration of a head. ``raw`` holds its options and those of its layers."""
@@ -83,8 +86,10 @@ class MtpLayout(Layout):
         shape = without(raw, _OWN | _LAYERS) | {"num_hidden_layers": layers, "use_sliding_window": False}
         if latent := self.is_latent(raw):
             shape["first_k_dense_replace"] = 0 if f"{prefix}mlp.gate.weight" in found else layers
+        if raw.get("model_type") in HYBRIDS:
+            shape["layer_types"] = ["full_attention"] * layers
         return MtpConfig(
-            read_layers(found, shape, self.layer(prefix, 0), latent),
+            read_layers(found, shape, self.layer(prefix, 0), _LATENT if latent else HYBRIDS),
             target_layers=depth,
             own_embedding=f"{prefix}{self.parts['embed']}.weight" in found,
             own_head=f"{prefix}{self.parts['head']}.weight" in found,
@@ -113,10 +118,6 @@ class MtpLayout(Layout):
             raise ConfigError(
                 f"{found.where}: a module of multi-token prediction has multi-head latent attention; "
                 f"only grouped queries are supported"
-            )
-        if str(raw.get("model_type")).startswith(("qwen3_next", "qwen3_5")):
-            raise ConfigError(
-                f"{found.where}: layers of {raw['model_type']} (gated attention, norms about zero) are not supported"
             )
 
     def is_latent(self, raw: dict) -> bool:

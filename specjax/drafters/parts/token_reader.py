@@ -21,8 +21,8 @@ class TokenReader:
     """
 
     def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
-        cache, _, _ = fill(draft, tokens, lengths - 1, chunk, dtype)
-        return ReaderState(cache.replace(length=jnp.maximum(lengths - 2, 0)))
+        cache, _, _ = fill(draft, tokens, jnp.maximum(lengths - 2, 0), chunk, dtype)
+        return ReaderState(cache)
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
         """Reads the root, which is at position n, and the token before it, if there is one."""

@@ -5,10 +5,12 @@ from typing import Any
 
 from ..kinds import MixerConfig
 from .attention import Attention, AttentionConfig
+from .delta_rule import DeltaRule, DeltaRuleConfig
 from .latent import LatentAttention, LatentAttentionConfig
 
 MIXERS: dict[type[MixerConfig], Callable[..., Any]] = {
     AttentionConfig: Attention,
     LatentAttentionConfig: LatentAttention,
+    DeltaRuleConfig: DeltaRule,
 }
 """The module of each kind of mixer, by the class of its configuration."""

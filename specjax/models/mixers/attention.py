@@ -28,6 +28,8 @@ class AttentionConfig(MixerConfig):
       value_norm: whether each head's values are normed, without weights.
       keys_as_values: whether the values are the keys before norm and rotation.
       sinks: whether each query head has a sink, see ``attention.attend``.
+      output_gate: whether a gate for each dimension of a query head multiplies the values that the
+        head attends to (Qiu et al. 2025).
       reads: the layer whose keys and values this layer reads; None for a layer with its own.
       kv_copies: the number of equal copies of each key head, included in K; see
         ``ModelConfig.split_over``.
@@ -45,6 +47,7 @@ class AttentionConfig(MixerConfig):
     value_norm: bool = False
     keys_as_values: bool = False
     sinks: bool = False
+    output_gate: bool = False
     reads: int | None = None
     kv_copies: int = 1
 
@@ -58,8 +61,11 @@ class AttentionConfig(MixerConfig):
 
     @property
     def stacked(self) -> tuple[int, ...]:
-        """The heads that ``Attention.qkv`` stacks for each key head: queries, keys and values."""
-        G = self.num_heads // self.num_kv_heads
+        """The heads that ``Attention.qkv`` stacks for each key head: queries, keys and values.
+
+        With an output gate each query is followed by its gate.
+        """
+        G = self.num_heads // self.num_kv_heads * (2 if self.output_gate else 1)
         return (G,) if self.reads is not None else (G, 1) if self.keys_as_values else (G, 1, 1)
 
     def count_weights(self, width: int) -> int:
@@ -116,7 +122,7 @@ class Attention(nnx.Module):
 
     def attend(self, normed, nodes, past, rows):
         """The values that the heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
-        config, projected = self.config, self._project(normed)
+        config, (projected, gates) = self.config, self._project(normed)
         angles, seen = nodes.angles(config.rope, config.head_dim), nodes.seen(config.scores.window)
         if config.reads is not None:
             attended = attend(
@@ -124,30 +130,38 @@ class Attention(nnx.Module):
             )
             return attended, ()
         given = projected, angles, past, nodes.length, rows, seen, nodes.positions
-        return rotate_and_attend(*given, config.scores, nodes.dtype, value_of(self.sinks))
+        attended, new = rotate_and_attend(*given, config.scores, nodes.dtype, value_of(self.sinks))
+        return (attended if gates is None else attended * jax.nn.sigmoid(gates)), new
 
     def keys_values(self, normed, nodes) -> tuple:
         """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""
-        return rotate_keys(self._project(normed), nodes.angles(self.config.rope, self.config.head_dim), nodes.dtype)
+        return rotate_keys(self._project(normed)[0], nodes.angles(self.config.rope, self.config.head_dim), nodes.dtype)
 
     def queries(self, normed, nodes):
         """The queries of N positions, rotated, float32 [B, N, K, G, D]. Attention is not computed."""
         angles = nodes.angles(self.config.rope, self.config.head_dim)
-        return rotate(self._project(normed)[..., :-2, :], *angles)
+        return rotate(self._project(normed)[0][..., :-2, :], *angles)
 
     def _project(self, normed):
-        """Queries, keys and values float32 [B, N, K, G + 2, D], not rotated; queries only if ``reads``."""
+        """Queries, keys and values float32 [B, N, K, G + 2, D], not rotated, and output gates or None.
+
+        A layer that ``reads`` another's keys has queries only. Gates are [B, N, H * D].
+        """
         config, (B, N, _) = self.config, normed.shape
         K, G, D = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
         qkv = linear(normed, self.qkv[...], value_of(self.qkv_bias)).reshape(B, N, K, -1, D)
+        gates = None
+        if config.output_gate:
+            gates = qkv[..., 1 : 2 * G : 2, :].reshape(B, N, -1)
+            qkv = jnp.concatenate([qkv[..., 0 : 2 * G : 2, :], qkv[..., 2 * G :, :]], -2)
         if not (config.qk_norm or config.value_norm or config.keys_as_values):
-            return qkv
+            return qkv, gates
         parts = [self._normed(self.q_norm, qkv[..., :G, :])]
         if config.reads is None:
             values = qkv[..., -1:, :]
             parts.append(self._normed(self.k_norm, qkv[..., G : G + 1, :]))
             parts.append(rms_norm(values, jnp.ones(D), self.norm.eps) if config.value_norm else values)
-        return jnp.concatenate(parts, -2)
+        return jnp.concatenate(parts, -2), gates
 
     def _normed(self, weight: nnx.Param | None, heads):
         """Heads float32 [B, N, K, heads, D], normed one by one or all together."""

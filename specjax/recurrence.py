@@ -1,0 +1,112 @@
+"""The state of a layer with the gated delta rule (Yang et al. 2025), and the rows of its nodes.
+
+The state S [Dk, Dv] of a head maps keys to values. A token with key k, value v, decay alpha and
+writing strength beta changes it (arXiv 2412.06464, equation 10, transposed):
+
+    S_t = alpha_t S_{t-1} + k_t u_t^T,    u_t = beta_t (v_t - alpha_t S_{t-1}^T k_t)
+
+Written with the updates u, the state after node i of a tree is a sum over the nodes j on the path
+from the root to node i:
+
+    S_i = a_i S + sum_j a_ij k_j u_j^T
+
+S is the committed state, a_i is the product of alpha over the whole path, and a_ij the product
+over the nodes of the path after j. So a node needs one row, k, u and log alpha, and no state of its
+own. A rejected node leaves nothing to roll back: its row is not in the sum.
+
+The layer also convolves its inputs over the last W tokens of a path. Rows therefore hold these
+inputs, and the state holds those of the last W - 1 committed tokens.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+_POSITIONS = 2
+"""The axis of nodes in every array of rows, as in ``cache``."""
+
+
+class DeltaRows(NamedTuple):
+    """Uncommitted rows of M nodes, in topological order.
+
+    Attributes:
+      inputs: float32 [B, K, M, C / K], the inputs of the convolution, by key head.
+      keys: float32 [B, K, M, Dk], k.
+      updates: float32 [B, H, M, Dv], u; K divides H.
+      decays: float32 [B, H, M, 1], log alpha.
+    """
+
+    inputs: jax.Array
+    keys: jax.Array
+    updates: jax.Array
+    decays: jax.Array
+
+
+class DeltaState(struct.PyTreeNode):
+    """The state of a layer after the committed tokens.
+
+    Attributes:
+      memory: float32 [B, H, Dk, Dv], S of each value head.
+      inputs: float32 [B, K, W - 1, C / K], the newest inputs of the convolution, in order; zeros before
+        the first token.
+    """
+
+    memory: jax.Array
+    inputs: jax.Array
+
+    def blank_rows(self, nodes: int) -> DeltaRows:
+        """Rows of zeros for ``nodes`` nodes."""
+        (B, H, Dk, Dv), (_, K, _, channels) = self.memory.shape, self.inputs.shape
+        zeros = lambda heads, size: jnp.zeros((B, heads, nodes, size), jnp.float32)
+        return DeltaRows(zeros(K, channels), zeros(K, Dk), zeros(H, Dv), zeros(H, 1))
+
+    def commit(self, rows: DeltaRows, count: jax.Array) -> "DeltaState":
+        """The state after the first ``count`` int32 [B] of the P rows of a path.
+
+        A count beyond P stands for P, and one below 0 for 0.
+        """
+        (B, H, Dk, Dv), (K, P) = self.memory.shape, rows.keys.shape[1:3]
+        count = jnp.clip(count, 0, P)
+        kept = jnp.arange(P) < count[:, None]
+        weights, whole = path_decays(kept[:, None], rows.decays[..., 0])
+        # A row beyond the path may hold NaN, so it is cleared as well as weighted by zero.
+        clear = lambda leaf: jnp.where(kept[:, None, :, None], leaf, 0)
+        updates = (clear(rows.updates) * weights[:, :, 0, :, None]).reshape(B, K, -1, P, Dv)
+        added = product("bkpd,bkgpe->bkgde", clear(rows.keys), updates).reshape(B, H, Dk, Dv)
+        newest = count[:, None] + jnp.arange(self.inputs.shape[_POSITIONS])
+        inputs = jnp.concatenate([self.inputs, rows.inputs], _POSITIONS)
+        inputs = jnp.take_along_axis(inputs, newest[:, None, :, None], _POSITIONS)
+        return DeltaState(self.memory * whole[..., None] + added, inputs)
+
+
+def path_decays(seen: jax.Array, decays: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """a_ij float32 [B, H, N, M], zero for a row j that node i does not see, and a_i [B, H, N].
+
+    The products are sums of logarithms from the end of the path back, without differences. So those
+    near 1, which matter, are the most precise.
+
+    Args:
+      seen: bool [B, N, M], the rows of the path to each node, its own included.
+      decays: float32 [B, H, M], log alpha of each row.
+    """
+    on_path = jnp.where(seen[:, None], decays[:, :, None], 0)
+    return jnp.where(seen[:, None], jnp.exp(_sum_after(on_path)), 0), jnp.exp(on_path.sum(-1))
+
+
+def lags(seen: jax.Array) -> jax.Array:
+    """Int32 [B, N, M], the number of rows on the path to each node that follow each row."""
+    return _sum_after(seen.astype(jnp.int32))
+
+
+def _sum_after(x: jax.Array) -> jax.Array:
+    """For each entry of x [..., M] the sum of the entries after it."""
+    after = jnp.concatenate([x[..., 1:], jnp.zeros_like(x[..., :1])], -1)
+    return lax.cumsum(after, after.ndim - 1, reverse=True)
+
+
+def product(form: str, *arrays: jax.Array) -> jax.Array:
+    """``einsum`` of float32 arrays with all their digits. Errors in a state would stay in it."""
+    return jnp.einsum(form, *arrays, precision=lax.Precision.HIGHEST)
