@@ -77,7 +77,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     model_type = read_fields(raw, {"model_type": text().optional()}, where)["model_type"]
     if model_type in WITH_TEXT:
         return from_hf(text_options(raw, where), f"{where}: text_config")
-    family = FAMILIES.get(SAME_DECODER.get(model_type, model_type))
+    family = FAMILIES.get(SAME_DECODER.get(model_type or "", model_type or ""))
     if family is None:
         raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
     check_options(raw, family.options, where, family.harmless)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ..cache import EightBits
 from .attention import Seen, within
 from .feed_forwards import FEED_FORWARDS
 from .kinds import LayerConfig
@@ -33,7 +34,7 @@ class Nodes:
 
     positions: jax.Array
     mask: jax.Array | Seen
-    dtype: jnp.dtype
+    dtype: jnp.dtype | EightBits
     length: jax.Array
     row_positions: jax.Array | None = None
     rope_lengths: jax.Array | None = None

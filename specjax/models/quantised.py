@@ -135,7 +135,7 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
     Tables of embeddings and output matrices have at least eight bits. Raises RequestError, which
     names the parameter, for inputs that groups of 128 do not divide, and for experts.
     """
-    if len(param.axes) == 3:
+    if len(param.axes) == 3 and param.axes[0] is None:
         raise RequestError(f"{name} holds experts, which have no form of fewer bits; leave out quantize")
     if len(param.axes) != 2:
         return value

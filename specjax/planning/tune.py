@@ -34,7 +34,7 @@ METHODS = ("tree", "token_recycling", *HEADS)
 DRAFT_TEMPERATURES = (0.5, 0.7, 0.85, 1.0, 1.2)
 """The draft temperatures to try, in units of the target's."""
 
-DRAFT_TRUNCATIONS: tuple[dict[str, float], ...] = (
+DRAFT_TRUNCATIONS: tuple[dict[str, Any], ...] = (
     {"draft_top_k": 4},
     {"draft_top_k": 16},
     {"draft_top_p": 0.8},
@@ -247,7 +247,7 @@ def _about(report: dict) -> str:
     )
 
 
-def _draft_options(temperature: float) -> list[dict[str, float]]:
+def _draft_options(temperature: float) -> list[dict[str, Any]]:
     """The draft's own sampling options to try; at temperature 0 none."""
     if not temperature:
         return [{}]

@@ -200,7 +200,7 @@ class DeepSeekLayout(MtpLayout):
         return self.build(found, ({"mtp_norm_output": True} if glm else {}) | found.raw)
 
     def is_latent(self, raw: dict) -> bool:
-        name = raw.get("model_type")
+        name = str(raw.get("model_type"))
         return SAME_DECODER.get(name, name) in _LATENT
 
     def layer_names(self, config: MtpConfig, prefix: str) -> dict[str, list[str]]:
