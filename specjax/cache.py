@@ -89,13 +89,8 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-<<<<<<< HEAD
       layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair. A layer
         that reads those of another layer has none.
-=======
-      layers: for each layer its arrays [B, K, T, D], in attention a pair. A layer that reads those
-        of another layer has none.
->>>>>>> core
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
