@@ -1,9 +1,8 @@
 """The products of nodes with the experts that they chose.
 
 The choices are sorted by expert into tiles of a few nodes, and a loop computes one tile after another.
-It reads the chosen experts only, has static shapes, and gives each node the same sum, up to rounding,
-in any batch. ``scripts/experts.py`` compares it with a product of all experts and with
-``jax.lax.ragged_dot``, for which XLA copies weights [out, in].
+It reads the chosen experts only, has static shapes, and gives each node the same sum in any batch, up to
+rounding. XLA for TPU would copy all weights [out, in] for ``jax.lax.ragged_dot``.
 """
 
 from functools import partial
