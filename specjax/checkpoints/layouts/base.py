@@ -148,17 +148,17 @@ class Layout(ABC):
         return tensors
 
 
-def read_layers(found: Found, raw: dict, first: str, latent: bool = False) -> ModelConfig:
+def read_layers(found: Found, raw: dict, first: str, any_kind: bool = False) -> ModelConfig:
     """The decoder layers that ``raw`` describes.
 
     Args:
       found: the checkpoint of the head.
       raw: the config.json of the layers.
       first: the prefix of the first layer's tensors; see ``layer_options``.
-      latent: whether the layers have latent attention. Otherwise they must be Llama's.
+      any_kind: whether the layers may be of another kind than Llama's.
     """
     layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
-    if not (latent or layers.is_llama_like):
+    if not (any_kind or layers.is_llama_like):
         raise ConfigError(f"{found.where}: model_type is {layers.family}; layers of a head must be Llama's")
     if layers.num_layers > MOST_LAYERS:
         raise ConfigError(
