@@ -188,6 +188,10 @@ FAMILIES |= {
     | LATENT
     | dict(model_type="deepseek_v2", q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=2, n_group=3)
     | dict(topk_group=2, topk_method="group_limited_greedy", routed_scaling_factor=1.5, rope_parameters=MSCALE),
+    "glm4_moe": SHAPE
+    | HEADS
+    | dict(model_type="glm4_moe", n_routed_experts=6, num_experts_per_tok=2, n_group=2, n_shared_experts=1)
+    | dict(moe_intermediate_size=8, attention_bias=True, use_qk_norm=True, routed_scaling_factor=1.5),
     "glm4_moe_lite": SHAPE
     | LATENT
     | dict(model_type="glm4_moe_lite", q_lora_rank=7, n_routed_experts=5, num_experts_per_tok=2, norm_topk_prob=False),

@@ -84,7 +84,7 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
     ``feed_forwards.gated``, the delta rule's parameters by key head, see ``DeltaRuleConfig.stacked``,
     and parameters of latent attention as in ``_latent``. Tensors that the table gives one name
     follow one another in one tensor. A single tensor with queries, keys and values has them head by
-    head.
+    head. Norms of queries and keys have the order of a head.
 
     Args:
       path: the path of the parameter.
@@ -98,6 +98,8 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
     if layer is not None and isinstance(layer.mixer, AttentionConfig):
         if found and found[3] in ("qkv", "qkv_bias"):
             return _heads(sources, layer.mixer)
+        if found and found[3] in ("q_norm", "k_norm") and not layer.mixer.whole_qk_norm:
+            return _rotated(sources[0], 0, 1, layer.mixer, True)
         if found and found[3] == "k_norm" and layer.mixer.whole_qk_norm:
             copies, D = layer.mixer.kv_copies, layer.mixer.head_dim
             heads = [k // copies for k in range(layer.mixer.num_kv_heads)]

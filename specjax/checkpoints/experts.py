@@ -22,6 +22,7 @@ _SINGLE = {
     "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
     "deepseek_v2": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
     "deepseek_v3": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "glm4_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
     "glm4_moe_lite": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
 }
 """The families with a tensor for each expert: the module with the experts, and the names of its matrices."""

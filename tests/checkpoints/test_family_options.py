@@ -45,6 +45,7 @@ REFUSED = [
     ("deepseek_v3", dict(scoring_func="softmax")),
     ("deepseek_v2", dict(norm_topk_prob=True)),
     ("deepseek_v2", dict(topk_method="noaux_tc")),
+    ("glm4_moe", dict(n_group=4)),
     ("glm4_moe_lite", dict(mlp_layer_types=["dense"])),
     ("glm4_moe_lite", dict(partial_rotary_factor=0.5)),
     ("qwen3_next", dict(mlp_only_layers=[0, 2])),

@@ -8,7 +8,7 @@ from .base import Family, layer_names
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from .gemma import GEMMA2, GEMMA3
 from .gemma4 import GEMMA4
-from .glm import GLM, GLM4
+from .glm import GLM, GLM4, GLM4_MOE
 from .gpt2 import GPT2
 from .gpt_neox import GPT_NEOX
 from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
@@ -45,6 +45,7 @@ FAMILIES = {
         GPT_OSS,
         DEEPSEEK_V2,
         DEEPSEEK_V3,
+        GLM4_MOE,
         GLM4_MOE_LITE,
         QWEN3_NEXT,
         QWEN3_5,

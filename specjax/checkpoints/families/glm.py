@@ -1,10 +1,14 @@
-"""GLM-4: rotary positions in neighbouring dimensions of half a head; the later models norm outputs too."""
+"""GLM-4: rotary positions in neighbouring dimensions of half a head; the later models norm outputs too.
+
+GLM-4.5 has experts, and pairs the halves of the rotated dimensions.
+"""
 
 from ...models.config import ModelConfig
 from ..blocks import INTERLEAVED
 from ..fields import flag
-from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZES
+from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names
+from .grouped import COUNT, GROUPED, GROUPED_HARMLESS, GROUPED_LAYER, read_experts, read_routing, write_experts
 
 _LAYER = LLAMA_LAYER | {
     "mixer.qkv": [f"self_attn.{x}_proj.weight{INTERLEAVED}" for x in "qkv"],
@@ -59,4 +63,42 @@ GLM4 = Family(
     read=lambda options, where: _read(options, where) | dict(normed="both"),
     write=_write,
     rotated=0.5,
+)
+
+
+def _read_moe(options: dict, where: str) -> dict:
+    mlps = read_experts(options, where, read_routing(options))
+    return dict(qkv_bias=options["attention_bias"], qk_norm=options["use_qk_norm"], mlps=mlps)
+
+
+def _write_moe(config: ModelConfig) -> dict:
+    return write_experts(config) | {"attention_bias": config.qkv_bias, "use_qk_norm": config.qk_norm}
+
+
+GLM4_MOE = Family(
+    "glm4_moe",
+    "Glm4MoeForCausalLM",
+    "GLM-4.5, 4.5-Air, 4.6 and 4.7 in bfloat16",
+    CORE
+    | SIZES
+    | ROTARY
+    | GROUPED
+    | {
+        "num_key_value_heads": HEADS.otherwise(8),
+        "head_dim": HEAD_DIM,
+        "max_position_embeddings": POSITIONS.otherwise(131072),
+        "partial_rotary_factor": ROPE["partial_rotary_factor"],
+        "rms_norm_eps": EPS.otherwise(1e-5),
+        "attention_bias": flag(),
+        "use_qk_norm": flag(),
+        "n_routed_experts": COUNT.otherwise(128),
+        "num_experts_per_tok": COUNT.otherwise(8),
+        "moe_intermediate_size": SIZE.otherwise(1408),
+    },
+    model_names(LLAMA_LAYER | GROUPED_LAYER),
+    refused="quantization_config (FP8 checkpoints)",
+    read=_read_moe,
+    write=_write_moe,
+    rotated=0.5,
+    harmless=GROUPED_HARMLESS,
 )

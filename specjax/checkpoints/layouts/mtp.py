@@ -26,8 +26,8 @@ _LAYERS = {"num_hidden_layers", "layer_types", "use_sliding_window", "max_window
 _LAYERS |= {"first_k_dense_replace", "mlp_layer_types"}
 """Options that depend on the number of the target's layers and do not hold for a module."""
 
-_LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
-"""The families with latent attention, whose modules have layers of the same kind."""
+_LIKE_TARGET = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
+"""The families whose modules have layers of the target's kind, with latent attention or experts."""
 
 HYBRIDS = ("qwen3_next", "qwen3_5_text")
 """Families whose modules have the gated attention of the target's full layers, and norms about zero."""
@@ -84,12 +84,12 @@ class MtpLayout(Layout):
         flags = found.read(raw, {name: flag(default) for name, default in zip(MTP_FLAGS, defaults)})
         prefix = self.prefix(depth, 0)
         shape = without(raw, _OWN | _LAYERS) | {"num_hidden_layers": layers, "use_sliding_window": False}
-        if latent := self.is_latent(raw):
+        if like_target := self.is_like_target(raw):
             shape["first_k_dense_replace"] = 0 if f"{prefix}mlp.gate.weight" in found else layers
         if raw.get("model_type") in HYBRIDS:
             shape["layer_types"] = ["full_attention"] * layers
         return MtpConfig(
-            read_layers(found, shape, self.layer(prefix, 0), _LATENT if latent else HYBRIDS),
+            read_layers(found, shape, self.layer(prefix, 0), _LIKE_TARGET if like_target else HYBRIDS),
             target_layers=depth,
             own_embedding=f"{prefix}{self.parts['embed']}.weight" in found,
             own_head=f"{prefix}{self.parts['head']}.weight" in found,
@@ -107,7 +107,7 @@ class MtpLayout(Layout):
                 f"but there are tensors of a further module {further[:-1]}; mend config.json"
             )
         own = [name for name in found.tensors if name.startswith(self.prefixes(depth, modules))]
-        if self.is_latent(raw):
+        if self.is_like_target(raw):
             return
         if any(".experts." in name or name.endswith("mlp.gate.weight") for name in own):
             raise ConfigError(
@@ -120,8 +120,8 @@ class MtpLayout(Layout):
                 f"only grouped queries are supported"
             )
 
-    def is_latent(self, raw: dict) -> bool:
-        """Whether the modules have latent attention."""
+    def is_like_target(self, raw: dict) -> bool:
+        """Whether the modules have layers of the target's kind, rather than Llama's."""
         return False
 
     def prefixes(self, depth: int, modules: int) -> tuple[str, ...]:
@@ -199,12 +199,12 @@ class DeepSeekLayout(MtpLayout):
         glm = str(found.raw.get("model_type")).startswith("glm")
         return self.build(found, ({"mtp_norm_output": True} if glm else {}) | found.raw)
 
-    def is_latent(self, raw: dict) -> bool:
+    def is_like_target(self, raw: dict) -> bool:
         name = str(raw.get("model_type"))
-        return SAME_DECODER.get(name, name) in _LATENT
+        return SAME_DECODER.get(name, name) in _LIKE_TARGET
 
     def layer_names(self, config: MtpConfig, prefix: str) -> dict[str, list[str]]:
-        if config.layers.family not in _LATENT:
+        if config.layers.family not in _LIKE_TARGET:
             return super().layer_names(config, prefix)
         names = NAMES[config.layers.family]
         inside = {path: own for path, own in names.items() if path.startswith("layers.N.")}

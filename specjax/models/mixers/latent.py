@@ -122,7 +122,7 @@ class LatentAttention(nnx.Module):
         given = past, nodes.length, new, nodes.seen(None), nodes.positions
         summed = each_part_of_queries(attend_to_rows, queries[:, :, None], *given)
         summed = summed.reshape(B, N, config.num_heads, -1)[..., : config.rank]
-        values = self._each_head("hdr,hbnr->bnhd", summed, self.up_value)
+        values = self._expand(summed)
         return linear(values.reshape(B, N, -1), self.out[...], value_of(self.out_bias)), (new,)
 
     def _project(self, normed, angles) -> tuple[jax.Array, jax.Array]:
@@ -135,16 +135,24 @@ class LatentAttention(nnx.Module):
         if self.query_norm is not None:
             normed = rms_norm(down[..., :first], self.query_norm[...], NORM_EPS)
         queries = linear(normed, self.query[...]).reshape(*normed.shape[:2], config.num_heads, -1)
-        absorbed = self._each_head("hbnd,hdr->bnhr", queries[..., : config.key_dim], self.up_key)
+        absorbed = self._absorb(queries[..., : config.key_dim])
         return jnp.concatenate([absorbed, rotate(queries[..., config.key_dim :], *angles)], -1), rows
 
-    def _each_head(self, form: str, x: jax.Array, weight: nnx.Param) -> jax.Array:
-        """The product of x [B, N, H, ...] with the matrix of each head, of the weight's dtype, with float32 sums.
+    def _absorb(self, queries: jax.Array) -> jax.Array:
+        """Queries [B, N, H, Dn], times W_UK; float32 [B, N, H, R].
 
-        The heads come first, because XLA:CPU lacks other 16-bit products. The matrices stand left where
-        they are multiplied along their rows, because XLA:CPU multiplies few nodes faster then.
+        The heads come first, here and in ``_expand``: XLA:CPU lacks the other 16-bit products.
         """
-        matrices = weight[...].reshape(self.config.num_heads, -1, self.config.rank)
-        given = x.astype(matrices.dtype).transpose(2, 0, 1, 3), matrices
-        given = given if form.startswith("hb") else given[::-1]
-        return jnp.einsum(form, *given, preferred_element_type=jnp.float32)
+        weight = self._of_heads(self.up_key)
+        queries = queries.astype(weight.dtype).transpose(2, 0, 1, 3)
+        return jnp.einsum("hbnd,hdr->hbnr", queries, weight, preferred_element_type=jnp.float32).transpose(1, 2, 0, 3)
+
+    def _expand(self, rows: jax.Array) -> jax.Array:
+        """Sums of compressed vectors [B, N, H, R], times W_UV; float32 [B, N, H, Dv]."""
+        weight = self._of_heads(self.up_value)
+        rows = rows.astype(weight.dtype).transpose(2, 0, 1, 3)
+        # XLA:CPU reads the left operand as it lies, see ``layers.multiply_in_parts``.
+        return jnp.einsum("hdr,hbnr->hdbn", weight, rows, preferred_element_type=jnp.float32).transpose(2, 3, 0, 1)
+
+    def _of_heads(self, weight: nnx.Param) -> jax.Array:
+        return weight[...].reshape(self.config.num_heads, -1, self.config.rank)

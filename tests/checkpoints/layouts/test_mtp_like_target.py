@@ -1,4 +1,4 @@
-"""Modules of multi-token prediction inside the checkpoints of models with latent attention and experts."""
+"""Modules of multi-token prediction inside the checkpoints of models with latent attention or experts."""
 
 import dataclasses
 import json
@@ -35,7 +35,9 @@ def write_target(directory, name: str, copied: int) -> dict[str, np.ndarray]:
     return tensors
 
 
-@pytest.mark.parametrize("name, copied", [("deepseek_v3", 1), ("deepseek_v3", 0), ("glm4_moe_lite", 1)])
+@pytest.mark.parametrize(
+    "name, copied", [("deepseek_v3", 1), ("deepseek_v3", 0), ("glm4_moe", 1), ("glm4_moe_lite", 1)]
+)
 def test_a_module_has_a_layer_of_its_target(tmp_path, name: str, copied: int):
     """The layer is read as the target's own, with experts or dense. The target ignores the module."""
     write_target(tmp_path, name, copied)
