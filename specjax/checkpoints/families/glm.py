@@ -78,7 +78,7 @@ def _write_moe(config: ModelConfig) -> dict:
 GLM4_MOE = Family(
     "glm4_moe",
     "Glm4MoeForCausalLM",
-    "GLM-4.5, 4.5-Air, 4.6 and 4.7 in bfloat16",
+    "GLM-4.5, 4.5-Air, 4.6 and 4.7",
     CORE
     | SIZES
     | ROTARY
@@ -96,7 +96,6 @@ GLM4_MOE = Family(
         "moe_intermediate_size": SIZE.otherwise(1408),
     },
     model_names(LLAMA_LAYER | GROUPED_LAYER),
-    refused="quantization_config (FP8 checkpoints)",
     read=_read_moe,
     write=_write_moe,
     rotated=0.5,
