@@ -73,7 +73,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
         inner = read_fields(raw, {"text_config": table()}, where)["text_config"]
         outside = {name: raw[name] for name in ("dtype", "torch_dtype", "eos_token_id") if name in raw}
         return from_hf(outside | inner | {"model_type": WITH_TEXT[model_type]}, f"{where}: text_config")
-    family = FAMILIES.get(SAME_DECODER.get(model_type, model_type))
+    family = FAMILIES.get(SAME_DECODER.get(model_type, model_type or ""))
     if family is None:
         raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
     check_options(raw, family.options, where, family.harmless)
@@ -82,7 +82,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     heads, vocab_size = usual["num_attention_heads"], usual["vocab_size"]
     _check_ids("bos_token_id", usual["bos_token_id"], vocab_size, where)
     head_dim = _head_dim(usual, where)
-    fields = dict(
+    fields: dict[str, Any] = dict(
         family=family.model_type,
         vocab_size=vocab_size,
         hidden_size=usual["hidden_size"],
