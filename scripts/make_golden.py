@@ -92,6 +92,16 @@ OLD = {
 SMALL = {name: value for name, value in SHAPE.items() if name != "rms_norm_eps"}
 LONGROPE = dict(type="longrope", short_factor=[1.0, 1.2, 1.5], long_factor=[1.5, 2.0, 3.0])
 GEMMA = SHAPE | HEADS | dict(sliding_window=6, query_pre_attn_scalar=12, num_hidden_layers=3)
+PHI3_LONGROPE = SHAPE | dict(
+    model_type="phi3",
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    original_max_position_embeddings=16,
+    rope_theta=100.0,
+    partial_rotary_factor=0.75,
+    rope_scaling=LONGROPE,
+    tie_word_embeddings=True,
+)
 FAMILIES = {
     "gemma2": GEMMA | dict(model_type="gemma2", attn_logit_softcapping=1.5, final_logit_softcapping=2.0),
     "gemma3": GEMMA
@@ -104,17 +114,8 @@ FAMILIES = {
         ),
     ),
     "phi3": SHAPE | dict(model_type="phi3", num_attention_heads=2, num_key_value_heads=1, sliding_window=7),
-    "phi3_longrope": SHAPE
-    | dict(
-        model_type="phi3",
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        original_max_position_embeddings=16,
-        rope_theta=100.0,
-        partial_rotary_factor=0.75,
-        rope_scaling=LONGROPE,
-        tie_word_embeddings=True,
-    ),
+    "phi3_longrope": PHI3_LONGROPE,
+    "phi3_longrope_cached": PHI3_LONGROPE,
     "glm": SHAPE | HEADS | dict(model_type="glm", attention_bias=True),
     "glm4": SHAPE | HEADS | dict(model_type="glm4", attention_bias=True),
     "olmo2": SHAPE | dict(model_type="olmo2", num_attention_heads=4, num_key_value_heads=2),
@@ -176,7 +177,7 @@ for raw in FAMILIES.values():
     raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
 # The number of tokens in the first call, where it is not all of them.
-PROMPTS = {"rope_dynamic_cached": 11, "qwen3_next": 12}
+PROMPTS = {"rope_dynamic_cached": 11, "phi3_longrope_cached": 11, "qwen3_next": 12}
 
 ZERO_CENTRED = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_next")
 """Families whose norms add one to their weights, but for the norms of the delta rule."""

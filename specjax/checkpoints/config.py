@@ -71,7 +71,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     model_type = read_fields(raw, {"model_type": text().optional()}, where)["model_type"]
     if model_type in WITH_TEXT:
         return from_hf(text_options(raw, where), f"{where}: text_config")
-    family = FAMILIES.get(SAME_DECODER.get(model_type, model_type))
+    family = FAMILIES.get(SAME_DECODER.get(model_type, model_type or ""))
     if family is None:
         raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
     check_options(raw, family.options, where, family.harmless)
@@ -80,7 +80,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     heads, vocab_size = usual["num_attention_heads"], usual["vocab_size"]
     _check_ids("bos_token_id", usual["bos_token_id"], vocab_size, where)
     head_dim = _head_dim(usual, where)
-    fields = dict(
+    fields: dict[str, Any] = dict(
         family=family.model_type,
         vocab_size=vocab_size,
         hidden_size=usual["hidden_size"],

@@ -130,11 +130,10 @@ def test_the_verify_pass_runs_no_layer_again(method, monkeypatch):
     drafter, lacks = PARTS[method]
     seen, state, call = set(), start_part(drafter), Layer.__call__
 
-    def note(self, x, *args):
-        attention, mlp = args[-2:]
-        if attention or mlp:
-            seen.add((numbers[id(self)], x.shape[1], attention, mlp))
-        return call(self, x, *args)
+    def note(self, x, *args, mixer: bool, mlp: bool):
+        if mixer or mlp:
+            seen.add((numbers[id(self)], x.shape[1], mixer, mlp))
+        return call(self, x, *args, mixer=mixer, mlp=mlp)
 
     def step(target, state):
         numbers.update({id(layer): i for i, layer in enumerate(target.layers)})

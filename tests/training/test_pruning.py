@@ -71,7 +71,7 @@ def test_layers_by_number():
     model = tiny_model(7, 8.0, num_layers=3)
     cut = prune(model, measure_importance(model, WINDOWS), Sizes(layers=(0, 2)))
     for mine, old in zip(cut.layers, (0, 2)):
-        np.testing.assert_array_equal(mine.qkv[...], model.layers[old].mixer.qkv[...])
+        np.testing.assert_array_equal(mine.mixer.qkv[...], model.layers[old].mixer.qkv[...])
 
 
 def test_importance_of_a_layer_by_numpy():

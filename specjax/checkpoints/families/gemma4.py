@@ -85,8 +85,8 @@ def _read_mixer(options: dict, number: int, window: int | None, rope: Rope, wher
     if window is None:
         as_values, size = options["attention_k_eq_v"], options["global_head_dim"] or 512
         heads = options["num_global_key_value_heads"] if as_values else None
-    own = (options["per_layer_config"] or {}).get(str(number))
-    if own is not None:
+    if options["per_layer_config"] is not None:  # as transformers writes it
+        own = options["per_layer_config"].get(str(number), {})
         given = read_fields(own, _OWN, where, f"per_layer_config.{number}")
         heads, size = given["num_key_value_heads"], given["head_dim"] or options["head_dim"]
     return dict(
@@ -114,11 +114,8 @@ def _read_rope(options: dict, kind: str, where: str) -> Rope:
 
 def _write(config: ModelConfig) -> dict:
     mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, AttentionConfig)]
-    own = {
-        str(i): {"head_dim": mixer.head_dim, "num_key_value_heads": mixer.num_kv_heads // mixer.kv_copies}
-        for i, mixer in enumerate(mixers)
-        if (mixer.head_dim, mixer.num_kv_heads) != (config.head_dim, config.num_kv_heads)
-    }
+    sizes = lambda of: {"head_dim": of.head_dim, "num_key_value_heads": of.num_kv_heads // of.kv_copies}
+    own = {str(i): sizes(mixer) for i, mixer in enumerate(mixers) if sizes(mixer) != sizes(config)}
     ropes = {
         "full_attention": write_rope(config.rope),
         "sliding_attention": write_rope(config.local_rope or config.rope),
