@@ -214,6 +214,10 @@ FAMILIES |= {
     "qwen3_5": HYBRID | dict(model_type="qwen3_5_text"),
     "qwen3_5_biases": HYBRID | dict(model_type="qwen3_5_text", attention_bias=True, tie_word_embeddings=True),
     "qwen3_next": HYBRID | dict(model_type="qwen3_next", mlp_only_layers=[0, 1, 2]),
+    "qwen3_next_experts": HYBRID
+    | EXPERTS
+    | dict(model_type="qwen3_next", mlp_only_layers=[0], shared_expert_intermediate_size=12, norm_topk_prob=False),
+    "qwen3_5_experts": HYBRID | EXPERTS | dict(model_type="qwen3_5_moe_text", shared_expert_intermediate_size=12),
 }
 for raw in FAMILIES.values():
     raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -221,7 +225,7 @@ for raw in FAMILIES.values():
 # The number of tokens in the first call, where it is not all of them.
 PROMPTS = {"rope_dynamic_cached": 11, "phi3_longrope_cached": 11, "qwen3_next": 12}
 
-ZERO_CENTRED = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_next")
+ZERO_CENTRED = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 """Families whose norms add one to their weights, but for the norms of the delta rule."""
 
 

@@ -16,14 +16,17 @@ from ..models.config import ModelConfig
 from ..models.feed_forwards import ExpertsConfig
 from .mxfp4 import Packed
 
+_QWEN = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 _SINGLE = {
     "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
-    "qwen2_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
-    "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
-    "deepseek_v2": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
-    "deepseek_v3": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
-    "glm4_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
-    "glm4_moe_lite": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "qwen2_moe": ("mlp", _QWEN),
+    "qwen3_moe": ("mlp", _QWEN),
+    "deepseek_v2": ("mlp", _QWEN),
+    "deepseek_v3": ("mlp", _QWEN),
+    "glm4_moe": ("mlp", _QWEN),
+    "glm4_moe_lite": ("mlp", _QWEN),
+    "qwen3_next": ("mlp", _QWEN),
+    "qwen3_5_moe_text": ("mlp", _QWEN),
 }
 """The families with a tensor for each expert: the module with the experts, and the names of its matrices."""
 

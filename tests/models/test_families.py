@@ -26,6 +26,7 @@ MODELS = [
     "gpt_neox", "gpt_neox_sequential", "opt", "opt_350m", "starcoder2", "mixtral", "qwen2_moe",
     "qwen2_moe_sliding", "qwen3_moe", "gpt_oss", "gpt_oss_mxfp4", "deepseek_v2", "deepseek_v3",
     "deepseek_v3_dense", "glm4_moe", "glm4_moe_lite", "qwen3_5", "qwen3_5_biases", "qwen3_next",
+    "qwen3_next_experts", "qwen3_5_experts",
 ]  # fmt: skip
 PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 START = 9

@@ -16,7 +16,7 @@ from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from .olmo2 import OLMO2
 from .opt import OPT
 from .phi3 import PHI3
-from .qwen3_next import QWEN3_5, QWEN3_NEXT
+from .qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from .starcoder2 import STARCODER2
 
 __all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "tensors_in"]
@@ -49,6 +49,7 @@ FAMILIES = {
         GLM4_MOE_LITE,
         QWEN3_NEXT,
         QWEN3_5,
+        QWEN3_5_MOE,
     )
 }
 """The supported values of ``model_type``."""
@@ -56,7 +57,12 @@ FAMILIES = {
 SAME_DECODER = {"mimo": "qwen2", "kimi_k2": "deepseek_v3"}
 """Families whose decoder is that of another family. ``layouts`` reads MiMo's drafting heads."""
 
-WITH_TEXT = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen3_5": "qwen3_5_text"}
+WITH_TEXT = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 """Models of text and images, whose ``text_config`` and tensors hold a language model of a family."""
 
 _TEXT_PREFIXES = {

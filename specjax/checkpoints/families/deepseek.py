@@ -1,5 +1,7 @@
 """Latent attention with experts: DeepSeek-V2 and V3 (also R1 and Kimi K2), and GLM-4.7-Flash."""
 
+from typing import Any
+
 from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards.grouped_routing import GroupedRouting
@@ -92,7 +94,7 @@ def _write_glm(config: ModelConfig) -> dict:
     return written | {"mlp_layer_types": ["dense" if mlp is None else "sparse" for mlp in config.mlps]}
 
 
-_SAME = dict(
+_SAME: dict[str, Any] = dict(
     refused="rope scaling other than yarn",
     renamed={"head_dim": "qk_rope_head_dim"},
     theta=None,

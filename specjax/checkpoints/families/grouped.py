@@ -1,5 +1,7 @@
 """Experts that are routed in groups: their options and tensors, for families with any attention."""
 
+from typing import Any
+
 from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
@@ -41,7 +43,8 @@ GROUPED_LAYER = STACKS | {
 def read_routing(options: dict, **changes) -> GroupedRouting:
     """DeepSeek-V3's routing, with ``changes``."""
     names = {"groups": "n_group", "kept": "topk_group", "factor": "routed_scaling_factor"}
-    return GroupedRouting(**({ours: options[theirs] or 1 for ours, theirs in names.items()} | changes))
+    given: dict[str, Any] = {ours: options[theirs] or 1 for ours, theirs in names.items()}
+    return GroupedRouting(**(given | changes))
 
 
 def read_experts(options: dict, where: str, routing: GroupedRouting) -> tuple[ExpertsConfig | None, ...]:

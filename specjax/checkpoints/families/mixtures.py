@@ -9,7 +9,7 @@ from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITI
 from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows
 
-_COUNT = integer(1, 4096)
+COUNT = integer(1, 4096)
 TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
 """Options of routers that matter in training only."""
 
@@ -21,7 +21,9 @@ _SHARED = {
     "mlp.shared.down": ["mlp.shared_expert.down_proj.weight"],
     "mlp.shared_gate": ["mlp.shared_expert_gate.weight"],
 }
-_QWEN_LAYER = LLAMA_LAYER | STACKS | _SHARED | {"mlp.router": ["mlp.gate.weight"]}
+QWEN_EXPERTS = STACKS | _SHARED | {"mlp.router": ["mlp.gate.weight"]}
+"""The tensors of a mixture of Qwen, with or without an expert that all nodes read."""
+
 _GPT_OSS_LAYER = (
     LLAMA_LAYER
     | STACKS
@@ -38,8 +40,8 @@ _WINDOWED = (
 )
 _QWEN = _WINDOWED | {
     "max_position_embeddings": POSITIONS.otherwise(32768),
-    "num_experts_per_tok": _COUNT,
-    "num_local_experts": _COUNT.optional(),
+    "num_experts_per_tok": COUNT,
+    "num_local_experts": COUNT.optional(),
     "moe_intermediate_size": SIZE,
     "norm_topk_prob": flag(),
     "decoder_sparse_step": integer(1, 1024).otherwise(1),
@@ -49,7 +51,7 @@ _QWEN = _WINDOWED | {
 }
 
 
-def _of_layers(options: dict, experts: ExpertsConfig, where: str) -> tuple[FeedForwardConfig | None, ...]:
+def of_layers(options: dict, experts: ExpertsConfig, where: str) -> tuple[FeedForwardConfig | None, ...]:
     """The feed-forward of each layer: ``experts``, or None for the dense MLP."""
     if experts.chosen > experts.count:
         raise ConfigError(f"{where}: num_experts_per_tok is {experts.chosen}; the model has {experts.count} experts")
@@ -70,7 +72,7 @@ def _window(config: ModelConfig) -> int | None:
 def _read_mixtral(options: dict, where: str) -> dict:
     experts = ExpertsConfig(options["num_local_experts"], options["num_experts_per_tok"], options["intermediate_size"])
     windows = (options["sliding_window"],) * options["num_hidden_layers"]
-    return dict(windows=windows, mlps=_of_layers(options, experts, where))
+    return dict(windows=windows, mlps=of_layers(options, experts, where))
 
 
 def _write_mixtral(config: ModelConfig) -> dict:
@@ -86,7 +88,7 @@ def _read_qwen(options: dict, where: str, windows: tuple, shared: GatedMlpConfig
     count = options["num_local_experts"] or options["num_experts"]
     sizes = count, options["num_experts_per_tok"], options["moe_intermediate_size"]
     experts = ExpertsConfig(*sizes, normed=options["norm_topk_prob"], shared=shared)
-    return dict(windows=windows, mlps=_of_layers(options, experts, where))
+    return dict(windows=windows, mlps=of_layers(options, experts, where))
 
 
 def _read_qwen2(options: dict, where: str) -> dict:
@@ -140,7 +142,7 @@ def _read_gpt_oss(options: dict, where: str) -> dict:
     )  # fmt: skip
     windows = read_windows(options, where, every(options["num_hidden_layers"], options["sliding_window"], 2))
     bias = bool(options["attention_bias"])
-    mlps = _of_layers(options, experts, where)
+    mlps = of_layers(options, experts, where)
     return dict(windows=windows, mlps=mlps, sinks=True, qkv_bias=bias, out_bias=bias)
 
 
@@ -168,8 +170,8 @@ MIXTRAL = Family(
         "num_key_value_heads": HEADS.optional(8),
         "max_position_embeddings": POSITIONS.otherwise(131072),
         "attention_bias": NEVER,
-        "num_local_experts": _COUNT.otherwise(8),
-        "num_experts_per_tok": _COUNT.otherwise(2),
+        "num_local_experts": COUNT.otherwise(8),
+        "num_experts_per_tok": COUNT.otherwise(2),
     },
     model_names(LLAMA_LAYER | STACKS | {"mlp.router": ["block_sparse_moe.gate.weight"]}),
     refused="attention_bias",
@@ -187,8 +189,8 @@ QWEN2_MOE = Family(
     | {
         "attention_bias": NEVER,
         "num_key_value_heads": HEADS.optional(16),
-        "num_experts": _COUNT.otherwise(60),
-        "num_experts_per_tok": _COUNT.otherwise(4),
+        "num_experts": COUNT.otherwise(60),
+        "num_experts_per_tok": COUNT.otherwise(4),
         "moe_intermediate_size": SIZE.otherwise(1408),
         "shared_expert_intermediate_size": SIZE.otherwise(5632),
         "max_window_layers": integer(0, 2**20).otherwise(28),
@@ -196,7 +198,7 @@ QWEN2_MOE = Family(
         "qkv_bias": flag(True),
         "sliding_window": integer(0, LONGEST).optional(4096),
     },
-    model_names(_QWEN_LAYER),
+    model_names(LLAMA_LAYER | QWEN_EXPERTS),
     refused="attention_bias",
     read=_read_qwen2,
     write=_write_qwen2,
@@ -210,11 +212,11 @@ QWEN3_MOE = Family(
     _QWEN
     | {
         "num_key_value_heads": HEADS.optional(4),
-        "num_experts": _COUNT.otherwise(128),
-        "num_experts_per_tok": _COUNT.otherwise(8),
+        "num_experts": COUNT.otherwise(128),
+        "num_experts_per_tok": COUNT.otherwise(8),
         "moe_intermediate_size": SIZE.otherwise(768),
     },
-    model_names(_QWEN_LAYER),
+    model_names(LLAMA_LAYER | QWEN_EXPERTS),
     read=_read_qwen3,
     write=_write_qwen3,
     harmless=TRAINING | {"max_window_layers"},
@@ -233,8 +235,8 @@ GPT_OSS = Family(
         "attention_bias": flag(True),
         "sliding_window": WINDOW.optional(128),
         "layer_types": LAYER_TYPES,
-        "num_local_experts": _COUNT.otherwise(128),
-        "num_experts_per_tok": _COUNT.otherwise(4),
+        "num_local_experts": COUNT.otherwise(128),
+        "num_experts_per_tok": COUNT.otherwise(4),
         "swiglu_alpha": number(0, 1e3).otherwise(1.702),
         "swiglu_limit": number(0, 1e6).otherwise(7.0),
     },

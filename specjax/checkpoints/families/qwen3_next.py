@@ -2,11 +2,13 @@
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
+from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.mixers import AttentionConfig, DeltaRuleConfig
 from ..fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
-from ..schemas import CORE, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZES
+from ..schemas import CORE, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names
+from .mixtures import COUNT, QWEN_EXPERTS, TRAINING, of_layers
 
 _LAYER = LLAMA_LAYER | {
     "mixer.conv": ["linear_attn.conv1d.weight"] * 3,
@@ -44,6 +46,8 @@ _OPTIONS = (
 _IMAGES = frozenset({"mrope_section", "mrope_interleaved"})
 """Rotary options that give the parts of a picture positions of their own. Text has one position."""
 
+_HARMLESS = frozenset({"mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"})
+
 
 def _read(options: dict, where: str) -> dict:
     keys, values = options["linear_num_key_heads"], options["linear_num_value_heads"]
@@ -75,19 +79,15 @@ def _layer_types(options: dict, where: str) -> list[str]:
     return kinds
 
 
-def _read_qwen3_next(options: dict, where: str) -> dict:
-    layers, dense, every = (
-        options["num_hidden_layers"],
-        options["mlp_only_layers"] or (),
-        options["decoder_sparse_step"],
-    )
-    sparse = [i for i in range(layers) if options["num_experts"] and i not in dense and not (i + 1) % every]
-    if sparse:
-        raise ConfigError(
-            f"{where}: mlp_only_layers lacks layer {sparse[0]}, so it has experts, which are not supported; "
-            "use a model of dense layers"
-        )
-    return _read(options, where)
+def _read_experts(options: dict, where: str) -> dict:
+    if not options["num_experts"]:
+        return _read(options, where)
+    experts = ExpertsConfig(
+        options["num_experts"], options["num_experts_per_tok"], options["moe_intermediate_size"],
+        normed=options["norm_topk_prob"], shared=GatedMlpConfig(options["shared_expert_intermediate_size"]),
+    )  # fmt: skip
+    mlps = of_layers(options, experts, where)
+    return _read(options, where) | dict(mlps=mlps if any(mlps) else ())
 
 
 def _write(config: ModelConfig) -> dict:
@@ -106,26 +106,49 @@ def _write(config: ModelConfig) -> dict:
     }
 
 
+def _write_experts(config: ModelConfig) -> dict:
+    experts = next((mlp for mlp in config.mlps if isinstance(mlp, ExpertsConfig)), None)
+    if experts is None:
+        return _write(config) | {"num_experts": 0}
+    assert experts.shared is not None
+    return _write(config) | {
+        "num_experts": experts.count,
+        "num_experts_per_tok": experts.chosen,
+        "moe_intermediate_size": experts.width,
+        "shared_expert_intermediate_size": experts.shared.intermediate_size,
+    }
+
+
+def _write_qwen3_next(config: ModelConfig) -> dict:
+    normed = next((mlp.normed for mlp in config.mlps if isinstance(mlp, ExpertsConfig)), True)
+    dense = [i for i, mlp in enumerate(config.mlps) if mlp is None]
+    return _write_experts(config) | {"norm_topk_prob": normed, "mlp_only_layers": dense}
+
+
+_EXPERTS = {
+    "num_experts_per_tok": COUNT.otherwise(10),
+    "moe_intermediate_size": SIZE.otherwise(512),
+    "shared_expert_intermediate_size": SIZE.otherwise(512),
+}
+
 QWEN3_NEXT = Family(
     "qwen3_next",
     "Qwen3NextForCausalLM",
-    "models of the architecture of Qwen3-Next with dense layers",
+    "Qwen3-Next-80B-A3B, Qwen3-Coder-Next",
     _OPTIONS
+    | _EXPERTS
     | {
         "mlp_only_layers": list_of(integer(0, 1023)).optional(),
         "decoder_sparse_step": integer(1, 1024).otherwise(1),
-        "num_experts": integer(0, 2**16).otherwise(512),
+        "num_experts": integer(0, 4096).otherwise(512),
+        "norm_topk_prob": flag(True),
     },
-    model_names(_LAYER | _WHOLE),
-    refused="experts",
-    read=_read_qwen3_next,
-    write=lambda config: _write(config) | {"mlp_only_layers": list(range(config.num_layers))},
+    model_names(_LAYER | QWEN_EXPERTS | _WHOLE),
+    read=_read_experts,
+    write=_write_qwen3_next,
     theta=None,
     rotated=0.25,
-    harmless=frozenset(
-        {"moe_intermediate_size", "norm_topk_prob", "num_experts_per_tok", "output_router_logits"}
-        | {"router_aux_loss_coef", "shared_expert_intermediate_size"}
-    ),
+    harmless=TRAINING,
 )
 
 QWEN3_5 = Family(
@@ -134,10 +157,31 @@ QWEN3_5 = Family(
     "Qwen3.5 and Qwen3.6 with dense layers",
     _OPTIONS,
     model_names(_LAYER | _PARTS),
-    refused="images; experts",
+    refused="images",
     read=_read,
     write=_write,
     theta=None,
     rotated=0.25,
-    harmless=frozenset({"mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"}),
+    harmless=_HARMLESS,
+)
+
+QWEN3_5_MOE = Family(
+    "qwen3_5_moe_text",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3.5 and Qwen3.6 with experts",
+    _OPTIONS
+    | _EXPERTS
+    | {
+        "intermediate_size": SIZE.otherwise(512),
+        "num_experts": COUNT.otherwise(256),
+        "num_experts_per_tok": COUNT.otherwise(8),
+        "norm_topk_prob": choice(True).optional(True),
+    },
+    model_names(_LAYER | QWEN_EXPERTS | _PARTS),
+    refused="images",
+    read=_read_experts,
+    write=_write_experts,
+    theta=None,
+    rotated=0.25,
+    harmless=_HARMLESS | TRAINING,
 )

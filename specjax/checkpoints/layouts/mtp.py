@@ -29,7 +29,7 @@ _LAYERS |= {"first_k_dense_replace", "mlp_layer_types"}
 _LIKE_TARGET = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
 """The families whose modules have layers of the target's kind, with latent attention or experts."""
 
-HYBRIDS = ("qwen3_next", "qwen3_5_text")
+HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Families whose modules have the gated attention of the target's full layers, and norms about zero."""
 
 
@@ -88,8 +88,13 @@ class MtpLayout(Layout):
             shape["first_k_dense_replace"] = 0 if f"{prefix}mlp.gate.weight" in found else layers
         if raw.get("model_type") in HYBRIDS:
             shape["layer_types"] = ["full_attention"] * layers
+        own = read_layers(found, shape, self.layer(prefix, 0), _LIKE_TARGET if like_target else HYBRIDS)
+        if own.family in HYBRIDS and any(own.mlps):
+            raise ConfigError(
+                f"{found.where}: modules of {own.family} with experts are not supported; use another method"
+            )
         return MtpConfig(
-            read_layers(found, shape, self.layer(prefix, 0), _LIKE_TARGET if like_target else HYBRIDS),
+            own,
             target_layers=depth,
             own_embedding=f"{prefix}{self.parts['embed']}.weight" in found,
             own_head=f"{prefix}{self.parts['head']}.weight" in found,
