@@ -33,7 +33,7 @@ def read_config(directory: str | Path) -> ModelConfig:
     not supported.
     """
     path = Path(directory) / "config.json"
-    config = from_hf(_read_options(path), str(path))
+    config = from_hf(read_json(path), str(path))
     generation = path.with_name("generation_config.json")
     if not generation.exists():
         return config
@@ -54,12 +54,7 @@ def read_shape(given: str | Path) -> ModelConfig:
     path = Path(given).expanduser()
     if not path.exists():
         raise CheckpointError(f"no model shape {str(given)!r}; name a config.json, or a directory with one")
-    return read_config(path) if path.is_dir() else from_hf(_read_options(path), str(path))
-
-
-def _read_options(path: Path) -> dict:
-    """The options in a config.json, without ``quantization_config``, which ``packed`` reads."""
-    return {name: value for name, value in read_json(path).items() if name != "quantization_config"}
+    return read_config(path) if path.is_dir() else from_hf(read_json(path), str(path))
 
 
 def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
@@ -67,13 +62,15 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
 
     Args:
       raw: the object in the file. Its rotary positions stand in ``rope_theta`` and
-        ``rope_scaling``, or in ``rope_parameters``.
+        ``rope_scaling``, or in ``rope_parameters``. ``quantization_config`` is ignored: it is about
+        the tensors, see ``packed``.
       where: the file, for messages.
 
     Raises ConfigError, which names the option, its value and the allowed values.
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: the configuration is {show(raw)}; it must be an object")
+    raw = {name: value for name, value in raw.items() if name != "quantization_config"}
     model_type = read_fields(raw, {"model_type": text().optional()}, where)["model_type"]
     if model_type in WITH_TEXT:
         return from_hf(text_options(raw, where), f"{where}: text_config")

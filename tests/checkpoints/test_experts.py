@@ -1,5 +1,7 @@
 """The tensors of experts in the forms of each family, and checkpoints with experts that do not fit."""
 
+import json
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -87,6 +89,8 @@ def test_mxfp4_is_unpacked_on_read(tmp_path):
         numbers = np.concatenate([halves, -halves])
         wanted[name] = np.stack([numbers[blocks & 15], numbers[blocks >> 4]], -1).reshape(X, outputs, inputs)
     save_file(tensors, tmp_path / "model.safetensors")
+    raw = json.loads((tmp_path / "config.json").read_text()) | dict(quantization_config=dict(quant_method="mxfp4"))
+    (tmp_path / "config.json").write_text(json.dumps(raw))
     for i, layer in enumerate(load_model(tmp_path).layers):
         joint = wanted[f"model.layers.{i}.mlp.experts.gate_up_proj"]
         np.testing.assert_array_equal(layer.mlp.gates[...], joint[:, 0::2])

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from support.golden import FILES, LLAMA_LIKE
+from support.golden import FILES, read_file
 from support.grown import LARGE, TOKENS, grow
 from support.models import TINY, language_model, tiny_model
 
@@ -20,7 +20,7 @@ import specjax
 from specjax import Generator, load_drafter
 from specjax import cache as kv
 from specjax.checkpoints import shards
-from specjax.checkpoints.config import read_config, read_shape, to_hf
+from specjax.checkpoints.config import from_hf, read_config, read_shape, to_hf
 from specjax.checkpoints.grow import grow_head, grow_model
 from specjax.checkpoints.growth.shape import grow_config
 from specjax.checkpoints.tensors import load_model
@@ -29,7 +29,7 @@ from specjax.models.config import Rope
 
 pytestmark = pytest.mark.usefixtures("small_programs")
 
-GOLDEN = [path for path in FILES if path.stem.startswith(LLAMA_LIKE)]
+GOLDEN = [path for path in FILES if from_hf(read_file(path.stem)[1]).is_llama_like]
 
 
 def logits_of(model, tokens, prompt=None) -> np.ndarray:

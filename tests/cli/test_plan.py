@@ -54,7 +54,7 @@ PLANNED = {
     "plain_minimum_bytes_per_round": 10**9, "launches_per_layer": 19.0, "launches_per_round": 200,
     "collectives": [{"kind": "all-reduce", "bytes": 16384, "count": 64}], "cache_copies": 0,
     "seconds_per_round": 0.01, "plain_seconds_per_token": 0.01, "tokens_per_second": {"0.6": 100.0},
-    "speedup": {"0.6": 1.0}, "break_even_acceptance": 0.0,
+    "speedup": {"0.6": 1.0}, "break_even_acceptance": 0.0, "experts_per_layer": None,
 }  # fmt: skip
 
 

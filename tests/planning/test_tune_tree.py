@@ -14,6 +14,7 @@ from support.reference import list_successors
 
 import specjax
 from specjax import Generator
+from specjax.cli import tune as tune_command
 from specjax.cli.drafting import given_drafting
 from specjax.cli.main import _make_parser, main
 from specjax.drafters import TokenRecycling, make_drafter
@@ -203,7 +204,7 @@ def test_costs_are_timed_after_everything_is_compiled(monkeypatch):
 def specjax_main(capsys, monkeypatch):
     models = {"target": TARGET, "draft": DRAFT, "head": HEAD}
     monkeypatch.setattr(specjax.checkpoints.load, "load", lambda name, **options: models[str(name)])
-    monkeypatch.setattr(specjax.checkpoints.heads, "load_drafter", lambda name, target: models[str(name)])
+    monkeypatch.setattr(tune_command, "load_given_drafts", lambda args, target: [models[name] for name in args.draft])
 
     def run(*argv):
         try:
@@ -259,7 +260,7 @@ def test_above_temperature_0_the_best_options_of_the_draft_are_kept(specjax_main
     (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "def f("}\n{"prompt": "class A:"}\n')
     flat = language_model(tiny_model(0, 8.0, num_layers=1), "draft")
     flat.model.head[...] /= 2
-    monkeypatch.setattr(specjax.checkpoints.heads, "load_drafter", lambda name, target: flat)
+    monkeypatch.setattr(tune_command, "load_given_drafts", lambda args, target: [flat])
     monkeypatch.setattr(cost, "measure", lambda *args, **options: cheap([1.0, 1.05], 0.1))
     argv = ("--prompts", prompts, "--max-new-tokens", "16", "--max-nodes", "5", "--temperature", "0.8")
     code, out, err = specjax_main("tune", "--tree", "--model", "target", "--draft", "draft", *argv, "--json")

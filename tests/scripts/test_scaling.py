@@ -16,7 +16,7 @@ SIZE = 61 * 32 * 2 + 32 + 2 * (32 * 64 + 32 * 32 + 3 * 32 * 48 + 2 * 32)
 @pytest.mark.parametrize("batch, context, nodes", [(1, 10, 1), (3, 100, 4)])
 def test_roofline(batch, context, nodes):
     """Bytes of float32 weights and keys, and two operations for each weight and node, and four for each score."""
-    target = SimpleNamespace(model=tiny_model(), config=TINY)
+    target = SimpleNamespace(model=tiny_model(), config=TINY, kv_quantize=None)
     assert sum(leaf.size for leaf in jax.tree.leaves(target.model)) == SIZE
     read = 4 * SIZE + 4 * 2 * 2 * 2 * 8 * context * batch
     computed = (2 * SIZE + 4 * 2 * 4 * 8 * context) * nodes * batch
