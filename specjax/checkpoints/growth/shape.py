@@ -2,6 +2,7 @@
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
+from ..families import FAMILIES
 
 _AT_LEAST = {
     "vocab_size": "vocab_size",
@@ -29,8 +30,8 @@ def grow_config(old: ModelConfig, like: ModelConfig, name: str) -> ModelConfig:
     Raises ConfigError for a shape that cannot hold the model. The error names the field.
     """
     for config in (old, like):
-        if not config.is_llama_like:
-            _refuse(name, "model_type", config.family, "a family with Llama's layers, on both sides")
+        if not config.is_llama_like or "head_dim" not in FAMILIES[config.family].options:
+            _refuse(name, "model_type", config.family, "a family with Llama's layers and head_dim, on both sides")
     windows = old.windows + old.windows[-1:] * (like.num_layers - old.num_layers)
     new = like.replace(
         norm_eps=old.norm_eps * old.hidden_size / like.hidden_size,
