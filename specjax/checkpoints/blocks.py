@@ -198,7 +198,7 @@ def _latent(parameter: str, sources: list[str], rows: int, mixer: LatentAttentio
 
 
 def _rotated_end(name: str, at: int, before: int, rotated: int) -> list[Block]:
-    """The blocks of ``before`` rows from ``at`` on, and of ``rotated`` rows after them in the order of ``rope.rotate``."""
+    """The blocks of ``before`` rows from ``at`` on, and of ``rotated`` rows after them, as ``rope.rotate`` has them."""
     name, _, interleaved = _read_marks(name)
     first, end = at + before, at + before + rotated
     if not interleaved:

@@ -3,7 +3,7 @@
 Families store experts in three forms: a tensor for each matrix of each expert (Mixtral, Qwen), one
 tensor with the gates and one with the outputs of all experts (newer Qwen), or the same transposed,
 with the rows of gate and up projections alternating, and perhaps packed as MXFP4 (gpt-oss). A stack
-looks like a safetensors slice [X, rows, columns], and reads only what is asked for.
+looks like a safetensors slice [X, rows, columns], and reads only the rows and columns of its index.
 """
 
 from collections.abc import Mapping, Sequence

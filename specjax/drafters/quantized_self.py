@@ -1,4 +1,4 @@
-"""The target drafts a chain with its own weights in fewer bits (QuantSpec, Tiwari et al. 2025, 2502.10424, section 4)."""
+"""The target drafts a chain with its own weights in fewer bits (QuantSpec, 2502.10424, section 4)."""
 
 import dataclasses
 

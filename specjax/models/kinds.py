@@ -6,6 +6,7 @@ The class of the configuration selects the module, see ``mixers.MIXERS`` and
 """
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Self
 
 from ..cache import blank
@@ -13,7 +14,7 @@ from .layers import Norm
 
 
 @dataclasses.dataclass(frozen=True)
-class MixerConfig:
+class MixerConfig(ABC):
     """The base of configurations of mixers, the sub-layers in which tokens read one another.
 
     A mixer is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random keys.
@@ -30,9 +31,9 @@ class MixerConfig:
     """
 
     @property
+    @abstractmethod
     def row_shapes(self) -> tuple[tuple[int, int], ...]:
         """(K, D) of each array that the mixer keeps in the cache: K vectors of size D for a token."""
-        raise NotImplementedError
 
     def empty(self, batch: int, capacity: int, dtype):
         """The mixer's part of a cache without tokens: arrays [B, K, T, D], or a state."""
@@ -43,36 +44,36 @@ class MixerConfig:
         """The layer whose past and rows this mixer reads; None for a mixer that reads its own."""
         return None
 
+    @abstractmethod
     def count_weights(self, width: int) -> int:
         """The number of weights in the matrices, for a stream of ``width``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def split_over(self, devices: int) -> Self:
         """The configuration of the same mixer, split over ``devices``.
 
         Raises RequestError where the devices do not divide its heads.
         """
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedForwardConfig:
+class FeedForwardConfig(ABC):
     """The base of configurations of feed-forwards, the sub-layers that read each token by itself.
 
     A feed-forward is a module ``kind(config: LayerConfig, keys, dtype)``. It is called as
-    ``feed_forward(normed)``, and returns what is added to the stream, both float32 [B, N, E].
+    ``feed_forward(normed)``. Its output is added to the stream; both are float32 [B, N, E].
     """
 
+    @abstractmethod
     def count_weights(self, width: int) -> int:
         """The number of weights in the matrices, for a stream of ``width``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def split_over(self, devices: int) -> Self:
         """The configuration of the same feed-forward, split over ``devices``.
 
         Raises RequestError where the devices do not divide its width.
         """
-        raise NotImplementedError
 
 
 NORMED = ("before", "after", "both", "stream")

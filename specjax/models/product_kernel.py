@@ -1,4 +1,4 @@
-"""The product of few rows with bfloat16, int8 or int4 weights on CPU, as a kernel that LLVM compiles for this processor.
+"""The product of few rows with bfloat16, int8 or int4 weights on CPU, as a kernel that LLVM compiles.
 
 XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half the
 speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its code and needs

@@ -43,7 +43,7 @@ WIDE = TINY.replace(
 
 @pytest.mark.slow
 def test_the_compiler_for_tpus_copies_no_expert():
-    """The compiled loop reads the slices of the chosen experts as they lie, so the round moves what it must."""
+    """The compiled loop reads the slices of the chosen experts as they lie, so the round moves little more than the least bytes."""
     pytest.importorskip("libtpu", reason="needs the compiler for TPUs")
     from specjax.planning.devices import compile_only
 

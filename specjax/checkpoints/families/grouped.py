@@ -91,7 +91,7 @@ def _check_groups(routing: GroupedRouting, experts: ExpertsConfig, where: str) -
     each = experts.count // routing.groups
     if experts.count % routing.groups or each < routing.best:
         raise ConfigError(
-            f"{where}: n_group is {routing.groups}; it must divide n_routed_experts, {experts.count}, into groups of at "
+            f"{where}: n_group is {routing.groups}; it must divide n_routed_experts, {experts.count}, in groups of at "
             f"least {routing.best}"
         )
     if routing.kept > routing.groups:

@@ -68,7 +68,7 @@ class PartialReader(Drawing):
             )
         if self.cache_chunks and not isinstance(config.layer(0).mixer, AttentionConfig):
             raise RequestError(
-                "the target has latent attention, whose cache has no keys of heads to choose chunks by; use cache_chunks=0"
+                "the cache of latent attention has no keys of heads by which to choose chunks; use cache_chunks=0"
             )
 
     @property
