@@ -114,11 +114,11 @@ class OuterLayers(nnx.Module):
     """
 
     def __init__(self, model: Decoder, needs):
-        parts = (model.embed, model.norm, model.head) if isinstance(needs, TrainedHead) else (None,) * 3
         self.config = model.config
-        self.embed, self.norm, self.head = parts
+        for name in ("embed", "project_in", "norm", "norm_bias", "head", "project_out"):
+            setattr(self, name, getattr(model, name) if isinstance(needs, TrainedHead) else None)
 
-    logits = Decoder.logits
+    token_embeddings, last_norm, logits = Decoder.token_embeddings, Decoder.last_norm, Decoder.logits
 
 
 def verify(target, state: DecodeState, tree: Tree, *, drafter: Received, rule: Callable):
