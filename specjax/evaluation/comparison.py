@@ -12,7 +12,6 @@ from typing import Any
 import flax
 import jax
 import numpy as np
-from scipy.stats import bootstrap
 
 from ..apart import ApartSession
 from ..checkpoints.heads import choose_head
@@ -163,6 +162,8 @@ def interval(statistic: Callable, *samples) -> list[float] | None:
     """The 95 % bootstrap interval of ``statistic`` over paired samples; None for one sample."""
     if len(samples[0]) < 2:
         return None
+    from scipy.stats import bootstrap  # a second of imports
+
     found = bootstrap(samples, statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile", rng=0)
     return [float(found.confidence_interval.low), float(found.confidence_interval.high)]
 

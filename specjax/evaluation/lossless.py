@@ -9,7 +9,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from ..context import Context, advance_along
 from ..errors import RequestError
@@ -178,6 +177,8 @@ def compare_laws(a: Counter, b: Counter, prompts: int) -> tuple[float, float]:
     divergence in nats, the mean Kullback-Leibler divergence of both laws from their middle. It is
     the G statistic over twice the number of draws, without the part that equal laws would have.
     """
+    from scipy import stats  # a second of imports
+
     statistic = freedom = divergence = 0.0
     for prompt in range(prompts):
         cells = Counter()

@@ -12,7 +12,6 @@ from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize
 
 from ..checkpoints.load import LanguageModel
 from ..drafters import Plain
@@ -156,6 +155,8 @@ def needed_acceptance(seconds: float, times: Times, speed: float) -> float | Non
     gain = lambda acceptance: best_length(seconds, times, acceptance)[1] - speed
     if gain(0.0) >= 0:
         return 0.0
+    from scipy import optimize  # a second of imports
+
     return float(optimize.root_scalar(gain, bracket=(0.0, 1.0), xtol=1e-4).root) if gain(1.0) >= 0 else None
 
 

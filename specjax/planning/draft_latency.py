@@ -12,7 +12,6 @@ from contextlib import suppress
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize
 
 from ..drafters import Plain
 from ..errors import RequestError
@@ -130,4 +129,6 @@ def _count(config: ModelConfig, context: int, batch: int) -> np.ndarray:
 
 def _solve(relative: np.ndarray) -> np.ndarray:
     scale = relative.max(0)  # nnls needs columns of one magnitude
+    from scipy import optimize  # a second of imports
+
     return optimize.nnls(relative / scale, np.ones(len(relative)))[0] / scale

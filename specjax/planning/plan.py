@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from scipy import optimize
 
 from ..drafter import Drafter
 from ..drafters import Plain
@@ -128,6 +127,8 @@ def break_even(ratio: float, depth: int) -> float | None:
     gain = lambda alpha: tokens_a_round(alpha, depth) * ratio - 1
     if gain(0.0) >= 0:
         return 0.0
+    from scipy import optimize  # a second of imports
+
     return float(optimize.root_scalar(gain, bracket=(0.0, 1.0)).root) if gain(1.0) >= 0 else None
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from ...generate import Generator
 from ...heads import Head
@@ -110,5 +109,7 @@ def rises(before: Sequence[Places], after: Sequence[Places], factor: float = 1.1
     a, b = (np.concatenate([each.overlap for each in places]) for places in (before, after))
     if b.mean() <= factor * a.mean():
         return False
+    from scipy import stats  # a second of imports
+
     test: Any = stats.wilcoxon(b - a, alternative="greater")  # scipy has no types
     return bool(test.pvalue < _CERTAIN)

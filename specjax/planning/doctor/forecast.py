@@ -1,7 +1,6 @@
 """Predicts the speed of a method from the rounds that texts take and the seconds of a round."""
 
 import numpy as np
-from scipy.stats import bootstrap
 
 from ..plan import break_even
 from .rounds import RoundTimes
@@ -64,5 +63,7 @@ def _interval(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int) ->
         return tokens / slowest * np.median(plain, -1) / np.median(whole, -1)
 
     data = np.arange(len(rounds)), times.plain, times.whole
+    from scipy.stats import bootstrap  # a second of imports
+
     found = bootstrap(data, speedup, vectorized=True, n_resamples=1000, method="percentile", rng=0, axis=-1)
     return [float(found.confidence_interval.low), float(found.confidence_interval.high)]

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import bootstrap
 
 from ..plan import break_even
 from .evidence import Evidence, Reason, mean
@@ -73,5 +72,7 @@ def _least_ratio(user: Sequence[Places], own: Sequence[Places]) -> float:
     if min(map(len, data)) < 2:
         return float(data[0].mean() / data[1].mean())
     ratio = lambda a, b, axis=-1: a.mean(axis) / b.mean(axis)
+    from scipy.stats import bootstrap  # a second of imports
+
     found = bootstrap(data, ratio, vectorized=True, n_resamples=1000, method="percentile", rng=0)
     return float(found.confidence_interval.low)
