@@ -59,7 +59,7 @@ EAGLE = EagleConfig(CONFIG, target_layers=1)
 EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
 MTP = MtpConfig(CONFIG, target_layers=1)
 
-SEEDS = {"hydra": 3, "block": 3, "eagle": 4, "eagle3": 3}
+SEEDS = {"hydra": 3, "block": 3, "eagle": 3, "eagle3": 3}
 """A number to add to the seed of heads of a kind. With it the target accepts at least one draft in ten."""
 
 ALL_CHAIN_RULES = (
