@@ -15,6 +15,7 @@ from support.golden import FILES, golden_model, read_file
 from support.models import disturbed, random_prompts
 from support.pairwise import pairwise_cover
 from support.parts import compile_parts
+from support.told import Told
 
 from specjax import cache as kv
 from specjax.checkpoints.config import from_hf
@@ -29,7 +30,7 @@ MODELS = [
     "qwen3_next_experts", "qwen3_5_experts",
 ]  # fmt: skip
 PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
-START = 9
+START, NEW, SPACE = 9, 16, 64
 DRAFTERS = {
     "ngram": Ngram(num_speculative_tokens=3),
     "draft": DraftModel(num_speculative_tokens=3),
@@ -56,11 +57,10 @@ def properties(name: str, drafter: str, batch: str) -> dict:
     }
 
 
-SETTINGS = [(name, "dynamic tree", "ragged") for name in MODELS]
-SETTINGS += pairwise_cover({s: properties(*s) for s in itertools.product(MODELS, ("ngram", "draft"), PROMPTS)})
-"""Each model with the most general tree, and a choice of models with chains."""
+SETTINGS = pairwise_cover({s: properties(*s) for s in itertools.product(MODELS, DRAFTERS, PROMPTS)})
 
-FIRST_TIER = [("gemma2", "dynamic tree", "ragged")]
+TOLD = Told()
+TOLD_IN_FIRST_TIER = ["gemma2"]
 """Local layers, bounds of scores and norms on both sides. ``test_delta_rule`` covers recurrent states."""
 
 commit = jax.jit(kv.commit)
@@ -106,16 +106,37 @@ def test_each_path_of_a_tree_equals_the_same_tokens_as_a_chain(name: str, small_
 
 
 @pytest.mark.parametrize(
-    "name, drafter, batch",
-    [pytest.param(*s, marks=() if s in FIRST_TIER else pytest.mark.slow, id="-".join(s)) for s in SETTINGS],
+    "name", [pytest.param(name, marks=() if name in TOLD_IN_FIRST_TIER else pytest.mark.slow) for name in MODELS]
 )
+def test_trees_around_the_text_leave_it_greedy(name: str, small_programs):
+    """The first time the drafter is told nothing. The second time it is told the text, in the same program."""
+    target, prompts = golden_model(name), PROMPTS["ragged"]
+    text = np.zeros((len(prompts), SPACE + TOLD.depth), np.int32)
+    state, found = decode_greedily(target, text, TOLD, prompts)
+    assert_likeliest(target, prompts, found)
+    text[:, :SPACE] = state.tokens
+    told, again = decode_greedily(target, text, TOLD, prompts)
+    assert again == found
+    assert 2 * told.counters.calls.sum() < state.counters.calls.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, drafter, batch", [pytest.param(*s, id="-".join(s)) for s in SETTINGS])
 def test_greedy_speculative_decoding_emits_the_likeliest_tokens(name: str, drafter: str, batch: str, small_programs):
     target, drafting, prompts = golden_model(name), DRAFTERS[drafter], PROMPTS[batch]
-    draft = (disturbed(target, 0.2),) if drafter != "ngram" else ()
-    limit = [len(prompt) + 16 for prompt in prompts]
-    options = dict(limit=limit, capacity=64, chunk=32, temperature=0.0)
-    _, found = decode_all(target, drafting_argument(drafting, draft), drafting, prompts, **options)
-    longest = max(len(prompt) for prompt in prompts) + 16
+    draft = drafting.parameters((), 32) if drafter == "ngram" else disturbed(target, 0.2)
+    assert_likeliest(target, prompts, decode_greedily(target, draft, drafting, prompts)[1])
+
+
+def decode_greedily(target, draft, drafter, prompts) -> tuple:
+    """See ``decode_all``."""
+    limit = [len(prompt) + NEW for prompt in prompts]
+    return decode_all(target, draft, drafter, prompts, limit=limit, capacity=SPACE, chunk=32, temperature=0.0)
+
+
+def assert_likeliest(target, prompts, found) -> None:
+    """Each new token is the argmax of a forward without a cache."""
+    longest = max(len(prompt) for prompt in prompts) + NEW
     texts = np.array([[*prompt, *new, *[0] * longest][:longest] for prompt, new in zip(prompts, found)], np.int32)
     lengths = jnp.array([len(prompt) for prompt in prompts])[:, None]  # longrope depends on the prompt's length
     places = jnp.broadcast_to(jnp.arange(longest), texts.shape)
@@ -123,12 +144,7 @@ def test_greedy_speculative_decoding_emits_the_likeliest_tokens(name: str, draft
     out = target(jnp.asarray(texts), places, mask, rope_lengths=jnp.maximum(places + 1, lengths))
     best = np.asarray(target.logits(out.hidden).argmax(-1))
     for prompt, new, row in zip(prompts, found, best):
-        assert len(new) == 16 and new == row[len(prompt) - 1 : len(prompt) + 15].tolist()
-
-
-def drafting_argument(drafter, draft: tuple):
-    """What the drafter's functions take as ``draft``."""
-    return draft[0] if draft else drafter.parameters((), 32)
+        assert len(new) == NEW and new == row[len(prompt) - 1 : len(prompt) + NEW - 1].tolist()
 
 
 def score(model, tokens, positions):
