@@ -74,9 +74,8 @@ def test_the_generator_gives_the_tokens_of_the_default_settings(method, setting)
         assert tokens_of(method) == wanted
 
 
-@pytest.mark.parametrize(
-    "setting", [pytest.param("JAX_ENABLE_X64", marks=pytest.mark.slow), "jax_numpy_rank_promotion"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["JAX_ENABLE_X64", "jax_numpy_rank_promotion"])
 def test_the_pure_layer_gives_the_tokens_of_the_default_settings(setting):
     """Under the caller's own ``jit``."""
     target, draft = (language.model for language in models())

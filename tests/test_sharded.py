@@ -87,10 +87,9 @@ def check_parts(state, mesh) -> None:
     assert state.tokens.sharding.shard_shape(state.tokens.shape)[0] == len(PROMPTS) // data
 
 
-CELLS = [(name, "data and model") for name in DRAFTERS] + [
-    (name, mesh) for i, name in enumerate(DRAFTERS) for k, mesh in enumerate(MESHES) if k == i % len(MESHES)
-]
-"""Every drafter on the mesh with all difficulties but nodes, and every mesh with several drafters."""
+TURNS = [*MESHES, "data and model"]
+CELLS = [(name, TURNS[i % len(TURNS)]) for i, name in enumerate(DRAFTERS)]
+"""Every drafter, and every mesh with several drafters, most on the one with all difficulties but nodes."""
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 
 from ..drafters import METHODS, Switch, all_options, own_options
 from ..drafters.adaptive import Adaptive
@@ -28,8 +29,9 @@ def add_drafting_flags(command: argparse.ArgumentParser) -> None:
     Options of the same methods stand in one group of the help.
     """
     groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
+    own = {method: own_options(method) for method in METHODS}
     for option in all_options():
-        owners = tuple(method for method in METHODS if option in own_options(method))
+        owners = tuple(method for method in METHODS if option in own[method])
         if owners not in groups:
             groups[owners] = command.add_argument_group(f"options of {_join(owners)}")
         fields = {method: _field(method, option) for method in owners}
@@ -44,6 +46,7 @@ def given_drafting(args: argparse.Namespace) -> dict:
     return given | ({"tree": as_topology(given["tree"])} if "tree" in given else {})
 
 
+@cache
 def read_attributes(cls: type) -> dict[str, str]:
     """The texts in the section ``Attributes:`` of a class's docstring and of its bases, by name."""
     entries: dict[str, str] = {}

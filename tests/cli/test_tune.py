@@ -21,6 +21,7 @@ def conversations(tmp_path):
     return ("--chat", "--prompts", file, "--num-prompts", "1", *OPTIONS, "--json")
 
 
+@pytest.mark.slow
 def test_a_tree_is_tuned_on_turns_in_the_chat_template(specjax_main, models, conversations, monkeypatch):
     prompts, real = [], tune.tune_tree
 

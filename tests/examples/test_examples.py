@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
 from support.reference import assert_greedy, read_target
 
 import specjax
@@ -25,6 +26,7 @@ def test_own_loop_with_a_greedy_rule_writes_the_greedy_text():
     assert [len(more) for more in new] == [24, 24]
 
 
+@pytest.mark.slow
 def test_own_model_decodes_the_same_with_every_drafter():
     texts = load_example("own_model").main()
     assert all(len(row) == 32 for row in texts["plain"])

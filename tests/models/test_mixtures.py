@@ -16,14 +16,11 @@ def score(model, tokens, positions, mask):
 
 
 AXES = dict(model=2), dict(data=2, model=2), dict(data=2, nodes=2)
-CELLS = [
-    pytest.param(family, axes, marks=() if (family, axes) == ("gpt_oss", AXES[1]) else pytest.mark.slow)
-    for family in MIXTURES
-    for axes in AXES
-]
 
 
-@pytest.mark.parametrize("family, axes", CELLS)
+@pytest.mark.slow
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("family", MIXTURES)
 def test_devices_of_a_mesh_compute_the_same(family, axes):
     """The units of each expert are split over ``model``, and each device reads its part of all chosen experts."""
     model, B, N = make_mixture(family), 2, 6

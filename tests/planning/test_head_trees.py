@@ -60,7 +60,8 @@ def longer() -> list:
     return Generator(TARGET)(PROMPTS, max_new_tokens=NEW + 4, ignore_eos=True)
 
 
-@pytest.mark.parametrize("method", [pytest.param(m, marks=() if m == "eagle3" else pytest.mark.slow) for m in HEADS])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", HEADS)
 def test_ranks_tell_the_rounds_of_the_real_loop(longer, method):
     """At every place the engine accepts the longest path of the tree that the ranks contain."""
     head, tree = head_of(method), from_paths(TREE)
