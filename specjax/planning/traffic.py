@@ -95,7 +95,8 @@ class Program:
         A fusion that reads a slice of an operand counts the slice, and a write into a part of an
         array counts the part. Intermediate results in a TPU's fast memory do not count; a copy into
         fast memory counts as a read. A copy from the host's memory counts as a write. Arrays that stay
-        in fast memory from round to round count as if they were read from memory, so that a count grows linearly with the number of layers.
+        in fast memory from round to round count as if they were read from memory, so that a count grows
+        linearly with the number of layers.
         """
         return int(sum(step.times * self._moved(step) for step in self.steps))
 
