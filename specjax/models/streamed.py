@@ -23,6 +23,9 @@ from ..errors import RequestError
 HOST = "pinned_host"
 """JAX's name of the memory of the host from which devices copy."""
 
+FETCH = "fetch_weight"
+"""The name of the function in traced programs whose result is its first argument, on the device."""
+
 M = TypeVar("M", bound=nnx.Module)
 T = TypeVar("T")
 

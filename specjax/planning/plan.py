@@ -4,6 +4,7 @@ The predictions follow from configurations. The platform's own compiler makes th
 published figures of the device give the times. Times are predictions, not measurements.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -69,9 +70,13 @@ def plan(
     name, shape = parse_device(device)
     if max_length > target.context:
         raise RequestError(f"max_length is {max_length} and the model's context {target.context}; lower max_length")
+    if offload and math.prod(shape) > 1:
+        raise RequestError(f"offload copies layers to one device and {device} has several; plan with {name}:1")
+    if offload and drafter.reads_target:
+        raise RequestError(
+            "the method drafts with the target's layers, which offload keeps in the host's memory; use another"
+        )
     devices = compile_only(name, shape)
-    if offload and len(devices) > 1:
-        raise RequestError(f"offload copies layers to one device and {device} has {len(devices)}; plan with {name}:1")
     grid = _make_mesh(mesh or {"model": len(devices)}, device, devices)
     capacity = -(-(max_length + drafter.depth + 1) // _PROMPT) * _PROMPT
     forms = dict(quantize=quantize, draft_quantize=draft_quantize)

@@ -34,7 +34,9 @@ def table(planned: dict) -> Table:
     rows["predicted plain token"] = f"{plain * 1e3:.2f} ms"
     decimals = 0 if plain < 0.05 else 2
     for alpha, speed in planned["tokens_per_second"].items():
-        rows[f"predicted at acceptance {alpha}"] = f"{speed:.{decimals}f} tokens/s, {planned['speedup'][alpha]:.2f} times plain"
+        rows[f"predicted at acceptance {alpha}"] = (
+            f"{speed:.{decimals}f} tokens/s, {planned['speedup'][alpha]:.2f} times plain"
+        )
     for row in rows.items():
         made.add_row(*row)
     return made

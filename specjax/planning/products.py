@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from ..models.streamed import fetch_weight
+from ..models.streamed import FETCH
 from .traffic import expected_times
 
 _VIEWS = {
@@ -104,7 +104,7 @@ def _work(jaxpr, stored: Mapping, share: float) -> Work:
     find = lambda atom: None if isinstance(atom, core.Literal) else stored.get(atom)
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
-        if eqn.params.get("name") == fetch_weight.__name__ and (seen := find(eqn.invars[0])):
+        if eqn.params.get("name") == FETCH and (seen := find(eqn.invars[0])):
             stored[eqn.outvars[0]] = seen  # the copy of a weight in the host's memory
         elif name in _VIEWS and (seen := find(eqn.invars[0])):
             parts = eqn.outvars[0].aval.size / eqn.invars[0].aval.size if name == "bitcast_convert_type" else 1

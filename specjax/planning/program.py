@@ -119,31 +119,31 @@ def abstract(
     Raises RequestError for a mesh that does not divide the model.
     """
     devices = tuple(mesh.devices.flat)
-    mesh = mesh.abstract_mesh if offload else mesh
-    model = place_shapes(_abstract_model(split_config(target, mesh), dtype, quantize), mesh, RULES)
+    grid = mesh.abstract_mesh if offload else mesh
+    model = place_shapes(_abstract_model(split_config(target, mesh), dtype, quantize), grid, RULES)
     if offload:
         model.layers = jax.tree.map(lambda x: _shape(x, x.sharding.with_memory_kind(HOST)), model.layers)
-    draft = place_shapes(_abstract_draft(drafter, drafts, dtype, draft_quantize), mesh, WHOLE)
+    draft = place_shapes(_abstract_draft(drafter, drafts, dtype, draft_quantize), grid, WHOLE)
     if isinstance(drafter.needs, TargetCopy):
         copy = nnx.eval_shape(
             lambda: drafter.parameters(Decoder(model.config, jax.random.key(0), dtype), target.vocab_size)
         )
-        draft = given = place_shapes(copy, mesh, RULES)
+        draft = given = place_shapes(copy, grid, RULES)
     else:
-        given = _place_rest(drafter.parameters(draft, target.vocab_size), mesh)
+        given = _place_rest(drafter.parameters(draft, target.vocab_size), grid)
     chunk = math.gcd(_CHUNK, capacity)
     read = partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype)
-    place = partial(_place_rows, mesh=mesh, rows=batch)
-    with _use_mesh(mesh), own_settings():
+    place = partial(_place_rows, mesh=grid, rows=batch)
+    with _use_mesh(grid), own_settings():
         requests = jax.eval_shape(
             lambda: make_requests([[0]] * batch, drafter=drafter, max_new_tokens=1, capacity=capacity)
         )
         requests = jax.tree.map(place, requests)
         state = jax.tree.map(place, jax.eval_shape(read, model, given, requests))
-    split = partial(_split_heads, mesh=mesh)
+    split = partial(_split_heads, mesh=grid)
     state = state.replace(cache=state.cache.replace(layers=jax.tree.map(split, state.cache.layers)))
-    rows = mesh.shape["data"] if batch % mesh.shape["data"] == 0 else 1
-    return Abstract(drafter, mesh, devices, model, draft, given, requests, state, rows, chunk, dtype)
+    rows = grid.shape["data"] if batch % grid.shape["data"] == 0 else 1
+    return Abstract(drafter, grid, devices, model, draft, given, requests, state, rows, chunk, dtype)
 
 
 def compile_prefill(program: Abstract) -> jax.stages.Compiled:
@@ -179,7 +179,10 @@ def figures_of(program: Abstract, loop: jax.stages.Compiled, work: products.Work
     """The figures of a compiled loop; ``temporaries`` are those of the loop."""
     text, caches = loop.as_text() or "", caches_of(program.state)
     stored = lambda tree: float(sum(map(products.stored_bytes, jax.tree.leaves(tree))))
-    moved, on_host = traffic.Program(text), [x for x in jax.tree.leaves(program.model) if x.sharding.memory_kind == HOST]
+    moved, on_host = (
+        traffic.Program(text),
+        [x for x in jax.tree.leaves(program.model) if x.sharding.memory_kind == HOST],
+    )
     return Figures(
         weights=stored(program.model) - stored(on_host),
         host=stored(on_host),
@@ -255,7 +258,7 @@ def _compile(traced: jax.stages.Traced, program: Abstract) -> jax.stages.Compile
     if not isinstance(program.mesh, AbstractMesh):
         return traced.lower().compile()
     client = program.devices[0].client
-    lowered = traced.lower(lowering_platforms=({"gpu": "cuda"}.get(client.platform, client.platform),))
+    lowered = traced.lower(lowering_platforms=("tpu" if client.platform == "tpu" else "cuda",))
     lowered._lowering.compile_args["backend"] = client  # JAX would take the default backend beside an abstract mesh
     return lowered.compile(device_assignment=program.devices)
 
