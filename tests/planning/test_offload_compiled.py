@@ -17,12 +17,12 @@ from specjax.tree import from_paths
 TREE = from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
 """Eight nodes with the root."""
 SMALL = TINY.replace(vocab_size=8192, hidden_size=1024, intermediate_size=2816, head_dim=128, num_layers=1)
-WIDE = SMALL.replace(num_kv_heads=8, num_layers=5)
+WIDE = SMALL.replace(num_kv_heads=8, num_layers=4)
 TARGETS = {
-    "v5e:1": WIDE.replace(hidden_size=12288, intermediate_size=45056, num_heads=96),
-    "h100:1": WIDE.replace(hidden_size=24576, intermediate_size=92160, num_heads=192),
+    "v5e:1": WIDE.replace(hidden_size=12288, intermediate_size=51200, num_heads=96),
+    "h100:1": WIDE.replace(hidden_size=32768, intermediate_size=122880, num_heads=256, num_layers=3),
 }
-"""Layers of 4.0 and 16.1 GB in bfloat16."""
+"""Layers of 4.4 and 28.6 GB in bfloat16, 17.7 and 85.7 GB together."""
 COMPILERS = {"v5e:1": ("libtpu", 3.1), "h100:1": ("jax_plugins.xla_cuda13", 2.1)}
 """The compiler's package, and the most layers that are on the device at a time. On TPUs a layer comes in halves."""
 
@@ -42,7 +42,7 @@ def test_a_round_of_a_target_that_is_too_large(device):
     assert figures.host > DEVICES[name].memory > needed
     assert figures.host == pytest.approx(target.num_layers * size, rel=1e-4)  # and the norms
     assert figures.streamed == figures.host
-    assert 1.9 * size < figures.temporaries < layers * size
+    assert size < figures.temporaries < layers * size
     memory = loop.memory_analysis()
     assert memory.host_argument_size_in_bytes >= figures.host and memory.host_temp_size_in_bytes == 0
     assert figures.least > figures.host  # the products read every layer, and the draft
