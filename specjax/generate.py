@@ -18,6 +18,7 @@ from .drafters import DraftModel, all_options, check_drafts, check_options, defa
 from .errors import RequestError
 from .feedback import MEGABYTES, FeedbackLog, open_log
 from .heads.base import Head
+from .models.streamed import is_streamed
 from .parallel import are_apart, mesh_of, place
 from .requests.batch import build_batch
 from .requests.chat import end_of_turn_ids, is_conversation, render_chat
@@ -110,6 +111,11 @@ class Generator:
         if apart and self.drafter.reads_target:
             raise RequestError(
                 f"method {self.method!r} drafts with the target's cache; load the draft on the target's devices"
+            )
+        if self.drafter.reads_target and is_streamed(self.target.model):
+            raise RequestError(
+                f"method {self.method!r} drafts with the target's layers, which offload keeps in the host's memory; use "
+                "a draft model, a trained head, or a method that drafts without a model"
             )
         if apart and len({mesh_of(module) for module in modules}) > 1:
             raise RequestError("the drafts are on different devices; load all of them with the same mesh")

@@ -14,6 +14,7 @@ from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.mixers import AttentionConfig
 from ..models.quantised import SCHEMES
+from ..models.streamed import check_streaming
 from ..parallel import RULES, Rules
 from .config import check_dtype, check_scheme, read_config
 from .files import check_file, read_json
@@ -66,6 +67,7 @@ def load(
     adapter: str | Path | None = None,
     quantize: str | None = None,
     kv_quantize: str | None = None,
+    offload: bool = False,
 ) -> LanguageModel:
     """The language model called ``name``, with its tokenizer.
 
@@ -82,16 +84,20 @@ def load(
         default weights keep their dtype.
       kv_quantize: "int8" or "fp8", the form of keys and values in the model's cache when it is a
         target.
+      offload: whether the layers stay in the host's memory and are copied to the device for each
+        forward, see ``models.streamed``; for a target that is larger than the device's memory.
 
     Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
     is not supported, and RequestError for an empty name, another dtype, a mesh that does not divide
-    the model, or a revision of a name that is not a hub id.
+    the model, a revision of a name that is not a hub id, or ``offload`` on a CPU.
     """
     dtype, quantize = None if dtype is None else check_dtype(dtype), check_scheme("quantize", quantize, SCHEMES)
     check_scheme("kv_quantize", kv_quantize, KV_SCHEMES)
+    if offload:
+        check_streaming(mesh)
     directory, adapter = find(name, revision), None if adapter is None else find(adapter)
     try:
-        model = load_model(directory, dtype, mesh, rules, adapter, quantize)
+        model = load_model(directory, dtype, mesh, rules, adapter, quantize, offload)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise

@@ -19,6 +19,7 @@ from ..errors import CheckpointError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.quantised import Quantised, pack, quantise_parameter
+from ..models.streamed import HOST, to_host
 from ..parallel import RULES, Rules, sharding
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
@@ -52,6 +53,7 @@ def load_model(
     rules: Rules = RULES,
     adapter: Path | None = None,
     quantize: str | None = None,
+    offload: bool = False,
 ) -> Decoder:
     """The model in a Hugging Face directory.
 
@@ -61,6 +63,7 @@ def load_model(
       rules: the mesh axis of each logical axis, see ``parallel.RULES``.
       adapter: the directory of a LoRA adapter to merge, see ``adapters``.
       quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
+      offload: whether the layers stay in the host's memory, see ``models.streamed``.
 
     Raises ConfigError for a model that is not supported, RequestError for another dtype or a mesh
     that does not divide the model, and CheckpointError, which lists every tensor that is missing,
@@ -79,7 +82,8 @@ def load_model(
             tensors = merge_adapter(tensors, own, adapter, config, directory)
         tensors = stack_experts(tensors, config, directory)
         made_of = partial(blocks, names=names_in(config, tensors), config=config)
-        return read_module(abstract_decoder(config, dtype), tensors, made_of, directory, mesh, rules, quantize)
+        model = abstract_decoder(config, dtype)
+        return read_module(model, tensors, made_of, directory, mesh, rules, quantize, offload)
 
 
 def save_model(model: Decoder, directory: str | Path) -> None:
@@ -109,6 +113,7 @@ def read_module(
     mesh: Mesh | None = None,
     rules: Rules = RULES,
     quantize: str | None = None,
+    offload: bool = False,
 ) -> M:
     """The module with its parameters read from a checkpoint.
 
@@ -121,6 +126,8 @@ def read_module(
       mesh, rules: the devices, and how they split the parameters, see ``parallel.sharding``.
       quantize: the form of matrices, see ``quantised.quantise_parameter``. Each is quantised as soon
         as it is read.
+      offload: whether the parameters of ``layers`` go to the host's memory. At most one of them is on
+        the device at a time, to be quantised.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
     shape or type.
@@ -133,13 +140,15 @@ def read_module(
     loaded = []
     for path, param in params:
         scheme = None if quantize else _packed_scheme(tensors, pieces[path])
+        on_host, placed = offload and path[0] == "layers", sharding(param, mesh, rules)
         if scheme:
             value = _read_packed(param, tensors, pieces[path], where, mesh, rules, scheme)
         else:
-            value = _read(param, tensors, pieces[path], where, sharding(param, mesh, rules))
-        loaded.append(
-            (path, param.replace(quantise_parameter(dotted(path), param, value, quantize) if quantize else value))
-        )
+            direct = placed.with_memory_kind(HOST) if on_host and not quantize else placed
+            value = _read(param, tensors, pieces[path], where, direct)
+        if quantize:
+            value = quantise_parameter(dotted(path), param, value, quantize)
+        loaded.append((path, param.replace(to_host(value) if on_host else value)))
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 
@@ -240,6 +249,8 @@ def _read(param: nnx.Param, tensors: dict, made_of: list[Block], where, placed: 
             return np.zeros((last - first, *param.shape[1:]), param.dtype)
         return _cast(np.concatenate(pieces), param.dtype, made_of[0].name, where)
 
+    if isinstance(placed, jax.sharding.SingleDeviceSharding):  # make_array_from_callback would forget its memory kind
+        return jax.device_put(part((slice(None),) * len(param.shape)), placed)
     return jax.make_array_from_callback(param.shape, placed, part)
 
 

@@ -26,8 +26,11 @@ LARGEST_SEED = 2**32 - 1
 MOST_PROMPTS = 100_000
 
 
-def add_model_arguments(command: argparse.ArgumentParser, draft_mesh: bool = False) -> None:
-    """Adds the flags of models; ``draft_mesh`` says whether drafts may have devices of their own."""
+def add_model_arguments(command: argparse.ArgumentParser, apart: bool = False) -> None:
+    """Adds the flags of models.
+
+    ``apart``: whether drafts may have devices of their own, and the target's layers the host's memory.
+    """
     group = command.add_argument_group("models")
     group.add_argument(
         "--model",
@@ -66,7 +69,8 @@ def add_model_arguments(command: argparse.ArgumentParser, draft_mesh: bool = Fal
         help="texts that --draft-vocab counts, as for training; by default code of Python's standard library",
     )
     add_mesh_argument(group)
-    if draft_mesh:
+    if apart:
+        add_offload_argument(group)
         group.add_argument(
             "--draft-mesh",
             type=name,
@@ -99,6 +103,16 @@ def add_adapter_argument(group) -> None:
 def add_quantize_argument(group) -> None:
     group.add_argument(
         "--quantize", choices=SCHEMES, help="form of the weights of --model in memory; by default those of --dtype"
+    )
+
+
+def add_offload_argument(group) -> None:
+    group.add_argument(
+        "--offload",
+        action="store_true",
+        default=None,
+        help="keep the layers of --model in the host's memory, and copy them to the device for each forward; for a "
+        "target that is larger than the device's memory",
     )
 
 

@@ -52,7 +52,7 @@ def add_command(commands) -> None:
     add("--shares", action="store_true", help="also measure the share of a round that drafting takes")
     add("--output", type=path, metavar="FILE", help="also write the JSON to this file")
     add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command, draft_mesh=True)
+    add_model_arguments(command, apart=True)
     add_drafting_flags(command)
 
 

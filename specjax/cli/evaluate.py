@@ -63,7 +63,7 @@ def add_command(commands) -> None:
     )
     add("--output", type=path, required=True, metavar="DIR", help="the directory of the answers and of the report")
     add("--json", action="store_true", help="print the report as one JSON object")
-    add_model_arguments(command, draft_mesh=True)
+    add_model_arguments(command, apart=True)
     add_drafting_flags(command)
 
 

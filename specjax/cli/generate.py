@@ -62,7 +62,7 @@ def add_command(commands) -> None:
         metavar="N",
         help="size of that log in megabytes; the oldest files are deleted beyond it (default 256)",
     )
-    add_model_arguments(command, draft_mesh=True)
+    add_model_arguments(command, apart=True)
     add_method_arguments(command)
     add_sampling_arguments(command)
     add_drafting_flags(command)

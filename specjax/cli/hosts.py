@@ -20,7 +20,7 @@ def add_host_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--num-processes", type=integer(1), metavar="N", help="number of processes; by default JAX_NUM_PROCESSES")
     add("--process-id", type=integer(0), metavar="N", help="number of this process, from 0; by default JAX_PROCESS_ID")
-    command.set_defaults(draft_mesh=None)  # for commands without --draft-mesh
+    command.set_defaults(draft_mesh=None, offload=None)  # for commands without these flags
 
 
 def join_hosts(args: argparse.Namespace) -> None:

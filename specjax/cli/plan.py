@@ -5,12 +5,12 @@ import json
 
 from ..errors import RequestError
 from ..models.quantised import SCHEMES
-from .arguments import add_mesh_argument, add_quantize_argument
+from .arguments import add_mesh_argument, add_offload_argument, add_quantize_argument
 from .drafting import add_drafting_flags, given_drafting
 from .parser import integer, name, path
 from .terminal import print_table, status
 
-_SETTINGS = ("model", "method", "device", "batch", "max_length", "dtype", "quantize", "draft_quantize")
+_SETTINGS = ("model", "method", "device", "batch", "max_length", "dtype", "quantize", "draft_quantize", "offload")
 """The settings that have a flag of the same name."""
 
 
@@ -39,6 +39,7 @@ def add_command(commands) -> None:
     add("--max-length", type=integer(2), metavar="N", help="tokens of a row, prompt and output (default 1024)")
     add("--dtype", choices=("bfloat16", "float16", "float32"), help="of weights and caches (default bfloat16)")
     add_quantize_argument(command)
+    add_offload_argument(command)
     add("--draft-quantize", choices=SCHEMES, help="form of the draft models' weights; by default that of --dtype")
     add("--json", action="store_true", help="print one JSON object")
     add_drafting_flags(command)

@@ -52,7 +52,7 @@ def add_command(commands) -> None:
     )
     add("--inject", metavar="FAULT", help=f"plant a known wrong rule, which the check must find: {', '.join(FAULTS)}")
     add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command, draft_mesh=True)
+    add_model_arguments(command, apart=True)
     add_method_arguments(command)
     add_sampling_arguments(command, temperature=1.0)
     add_drafting_flags(command)

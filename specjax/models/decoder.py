@@ -19,6 +19,7 @@ from .config import ModelConfig
 from .layer import Layer, Nodes
 from .layers import linear, lookup, matrix, normalize, param, value_of
 from .per_layer import PerLayerInputs
+from .streamed import fetch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,16 +149,18 @@ def run_layers(layers, x, nodes: Nodes, cache: KVCache | None, *, rows=None, tap
     The other arguments are those of ``Decoder``.
     """
     tapped, new_rows = {}, list(done)
+    before = nodes.length  # known when a round begins, so that the first layer may be copied during drafting
     for i in range(len(done), len(layers)):
         if i in taps:
             tapped[i] = x
-        layer, source = layers[i], layers[i].config.mixer.source
+        layer, source = fetch(layers[i], before), layers[i].config.mixer.source
         past = None if cache is None else cache.layers[i if source is None else source]
         if source is None:
             earlier = None if rows is None else rows[i]
         else:
             earlier = new_rows[source]
         runs = {"mixer": i not in skip.attention, "mlp": i not in skip.mlp}
+        before = x  # the next layer is copied while this one runs
         x, layer_rows = layer(x, nodes, past, earlier, i, **runs)
         new_rows.append(layer_rows)
     if len(layers) in taps:

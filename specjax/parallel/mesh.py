@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..errors import RequestError
 
@@ -113,7 +113,7 @@ def use_mesh(mesh: Mesh | None):
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
-def sharding(param: nnx.Param, mesh: Mesh | None, rules: Rules = RULES):
+def sharding(param: nnx.Param, mesh: Mesh | AbstractMesh | None, rules: Rules = RULES):
     """The sharding of a parameter: on a mesh by ``rules``, without a mesh on the first device.
 
     An axis whose size the mesh does not divide is replicated.

@@ -2,7 +2,10 @@
 
 Figures are those of the vendors: Cloud TPU documentation for v5e, v5p and v6e; NVIDIA's data sheets
 for A100 80GB SXM, H100 SXM, H200 SXM and B200, without sparsity. ``link`` is the bandwidth of all
-links of one device in one direction.
+links of one device in one direction. ``host_link`` is half of what these data sheets give for PCIe
+Gen4 and Gen5, whose figures are those of both directions. Google publishes no such figure for the
+TPUs here. "How to Scale Your Model" (Austin et al. 2025) gives 16 GB/s for TPU v4 and assumes 15 for
+v6e, so all TPUs have 16.
 """
 
 import dataclasses
@@ -30,6 +33,7 @@ class Device:
       bandwidth: bytes a second between memory and cores.
       flops: bfloat16 operations a second.
       link: bytes a second to the other devices.
+      host_link: bytes a second from the host's memory.
       hop: seconds that a collective takes beside its bytes.
       launch: seconds from one kernel to the next; 0 where the whole program is one launch.
       cores, capability, shared: for GPUs the number of multiprocessors, the compute capability, and
@@ -41,6 +45,7 @@ class Device:
     bandwidth: float
     flops: float
     link: float
+    host_link: float
     hop: float
     launch: float = 0.0
     cores: int = 0
@@ -48,22 +53,22 @@ class Device:
     shared: int = 0
 
 
-def _gpu(memory: float, bandwidth: float, flops: float, link: float, **chip) -> Device:
-    return Device("cuda", memory * GB, bandwidth * GB, flops * 1e12, link * GB, 8e-6, 2e-6, **chip)
+def _gpu(memory: float, bandwidth: float, flops: float, link: float, host_link: float, **chip) -> Device:
+    return Device("cuda", memory * GB, bandwidth * GB, flops * 1e12, link * GB, host_link * GB, 8e-6, 2e-6, **chip)
 
 
 def _tpu(memory: float, bandwidth: float, flops: float, link: float) -> Device:
-    return Device("tpu", memory * GB, bandwidth * GB, flops * 1e12, link * GB, 1e-6)
+    return Device("tpu", memory * GB, bandwidth * GB, flops * 1e12, link * GB, 16 * GB, 1e-6)
 
 
 DEVICES = {
     "v5e": _tpu(16, 819, 197, 200),
     "v5p": _tpu(95, 2765, 459, 600),
     "v6e": _tpu(32, 1640, 918, 448),
-    "a100": _gpu(80, 2039, 312, 300, cores=108, capability=(8, 0), shared=166912),
-    "h100": _gpu(80, 3350, 989, 450, cores=132, capability=(9, 0), shared=232448),
-    "h200": _gpu(141, 4800, 989, 450, cores=132, capability=(9, 0), shared=232448),
-    "b200": _gpu(180, 8000, 2250, 900, cores=148, capability=(10, 0), shared=232448),
+    "a100": _gpu(80, 2039, 312, 300, 32, cores=108, capability=(8, 0), shared=166912),
+    "h100": _gpu(80, 3350, 989, 450, 64, cores=132, capability=(9, 0), shared=232448),
+    "h200": _gpu(141, 4800, 989, 450, 64, cores=132, capability=(9, 0), shared=232448),
+    "b200": _gpu(180, 8000, 2250, 900, 64, cores=148, capability=(10, 0), shared=232448),
 }
 """The devices that ``specjax plan`` knows. A launch of 2 µs and a hop of 8 µs are usual figures on GPUs."""
 

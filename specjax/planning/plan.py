@@ -4,6 +4,7 @@ The predictions follow from configurations. The platform's own compiler makes th
 published figures of the device give the times. Times are predictions, not measurements.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -41,6 +42,7 @@ def plan(
     dtype: str = "bfloat16",
     quantize: str | None = None,
     draft_quantize: str | None = None,
+    offload: bool = False,
 ) -> dict:
     """The plan of one method beside plain decoding, an object for JSON.
 
@@ -59,18 +61,25 @@ def plan(
       dtype: the type of weights and caches.
       quantize, draft_quantize: "int8", "int4" or "fp8", the form of the weights of target and draft
         models; by default those of ``dtype``.
+      offload: whether the target's layers stay in the host's memory, see ``models.streamed``.
 
     Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that
-    is not installed, and a mesh that does not divide devices or model.
+    is not installed, a mesh that does not divide devices or model, and ``offload`` on several devices.
     """
     name, shape = parse_device(device)
     if max_length > target.context:
         raise RequestError(f"max_length is {max_length} and the model's context {target.context}; lower max_length")
+    if offload and math.prod(shape) > 1:
+        raise RequestError(f"offload copies layers to one device and {device} has several; plan with {name}:1")
+    if offload and drafter.reads_target:
+        raise RequestError(
+            "the method drafts with the target's layers, which offload keeps in the host's memory; use another"
+        )
     devices = compile_only(name, shape)
     grid = _make_mesh(mesh or {"model": len(devices)}, device, devices)
     capacity = -(-(max_length + drafter.depth + 1) // _PROMPT) * _PROMPT
     forms = dict(quantize=quantize, draft_quantize=draft_quantize)
-    sizes: dict[str, Any] = dict(batch=batch, capacity=capacity, dtype=jnp.dtype(dtype), **forms)
+    sizes: dict[str, Any] = dict(batch=batch, capacity=capacity, dtype=jnp.dtype(dtype), offload=offload, **forms)
     planned = partial(plan_round, target, mesh=grid, device=DEVICES[name], **sizes)
     with _explain_exhaustion(device):
         plain, drafted = planned(Plain(), ()), planned(drafter, tuple(drafts))
@@ -87,10 +96,14 @@ def plan(
         "max_length": max_length,
         "dtype": dtype,
         **forms,
+        "offload": offload,
         "depth": drafter.depth,
         "fits": sum(memory.values()) <= DEVICES[name].memory,
         "device_memory_bytes": round(DEVICES[name].memory),
         "memory_bytes": memory | {"total": sum(memory.values())},
+        "host_memory_bytes": round(figures.host),
+        "bytes_from_host_per_round": round(figures.streamed),
+        "host_link_bytes_per_second": round(DEVICES[name].host_link),
         "bytes_per_round": round(figures.moved),
         "minimum_bytes_per_round": round(figures.least),
         "plain_bytes_per_round": round(plain.figures.moved),

@@ -13,6 +13,10 @@ def table(planned: dict) -> Table:
     memory, gigabytes = planned["memory_bytes"], lambda size: f"{size / GB:.2f} GB"
     rows = {"fits": f"{'yes' if planned['fits'] else 'no'}, of {planned['device_memory_bytes'] / GB:.0f} GB"}
     rows |= {f"memory, {kind}": gigabytes(size) for kind, size in memory.items()}
+    if planned["offload"]:
+        rows["host's memory, layers"] = gigabytes(planned["host_memory_bytes"])
+        link = planned["host_link_bytes_per_second"] / GB
+        rows["bytes from the host"] = f"{gigabytes(planned['bytes_from_host_per_round'])} a round, at {link:.0f} GB/s"
     for name, key in (("bytes a round", ""), ("bytes a plain token", "plain_")):
         moved, least = planned[f"{key}bytes_per_round"], planned[f"{key}minimum_bytes_per_round"]
         rows[name] = f"{gigabytes(moved)}, {moved / least:.2f} times the minimum"
@@ -26,9 +30,13 @@ def table(planned: dict) -> Table:
         rows[f"{one['kind']} of {one['bytes'] / 1e3:.1f} kB"] = f"{one['count']} a round"
     rows["cache-sized copies"] = str(planned["cache_copies"])
     rows["predicted round"] = f"{planned['seconds_per_round'] * 1e3:.2f} ms"
-    rows["predicted plain token"] = f"{planned['plain_seconds_per_token'] * 1e3:.2f} ms"
+    plain = planned["plain_seconds_per_token"]
+    rows["predicted plain token"] = f"{plain * 1e3:.2f} ms"
+    decimals = 0 if plain < 0.05 else 2
     for alpha, speed in planned["tokens_per_second"].items():
-        rows[f"predicted at acceptance {alpha}"] = f"{speed:.0f} tokens/s, {planned['speedup'][alpha]:.2f} times plain"
+        rows[f"predicted at acceptance {alpha}"] = (
+            f"{speed:.{decimals}f} tokens/s, {planned['speedup'][alpha]:.2f} times plain"
+        )
     for row in rows.items():
         made.add_row(*row)
     return made
@@ -50,13 +58,15 @@ def too_large(planned: dict) -> str:
     devices = math.prod(planned["mesh"].values())
     split = need["weights"] + need["cache"]
     ways = []
-    if (free := have - need["draft"] - need["temporaries"]) > 0:
+    if (free := have - need["draft"] - need["temporaries"]) > 0 and not planned["offload"]:
         ways.append(f"about {math.ceil(split * devices / free)} devices")
     if need["draft"] > need["total"] / 4:
         ways.append("a smaller draft")
     if need["cache"] > need["total"] / 4:
         ways.append("a smaller batch or max-length")
     ways.append("quantised weights")
+    if need["weights"] > need["total"] / 4 and not planned["offload"] and devices == 1:
+        ways.append("offload")
     return (
         f"the plan does not fit: it needs {need['total'] / GB:.1f} GB a device and {planned['device']} has "
         f"{have / GB:.0f} GB; use {' or '.join(ways)}"

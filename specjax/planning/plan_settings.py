@@ -26,11 +26,12 @@ KEYS = {
     "dtype": str,
     "quantize": str,
     "draft_quantize": str,
+    "offload": bool,
     "options": dict,
 }
 """The settings and their types. ``options`` are the options of the method."""
 
-_WORDS = {str: "a string", list: "a list of strings", int: "a whole number", dict: "a table"}
+_WORDS = {str: "a string", list: "a list of strings", int: "a whole number", dict: "a table", bool: "true or false"}
 
 
 def read_settings(path: str | Path) -> dict:

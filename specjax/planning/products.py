@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from ..models.streamed import FETCH
 from .traffic import expected_times
 
 _VIEWS = {
@@ -103,7 +104,9 @@ def _work(jaxpr, stored: Mapping, share: float) -> Work:
     find = lambda atom: None if isinstance(atom, core.Literal) else stored.get(atom)
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
-        if name in _VIEWS and (seen := find(eqn.invars[0])):
+        if eqn.params.get("name") == FETCH and (seen := find(eqn.invars[0])):
+            stored[eqn.outvars[0]] = seen  # the copy of a weight in the host's memory
+        elif name in _VIEWS and (seen := find(eqn.invars[0])):
             parts = eqn.outvars[0].aval.size / eqn.invars[0].aval.size if name == "bitcast_convert_type" else 1
             stored[eqn.outvars[0]] = seen._replace(bytes=seen.bytes / parts)  # a byte holds several small numbers
         elif name == "dot_general":

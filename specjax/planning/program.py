@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .. import decode
 from ..checkpoints.tensors import abstract_decoder, split_config
@@ -20,6 +20,7 @@ from ..heads import KINDS
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.quantised import quantise_module
+from ..models.streamed import HOST
 from ..parallel import RULES, WHOLE, Rules, sharding, use_mesh
 from ..prefill import Requests, make_requests, prefill
 from ..settings import own_settings
@@ -37,6 +38,8 @@ class Figures:
 
     Attributes:
       weights, draft, cache, temporaries: bytes of memory. ``cache`` has those of target and draft.
+      host: bytes of the layers that stay in the host's memory.
+      streamed: bytes of weights that a round copies from there.
       moved: bytes that a round moves, see ``traffic.Program``.
       least: bytes of weights and caches that its products read, see ``products.of_round``.
       operations: operations of its products.
@@ -57,6 +60,8 @@ class Figures:
     collectives: Mapping[tuple[str, int], float]
     copies: int
     experts: float = 0.0
+    host: float = 0.0
+    streamed: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,6 +69,9 @@ class Abstract:
     """The arguments of prefill and loop on a mesh, as shapes with shardings.
 
     Attributes:
+      mesh: the mesh of the shardings. It is abstract if layers stay in the host's memory, because the
+        devices of CUDA's compiler have no memories, and JAX would drop the memory kind of the layers.
+      devices: the devices of the mesh.
       model, given: the target, and the result of ``Drafter.parameters``.
       requests: the batch's prompts and options.
       state: the state between two rounds. Caches are split over ``data`` and ``model``, rows of
@@ -73,7 +81,8 @@ class Abstract:
     """
 
     drafter: Drafter
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
+    devices: tuple
     model: Any
     draft: Any
     given: Any
@@ -94,6 +103,7 @@ def abstract(
     dtype,
     quantize: str | None = None,
     draft_quantize: str | None = None,
+    offload: bool = False,
 ) -> Abstract:
     """Shapes and shardings of everything that a method runs with on a mesh.
 
@@ -104,50 +114,55 @@ def abstract(
       dtype: the type of weights and caches.
       quantize, draft_quantize: the forms of the weights of target and draft models, see
         ``quantised``; None for those of ``dtype``.
+      offload: whether the target's layers stay in the host's memory, see ``models.streamed``.
 
     Raises RequestError for a mesh that does not divide the model.
     """
-    model = place_shapes(_abstract_model(split_config(target, mesh), dtype, quantize), mesh, RULES)
-    draft = place_shapes(_abstract_draft(drafter, drafts, dtype, draft_quantize), mesh, WHOLE)
+    devices = tuple(mesh.devices.flat)
+    grid = mesh.abstract_mesh if offload else mesh
+    model = place_shapes(_abstract_model(split_config(target, mesh), dtype, quantize), grid, RULES)
+    if offload:
+        model.layers = jax.tree.map(lambda x: _shape(x, x.sharding.with_memory_kind(HOST)), model.layers)
+    draft = place_shapes(_abstract_draft(drafter, drafts, dtype, draft_quantize), grid, WHOLE)
     if isinstance(drafter.needs, TargetCopy):
         copy = nnx.eval_shape(
             lambda: drafter.parameters(Decoder(model.config, jax.random.key(0), dtype), target.vocab_size)
         )
-        draft = given = place_shapes(copy, mesh, RULES)
+        draft = given = place_shapes(copy, grid, RULES)
     else:
-        given = _place_rest(drafter.parameters(draft, target.vocab_size), mesh)
+        given = _place_rest(drafter.parameters(draft, target.vocab_size), grid)
     chunk = math.gcd(_CHUNK, capacity)
     read = partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype)
-    place = partial(_place_rows, mesh=mesh, rows=batch)
-    with use_mesh(mesh), own_settings():
+    place = partial(_place_rows, mesh=grid, rows=batch)
+    with _use_mesh(grid), own_settings():
         requests = jax.eval_shape(
             lambda: make_requests([[0]] * batch, drafter=drafter, max_new_tokens=1, capacity=capacity)
         )
         requests = jax.tree.map(place, requests)
         state = jax.tree.map(place, jax.eval_shape(read, model, given, requests))
-    split = partial(_split_heads, mesh=mesh)
+    split = partial(_split_heads, mesh=grid)
     state = state.replace(cache=state.cache.replace(layers=jax.tree.map(split, state.cache.layers)))
-    rows = mesh.shape["data"] if batch % mesh.shape["data"] == 0 else 1
-    return Abstract(drafter, mesh, model, draft, given, requests, state, rows, chunk, dtype)
+    rows = grid.shape["data"] if batch % grid.shape["data"] == 0 else 1
+    return Abstract(drafter, grid, devices, model, draft, given, requests, state, rows, chunk, dtype)
 
 
 def compile_prefill(program: Abstract) -> jax.stages.Compiled:
     """The compiled prefill."""
     read = partial(prefill, drafter=program.drafter, chunk=program.chunk, dtype=program.dtype)
-    with use_mesh(program.mesh), own_settings(), _without_cache():
-        return jax.jit(read).lower(program.model, program.given, program.requests).compile()
+    with _use_mesh(program.mesh), own_settings(), _without_cache():
+        return _compile(jax.jit(read).trace(program.model, program.given, program.requests), program)
 
 
 def compile_loop(program: Abstract) -> tuple[jax.stages.Compiled, products.Work]:
     """The compiled loop, which donates the state, and the work of a round."""
-    with use_mesh(program.mesh), own_settings(), _without_cache():
+    with _use_mesh(program.mesh), own_settings(), _without_cache():
         traced, work = _trace_loop(program)
-        return traced.lower().compile(), work
+        return _compile(traced, program), work
 
 
 def products_of(program: Abstract) -> products.Work:
     """The work of a round, without a compiler."""
-    with use_mesh(program.mesh), own_settings():
+    with _use_mesh(program.mesh), own_settings():
         return _trace_loop(program)[1]
 
 
@@ -164,9 +179,14 @@ def figures_of(program: Abstract, loop: jax.stages.Compiled, work: products.Work
     """The figures of a compiled loop; ``temporaries`` are those of the loop."""
     text, caches = loop.as_text() or "", caches_of(program.state)
     stored = lambda tree: float(sum(map(products.stored_bytes, jax.tree.leaves(tree))))
-    moved = traffic.Program(text)
+    moved, on_host = (
+        traffic.Program(text),
+        [x for x in jax.tree.leaves(program.model) if x.sharding.memory_kind == HOST],
+    )
     return Figures(
-        weights=stored(program.model),
+        weights=stored(program.model) - stored(on_host),
+        host=stored(on_host),
+        streamed=moved.bytes_from_host(),
         draft=stored(program.draft),
         cache=stored(caches),
         temporaries=temporaries(loop),
@@ -196,7 +216,7 @@ def caches_of(state: DecodeState) -> list:
     return [leaf for leaf in jax.tree.leaves(state) if leaf.ndim == 4]
 
 
-def place_shapes(module: Any, mesh: Mesh, rules: Rules) -> Any:
+def place_shapes(module: Any, mesh: Mesh | AbstractMesh, rules: Rules) -> Any:
     """The pytree of modules that hold shapes, with the sharding of each parameter on ``mesh``."""
 
     if module is None or isinstance(module, tuple):
@@ -223,11 +243,24 @@ def _abstract_draft(drafter: Drafter, drafts: Sequence[ModelConfig], dtype, quan
     return models[0] if drafter.needs.is_one else tuple(models)
 
 
-def _place_rest(given, mesh: Mesh):
+def _place_rest(given, mesh: Mesh | AbstractMesh):
     """Puts all other parameters on every device whole, such as the n-grams of ``Drafter.parameters``."""
     whole = NamedSharding(mesh, PartitionSpec())
     is_placed = lambda x: isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None
     return jax.tree.map(lambda x: x if is_placed(x) else _shape(x, whole), given)
+
+
+def _use_mesh(mesh: Mesh | AbstractMesh):
+    return jax.sharding.use_abstract_mesh(mesh) if isinstance(mesh, AbstractMesh) else use_mesh(mesh)
+
+
+def _compile(traced: jax.stages.Traced, program: Abstract) -> jax.stages.Compiled:
+    if not isinstance(program.mesh, AbstractMesh):
+        return traced.lower().compile()
+    client = program.devices[0].client
+    lowered = traced.lower(lowering_platforms=("tpu" if client.platform == "tpu" else "cuda",))
+    lowered._lowering.compile_args["backend"] = client  # JAX would take the default backend beside an abstract mesh
+    return lowered.compile(device_assignment=program.devices)
 
 
 @contextmanager
@@ -241,12 +274,12 @@ def _without_cache() -> Iterator[None]:
         jax.config.update("jax_enable_compilation_cache", before)
 
 
-def _place_rows(x, *, mesh: Mesh, rows: int) -> jax.ShapeDtypeStruct:
+def _place_rows(x, *, mesh: Mesh | AbstractMesh, rows: int) -> jax.ShapeDtypeStruct:
     split = x.ndim > 0 and x.shape[0] == rows and rows % mesh.shape["data"] == 0
     return _shape(x, NamedSharding(mesh, PartitionSpec("data") if split else PartitionSpec()))
 
 
-def _split_heads(x, *, mesh: Mesh) -> jax.ShapeDtypeStruct:
+def _split_heads(x, *, mesh: Mesh | AbstractMesh) -> jax.ShapeDtypeStruct:
     """A cache leaf [B, K, T, D], with its key heads split, unless all heads share one row (latent attention)."""
     rows = x.sharding.spec[0] if len(x.sharding.spec) else None
     heads = "model" if x.shape[1] % mesh.shape["model"] == 0 else None

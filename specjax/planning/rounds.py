@@ -83,10 +83,11 @@ def predict(figures: Figures, device: Device, devices: int) -> float:
 
     Reads and products overlap, so the slower of the two counts. Launches and collectives add to
     it. An all-reduce among n devices sends 2 (n - 1) / n of its bytes, other collectives half of
-    that. Each collective also takes ``device.hop``.
+    that. Each collective also takes ``device.hop``. Copies from the host's memory count as if they
+    overlapped with nothing.
     """
     seconds = max(figures.moved / device.bandwidth, figures.operations / device.flops)
-    seconds += figures.launches * device.launch
+    seconds += figures.launches * device.launch + figures.streamed / device.host_link
     for (kind, size), count in figures.collectives.items():
         sent = (2 if kind == "all-reduce" else 1) * (devices - 1) / devices * size
         seconds += count * (device.hop + sent / device.link)

@@ -23,9 +23,12 @@ _FREE = {
 }  # fmt: skip
 _SLICES = ("dynamic-slice", "gather", "slice")
 _SLICE_STARTS = ("slice-start", "dynamic-slice-start")
+_COPIES = ("copy", "copy-start", *_SLICES, *_SLICE_STARTS)
 _VIEWS = ("bitcast", "bitcast-convert", "reshape")
 _FAST = "S(1)"
 """The mark of arrays in a TPU's fast memory."""
+_HOST = "S(5)"
+"""The mark of arrays in the host's memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +94,22 @@ class Program:
 
         A fusion that reads a slice of an operand counts the slice, and a write into a part of an
         array counts the part. Intermediate results in a TPU's fast memory do not count; a copy into
-        fast memory counts as a read. Arrays that stay in fast memory from round to round count as
-        if they were read from memory, so that a count grows linearly with the number of layers.
+        fast memory counts as a read. A copy from the host's memory counts as a write. Arrays that stay
+        in fast memory from round to round count as if they were read from memory, so that a count grows
+        linearly with the number of layers.
         """
         return int(sum(step.times * self._moved(step) for step in self.steps))
+
+    def bytes_from_host(self) -> int:
+        """Bytes that the iteration copies from the host's memory to the device's."""
+        return int(sum(step.times * self._copied_from_host(step.instruction) for step in self.steps))
+
+    def _copied_from_host(self, i: Instruction) -> float:
+        """The bytes of a copy from the host's memory, or of a slice of an array there; 0 for another instruction."""
+        if i.opcode not in _COPIES or _HOST not in self._shapes.get(_operands(i)[0], ""):
+            return 0.0
+        # The result of an instruction that starts a copy also names the operand, and holds small numbers.
+        return max(size for size, layout in zip(_sizes(_result(i)), _layouts(_result(i))) if _HOST not in layout)
 
     def _round(self) -> list[Step]:
         loops = [i for body in self._found.values() for i in body if i.opcode == "while"]
@@ -169,12 +184,14 @@ class Program:
         i, operands = step.instruction, _operands(step.instruction)
         if i.opcode in _FREE or i.opcode.endswith(("-done", "-update")):
             return 0.0
-        read = lambda name: sum(_sizes(self._shapes.get(name, ""), fast=name in step.kept))
-        result = sum(_sizes(_result(i), fast=False))
+        read = lambda name: sum(_sizes(self._shapes.get(name, ""), elsewhere=name in step.kept))
+        result = sum(_sizes(_result(i), elsewhere=False))
+        if copied := self._copied_from_host(i):
+            return copied
         if i.opcode in _SLICE_STARTS:  # the result's arrays name the operand, then the slice
-            return _sizes(_result(i))[1] + _sizes(_result(i), fast=False)[1]
+            return _sizes(_result(i))[1] + _sizes(_result(i), elsewhere=False)[1]
         if i.opcode.endswith("-start"):  # of the result's arrays the first is new, the others name the operands
-            return _sizes(_result(i), fast=False)[0] + sum(read(name) for name in operands[:1])
+            return _sizes(_result(i), elsewhere=False)[0] + sum(read(name) for name in operands[:1])
         if i.opcode in _SLICES:
             return 2 * result
         if i.opcode == "dynamic-update-slice":
@@ -187,7 +204,7 @@ class Program:
         self, inside: list[Instruction], operands: list[str], read: Callable[[str], float], result: float
     ) -> float:
         """``read`` and ``result``: the bytes of an operand and of the whole result, 0 in fast memory."""
-        size = lambda one: sum(_sizes(self._shapes[one], fast=False))
+        size = lambda one: sum(_sizes(self._shapes[one], elsewhere=False))
         written = [one for one in inside if one.opcode in ("dynamic-update-slice", "scatter")]
         total = 0.0
         for place, name in _parameters(inside):
@@ -273,11 +290,16 @@ def _arguments(i: Instruction) -> str:
     return rest.partition("), ")[0]
 
 
-def _sizes(result: str, fast: bool = True) -> list[float]:
-    """The bytes of each array in a type. Without ``fast`` arrays in fast memory count 0."""
+def _layouts(result: str) -> list[str]:
+    """The layout of each array in a type, with the mark of its memory."""
+    return [layout for _, _, layout in _ARRAY.findall(result)]
+
+
+def _sizes(result: str, elsewhere: bool = True) -> list[float]:
+    """The bytes of each array in a type. Without ``elsewhere`` arrays in fast memory or the host's memory count 0."""
     sizes = []
     for kind, shape, layout in _ARRAY.findall(result):
         elements = math.prod(int(n) for n in shape.split(",") if n)
         bits = _BITS.get(kind) or int(re.search(r"\d+", kind)[0])  # type: ignore[index]
-        sizes.append(0 if not fast and _FAST in layout else elements * bits / 8)
+        sizes.append(0 if not elsewhere and (_FAST in layout or _HOST in layout) else elements * bits / 8)
     return sizes or [0]

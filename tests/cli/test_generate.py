@@ -143,6 +143,7 @@ def test_samples_of_a_prompt_differ_and_the_first_is_that_of_one(specjax_main, m
     assert len({tuple(found["token_ids"]) for found in several}) == 3
     assert_one_line(specjax_main(*argv, "--n", "0"), "argument -n/--n: must be a whole number from 1")
     assert_one_line(specjax_main(*argv, "--n", "2", "--stream"), "--stream takes one prompt and one sample")
+    assert_one_line(specjax_main(*argv, "--offload"), "a CPU has no other memory to copy them to; leave it out")
 
 
 @pytest.mark.slow

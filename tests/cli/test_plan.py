@@ -37,6 +37,8 @@ def test_bad_input_gets_one_line(specjax_main, plan, tmp_path, monkeypatch):
         (plan("--device", "h100", "--mesh", "depth=2"), "axes are data, model, nodes"),
         (plan("--device", "h100", "--method", "draft_model"), "needs a draft"),
         (plan("--device", "h100", "--method", "ngram", "--draft", other), "takes no draft, and 1 are named"),
+        (plan("--device", "h100:2", "--offload"), "offload copies layers to one device and h100:2 has several"),
+        (plan("--device", "h100", "--offload", "--method", "early_exit", "--exit-layer", "1"), "the target's layers"),
         (plan("--device", "h100", "--draft", other), "a vocabulary of 70 tokens and the target one of 61"),
         (plan("--device", "h100", "--max-length", "2049"), "max_length is 2049 and the model's context 2048"),
         (plan("--device", "h100", "--tree-nodes", "5"), "belongs to another method"),
@@ -55,6 +57,7 @@ PLANNED = {
     "collectives": [{"kind": "all-reduce", "bytes": 16384, "count": 64}], "cache_copies": 0,
     "seconds_per_round": 0.01, "plain_seconds_per_token": 0.01, "tokens_per_second": {"0.6": 100.0},
     "speedup": {"0.6": 1.0}, "break_even_acceptance": 0.0, "experts_per_layer": None,
+    "offload": False, "host_memory_bytes": 0, "bytes_from_host_per_round": 0, "host_link_bytes_per_second": 64 * 10**9,
 }  # fmt: skip
 
 
@@ -69,6 +72,9 @@ def test_a_plan_is_printed(plan, monkeypatch):
         assert words in out
     code, out, err = plan("--device", "h100:2", "--json")
     assert (code, json.loads(out), err) == (0, PLANNED, "")
+    streamed = dict(offload=True, host_memory_bytes=10**11, bytes_from_host_per_round=10**11)
+    monkeypatch.setattr(plan_settings, "make_plan", lambda settings: given.append(settings) or PLANNED | streamed)
+    assert "100.00 GB a round, at 64 GB/s" in plan("--device", "h100", "--offload")[1] and given[-1]["offload"] is True
     monkeypatch.setattr(plan_settings, "make_plan", lambda settings: PLANNED | {"fits": False})
     code, out, err = plan("--device", "h100:2")
     assert code == 2 and err.startswith("specjax: error: the plan does not fit: it needs 1.0 GB a device")

@@ -54,6 +54,8 @@ def test_seconds_by_hand():
     busy = dataclasses.replace(FIGURES, operations=989e12, collectives={})
     assert predict(busy, DEVICES["h100"], 1) == pytest.approx(1 + 100 * 2e-6)
     assert predict(FIGURES, DEVICES["v5e"], 1) == pytest.approx(3.35e9 / 819e9 + 11e-6)
+    streamed = dataclasses.replace(FIGURES, streamed=8e9, collectives={})
+    assert predict(streamed, DEVICES["h100"], 1) == pytest.approx(1e-3 + 100 * 2e-6 + 8 / 64)
 
 
 def test_figures_add_up():
@@ -89,8 +91,10 @@ def test_a_round_has_all_layers_of_all_models(monkeypatch):
 def test_the_error_of_a_plan_that_does_not_fit():
     memory = dict(weights=140e9, cache=2e9, draft=2e9, temporaries=1e9, total=145e9)
     planned = dict(memory_bytes=memory, device_memory_bytes=80e9, device="h100:1", mesh=dict(data=1, model=1))
+    planned["offload"] = False
     assert plan_report.too_large(planned) == (
-        "the plan does not fit: it needs 145.0 GB a device and h100:1 has 80 GB; use about 2 devices or quantised weights"
+        "the plan does not fit: it needs 145.0 GB a device and h100:1 has 80 GB; use about 2 devices or "
+        "quantised weights or offload"
     )
     full = planned | dict(memory_bytes=memory | dict(cache=60e9, total=203e9), mesh=dict(data=1, model=2))
     assert "about 6 devices or a smaller batch or max-length or quantised" in plan_report.too_large(full)

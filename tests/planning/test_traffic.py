@@ -193,3 +193,16 @@ def test_an_array_that_stays_in_fast_memory_counts_as_read():
 
 def test_a_program_without_a_loop_has_no_round():
     assert Program("ENTRY %main (a: f32[4]) -> f32[4] {\n  ROOT %a = f32[4]{0} parameter(0)\n}\n").bytes_moved() == 0
+
+
+def test_copies_from_the_hosts_memory():
+    """An array and the half of another: 128 and 64 bytes from the host, each written to memory once."""
+    body = """
+    %h = f32[4,8]{1,0:S(5)} get-tuple-element(%p), index=1
+    %s = (f32[4,8]{1,0}, f32[4,8]{1,0:S(5)}, u32[]) copy-start(%h)
+    %d = f32[4,8]{1,0} copy-done(%s)
+    %t = ((f32[4,8]{1,0:S(5)}, s32[], s32[]), f32[2,8]{1,0}, u32[]) dynamic-slice-start(%h, %i, %i), dynamic_slice_sizes={2,8}
+    %e = f32[2,8]{1,0} dynamic-slice-done(%t)
+    """
+    assert loop(body).bytes_from_host() == loop(body).bytes_moved() == 128 + 64
+    assert loop("%s = f32[4,8]{1,0} copy(%x)").bytes_from_host() == 0
