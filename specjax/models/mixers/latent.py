@@ -21,6 +21,7 @@ from ..attention import attend, join
 from ..attention_kernel import Scores
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm, value_of
+from ..quantised import Quantised
 from ..rope import Rope, rotate
 
 NORM_EPS = 1e-6
@@ -156,4 +157,7 @@ class LatentAttention(nnx.Module):
         return jnp.einsum("hdr,hbnr->hdbn", weight, rows, preferred_element_type=jnp.float32).transpose(2, 3, 0, 1)
 
     def _of_heads(self, weight: nnx.Param) -> jax.Array:
-        return weight[...].reshape(self.config.num_heads, -1, self.config.rank)
+        """W_UK or W_UV by head, [H, ..., R]. Numbers of fewer bits are widened here."""
+        matrix = weight[...]
+        matrix = matrix.dequantise() if isinstance(matrix, Quantised) else matrix
+        return matrix.reshape(self.config.num_heads, -1, self.config.rank)
