@@ -137,14 +137,19 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
     because rounding could change the choice of experts. Raises RequestError, which
     names the parameter, for inputs that groups of 128 do not divide.
     """
-    holds_experts = len(param.axes) == 3 and param.axes[0] is None
-    if len(param.axes) != 2 and not holds_experts or param.axes[0] == "choice":
+    if not is_quantisable(param):
         return value
     value = value.dequantise() if isinstance(value, Quantised) else value
     scheme = "int8" if scheme == "int4" and param.axes[0] in ("table", "vocab") else scheme
     if scheme == "int4" and value.shape[-1] % GROUP:
         raise RequestError(f"int4 has groups of {GROUP} inputs, and {name} has {value.shape[-1]}; use int8")
     return quantise(value, scheme)
+
+
+def is_quantisable(param: nnx.Param) -> bool:
+    """Whether a quantised module has another form of the parameter: of matrices and experts, except routers."""
+    holds_experts = len(param.axes) == 3 and param.axes[0] is None
+    return (len(param.axes) == 2 or holds_experts) and param.axes[0] != "choice"
 
 
 def quantise_module(module: M, scheme: str) -> M:
