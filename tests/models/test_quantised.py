@@ -165,7 +165,8 @@ CLASSES = {
 
 def rounded(model):
     """The quantised model with full weights of the same numbers, widened in numpy."""
-    widen = lambda w: jnp.asarray(exact(w) if w.ndim == 2 else [exact(w[i]) for i in range(w.shape[0])], w.dtype)
+    one = lambda w, i: exact(w.replace(values=w.values[i], scales=w.scales[i]))
+    widen = lambda w: jnp.asarray(exact(w) if w.ndim == 2 else [one(w, i) for i in range(w.shape[0])], w.dtype)
     is_weight = lambda leaf: isinstance(leaf, Quantised)
     return jax.tree.map(lambda leaf: widen(leaf) if is_weight(leaf) else leaf, model, is_leaf=is_weight)
 
