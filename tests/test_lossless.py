@@ -3,13 +3,14 @@
 Which settings run. All options are in every batch, so that each setting of a method tests each option. The first tier runs
 settings that cover every pair of five properties: what the method drafts with, how its tokens are drawn, the shape of its
 tree, whether it chooses its draft length, and the acceptance rule. The second tier runs every method with every rule.
+These targets are dense. A target of each other class runs with one method in the first tier, and with further ones in the second.
 """
 
 import dataclasses
 
 import jax.numpy as jnp
 import pytest
-from support.grid import DRAFTS, METHODS, PAIRS, count_draws, halve_after_repeat, p_values
+from support.grid import DRAFTS, METHODS, PAIRS, TARGETS, count_draws, halve_after_repeat, p_values
 from support.grid.methods import with_own
 from support.pairwise import pairwise_cover
 
@@ -19,7 +20,7 @@ from specjax.evaluation.faults import FAULTS, plant
 from specjax.rules.walks import sample_and_walk
 from specjax.verify import RULES
 
-ROWS, FEWER = 2_500, 1_000  # of each case in each call; docs/lossless.md has the figures of 100,000
+ROWS, FEWER, FEWEST = 2_500, 1_000, 200  # of each case in each call; docs/lossless.md has the figures of 100,000
 UNLIKELY = 1e-4  # a lossless loop gives a smaller p-value in one of 10,000 runs; the seeds are fixed
 
 TREE_RULES = (
@@ -69,6 +70,33 @@ def test_texts_have_the_targets_law(method, rule):
     if drafter.depth:  # drafts are both accepted and rejected
         assert 0.1 < rate < 0.9
     values = p_values(counts)
+    assert min(values.values()) > UNLIKELY, values
+
+
+OTHER_CLASSES = {
+    "experts": ("token_recycling", "tree"),
+    "latent": ("ngram", "mtp"),
+    "hybrid": ("draft_model", "tree"),
+}
+"""The methods with a target of each class, trees and chains. The first tier runs the first."""
+
+CLASS_CELLS = [
+    pytest.param(kind, method, marks=pytest.mark.slow if i else (), id=f"{kind}-{method}")
+    for kind, methods in OTHER_CLASSES.items()
+    for i, method in enumerate(methods)
+]
+
+
+def test_each_class_of_targets_is_met():
+    assert {"dense", *OTHER_CLASSES} == set(TARGETS)
+
+
+@pytest.mark.parametrize(("kind", "method"), CLASS_CELLS)
+def test_texts_have_the_law_of_a_target_of_each_class(kind, method):
+    drafter, rules = METHODS[method]
+    counts, rate = count_draws(drafter, rules[0], seed=1, rows=FEWEST, kind=kind)
+    assert 0.1 < rate < 0.9
+    values = p_values(counts, kind=kind)
     assert min(values.values()) > UNLIKELY, values
 
 

@@ -49,12 +49,17 @@ def read_shape(given: str | Path) -> ModelConfig:
     Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
     not supported.
     """
-    if str(given) in zoo():
-        return read_config(ZOO / given)
-    path = Path(given).expanduser()
+    path = config_file(given)
+    named = path == Path(given).expanduser()
+    return from_hf(read_json(path), str(path)) if named else read_config(path.parent)
+
+
+def config_file(given: str | Path) -> Path:
+    """The file with the configuration that ``read_shape`` reads. Raises CheckpointError for none."""
+    path = ZOO / given if str(given) in zoo() else Path(given).expanduser()
     if not path.exists():
         raise CheckpointError(f"no model shape {str(given)!r}; name a config.json, or a directory with one")
-    return read_config(path) if path.is_dir() else from_hf(read_json(path), str(path))
+    return path / "config.json" if path.is_dir() else path
 
 
 def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import jax
 
 from ..cache import KV_SCHEMES
-from ..errors import CheckpointError, ConfigError, RequestError, SpecjaxError
+from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.mixers import AttentionConfig
 from ..models.quantised import SCHEMES
 from ..models.streamed import check_streaming
 from ..parallel import RULES, Rules
@@ -37,7 +36,8 @@ class LanguageModel:
       name: the name it was loaded by.
       generators: the Generators that ``generate`` made for it. A second call uses them again,
         compiled.
-      kv_quantize: "int8" or "fp8", the form of keys and values in its cache; None for full ones.
+      kv_quantize: "int8" or "fp8", the form of keys and values, or of compressed rows, in its cache;
+        None for full ones. Recurrent states stay float32.
     """
 
     model: Decoder
@@ -48,14 +48,8 @@ class LanguageModel:
     kv_quantize: str | None = None
 
     def __post_init__(self):
-        """Raises RequestError for an unknown form of keys and values, or for a model without them."""
+        """Raises RequestError for an unknown form of keys and values."""
         check_scheme("kv_quantize", self.kv_quantize, KV_SCHEMES)
-        mixers = [layer.mixer for layer in self.config.layers] if self.kv_quantize else []
-        if not all(isinstance(mixer, AttentionConfig) for mixer in mixers):
-            raise RequestError(
-                f"kv_quantize {self.kv_quantize!r} rounds keys and values, and {self.config.family} has layers that "
-                "keep others; leave it out"
-            )
 
 
 def load(

@@ -27,12 +27,20 @@ def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str
     """
     if settings is None:
         return dict(tensors)
+    method, options = read_method(settings, where)
+    return _METHODS[method][0](dict(tensors), options, where)
+
+
+def read_method(settings: dict, where: str) -> tuple[str, dict]:
+    """The method of a ``quantization_config``, and its options.
+
+    Raises ConfigError for an unknown method or option.
+    """
     within = "quantization_config"
     method = read_fields(settings, {"quant_method": text()}, where, within)["quant_method"]
     if method not in _METHODS:
         raise ConfigError(f"{where}: {within}.quant_method is {method!r}; it must be one of {', '.join(_METHODS)}")
-    find, options = _METHODS[method]
-    return find(dict(tensors), read_fields(settings, options, where, within), where)
+    return method, read_fields(settings, _METHODS[method][1], where, within)
 
 
 def _find_compressed(tensors: dict, options: dict, where: str) -> dict:

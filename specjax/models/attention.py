@@ -124,7 +124,7 @@ def rotate_keys(qkv: jax.Array, angles, dtype) -> tuple:
 
 
 def join(rows: tuple, new: tuple) -> tuple:
-    """Keys and values [B, K, M, D], followed by new ones."""
+    """Arrays of rows [B, K, M, D], keys and values or others, followed by new ones."""
     return jax.tree.map(lambda old, new: jnp.concatenate([old, new], 2), tuple(rows), tuple(new))
 
 

@@ -1,6 +1,7 @@
 """Weights of fewer bits: a weight [out, in] as small numbers times scales.
 
-``layers.linear`` and ``layers.lookup`` read such weights, and no other part of a model knows them.
+``layers.linear`` and ``layers.lookup`` read such weights, and hardly another part of a model knows them.
+The experts of a layer are one weight [X, out, in], of which ``linear`` reads one matrix at a time.
 Activations keep their dtype, and sums are float32. These sums define the quantised model: a method
 that drafts with it, and plain decoding, compute the same ones.
 
@@ -37,11 +38,11 @@ _SMALLEST_CLIP = 0.6
 
 
 class Quantised(struct.PyTreeNode):
-    """A quantised weight [out, in].
+    """A quantised weight [out, in], or the weights [X, out, in] of experts.
 
     Attributes:
-      values: int8 or float8_e4m3fn [out, in]; for int4 uint8 [out, in / 2], two numbers in a byte.
-      scales: float32 [out, 1], for int4 [out, in / 128].
+      values: int8 or float8_e4m3fn [..., out, in]; for int4 uint8 [..., out, in / 2], two numbers in a byte.
+      scales: float32 [..., out, 1], for int4 [..., out, in / 128].
       scheme: one of ``SCHEMES``.
       dtype: the dtype of the activations that the weight multiplies.
     """
@@ -65,7 +66,7 @@ class Quantised(struct.PyTreeNode):
         return self.values.nbytes + self.scales.nbytes
 
     def __getitem__(self, rows) -> "Quantised":
-        """These rows of the weight."""
+        """These rows of the weight, or this expert's weight."""
         return self if rows is Ellipsis else self.replace(values=self.values[rows], scales=self.scales[rows])
 
     def numbers(self) -> jax.Array:
@@ -88,7 +89,7 @@ class Quantised(struct.PyTreeNode):
 
 @functools.partial(jax.jit, static_argnames="scheme")
 def quantise(weight: jax.Array, scheme: str) -> Quantised:
-    """The weight [out, in] in another form, each number rounded to the nearest.
+    """The weight [..., out, in] in another form, each number rounded to the nearest.
 
     The scales are those of the largest number of a row, or of a group of 128 inputs. int4 also tries
     smaller scales, and keeps the one with the least squared error.
@@ -104,7 +105,7 @@ def quantise(weight: jax.Array, scheme: str) -> Quantised:
 
 
 def _quantise_groups(w: jax.Array, dtype) -> Quantised:
-    groups = w.reshape(len(w), -1, GROUP)
+    groups = w.reshape(*w.shape[:-1], -1, GROUP)
     largest = jnp.take_along_axis(groups, jnp.abs(groups).argmax(-1, keepdims=True), -1)
     largest = jnp.where(largest == 0, 1, largest)
     rounded = lambda scales: jnp.clip(jnp.round(groups / scales), -8, 7)
@@ -132,18 +133,23 @@ def bits(scheme: str | None, dtype) -> int:
 def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised, scheme: str) -> jax.Array | Quantised:
     """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices.
 
-    Tables of embeddings and output matrices have at least eight bits. Raises RequestError, which
-    names the parameter, for inputs that groups of 128 do not divide, and for experts.
+    Tables of embeddings and output matrices have at least eight bits. Routers keep their numbers,
+    because rounding could change the choice of experts. Raises RequestError, which
+    names the parameter, for inputs that groups of 128 do not divide.
     """
-    if len(param.axes) == 3 and param.axes[0] is None:
-        raise RequestError(f"{name} holds experts, which have no form of fewer bits; leave out quantize")
-    if len(param.axes) != 2:
+    if not is_quantisable(param):
         return value
     value = value.dequantise() if isinstance(value, Quantised) else value
     scheme = "int8" if scheme == "int4" and param.axes[0] in ("table", "vocab") else scheme
-    if scheme == "int4" and value.shape[1] % GROUP:
-        raise RequestError(f"int4 has groups of {GROUP} inputs, and {name} has {value.shape[1]}; use int8")
+    if scheme == "int4" and value.shape[-1] % GROUP:
+        raise RequestError(f"int4 has groups of {GROUP} inputs, and {name} has {value.shape[-1]}; use int8")
     return quantise(value, scheme)
+
+
+def is_quantisable(param: nnx.Param) -> bool:
+    """Whether a quantised module has another form of the parameter: of matrices and experts, except routers."""
+    holds_experts = len(param.axes) == 3 and param.axes[0] is None
+    return (len(param.axes) == 2 or holds_experts) and param.axes[0] != "choice"
 
 
 def quantise_module(module: M, scheme: str) -> M:

@@ -4,6 +4,7 @@ Without a mesh, or with a mesh of one device, all functions return their argumen
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 from jax.sharding import PartitionSpec
@@ -77,19 +78,21 @@ def sum_over_parts(function: Callable, nodes: tuple, weights: tuple, axes: tuple
 
     Args:
       nodes: arrays [B, N, ...].
-      weights: arrays, or None.
-      axes: the axis of each array of weights of which a device has a part. If the mesh does not divide
-        an axis, every device has all weights.
+      weights: arrays, pytrees of arrays with the same axes, or None.
+      axes: the axis of each of the weights of which a device has a part. If the mesh does not divide
+        an axis, every device has all weights. An axis of size 1 stands for all parts.
     """
     names = {name for name in ("data", "model", "nodes") if _axis_size(name) > 1}
-    if not all(w is None or _divides("model", w.shape[axis]) for w, axis in zip(weights, axes)):
+    sizes = {leaf.shape[axis] for w, axis in zip(weights, axes) for leaf in jax.tree.leaves(w)} - {1}
+    if not all(_divides("model", size) for size in sizes):
         names -= {"model"}
     if not names:
         return function(*nodes, *weights)
     B, N = nodes[0].shape[:2]
     own = PartitionSpec(*(name if _divides(name, size) else None for name, size in (("data", B), ("nodes", N))))
     name = "model" if "model" in names else None
-    parts = tuple(None if w is None else PartitionSpec(*[None] * axis, name) for w, axis in zip(weights, axes))
+    part_of = lambda leaf, axis: PartitionSpec(*[None] * axis, name if leaf.shape[axis] > 1 else None)
+    parts = tuple(jax.tree.map(partial(part_of, axis=axis), w) for w, axis in zip(weights, axes))
 
     def part(*given):
         y = function(*given)

@@ -29,6 +29,8 @@ def table(planned: dict) -> Table:
     for one in planned["collectives"]:
         rows[f"{one['kind']} of {one['bytes'] / 1e3:.1f} kB"] = f"{one['count']} a round"
     rows["cache-sized copies"] = str(planned["cache_copies"])
+    if planned.get("stored_weight_bytes") is not None:
+        rows["checkpoint, packed weights"] = f"{planned['stored_weight_bytes'] / GB:.2f} GB in files"
     rows["predicted round"] = f"{planned['seconds_per_round'] * 1e3:.2f} ms"
     plain = planned["plain_seconds_per_token"]
     rows["predicted plain token"] = f"{plain * 1e3:.2f} ms"

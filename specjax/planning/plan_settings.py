@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..checkpoints.config import check_dtype, check_scheme, read_shape
+from ..checkpoints.stored import stored_bytes
 from ..checks import whole
 from ..drafter import Models
 from ..drafters import check_drafts, check_options, default_method, needs_of
@@ -67,7 +68,8 @@ def read_settings(path: str | Path) -> dict:
 def make_plan(settings: Mapping) -> dict:
     """The plan for settings with the names of ``KEYS``; see ``plan.plan``.
 
-    The plan also names ``model``, ``draft`` and ``method``. By default the method is draft_model
+    The plan also names ``model``, ``draft`` and ``method``, and has ``stored_weight_bytes``, see
+    ``stored.stored_bytes``. By default the method is draft_model
     with a draft, and none without.
 
     Raises RequestError for settings that are missing or do not fit, CheckpointError for a
@@ -102,4 +104,5 @@ def make_plan(settings: Mapping) -> dict:
     for name in ("quantize", "draft_quantize"):
         check_scheme(name, given.get(name), SCHEMES)
     named = {"model": settings["model"], "draft": list(drafts), "method": method}
-    return named | plan(target, drafter, shapes, **given)
+    stored = stored_bytes(settings["model"], given.get("dtype", "bfloat16"))
+    return named | {"stored_weight_bytes": stored} | plan(target, drafter, shapes, **given)

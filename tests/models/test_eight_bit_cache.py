@@ -1,9 +1,12 @@
 """Keys and values of eight bits: their numbers, attention by its definition, and texts that do not depend on the method."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.latent import LATENT
 from support.models import disturbed, language_model, random_prompts, tiny_model
 
 import specjax
@@ -11,12 +14,16 @@ from specjax import Generator, RequestError
 from specjax.cache import KV_SCHEMES, EightBitRows, EightBits, commit, empty, read, store
 from specjax.models.attention import attend
 from specjax.models.attention_kernel import Scores
+from specjax.models.mixers import DeltaRuleConfig
 from specjax.session import cache_dtype
 
 FORMS = {name: EightBits(dtype, jnp.dtype("float32")) for name, dtype in KV_SCHEMES.items()}
 TARGET = tiny_model(num_layers=2)
 PROMPTS = [list(map(int, prompt)) for prompt in random_prompts(5, 40, seed=2)]
 B, N, K, G, D, T = 2, 6, 2, 2, 8, 16
+
+HYBRID = TARGET.config.replace(mixers=(DeltaRuleConfig(2, 4, 8, 8, 3), None))
+FURTHER_CLASSES = ("latent", "fp8"), ("hybrid", "int8"), ("hybrid", "fp8")
 
 each_form = pytest.mark.parametrize("form", FORMS)
 
@@ -78,6 +85,47 @@ def plain(request):
         TARGET, TARGET.config, language_model(TARGET).tokenizer, "tiny", kv_quantize=request.param
     )
     return target, texts(Generator(target))
+
+
+CLASSES = {"latent": LATENT, "hybrid": HYBRID}
+"""Targets whose caches hold compressed rows, or states beside keys and values."""
+
+
+def with_cache(kind: str, form: str) -> specjax.LanguageModel:
+    target = language_model(tiny_model(config=CLASSES[kind]))
+    return dataclasses.replace(target, kv_quantize=form)
+
+
+@pytest.mark.parametrize(
+    "kind, form", [("latent", "int8"), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in FURTHER_CLASSES)]
+)
+def test_rounded_rows_change_the_logits_of_each_class_a_little(kind, form):
+    """Eight tokens after eight tokens of the cache. States are no keys and stay float32."""
+    model, tokens = with_cache(kind, form).model, jnp.asarray([PROMPTS[0][:16]])
+    assert tokens.shape == (1, 16)
+
+    @jax.jit
+    def read(model, cache):
+        mask, position = jnp.tri(8, dtype=bool), jnp.arange(8)[None]
+        rows = model(tokens[:, :8], position, mask, cache).rows
+        cache = commit(cache, rows, None, jnp.array([8]), valid=jnp.ones(1, bool))
+        return model.logits(model(tokens[:, 8:], 8 + position, mask, cache).hidden), cache
+
+    full, rounded = (read(model, empty(model.config, 1, T, dtype)) for dtype in (jnp.dtype("float32"), FORMS[form]))
+    error = np.abs(rounded[0] - full[0]).max() / np.abs(full[0]).max()
+    assert 0 < error < {"int8": 0.03, "fp8": 0.15}[form]
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(rounded[1].layers) if leaf.shape[2:3] == (T,)}
+    assert dtypes == {KV_SCHEMES[form], jnp.dtype("float32")}  # numbers and scales
+    assert rounded[1].dtype == FORMS[form]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_greedy_texts_of_each_class_are_those_of_plain_decoding_with_the_same_cache(kind, method):
+    target = with_cache(kind, "int8")
+    draft = language_model(disturbed(target.model)) if method == "draft_model" else None
+    assert texts(Generator(target, method, draft, num_speculative_tokens=3)) == texts(Generator(target))
 
 
 def texts(generator) -> list:

@@ -7,16 +7,19 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.decoding import finish, new_tokens, start
-from support.models import disturbed, language_model, random_prompts, tiny_model
+from support.latent import LATENT
+from support.models import TINY, disturbed, language_model, random_prompts, tiny_model
 
 import specjax
-from specjax import processor
+from specjax import make_mesh, processor
 from specjax.checkpoints.tensors import load_model
 from specjax.drafters import DraftModel, Plain
 from specjax.errors import RequestError
 from specjax.models import product_kernel
+from specjax.models.feed_forwards import ExpertsConfig
 from specjax.models.layers import linear, lookup
 from specjax.models.quantised import GROUP, SCHEMES, Quantised, quantise, quantise_module
+from specjax.parallel import use_mesh
 from specjax.training import data, losses
 from specjax.training.losses import scores
 
@@ -146,6 +149,59 @@ def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(fo
     target, draft = (
         m if form is None else quantise_module(m, form) for m, form in zip((model, disturbed(model)), forms)
     )
+    prompts = random_prompts(6, 30, seed=3)
+    plain = finish(target, None, Plain(), start(target, None, Plain(), prompts))
+    drafted = finish(target, draft, DraftModel(3), start(target, draft, DraftModel(3), prompts))
+    assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
+    assert drafted.counters.accepted_at.sum() > 0
+
+
+GROUPS = ExpertsConfig(5, 2, 128, bias=True, clamp=(1.702, 7.0))
+CLASSES = {
+    "experts": tiny_model(**WIDE, config=TINY.replace(mlps=(GROUPS,))),
+    "latent": tiny_model(config=LATENT, num_layers=1, mixers=LATENT.mixers[:1], mlps=()),
+}
+
+
+def rounded(model):
+    """The quantised model with full weights of the same numbers, widened in numpy."""
+    one = lambda w, i: exact(w.replace(values=w.values[i], scales=w.scales[i]))
+    widen = lambda w: jnp.asarray(exact(w) if w.ndim == 2 else [one(w, i) for i in range(w.shape[0])], w.dtype)
+    is_weight = lambda leaf: isinstance(leaf, Quantised)
+    return jax.tree.map(lambda leaf: widen(leaf) if is_weight(leaf) else leaf, model, is_leaf=is_weight)
+
+
+FORMS_OF_CLASSES = ("experts", "int4"), ("experts", "int8"), ("experts", "fp8"), ("latent", "int8")
+
+
+@pytest.mark.parametrize(
+    "kind, scheme",
+    [pytest.param(*pair, marks=() if pair == ("experts", "int8") else pytest.mark.slow) for pair in FORMS_OF_CLASSES],
+)
+def test_a_quantised_model_of_each_class_is_the_model_with_rounded_weights(kind, scheme):
+    """Experts, with the matrices of all experts rounded; and latent attention, with absorbed matrices."""
+    model = CLASSES[kind]
+    quantised, tokens = quantise_module(model, scheme), jnp.asarray(np.random.default_rng(0).integers(0, 61, (2, 12)))
+    if kind == "experts":
+        mlp = quantised.layers[0].mlp
+        assert mlp.downs[...].scheme == scheme and not isinstance(mlp.router[...], Quantised)
+    found, wanted, full = (scores(each, tokens) for each in (quantised, rounded(quantised), model))
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+    assert 1e-4 < np.abs(full - wanted).mean() < 0.1 * np.abs(full).max()
+
+
+@pytest.mark.slow
+def test_devices_of_a_mesh_compute_the_same_with_quantised_experts():
+    model, tokens = quantise_module(CLASSES["experts"], "int8"), jnp.asarray([[3, 1, 4, 1, 5, 9]])
+    with use_mesh(make_mesh(model=2)):
+        together = jax.jit(scores)(model, tokens)
+    np.testing.assert_allclose(together, scores(model, tokens), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLASSES)
+def test_greedy_texts_of_each_class_are_those_of_plain_decoding_of_the_same_quantised_model(kind):
+    target, draft = quantise_module(CLASSES[kind], "int8"), disturbed(CLASSES[kind])
     prompts = random_prompts(6, 30, seed=3)
     plain = finish(target, None, Plain(), start(target, None, Plain(), prompts))
     drafted = finish(target, draft, DraftModel(3), start(target, draft, DraftModel(3), prompts))

@@ -43,18 +43,19 @@ def test_a_round_reads_weights_and_cache():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "device, compiler, most", [("v5e:1", "libtpu", 1.2), ("h100:1", "jax_plugins.xla_cuda13", 1.4)]
-)
-def test_a_plan_by_the_compiler(device, compiler, most):
-    """The compiled loop does not copy the cache. It moves little more than it must; on a GPU, up to 1.4 times as much."""
+@pytest.mark.parametrize("device, compiler, depth", [("v5e:1", "libtpu", 2), ("h100:1", "jax_plugins.xla_cuda13", 16)])
+def test_a_plan_by_the_compiler(device, compiler, depth):
+    """The compiled loop does not copy the cache, and moves little more than it must.
+
+    On a GPU the sampler's search for thresholds moves nearly half as much as a layer, so the model has many layers.
+    """
     pytest.importorskip(compiler, reason="needs the compiler; scripts/test.sh --all installs it")
     mixer = dict(num_heads=16, rank=512, query_rank=None, key_dim=128, rope_dim=64, value_dim=128)
     wide = LATENT.replace(
         vocab_size=4096, hidden_size=1024, intermediate_size=4096, head_dim=64, num_heads=16, num_kv_heads=16,
-        max_position_embeddings=4096, mixers=(type(MIXER)(**mixer),) * 2,
+        max_position_embeddings=4096, num_layers=depth, mixers=(type(MIXER)(**mixer),) * depth, mlps=(),
     )  # fmt: skip
     planned = plan(wide, Plain(), device=device, batch=4, max_length=4000)
-    assert planned["memory_bytes"]["cache"] == pytest.approx(4 * 4096 * 576 * 2 * 2, rel=1e-3)
+    assert planned["memory_bytes"]["cache"] == pytest.approx(4 * 4096 * 576 * 2 * depth, rel=1e-3)
     assert planned["cache_copies"] == 0
-    assert planned["minimum_bytes_per_round"] <= planned["bytes_per_round"] < most * planned["minimum_bytes_per_round"]
+    assert planned["minimum_bytes_per_round"] <= planned["bytes_per_round"] < 1.2 * planned["minimum_bytes_per_round"]

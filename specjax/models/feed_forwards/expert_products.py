@@ -14,6 +14,7 @@ from jax import lax
 
 from .. import product_kernel
 from ..layers import linear
+from ..quantised import Quantised
 
 _SMALLEST_TILE, _LARGEST_TILE = 4, 32
 """Places of a tile. A read of weights takes as long as their product with a few nodes."""
@@ -24,11 +25,14 @@ EXPECTED_TIMES = "about_{:.3f}_times"
 
 
 class Weights(NamedTuple):
-    """The weights of X experts: ``gate`` and ``up`` [X, F, E], ``down`` [X, E, F], biases [X, F] or None."""
+    """The weights of X experts: ``gate`` and ``up`` [X, F, E], ``down`` [X, E, F], biases [X, F] or None.
 
-    gate: jax.Array
-    up: jax.Array
-    down: jax.Array
+    The matrices may be ``Quantised``.
+    """
+
+    gate: jax.Array | Quantised
+    up: jax.Array | Quantised
+    down: jax.Array | Quantised
     gate_bias: jax.Array | None = None
     up_bias: jax.Array | None = None
 
@@ -63,7 +67,7 @@ def _sum_of_chosen(clamp, x, chosen, share, weights: Weights) -> jax.Array:
 
 def in_tiles(clamp, x, chosen, share, weights: Weights, *, ends: bool = True) -> jax.Array:
     """The sums float32 [n, E] for nodes x [n, E]. The loop ends after the last tile in use, if it ``ends``."""
-    k, X = chosen.shape[1], len(weights.gate)
+    k, X = chosen.shape[1], weights.gate.shape[0]
     size = tile_size(len(x), k, X)
     tiles = make_tiles(chosen, X, size)
     x = x.astype(weights.gate.dtype)
@@ -85,10 +89,10 @@ def _expert(rows: jax.Array, weights: Weights, number: jax.Array, clamp) -> jax.
     return _linear(units, weights.down, None, number)
 
 
-def _linear(rows: jax.Array, weights: jax.Array, biases: jax.Array | None, number: jax.Array) -> jax.Array:
+def _linear(rows: jax.Array, weights: jax.Array | Quantised, biases: jax.Array | None, number: jax.Array) -> jax.Array:
     """``layers.linear`` with one of the matrices [X, out, in]."""
     by_slice = lambda rows, weights, number: linear(rows, weights[number])
-    if product_kernel.fits(rows, weights):
+    if not isinstance(weights, Quantised) and product_kernel.fits(rows, weights):
         kernel = lambda rows, weights, number: product_kernel.product(
             rows.astype(weights.dtype), weights, number=number
         )
@@ -166,7 +170,7 @@ def dense(clamp, x, chosen, share, weights: Weights) -> jax.Array:
         of_nodes = jnp.where(chosen == number, share, 0).sum(-1, keepdims=True)
         return y + of_nodes * linear(units, w.down), None
 
-    return lax.scan(add, jnp.zeros_like(x), (weights, jnp.arange(len(weights.gate))))[0]
+    return lax.scan(add, jnp.zeros_like(x), (weights, jnp.arange(weights.gate.shape[0])))[0]
 
 
 _multiply = jax.custom_vjp(_sum_of_chosen, nondiff_argnums=(0,))

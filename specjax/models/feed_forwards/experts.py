@@ -92,7 +92,7 @@ class Experts(nnx.Module):
         assert isinstance(mlp, ExpertsConfig)
         X, F = mlp.count, mlp.width
         shapes = {"router": (X, E), "gates": (X, F, E), "ups": (X, F, E), "downs": (X, E, F)}
-        axes = {"router": (None, "embed"), "gates": (None, "mlp", "embed")}
+        axes = {"router": ("choice", "embed"), "gates": (None, "mlp", "embed")}
         axes |= {"ups": axes["gates"], "downs": (None, "embed", "mlp")}
         self.config = mlp
         for (name, shape), key in zip(shapes.items(), jax.random.split(keys[0], 4)):

@@ -15,11 +15,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ...cache import store
 from ...parallel import each_part_of_queries
-from ..attention import attend
+from ..attention import attend, join
 from ..attention_kernel import Scores
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm, value_of
+from ..quantised import Quantised
 from ..rope import Rope, rotate
 
 NORM_EPS = 1e-6
@@ -112,18 +114,18 @@ class LatentAttention(nnx.Module):
     def __call__(self, normed, nodes, past, rows):
         config, (B, N, _) = self.config, normed.shape
         queries, new = self._project(normed, nodes.angles(config.rope, config.rope_dim))
-        new = new.astype(nodes.dtype)[:, None]
-        new = new if rows is None else jnp.concatenate([rows[0], new], 2)
+        new = (store(new[:, None], nodes.dtype),)
+        new = new if rows is None else join(rows, new)
 
         def attend_to_rows(queries, past, length, new, mask, positions):
             both = None if past is None else past * 2
-            return attend(queries, both, length, (new, new), mask, positions, config.scores)
+            return attend(queries, both, length, new * 2, mask, positions, config.scores)
 
         given = past, nodes.length, new, nodes.seen(None), nodes.positions
         summed = each_part_of_queries(attend_to_rows, queries[:, :, None], *given)
         summed = summed.reshape(B, N, config.num_heads, -1)[..., : config.rank]
         values = self._expand(summed)
-        return linear(values.reshape(B, N, -1), self.out[...], value_of(self.out_bias)), (new,)
+        return linear(values.reshape(B, N, -1), self.out[...], value_of(self.out_bias)), new
 
     def _project(self, normed, angles) -> tuple[jax.Array, jax.Array]:
         """Absorbed queries float32 [B, N, H, R + Dr], and rows float32 [B, N, R + Dr]."""
@@ -155,4 +157,7 @@ class LatentAttention(nnx.Module):
         return jnp.einsum("hdr,hbnr->hdbn", weight, rows, preferred_element_type=jnp.float32).transpose(2, 3, 0, 1)
 
     def _of_heads(self, weight: nnx.Param) -> jax.Array:
-        return weight[...].reshape(self.config.num_heads, -1, self.config.rank)
+        """W_UK or W_UV by head, [H, ..., R]. Numbers of fewer bits are widened here."""
+        matrix = weight[...]
+        matrix = matrix.dequantise() if isinstance(matrix, Quantised) else matrix
+        return matrix.reshape(self.config.num_heads, -1, self.config.rank)

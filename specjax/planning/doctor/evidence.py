@@ -35,6 +35,7 @@ class Evidence:
       own: the places of texts that the target writes from their first token on, at temperature 1.
         Both are empty without a draft that reads texts.
       conversations: the messages of ``texts``, if the prompts are conversations.
+      nodes: the nodes that the target scores in a round of the method, of each row.
     """
 
     generator: Generator
@@ -45,6 +46,7 @@ class Evidence:
     user: Sequence[Places] = ()
     own: Sequence[Places] = ()
     conversations: Sequence[list[dict]] | None = None
+    nodes: int = 1
 
     def losses(self) -> list[dict]:
         """The forecasts in which drafting does not pay."""

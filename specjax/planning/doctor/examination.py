@@ -83,7 +83,9 @@ def examine(
         progress(next(done), of)
     means = {temperature: max_new_tokens / float(counts.mean()) for temperature, counts in rounds.items()}
     shown = written[0.0][:MOST_TEXTS]
-    evidence = Evidence(generator, draft_of(generator), forecasts, means, shown, conversations=conversations)
+    evidence = Evidence(
+        generator, draft_of(generator), forecasts, means, shown, conversations=conversations, nodes=trial.nodes
+    )
     reasons = find_reasons(_read_texts(evidence, trial, rows))
     progress(next(done), of)
     return {

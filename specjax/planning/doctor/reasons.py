@@ -5,6 +5,7 @@ from collections.abc import Callable
 from .chat_template import chat_template
 from .evidence import Evidence, Reason
 from .expense import drafting, temperature, verification
+from .experts import experts
 from .head_inputs import head_inputs
 from .knowledge import capacity, unseen_text
 from .quantised_target import quantised_target
@@ -17,7 +18,7 @@ SPECIAL: tuple[Test, ...] = (
 )  # fmt: skip
 """The tests for reasons of a low acceptance that can be mended."""
 
-EXPENSE: tuple[Test, ...] = (verification, drafting)
+EXPENSE: tuple[Test, ...] = (verification, experts, drafting)
 """The tests for reasons in the time of a round."""
 
 

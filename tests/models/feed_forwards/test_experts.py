@@ -10,6 +10,7 @@ from jax.test_util import check_grads
 
 from specjax import RequestError
 from specjax.models.feed_forwards import Experts, ExpertsConfig, GatedMlpConfig, expert_products
+from specjax.models.feed_forwards.experts import route
 from specjax.models.kinds import LayerConfig
 from specjax.models.layers import Norm
 from specjax.models.mixers import AttentionConfig
@@ -123,6 +124,17 @@ def test_a_node_gets_the_same_alone_and_among_others():
     mixed = np.asarray(run(x.reshape(1, 21, WIDTH)[:, ::-1]))[:, ::-1].reshape(together.shape)
     for other in (alone, mixed):
         np.testing.assert_allclose(other, together, rtol=1e-5, atol=1e-6 * np.abs(together).max())
+
+
+def test_the_router_multiplies_in_full_precision():
+    """Devices with products of fewer bits could choose other experts for a node in a tree than for the node alone."""
+    module = make(KINDS["mixtral"])
+    choose = lambda x, router: route(x, router, None, module.config)
+    traced = jax.make_jaxpr(choose)(jnp.zeros((1, 2, WIDTH), jnp.bfloat16), module.router[...].astype(jnp.bfloat16))
+    products = [one for one in traced.jaxpr.eqns if one.primitive.name == "dot_general"]
+    highest = jax.lax.Precision.HIGHEST
+    assert [one.params["precision"] for one in products] == [(highest, highest)]
+    assert {operand.aval.dtype for operand in products[0].invars} == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize("nodes_, k, X, size", [(1, 2, 4, 1), (5, 3, 7, 2), (5, 3, 7, 8), (33, 2, 3, 4)])

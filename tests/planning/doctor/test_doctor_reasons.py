@@ -18,10 +18,12 @@ import specjax
 from specjax.checkpoints.heads import load_drafter
 from specjax.evaluation import held_out_prompts
 from specjax.models.decoder import Decoder
+from specjax.models.feed_forwards import ExpertsConfig
 from specjax.models.quantised import Quantised, quantise_module
 from specjax.planning.doctor import evidence as measured
 from specjax.planning.doctor.chat_template import chat_template
 from specjax.planning.doctor.evidence import Evidence
+from specjax.planning.doctor.experts import experts
 from specjax.planning.doctor.head_inputs import head_inputs, other_layers
 from specjax.planning.doctor.knowledge import capacity, unseen_text
 from specjax.planning.doctor.places import Places
@@ -252,3 +254,28 @@ def test_full_targets_and_targets_without_a_name_get_no_test():
     model = quantise_module(TARGET.model, "int8")
     nameless = dataclasses.replace(TARGET, model=model, name="no such model", generators={})
     assert quantised_target(gather(DRAFT, target=nameless, read=False)) is None
+
+
+def test_a_target_that_reads_more_experts_for_more_nodes_is_named():
+    """Planted: 32 experts of which a node reads 2. Five nodes of one row read about nine; 256 rows read all of them."""
+    mixture = TARGET.config.replace(num_layers=2, mlps=(ExpertsConfig(32, 2, 512),) * 2)
+    loss = PAYS | dict(speedup=0.5, tokens_per_round=1.7, verify_ms=6.0, round_ms=6.8)
+    loss |= dict(speedup_if_verification_were_free=1.2, speedup_if_drafting_were_free=0.55)
+
+    def find(config, *casts, nodes=5):
+        generator = SimpleNamespace(target=SimpleNamespace(config=config))
+        return experts(Evidence(generator, None, casts, {}, (), nodes=nodes))
+
+    found = find(mixture, PAYS, loss)
+    assert found is not None and found.name == "experts"
+    assert "the 5 nodes of a round read 8.8 of 32 experts in place of 2.0 at batch 1" in found.text
+    E, F, V = mixture.hidden_size, 512, mixture.vocab_size
+    attention = E * mixture.head_dim * (2 * mixture.num_heads + 2 * mixture.num_kv_heads)
+    weights = lambda experts: V * E + 2 * (attention + 32 * E + 3 * E * F * experts)
+    ratio = weights(32 * (1 - (30 / 32) ** 5)) / weights(2)
+    assert found.figures["settings"][0]["weights_read"] == pytest.approx(ratio)
+    assert find(mixture, loss | dict(batch=256)) is None  # plain rounds read all experts
+    assert find(mixture, loss, nodes=1) is None
+    assert find(mixture, PAYS) is None  # it pays
+    assert find(mixture, loss | dict(verify_ms=2.1, round_ms=8.0)) is None  # the draft is slow, and not the experts
+    assert find(TARGET.config, loss) is None

@@ -10,16 +10,16 @@ The parts:
 
     cases.py     18 cases: a prompt and the options of one request each (temperature, top-k, penalties, a regular expression, ...)
     law.py       case -> the probability of each continuation; knows no cache, no tree, no batch
-    methods.py   29 settings of the drafting methods with the rules to test them with, and their random models and heads
+    methods.py   settings of the drafting methods with the rules to test them with; random models and heads; targets of each class
     loop.py      setting -> counts of continuations for each case; all cases share one batch, so that one setting compiles once
 """
 
 from .cases import CASES, DRAFTS, LENGTH, Case, V
 from .law import law, p_values
 from .loop import count_draws, halve_after_repeat
-from .methods import CONFIG, METHODS, PAIRS, random_model
+from .methods import CONFIG, METHODS, PAIRS, TARGETS, random_model
 
 __all__ = [
-    "CASES", "CONFIG", "DRAFTS", "LENGTH", "METHODS", "PAIRS", "Case", "V", "count_draws", "halve_after_repeat", "law", "p_values",
+    "CASES", "CONFIG", "DRAFTS", "LENGTH", "METHODS", "PAIRS", "TARGETS", "Case", "V", "count_draws", "halve_after_repeat", "law", "p_values",
     "random_model",
 ]  # fmt: skip

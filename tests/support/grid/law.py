@@ -17,12 +17,12 @@ from .methods import random_model
 score = jax.jit(scores)
 
 
-def p_values(counts: dict[str, np.ndarray], processed: bool = False) -> dict[str, float]:
+def p_values(counts: dict[str, np.ndarray], processed: bool = False, kind: str = "dense") -> dict[str, float]:
     """The p-value of the counts of each case, and "pooled" that of all cases at once.
 
-    ``processed``: the law with the processor ``loop.halve_after_repeat``.
+    ``processed``: the law with the processor ``loop.halve_after_repeat``. ``kind``: the class of the target.
     """
-    laws = {name: law(case, processed) for name, case in CASES.items()}
+    laws = {name: law(case, processed, kind) for name, case in CASES.items()}
     pooled = p_value(np.concatenate([*counts.values()]), np.concatenate([*laws.values()]))
     return {name: p_value(counts[name], laws[name]) for name in CASES} | {"pooled": pooled}
 
@@ -33,14 +33,16 @@ def number(continuations: np.ndarray) -> np.ndarray:
 
 
 @cache
-def law(case: Case, processed: bool = False) -> np.ndarray:
+def law(case: Case, processed: bool = False, kind: str = "dense") -> np.ndarray:
     """Probability [(V + 1) ** LENGTH] of each continuation.
 
     The target scores every text in one forward without a cache. Then a walk over the tree of all continuations multiplies
     the probabilities of their tokens.
     """
     texts = np.array([case.prompt + new for new in itertools.product(range(V), repeat=LENGTH)])
-    logits = dict(zip(map(tuple, texts), np.asarray(score(random_model(0), jnp.asarray(texts, jnp.int32)), np.float64)))
+    logits = dict(
+        zip(map(tuple, texts), np.asarray(score(random_model(0, kind), jnp.asarray(texts, jnp.int32)), np.float64))
+    )
     total = np.zeros((V + 1) ** LENGTH)
 
     def grow(new: tuple[int, ...], p: float):

@@ -22,7 +22,14 @@ run = jax.jit(specjax.run, static_argnames=("drafter", "rule"))
 
 
 def count_draws(
-    drafter: Drafter, rule, seed: int, rows: int, calls: int = 1, processors: tuple = (), draft=None
+    drafter: Drafter,
+    rule,
+    seed: int,
+    rows: int,
+    calls: int = 1,
+    processors: tuple = (),
+    draft=None,
+    kind: str = "dense",
 ) -> tuple[dict[str, np.ndarray], float]:
     """How often each continuation came out, by case, and the rate at which drafts were accepted.
 
@@ -31,10 +38,11 @@ def count_draws(
       seed: of the draft's random parameters.
       rows: rows of each case in the batch; the batch is decoded ``calls`` times with different keys.
       draft: by default a random one.
+      kind: the class of the target, one of ``methods.TARGETS``.
     """
     draft = draft_of(drafter, seed) if draft is None else draft
     parameters = drafter.parameters(draft, V)
-    target, counts, rates = target_of(drafter), [], []
+    target, counts, rates = target_of(drafter, kind), [], []
     for call in range(calls):
         requests = make_batch(call, rows, processors)
         state = prefill(target, parameters, requests, drafter=drafter, chunk=4, dtype="float32")

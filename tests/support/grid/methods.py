@@ -5,7 +5,7 @@ from functools import cache
 
 import jax.numpy as jnp
 
-from specjax import Decoder
+from specjax import Decoder, ModelConfig
 from specjax.drafter import Drafter, Models, TrainedHead
 from specjax.drafters import (
     Adaptive,
@@ -35,6 +35,8 @@ from specjax.drafters import (
 )
 from specjax.drafters.parts.drawing import Drawing
 from specjax.heads import KINDS, BlockConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig, MtpConfig
+from specjax.models.feed_forwards import ExpertsConfig
+from specjax.models.mixers import DeltaRuleConfig, LatentAttentionConfig
 from specjax.tree import expansion, from_paths
 
 from ..models import TINY, random_head, tiny_model
@@ -42,6 +44,14 @@ from .cases import CAPACITY, DRAFTS, V
 
 SIZES = dict(hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
 CONFIG = TINY.replace(vocab_size=V, max_position_embeddings=CAPACITY, **SIZES)
+
+TARGETS: dict[str, ModelConfig] = {
+    "dense": CONFIG,
+    "experts": CONFIG.replace(mlps=(ExpertsConfig(4, 2, 8),)),
+    "latent": CONFIG.replace(mixers=(LatentAttentionConfig(2, 8, None, 4, 4, 8),)),
+    "hybrid": CONFIG.replace(num_layers=2, mixers=(DeltaRuleConfig(1, 2, 8, 8, 3), None)),
+}
+"""A target of each class. Drafts are dense."""
 
 BUSHY = expansion((2, 1))  # two tokens after the root, one after each of them
 BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
@@ -127,17 +137,17 @@ def with_own(drafter: Drafter, **options) -> Drafter:
 
 
 @cache
-def random_model(seed: int) -> Decoder:
-    """Number 0 is the target; the others are drafts."""
-    return tiny_model(seed, sharpness=15, config=CONFIG)
+def random_model(seed: int, kind: str = "dense") -> Decoder:
+    """A model of a class of ``TARGETS``. Number 0 is the target; the others are drafts."""
+    return tiny_model(seed, sharpness=15, config=TARGETS[kind])
 
 
 @cache
-def target_of(drafter: Drafter) -> Decoder:
-    """``random_model(0)``. For an early exit, the same layer above a layer that changes nothing: the law is the same."""
+def target_of(drafter: Drafter, kind: str = "dense") -> Decoder:
+    """``random_model(0, kind)``. For an early exit, the same layer above a layer that changes nothing: the law is the same."""
+    below = random_model(0, kind)
     if not isinstance(drafter, EarlyExit):
-        return random_model(0)
-    below = random_model(0)
+        return below
     deeper = tiny_model(1, config=CONFIG, num_layers=2)
     deeper.embed, deeper.layers[1], deeper.norm, deeper.head = below.embed, below.layers[0], below.norm, below.head
     deeper.layers[0].mixer.out[...] *= 0
