@@ -18,6 +18,7 @@ from support.published_heads import (
     K,
     V,
     dflash,
+    dflash2,
     dspark,
     eagle,
     eagle3,
@@ -28,8 +29,17 @@ from support.published_heads import (
     normal,
     parallel,
     write,
+    xpress,
 )
-from support.published_speculators import spec_dflash, spec_dspark, spec_mtp, spec_peagle, speculators
+from support.published_speculators import (
+    spec_dflash,
+    spec_dflash2,
+    spec_dspark,
+    spec_mtp,
+    spec_peagle,
+    spec_xpress,
+    speculators,
+)
 
 MADE = {
     "eagle": eagle,
@@ -50,12 +60,16 @@ MADE = {
         f"speculators-dspark, {kind}": lambda kind=kind, **raw: spec_dspark(kind, **raw)
         for kind in ("vanilla", "gated", "rnn")
     },
+    "speculators-dflash2": spec_dflash2,
+    "speculators-xpress": lambda **raw: spec_xpress(KNOWN, **raw),
     "medusa": medusa,
     "medusa, 2 blocks": lambda **raw: medusa(2, **raw),
     "hydra": hydra,
     "hydra, 2 blocks": lambda **raw: hydra(2, **raw),
     "hydra, prefix": hydra_prefixed,
     "dflash": dflash,
+    "dflash, 2": dflash2,
+    "dflash, xpress": xpress,
     **{f"dflash, dspark {kind}": lambda kind=kind, **raw: dspark(kind, **raw) for kind in ("vanilla", "gated", "rnn")},
     **{name: lambda name=name, **raw: mtp(name, **raw) for name in MTP},
     "deepseek, 2 modules": lambda **raw: mtp("deepseek", 2, **raw),
