@@ -6,6 +6,7 @@ A new layout is a class in this folder, listed in ``_CLASSES``.
 from ...errors import CheckpointError, ConfigError
 from ...heads import HeadConfig
 from .base import Found, Layout
+from .assistant import AssistantLayout
 from .block import DFlashLayout
 from .eagle import EagleLayout
 from .eagle3 import Eagle3Layout
@@ -25,6 +26,7 @@ _CLASSES = (
     SpeculatorsDSpark,
     SpeculatorsDFlash2,
     SpeculatorsXPress,
+    AssistantLayout,
     DFlashLayout,
     Eagle3Layout,
     HydraLayout,

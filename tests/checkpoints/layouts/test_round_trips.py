@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.head_cases import MADE, parameters, same_heads, same_layer
-from support.published_heads import DEEP, MTP, E, L, V, of_module, write
+from support.published_heads import DEEP, MTP, XPRESS, E, L, V, of_module, write
+from support.published_speculators import XPRESS as SPEC_XPRESS
 
 from specjax import load_drafter, save_head
 from specjax.checkpoints.layouts import LAYOUTS, default_layout
@@ -51,6 +52,24 @@ def block(gate: str = "") -> tuple:
         if gate
     }
     return BLOCK | gates, ["layers.0", "layers.1"]
+
+
+SELECTOR = {
+    "markov.first": "candidate_selector.predecessor_codebook",
+    "markov.second": "candidate_selector.successor_codebook",
+    "markov.gate": "candidate_selector.hidden_projection.weight",
+}
+CONVOLUTIONS = {
+    f"layers.{i}.{ours}_conv.{x}": f"layers.{i}.{theirs}_conv.{y}"
+    for i in range(2)
+    for ours, theirs in (("mixer", "attention"), ("mlp", "mlp"))
+    for x, y in (("base", "base_kernel"), ("kernels", "kernel_projection.weight"))
+}
+
+
+def refiner(prefix: str, names: tuple) -> dict:
+    ours = ("first", "own", "mean", "join", "mix", "gate", "up", "down", "second")
+    return {f"refiner.{x}": f"{prefix}.{y}" for x, y in zip(ours, names, strict=True)}
 
 
 def mtp(layout: str, modules: int = 1) -> tuple:
@@ -105,6 +124,12 @@ PAIRS = {
     ),
     "hydra, prefix": (HYDRA_PREFIXED, ["prefix_embeding_layer.layers.0"]),
     **{case: block() for case in MADE if "dflash" in case},
+    **{
+        case: (BLOCK | SELECTOR | CONVOLUTIONS, ["layers.0", "layers.1"])
+        for case in ("dflash, 2", "speculators-dflash2")
+    },
+    "dflash, xpress": (BLOCK | refiner("xpress_head", XPRESS), ["layers.0", "layers.1"]),
+    "speculators-xpress": (BLOCK | refiner("refiner_head", SPEC_XPRESS), ["layers.0", "layers.1"]),
     **{f"dflash, dspark {kind}": block(kind if kind in GATES else "") for kind in ("vanilla", *GATES)},
     **{f"speculators-dspark, {kind}": block(kind if kind in GATES else "") for kind in ("vanilla", *GATES)},
     **{name: mtp(name) for name in MTP},
@@ -152,8 +177,8 @@ def test_a_published_layout_is_read_and_written(tmp_path, case):
     again = load_drafter(tmp_path / "saved", DEEP)
     assert hash(again.config) == hash(head.config)
     assert same_heads(head, again) and again.layout == name
-    if not case.startswith("speculators-dflash,") and not case.startswith(
-        "speculators-dspark"
+    if not case.startswith(
+        ("speculators-dflash,", "speculators-dspark", "speculators-xpress")
     ):  # which dflash cannot hold
         save_head(head, tmp_path / "default", default_layout(head.config).name)
         assert same_heads(head, load_drafter(tmp_path / "default", DEEP))
