@@ -48,17 +48,17 @@ class AssistantDrafter(Drawing):
 
     def check(self, config: ModelConfig) -> None:
         for i, (layer, source) in enumerate(zip(self.head.layers.layers, sources(self.head.layers, config))):
-            own = layer.mixer.num_kv_heads, layer.mixer.head_dim
+            wanted, mend = layer.mixer, "use an assistant made for the target"
             if source is None:
+                window = "an attention window" if wanted.scores.window else "no attention window"
                 raise RequestError(
-                    f"layer {i} of the assistant has {'no' * (not layer.mixer.scores.window)}{'an' * bool(layer.mixer.scores.window)} "
-                    "attention window, and no layer of the target is like that; use an assistant made for the target"
+                    f"layer {i} of the assistant has {window}, and no layer of the target with keys has one like it; {mend}"
                 )
             found = config.layer(source).mixer
-            if own != (found.num_kv_heads, found.head_dim):
+            if (wanted.num_kv_heads, wanted.head_dim) != (found.num_kv_heads, found.head_dim):
                 raise RequestError(
-                    f"layer {i} of the assistant reads {own[0]} key heads of size {own[1]}, and layer {source} of the "
-                    f"target has {found.num_kv_heads} of size {found.head_dim}; use an assistant made for the target"
+                    f"layer {i} of the assistant reads {wanted.num_kv_heads} key heads of size {wanted.head_dim}, and "
+                    f"layer {source} of the target has {found.num_kv_heads} of size {found.head_dim}; {mend}"
                 )
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> jax.Array:

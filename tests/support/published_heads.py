@@ -224,6 +224,50 @@ def dspark(kind="vanilla", **raw):
     ) | raw, tensors
 
 
+def assistant(clusters: int = 0, **raw):
+    """An assistant of Gemma 4 with a layer of each kind, of width 16."""
+    W, heads = 16, {0: D, 1: 2 * D}
+    text = dict(
+        model_type="gemma4_text",
+        vocab_size=V,
+        hidden_size=W,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=H,
+        num_key_value_heads=K,
+        head_dim=D,
+        per_layer_config={"1": {"head_dim": 2 * D}},
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=16,
+        num_kv_shared_layers=2,
+        hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=0,
+        tie_word_embeddings=True,
+    )
+    tensors = {"pre_projection.weight": normal(W, 2 * E), "post_projection.weight": normal(E, W)}
+    tensors |= {"model.embed_tokens.weight": normal(V, W), "model.norm.weight": normal(W)}
+    norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    for i, size in heads.items():
+        parts = {f"{norm}_layernorm.weight": normal(W) for norm in norms} | {"layer_scalar": normal(1)}
+        parts |= {"self_attn.q_proj.weight": normal(H * size, W), "self_attn.q_norm.weight": normal(size)}
+        parts |= {"self_attn.o_proj.weight": normal(W, H * size), "mlp.down_proj.weight": normal(W, 24)}
+        parts |= {f"mlp.{x}_proj.weight": normal(24, W) for x in ("gate", "up")}
+        tensors |= {f"model.layers.{i}.{name}": tensor for name, tensor in parts.items()}
+    if clusters:
+        tensors |= {"masked_embedding.centroids.weight": normal(clusters, W)}
+        tensors |= {"masked_embedding.token_ordering": RNG.permutation(V)}
+    own = dict(use_ordered_embeddings=clusters > 0, num_centroids=clusters or 2048, centroid_intermediate_top_k=1)
+    return dict(
+        model_type="gemma4_assistant",
+        architectures=["Gemma4AssistantForCausalLM"],
+        image_token_id=60,
+        backbone_hidden_size=E,
+        tie_word_embeddings=True,
+        dtype="float32",
+        text_config=text,
+    ) | own | raw, tensors
+
+
 MTP = {
     "mtp": ("mtp", "mtp.layers.0", "fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
     "deepseek": (f"model.layers.{L}", f"model.layers.{L}", "eh_proj", "enorm", "hnorm", "shared_head.norm"),

@@ -5,8 +5,8 @@ A new layout is a class in this folder, listed in ``_CLASSES``.
 
 from ...errors import CheckpointError, ConfigError
 from ...heads import HeadConfig
-from .base import Found, Layout
 from .assistant import AssistantLayout
+from .base import Found, Layout
 from .block import DFlashLayout
 from .eagle import EagleLayout
 from .eagle3 import Eagle3Layout

@@ -29,7 +29,7 @@ class AssistantLayout(Layout):
     name, kind, default = "gemma4-assistant", "assistant", True
 
     def matches(self, found: Found) -> bool:
-        return found.raw.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant")
+        return "pre_projection.weight" in found and "post_projection.weight" in found
 
     def config(self, found: Found, target: ModelConfig) -> AssistantConfig:
         own = {name: value for name, value in found.raw.items() if not name.endswith(_TOKENS)}

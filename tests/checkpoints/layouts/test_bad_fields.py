@@ -107,6 +107,12 @@ FIELDS = {
         ).items()
     }
     | {"block_size": WHOLE},
+    "gemma4-assistant": {"text_config": TABLE, "backbone_hidden_size": WHOLE},
+    "gemma4-assistant, clusters": {
+        "use_ordered_embeddings": FLAG,
+        "num_centroids": WHOLE,
+        "centroid_intermediate_top_k": WHOLE,
+    },
     "dflash, 2": {f"dflash_config.{name}": kind for name, kind in PARTS.items()} | {"is_causal": FLAG},
     "dflash, xpress": {"xpress_rank": WHOLE, "xpress_mlp_hidden": WHOLE, "xpress_num_passes": WHOLE},
     "dflash, dspark gated": BLOCK | PLACES | MARKOV | {"target_layer_ids": LAYERS},
