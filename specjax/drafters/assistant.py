@@ -47,18 +47,18 @@ class AssistantDrafter(Drawing):
         return self.head.taps
 
     def check(self, config: ModelConfig) -> None:
-        for i, (layer, source) in enumerate(zip(self.head.layers.layers, sources(self.head.layers, config))):
-            wanted, mend = layer.mixer, "use an assistant made for the target"
+        mend = "use an assistant made for the target"
+        for i, (wanted, source) in enumerate(zip(self.head.mixers, sources(self.head, config))):
             if source is None:
                 window = "an attention window" if wanted.scores.window else "no attention window"
                 raise RequestError(
                     f"layer {i} of the assistant has {window}, and no layer of the target with keys has one like it; {mend}"
                 )
-            found = config.layer(source).mixer
+            number, found = source
             if (wanted.num_kv_heads, wanted.head_dim) != (found.num_kv_heads, found.head_dim):
                 raise RequestError(
                     f"layer {i} of the assistant reads {wanted.num_kv_heads} key heads of size {wanted.head_dim}, and "
-                    f"layer {source} of the target has {found.num_kv_heads} of size {found.head_dim}; {mend}"
+                    f"layer {number} of the target has {found.num_kv_heads} of size {found.head_dim}; {mend}"
                 )
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> jax.Array:

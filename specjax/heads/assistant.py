@@ -49,7 +49,7 @@ class AssistantConfig(HeadConfig):
     kind: ClassVar[str] = "assistant"
 
     def __post_init__(self):
-        if any(not isinstance(x.mixer, AttentionConfig) or x.mixer.reads is None for x in self.layers.layers):
+        if len(self.mixers) < self.layers.num_layers:
             raise ConfigError("a layer of the assistant has keys of its own; every layer must read the target's")
         if self.clusters and (self.vocab_size % self.clusters or self.read_clusters > self.clusters):
             raise ConfigError(
@@ -62,21 +62,27 @@ class AssistantConfig(HeadConfig):
         return self.layers.vocab_size
 
     @property
+    def mixers(self) -> list[AttentionConfig]:
+        """The attention of each layer."""
+        attention = (layer.mixer for layer in self.layers.layers if isinstance(layer.mixer, AttentionConfig))
+        return [mixer for mixer in attention if mixer.reads is not None]
+
+    @property
     def taps(self) -> tuple[int, ...]:
         return (self.target_layers,)
 
 
-def sources(config: ModelConfig, target: ModelConfig) -> list[int | None]:
-    """For each layer of an assistant the target's layer whose keys and values it reads; None where there is none.
+def sources(config: AssistantConfig, target: ModelConfig) -> list[tuple[int, AttentionConfig] | None]:
+    """For each layer of an assistant the target's layer whose keys and values it reads, and that layer's attention.
 
     It is the last layer that has keys and values of its own and, like the assistant's layer, an
-    attention window or none.
+    attention window or none. None where there is none.
     """
-    last: dict[bool, int] = {}
+    last = {}
     for i, layer in enumerate(target.layers):
         if isinstance(layer.mixer, AttentionConfig) and layer.mixer.reads is None:
-            last[layer.mixer.scores.window is not None] = i
-    return [last.get(layer.mixer.scores.window is not None) for layer in config.layers]
+            last[layer.mixer.scores.window is None] = i, layer.mixer
+    return [last.get(mixer.scores.window is None) for mixer in config.mixers]
 
 
 class Assistant(HeadModule):
@@ -114,11 +120,11 @@ class Assistant(HeadModule):
         layers, dtype = self.config.layers, full_dtype(cache.dtype)
         x = linear(jnp.concatenate([target.token_embeddings(tokens), features], -1), self.enter[...])
         nodes = Nodes(cache.length[:, None], jnp.zeros((1, 1), bool), dtype, cache.held)
-        for layer, source in zip(self.layers, sources(layers, target.config)):
+        for layer, source in zip(self.layers, sources(self.config, target.config)):
             assert source is not None  # the drafter has checked it
-            keys = cache.layers[source][0]
-            unseen = jnp.zeros((*keys.shape[:2], 1, keys.shape[3]), dtype)
-            x, _ = layer(x, nodes, cache.layers[source], (unseen, unseen))
+            past = cache.layers[source[0]]
+            unseen = jnp.zeros((*past[0].shape[:2], 1, past[0].shape[3]), dtype)
+            x, _ = layer(x, nodes, past, (unseen, unseen))
         return normalize(x, layers.norms, self.norm[...])
 
     def next_features(self, hidden: jax.Array) -> jax.Array:

@@ -147,7 +147,7 @@ class BlockHead(HeadModule):
     config: BlockConfig
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
-        layers, E, Vd = config.layers, config.layers.hidden_size, config.draft_vocab_size
+        layers, E, Vd = config.layers, config.layers.hidden_size, config.draft_vocab_size or config.vocab_size
         dtype = jnp.dtype(dtype or layers.dtype)
         fc, embed, head, markov, confidence, *keys = jax.random.split(key, layers.num_layers + 5)
         self.config = config
