@@ -47,6 +47,7 @@ class AssistantConfig(HeadConfig):
     clusters: int = 0
     read_clusters: int = 32
     kind: ClassVar[str] = "assistant"
+    reads_cache: ClassVar[bool] = True
 
     def __post_init__(self):
         if len(self.mixers) < self.layers.num_layers:

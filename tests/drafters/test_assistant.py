@@ -95,7 +95,7 @@ def test_q_of_drawn_chains_equals_numpy(clusters):
     """
     head, checked = head_of(clusters), 0
     drafter = AssistantDrafter(DEPTH, head=head.config)
-    for state, tree in rounds(TARGET, head, drafter, 4, PROMPTS, temperature=1.0):
+    for state, tree in rounds(TARGET, head, drafter, 3, PROMPTS, temperature=1.0):
         now = texts(state)
         taps = read_target(TARGET, now, (L,))[0]
         for b, text in enumerate(now):
@@ -108,9 +108,10 @@ def test_q_of_drawn_chains_equals_numpy(clusters):
                 logits, feature = numpy_step(head, int(tree.tokens[b, d]), feature, cached, n)
                 np.testing.assert_allclose(tree.q[b, d], np.exp(log_softmax(logits)), rtol=2e-3, atol=1e-6)
                 checked += 1
-    assert checked > 30
+    assert checked > 20
 
 
+@pytest.mark.slow
 def test_greedy_texts_are_the_targets_own():
     """A text of one token too, whose first drafts see no keys."""
     head = head_of()

@@ -54,7 +54,7 @@ def test_a_configuration_has_every_field(kind):
     assert config.modules == (2 if kind == "mtp" else 1)
     assert config.mask_token == (60 if kind == "block" else None)
     assert config.num_heads == (3 if kind in ("medusa", "hydra") else 0)
-    assert config.reads_tokens == (kind == "hydra")
+    assert config.reads_tokens == (kind == "hydra") and config.reads_cache == (kind == "assistant")
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

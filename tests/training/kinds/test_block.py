@@ -99,7 +99,7 @@ def hidden_states(head, out, b: int, a: int) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "options",
     [
-        dict(markov="selector", markov_rank=4, candidates=3, conv_taps=2),
+        pytest.param(dict(markov="selector", markov_rank=4, candidates=3, conv_taps=2), marks=pytest.mark.slow),
         dict(refiner_rank=3, refiner_size=5),
     ],
     ids=["DFlash 2", "XPress"],
