@@ -93,7 +93,8 @@ CONFIGS = {
 }
 SEEDS = {"from the root": 5, "refiner": 6}  # with these, rounds keep drafts and reject drafts
 HEADS = {name: random_head(BlockHead, config, seed=SEEDS.get(name, 3), scale=0.2) for name, config in CONFIGS.items()}
-HEADS["refiner"].refiner.second[...] *= 6  # with this, corrections change guesses
+HEADS["refiner"].refiner.second[...] *= 6  # with these, corrections and the token before the root change guesses
+HEADS["refiner"].refiner.first[...] *= 6
 
 
 def sigmoid(x):
@@ -315,6 +316,7 @@ def test_refined_chains_equal_plain_python():
     greedy text of the corrected logits, from left to right.
     """
     drafter, plain, fewer, settled = BlockDrafter(3, head=CONFIGS["refiner"]), NumpyHead(HEADS["refiner"]), [], []
+    beside = []
     for text, taps, _, tree, b in each_round("refiner", drafter):
         root, earlier = text[-1], text[max(len(text) - 2, 0)]
         jacobi = lambda passes: plain.jacobi(taps, root, earlier, passes)
@@ -326,8 +328,9 @@ def test_refined_chains_equal_plain_python():
             drafted.append(int(plain.refined(hidden, before)[i].argmax()))
         assert jacobi(4) == drafted[2:] and wanted[:2] == drafted[2:4]
         fewer.append(wanted == jacobi(1))
+        beside.append(wanted == plain.jacobi(taps, root, root, 2))
         settled.append(wanted == drafted[2:])
-    assert not all(fewer) and not all(settled)
+    assert not all(fewer) and not all(settled) and not all(beside)
 
 
 @pytest.mark.parametrize("name", ["from the root", "path selector", pytest.param("recurrent", marks=pytest.mark.slow)])
