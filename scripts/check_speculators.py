@@ -27,6 +27,7 @@ BUILDERS = {
     "eagle3": "speculators", "peagle": "speculators-peagle", "mtp": "speculators-mtp", "dflash": "speculators-dflash",
     "dflash-one-window": "speculators-dflash, one window", "dflash-windows": "speculators-dflash, windows",
     **{f"dspark-{kind}": f"speculators-dspark, {kind}" for kind in ("vanilla", "gated", "rnn")},
+    "dflash2": "speculators-dflash2", "xpress": "speculators-xpress",
 }  # fmt: skip
 """The builder of the tests with the same fields and tensors, for each head of the package."""
 
@@ -45,7 +46,9 @@ def write_with_package(directory: Path) -> None:
     np.savez(directory / "target.npz", tokens=tokens, **tables)
     shapes = {"llama": LlamaConfig, "qwen3": Qwen3Config}
     for name, (kind, family, layers, options, shape) in heads_of_the_package().items():
-        model_class = next(c for c in registered(SpeculatorModel) if c.config_class.__name__.lower().startswith(kind))
+        model_class = next(
+            c for c in registered(SpeculatorModel) if c.config_class.__name__.lower().startswith(f"{kind}spec")
+        )
         config_class = model_class.config_class
         inner = shapes[family](**SHAPE, num_hidden_layers=layers, **shape)
         inner._attn_implementation = "eager"
@@ -82,12 +85,14 @@ def heads_of_the_package() -> dict:
         "dflash-one-window": ("dflash", "qwen3", 2, whole, windows("sliding", "full")),
         "dflash-windows": ("dflash", "qwen3", 2, part, windows("sliding", "sliding")),
         **{f"dspark-{kind}": ("dspark", "qwen3", 2, markov(kind), {}) for kind in ("vanilla", "gated", "rnn")},
+        "dflash2": ("dflash2", "qwen3", 2, whole | dict(selector_rank=4, selector_top_k=5), {}),
+        "xpress": ("xpress", "qwen3", 2, part | dict(xpress_rank=4), {}),
     }
 
 
 def registered(base) -> list[type]:
     """The model classes of the package."""
-    from speculators.models import dflash, dspark, eagle3, mtp, peagle  # noqa: F401 - an import registers the class
+    from speculators.models import dflash, dflash2, dspark, eagle3, mtp, peagle, xpress  # noqa: F401 - to register
 
     found = [base]
     for cls in found:
@@ -123,7 +128,7 @@ def forward(model, kind: str, tokens) -> dict:
     """The inputs and the outputs of one forward: logits [N, Vd], and DSpark's confidence [N]."""
     import torch
 
-    count = 1 if kind == "mtp" else 2 if kind in ("dflash", "dspark") else 3
+    count = 1 if kind == "mtp" else 2 if kind in ("dflash", "dspark", "dflash2", "xpress") else 3
     taps, found = torch.randn(1, S, count * E), {}
     model.lm_head.register_forward_hook(lambda module, inputs, output: found.update(logits=output[0].detach()))
     documents = torch.zeros(1, S, dtype=torch.long)
@@ -138,8 +143,18 @@ def forward(model, kind: str, tokens) -> dict:
             batch = (taps, tokens[None, :S], ones, last, documents)
             hidden, logits, *_ = model._backbone_forward(*batch, max_anchors=1)
             found |= {"hidden": hidden[0], "logits": logits[0]}
+            before = tokens[None, torch.arange(BLOCK) % S]
+            if kind == "dflash2":
+                full = (
+                    logits
+                    + model.candidate_selector.context(hidden, before) @ model.candidate_selector.successor_codebook.T
+                )
+                found["corrected"] = full[0]
+                tokens_of, scores = model.candidate_selector.select(logits, hidden, before)
+                found |= {"candidates": tokens_of[0].sort(-1).values, "scores": scores.sort(-1).values[0]}
+            if kind == "xpress":
+                found["corrected"] = (logits + model.refiner_head.block_bias(before, hidden))[0]
             if kind == "dspark":
-                before = tokens[None, torch.arange(BLOCK) % S]
                 found["corrected"] = (
                     logits + model.markov_head.block_bias(prev_token_ids=before, hidden_states=hidden)
                 )[0]
@@ -211,6 +226,7 @@ def compare(directory: Path) -> None:
 
 def block_outputs(module, target, tokens, taps) -> dict:
     """The outputs of a block at ANCHOR. Its context is the tokens before."""
+    import jax
     import jax.numpy as jnp
 
     config = module.config
@@ -221,10 +237,15 @@ def block_outputs(module, target, tokens, taps) -> dict:
 
     out = module(target, block, places, KVCache(rows, jnp.array([ANCHOR])))
     found = {"hidden": out.hidden[0], "logits": module.logits(target, out.hidden)[0]}
-    if config.markov_rank:
-        before = tokens[:, jnp.arange(BLOCK) % S]
-        found["corrected"] = module.logits(target, out.hidden, module.markov.codes(out.hidden, before))[0]
-        found["confidence"] = module.sure(out.hidden, before)[0]
+    correct = module.refiner if config.refiner_rank else module.markov
+    if correct is not None:
+        code = correct.codes(out.hidden, tokens[:, jnp.arange(BLOCK) % S])
+        found["corrected"] = module.logits(target, out.hidden, code)[0]
+    if config.candidates:
+        best = jax.lax.top_k(module.corrected(found["logits"], code[0]), config.candidates)
+        found |= {"candidates": jnp.sort(best[1]), "scores": jnp.sort(best[0])}
+    if config.confidence:
+        found["confidence"] = module.sure(out.hidden, tokens[:, jnp.arange(BLOCK) % S])[0]
     return found
 
 

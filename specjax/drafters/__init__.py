@@ -11,6 +11,7 @@ from ..drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
 from ..errors import RequestError
 from ..heads.base import Head
 from .adaptive import LENGTHS, Adaptive
+from .assistant import AssistantDrafter
 from .block import BlockDrafter
 from .cascade import Cascade
 from .draft_model import DraftModel
@@ -56,12 +57,13 @@ METHODS: dict[str, type[Drafter]] = {
     "eagle3": Eagle3,
     "mtp": Mtp,
     "block": BlockDrafter,
+    "assistant": AssistantDrafter,
     "switch": Switch,
 }
 """The class of each method, by the method's name."""
 
 __all__ = [
-    "METHODS", "Adaptive", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2",
+    "METHODS", "Adaptive", "AssistantDrafter", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2",
     "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing",
     "PartialCache", "PartialCascade", "Plain", "QuantizedSelf", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options",
     "check_drafts", "check_options", "default_method", "make_drafter", "method_for_head", "needs_of", "own_options",

@@ -1,6 +1,7 @@
 """Drafting of a block in one pass of a head.
 
-The heads are DFlash (2602.06036), its causal variant JetSpec (2606.18394), and DSpark (2607.05147).
+The heads are DFlash (2602.06036), its causal variant JetSpec (2606.18394), DSpark (2607.05147),
+DFlash 2 and XPress.
 """
 
 import dataclasses
@@ -31,9 +32,13 @@ class BlockDrafter(Drawing):
 
     A head without a Markov correction chooses its tokens: a chain of the likeliest token at each
     place, or with ``tree_nodes`` a tree of the likeliest sequences (DDTree, 2604.12989). With a
-    Markov correction each token depends on the token before it. A chain is then drawn from left to
-    right under the request's sampling options and those of ``Drawing``. q is the distribution of
-    each draw.
+    Markov correction (DSpark, DFlash 2) each token depends on the token before it. A chain is then
+    drawn from left to right under the request's sampling options and those of ``Drawing``. q is the
+    distribution of each draw. A path selector restricts it to the place's candidates.
+
+    A refiner (XPress) corrects a guess of the whole block several times, each time from the guess
+    before (Jacobi iteration). After k passes the first k tokens are those that greedy drawing from
+    left to right would choose. The head chooses these tokens at every temperature.
 
     A chain may end before a token whose confidence is below ``draft_confidence`` (DSpark,
     Algorithm 1). The output stays exact. The confidence of a place reads the place's hidden state,
@@ -85,6 +90,8 @@ class BlockDrafter(Drawing):
         return KVCache(draft.context(taps, positions, dtype), lengths - 1)
 
     def propose(self, target, draft, state, key):
+        if self.head.refiner_rank:
+            return self._refine(target, draft, state), state.drafter
         hidden, root = self._read(target, draft, state), state.root
         scores = draft.logits(target, hidden)
         if self.head.markov_rank:
@@ -115,9 +122,32 @@ class BlockDrafter(Drawing):
         """
         first = 0 if self.head.from_root else 1
         N = first + self.depth if self.head.causal else self.head.block_size
-        tokens = jnp.full((state.root.size, N), self.head.mask_token, jnp.int32).at[:, 0].set(state.root)
-        positions = state.cache.length[:, None] + jnp.arange(N)
-        return draft(target, tokens, positions, state.drafter).hidden[:, first : first + self.depth]
+        return self._block(target, draft, state, N)[:, first : first + self.depth]
+
+    def _block(self, target, draft, state, places: int) -> jax.Array:
+        """Hidden states float32 [B, places, E] of the first places of the block."""
+        tokens = jnp.full((state.root.size, places), self.head.mask_token, jnp.int32).at[:, 0].set(state.root)
+        positions = state.cache.length[:, None] + jnp.arange(places)
+        return draft(target, tokens, positions, state.drafter).hidden
+
+    def _refine(self, target, draft, state) -> Tree:
+        """A chain of the tokens of the last guess."""
+        root, n = state.root[:, None], state.cache.length[:, None]
+        hidden = self._block(target, draft, state, self.head.block_size)
+        scores = draft.logits(target, hidden)
+        # Where the first place stands for the root, it reads the token before the root. A text of
+        # one token has none, and the root stands for it.
+        first = root if self.head.from_root else jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0), 1)
+        guess = lambda logits: jnp.argmax(logits, -1).astype(jnp.int32)
+        known = lambda tokens: tokens if self.head.from_root else tokens.at[:, :1].set(root)
+
+        def correct(_, tokens):
+            code = draft.refiner.codes(hidden, jnp.concatenate([first, tokens[:, :-1]], 1))
+            return known(guess(scores + draft.correction(code)))
+
+        tokens = lax.fori_loop(0, self.head.refiner_passes, correct, known(guess(scores)))
+        start = self.head.block_size - self.head.drafts
+        return jax.vmap(chain)(jnp.concatenate([root, tokens[:, start : start + self.depth]], 1))
 
     def _draw(self, draft, hidden, scores, state, key) -> Tree:
         """A chain drawn token by token. ``scores`` [B, D, V] are logits before the correction."""
@@ -129,7 +159,7 @@ class BlockDrafter(Drawing):
             if self.draft_confidence:
                 drawn = drawn.replace(going=drawn.going & (draft.sure(here, before) >= self.draft_confidence))
             memory, code = draft.markov.step(memory, here, before)
-            return chains.draw(drawn, (at(scores) + draft.correction(code))[:, None], i, state, key), memory
+            return chains.draw(drawn, draft.corrected(at(scores), code)[:, None], i, state, key), memory
 
         memory = jnp.zeros((state.root.size, self.head.markov_rank))
         return lax.fori_loop(0, self.depth, extend, (chains.begin(state, self.depth, scores.shape[2]), memory))[0].tree
@@ -142,7 +172,8 @@ class BlockDrafter(Drawing):
             raise RequestError("draft_confidence needs a head with a confidence output; leave it out")
         if not self.tree_nodes:
             return
-        if self.head.markov_rank or self.draft_confidence:
-            cause = "a head whose tokens depend on each other" if self.head.markov_rank else "draft_confidence"
+        dependent = self.head.markov_rank or self.head.refiner_rank
+        if dependent or self.draft_confidence:
+            cause = "a head whose tokens depend on each other" if dependent else "draft_confidence"
             raise RequestError(f"tree_nodes makes a tree and {cause} makes chains; leave tree_nodes out")
         check_best_first(self.tree_nodes, self.tree_top_k, D, self.head.vocab_size)

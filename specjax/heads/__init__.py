@@ -4,7 +4,8 @@ Each kind has a file with its configuration, its module and ``KIND``. To add a k
 this folder and add its name to the list below.
 """
 
-from . import block, eagle, eagle3, hydra, medusa, mtp
+from . import assistant, block, eagle, eagle3, hydra, medusa, mtp
+from .assistant import Assistant, AssistantConfig
 from .base import Head, HeadConfig, HeadModule, Kind
 from .block import BlockConfig, BlockHead
 from .eagle import EagleConfig, EagleHead
@@ -13,11 +14,11 @@ from .hydra import HydraConfig, HydraHeads
 from .medusa import MedusaConfig, MedusaHeads
 from .mtp import MtpConfig, MtpHead
 
-KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block)}
+KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, eagle, eagle3, mtp, block, assistant)}
 """All kinds of heads by their names."""
 
 __all__ = [
-    "KINDS", "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig", "EagleHead", "Head",
+    "KINDS", "Assistant", "AssistantConfig", "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig", "EagleHead", "Head",
     "HeadConfig", "HeadModule", "HydraConfig", "HydraHeads", "Kind", "MedusaConfig", "MedusaHeads", "MtpConfig",
     "MtpHead",
 ]  # fmt: skip

@@ -37,6 +37,7 @@ class HeadConfig:
       num_heads: the number of heads that read the same hidden state and predict successive tokens
         (Medusa); 0 for a head that continues its own hidden states or predicts a block.
       reads_tokens: whether these heads also read the tokens after that hidden state (Hydra).
+      reads_cache: whether the head reads the target's cache. It then cannot read a text by itself.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
@@ -50,6 +51,7 @@ class HeadConfig:
     mask_token: int | None = None
     num_heads: int = 0
     reads_tokens: ClassVar[bool] = False
+    reads_cache: ClassVar[bool] = False
 
     def with_dtype(self, dtype: str) -> "HeadConfig":
         """The same configuration, with weights of type ``dtype``."""

@@ -1,7 +1,8 @@
 """Block heads, which predict a whole block of tokens in one forward.
 
-They are DFlash (2602.06036), its causal variant JetSpec (2606.18394), and DSpark (2607.05147) with
-Markov and confidence heads.
+They are DFlash (2602.06036), its causal variant JetSpec (2606.18394), DSpark (2607.05147) with
+Markov and confidence heads, DFlash 2 with convolutions and a path selector, and XPress with a
+refiner.
 
 The head attends to a context. For each committed token and each layer, the context holds one row of
 keys and values, made from the target's fused features. The block follows the context: the root, and
@@ -23,12 +24,13 @@ from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.draft_vocabulary import over_target_vocabulary
+from ..models.kinds import LayerConfig
 from ..models.layer import Layer, Nodes
 from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
+from ..models.translated import LACKING
 from .base import HeadConfig, HeadModule, Kind, embeddings, run_own_layers
-
-MARKOV = ("vanilla", "gated", "rnn")
-"""Kinds of Markov corrections, see ``Markov``."""
+from .convolution import ConvolvedLayer
+from .corrections import MARKOV, Markov, Refiner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,8 @@ class BlockConfig(HeadConfig):
       causal: whether a place sees only itself and the places before it (JetSpec).
       from_root: whether a place predicts the token *after* it, so that the root's place predicts
         too (DSpark). Otherwise each place predicts its own token.
-      markov_rank: the rank of the correction by the token before (DSpark); 0 for no correction.
+      markov_rank: the rank of the correction by the token before (DSpark, DFlash 2); 0 for no
+        correction.
       markov: the kind of correction, one of ``MARKOV``.
       confidence: whether the head has a confidence head.
       confidence_markov: whether the confidence head also reads the Markov embedding of the token
@@ -55,6 +58,14 @@ class BlockConfig(HeadConfig):
         needs an output matrix of its own.
       causal_windows: whether layers with an attention window are causal even if the other layers
         are not (speculators).
+      candidates: with the correction "selector", the number of tokens that a drawn token is chosen
+        from. They are the likeliest before the correction.
+      conv_taps: the number of places that a convolution reads, its own included (DFlash 2); 0 for
+        no convolutions, see ``ConvolvedLayer``.
+      conv_group: the number of channels that share the dynamic part of a kernel.
+      refiner_rank: the rank of the correction by a guess of the block (XPress); 0 for no correction.
+      refiner_size: the width of the refiner's feed-forward.
+      refiner_passes: how often the guess is corrected.
     """
 
     layers: ModelConfig
@@ -73,6 +84,12 @@ class BlockConfig(HeadConfig):
     own_head: bool = False
     draft_vocab_size: int | None = None
     causal_windows: bool = False
+    candidates: int = 0
+    conv_taps: int = 0
+    conv_group: int = 16
+    refiner_rank: int = 0
+    refiner_size: int = 512
+    refiner_passes: int = 6
     kind: ClassVar[str] = "block"
 
     def __post_init__(self):
@@ -97,6 +114,17 @@ class BlockConfig(HeadConfig):
             )
         if self.drafts < 1:
             raise ConfigError(f"block_size {self.block_size} leaves no place to draft at; use a larger one")
+        if self.conv_taps and width % self.conv_group:
+            raise ConfigError(f"groups of {self.conv_group} channels do not divide the width {width}; use a divisor")
+        if bool(self.candidates) != (self.markov_rank > 0 and self.markov == "selector"):
+            raise ConfigError("candidates belong to the Markov correction 'selector'; give both, or leave both out")
+        if self.candidates and not self.candidates <= Vd == self.vocab_size:
+            raise ConfigError(
+                f"a path selector with {self.candidates} candidates needs them in a draft vocabulary of all "
+                f"{self.vocab_size} tokens; the head knows {Vd}"
+            )
+        if self.refiner_rank and (self.markov_rank or self.confidence):
+            raise ConfigError("a block head with a refiner has no Markov and no confidence head; leave them out")
 
     @property
     def vocab_size(self) -> int:
@@ -106,68 +134,6 @@ class BlockConfig(HeadConfig):
     def drafts(self) -> int:
         """The number of tokens that one block drafts."""
         return self.block_size - (not self.from_root)
-
-
-class Markov(nnx.Module):
-    """A low-rank correction of a place's logits by the token before the place.
-
-    The correction is ``second`` [Vd, r] times a code of that token. ``kind`` defines the code:
-
-    - "vanilla": the code is the token's row of ``first`` [V, r].
-    - "gated": the same row, multiplied by a gate. The gate is the sigmoid of ``gate`` [r, E + r]
-      times the place's hidden state and the row.
-    - "rnn": a state runs along the block, zero at its first place. ``gate`` [3r, 2r + E] times
-      state, row and hidden state gives three vectors: how much of the state stays, the new part of
-      the state, and the code.
-    """
-
-    def __init__(self, config: BlockConfig, key: jax.Array, dtype):
-        V, r, E = config.vocab_size, config.markov_rank, config.layers.hidden_size
-        first, second, gate = jax.random.split(key, 3)
-        self.kind = config.markov
-        self.first = matrix(first, (V, r), ("vocab", None), dtype)
-        self.second = matrix(second, (config.draft_vocab_size, r), ("vocab", None), dtype, 0.0)
-        shape = {"gated": (r, E + r), "rnn": (3 * r, 2 * r + E)}.get(self.kind)
-        self.gate = matrix(gate, shape, (None, None), dtype) if shape else None
-        self.gate_bias = param(jnp.zeros(shape[0], dtype), (None,)) if shape else None
-
-    def embedding(self, before: jax.Array) -> jax.Array:
-        """Rows float32 [..., r] of tokens int32 [...]."""
-        return lookup(self.first[...], before).astype(jnp.float32)
-
-    def step(self, state: jax.Array, hidden: jax.Array, before: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The state float32 [..., r] after a place, and the place's code.
-
-        Args:
-          state: float32 [..., r], before the place.
-          hidden: float32 [..., E], of the place.
-          before: int32 [...], the token before the place.
-        """
-        code = self.embedding(before)
-        if self.gate is None:  # "vanilla"
-            return state, code
-        weight, bias = self.gate[...], value_of(self.gate_bias)
-        gate = lambda *read: linear(jnp.concatenate(read, -1), weight, bias)
-        if self.kind == "gated":
-            return state, code * jax.nn.sigmoid(gate(hidden, code))
-        stays, becomes, code = jnp.split(gate(state, code, hidden), 3, -1)
-        stays = jax.nn.sigmoid(stays)
-        return stays * state + (1 - stays) * jnp.tanh(becomes), jnp.tanh(code)
-
-    def codes(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
-        """Codes float32 [..., D, r] of D places of a block, in order.
-
-        Args:
-          hidden: float32 [..., D, E], the hidden states of the places.
-          before: int32 [..., D], the token before each place.
-        """
-        places = (jnp.moveaxis(hidden, -2, 0), jnp.moveaxis(before, -1, 0))
-        state = jnp.zeros((*before.shape[:-1], self.first.shape[1]))
-        return jnp.moveaxis(lax.scan(lambda state, place: self.step(state, *place), state, places)[1], 0, -2)
-
-    def __call__(self, code: jax.Array) -> jax.Array:
-        """The correction float32 [..., Vd] over the draft vocabulary, of codes [..., r]."""
-        return linear(code, self.second[...])
 
 
 class BlockHead(HeadModule):
@@ -181,21 +147,30 @@ class BlockHead(HeadModule):
     config: BlockConfig
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
-        layers, E, Vd = config.layers, config.layers.hidden_size, config.draft_vocab_size
+        layers, E, Vd = config.layers, config.layers.hidden_size, config.draft_vocab_size or config.vocab_size
         dtype = jnp.dtype(dtype or layers.dtype)
         fc, embed, head, markov, confidence, *keys = jax.random.split(key, layers.num_layers + 5)
         self.config = config
         self.fc = matrix(fc, (E, len(config.taps) * config.target_size), ("embed", None), dtype)
         self.hidden_norm, self.norm = (param(jnp.ones(E, dtype), ("embed",)) for _ in range(2))
-        self.layers = nnx.List([Layer(layer, k, dtype) for layer, k in zip(layers.layers, keys)])
+        self.layers = nnx.List([self._layer(layer, k, dtype) for layer, k in zip(layers.layers, keys)])
         self.embed = matrix(embed, (layers.vocab_size, E), ("vocab", "embed"), dtype) if config.own_embedding else None
         self.head = matrix(head, (Vd, E), ("vocab", "embed"), dtype) if config.own_head else None
         offsets = nnx.Variable(jnp.zeros(Vd, jnp.int32), axes=(None,))
         self.draft_to_target = offsets if Vd != config.vocab_size else None
-        self.markov = Markov(config, markov, dtype) if config.markov_rank else None
+        V, r, R = config.vocab_size, config.markov_rank, config.refiner_rank
+        self.markov = Markov(config.markov, V, Vd, r, E, markov, dtype) if r else None
+        sizes = R, config.refiner_size, config.block_size
+        self.refiner = Refiner(V, Vd, *sizes, E, markov, dtype) if R else None
         read = E + config.markov_rank * config.confidence_markov
         self.confidence = matrix(confidence, (1, read), (None, None), dtype) if config.confidence else None
         self.confidence_bias = param(jnp.zeros(1, dtype), (None,)) if config.confidence else None
+
+    def _layer(self, layer: LayerConfig, key: jax.Array, dtype) -> Layer:
+        config = self.config
+        if not config.conv_taps:
+            return Layer(layer, key, dtype)
+        return ConvolvedLayer(layer, key, dtype, config.conv_taps, config.conv_group, config.block_size)
 
     def fuse(self, target: Decoder | None, taps: tuple) -> jax.Array:
         """The features float32 [B, N, E] of tokens with these taps [B, N, target's E].
@@ -253,20 +228,50 @@ class BlockHead(HeadModule):
         """Logits float32 [..., V] of hidden states [..., E].
 
         Tokens that the head does not know have the logit ``LACKING``. ``code``: float32 [..., r],
-        the Markov codes of the places; None for no correction.
+        see ``codes``; None for no correction.
         """
         scores = target.logits(hidden) if self.head is None else linear(hidden, self.head[...])
         if self.draft_to_target is not None:
             scores = over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size)
         return scores if code is None else scores + self.correction(code)
 
+    def codes(self, hidden: jax.Array, before: jax.Array) -> jax.Array | None:
+        """Codes float32 [..., D, r] of the D places that draft; None for a head without corrections.
+
+        Args:
+          hidden: float32 [..., block size, E], the hidden states of all places of a block.
+          before: int32 [..., block size], the token before the token that each place predicts.
+        """
+        first = self.config.block_size - self.config.drafts
+        if self.refiner is not None:
+            return self.refiner.codes(hidden, before)[..., first:, :]
+        return None if self.markov is None else self.markov.codes(hidden[..., first:, :], before[..., first:])
+
     def correction(self, code: jax.Array) -> jax.Array:
-        """The correction float32 [..., V] of logits, from the Markov codes [..., r] of places."""
-        assert self.markov is not None
-        scores = self.markov(code)
+        """The correction float32 [..., V] of logits, from the codes [..., r] of places."""
+        correct = self.refiner if self.markov is None else self.markov
+        assert correct is not None
+        scores = correct(code)
         if self.draft_to_target is None:
             return scores
         return over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size, 0.0)
+
+    def corrected(self, scores: jax.Array, code: jax.Array) -> jax.Array:
+        """The logits float32 [..., V] that tokens are drawn from.
+
+        Tokens that are not candidates have the logit ``LACKING``.
+
+        Args:
+          scores: float32 [..., V], the logits before the correction.
+          code: float32 [..., r], the Markov codes of the places.
+        """
+        if not self.config.candidates:
+            return scores + self.correction(code)
+        assert self.markov is not None
+        unary, tokens = lax.top_k(scores, self.config.candidates)
+        rows = lookup(self.markov.second[...], tokens).astype(jnp.float32)
+        found = unary + jnp.einsum("...kr,...r->...k", rows, code)
+        return jnp.put_along_axis(jnp.full_like(scores, LACKING), tokens, found, -1, inplace=False)
 
     def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
         """DSpark's confidence float32 [...] in the tokens of places.

@@ -1,12 +1,15 @@
 """Trained heads of the usual shapes, for plans without a checkpoint."""
 
+import dataclasses
 from collections.abc import Callable
 
 from ..drafter import Drafter, TrainedHead
 from ..drafters import make_drafter, needs_of
-from ..heads import BlockConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig, MtpConfig
+from ..errors import RequestError
+from ..heads import AssistantConfig, BlockConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig, MtpConfig
 from ..heads.base import HeadConfig
 from ..models.config import ModelConfig
+from ..models.mixers import AttentionConfig
 
 
 def make_planned_drafter(method: str, target: ModelConfig, drafting: dict) -> Drafter:
@@ -54,6 +57,23 @@ def _block(target: ModelConfig, layer: ModelConfig) -> HeadConfig:
     return BlockConfig(layers, target.hidden_size, L, taps, mask_token=0, block_size=8)
 
 
+def _assistant(target: ModelConfig, layer: ModelConfig) -> HeadConfig:
+    """Four layers of a sixth of the target's width. Three read a layer with a window, if the target has any."""
+    last = {}
+    for one in target.layers:
+        if isinstance(one.mixer, AttentionConfig) and one.mixer.reads is None:
+            last[one.mixer.scores.window is None] = dataclasses.replace(
+                one.mixer, reads=0, sinks=False, output_gate=False
+            )
+    if not last:
+        raise RequestError("the target has no keys of heads, which an assistant reads; plan another method")
+    whole = last.get(True, last.get(False))
+    width = max(target.hidden_size // 6, 1)
+    sizes = dict(num_layers=4, hidden_size=width, intermediate_size=8 * width, windows=())
+    layers = layer.replace(mixers=(last.get(False, whole),) * 3 + (whole,), **sizes)
+    return AssistantConfig(layers, target.hidden_size, target.num_layers)
+
+
 _HEADS: dict[str, Callable[[ModelConfig, ModelConfig], HeadConfig]] = {
     "medusa": _medusa,
     "hydra": _hydra,
@@ -61,5 +81,6 @@ _HEADS: dict[str, Callable[[ModelConfig, ModelConfig], HeadConfig]] = {
     "eagle3": _eagle3,
     "mtp": _mtp,
     "block": _block,
+    "assistant": _assistant,
 }
 """The head of each kind, for a target and a layer like the target's."""

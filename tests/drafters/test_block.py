@@ -20,6 +20,7 @@ from specjax.cache import KVCache
 from specjax.drafters import BlockDrafter
 from specjax.drafters.parts.best_first import best_first
 from specjax.heads import BlockConfig, BlockHead, Head
+from specjax.models.translated import LACKING
 from specjax.planning import hlo
 from specjax.training.run import cast
 
@@ -73,9 +74,27 @@ CONFIGS = {
         own_embedding=True,
         own_head=True,
     ),
+    "path selector": BlockConfig(
+        LAYERS, E, 2, TAPS, 6, 4, markov_rank=5, markov="selector", candidates=3, conv_taps=2, conv_group=16
+    ),
+    "refiner": BlockConfig(
+        OWN,
+        E,
+        2,
+        TAPS,
+        5,
+        5,
+        own_embedding=True,
+        own_head=True,
+        refiner_rank=3,
+        refiner_size=6,
+        refiner_passes=2,
+    ),
 }
-SEEDS = {"from the root": 5}  # with these, rounds keep drafts and reject drafts
+SEEDS = {"from the root": 5, "refiner": 6}  # with these, rounds keep drafts and reject drafts
 HEADS = {name: random_head(BlockHead, config, seed=SEEDS.get(name, 3), scale=0.2) for name, config in CONFIGS.items()}
+HEADS["refiner"].refiner.second[...] *= 6  # with these, corrections and the token before the root change guesses
+HEADS["refiner"].refiner.first[...] *= 6
 
 
 def sigmoid(x):
@@ -119,15 +138,31 @@ class NumpyHead:
                     mixed.append(weights @ (both[:last] @ qkv[k, G + 1].T) / weights.sum())
         return np.stack(mixed).reshape(K * G, N, D).swapaxes(0, 1).reshape(N, -1) @ array(layer.mixer.out).T
 
+    def convolved(self, conv, side: int, x: np.ndarray, read: np.ndarray) -> np.ndarray:
+        """out[i, c] = sum over t of (base[t, c] + delta[i, t, g(c)]) x[i - t, c], channel by channel."""
+        if conv is None:
+            return x
+        size, taps, (N, E) = self.config.conv_group, self.config.conv_taps, x.shape
+        delta = (read @ array(conv.kernels).T).reshape(N, 2, taps, E // size)[:, side]
+        base, out = array(conv.base)[side], np.zeros((N, E))
+        for i in range(N):
+            for t in range(min(taps, i + 1)):
+                for c in range(E):
+                    out[i, c] += (base[t, c] + delta[i, t, c // size]) * x[i - t, c]
+        return out
+
     def hidden(self, taps: np.ndarray, root: int) -> np.ndarray:
         """Hidden states [N, E] of all places of the block."""
         c, eps = self.config, self.layers.norm_eps
         context = normed(np.concatenate(list(taps), 1) @ array(self.head.fc).T, self.head.hidden_norm, eps)
         x = self.embed[[root] + [c.mask_token] * (c.block_size - 1)]
         for layer in self.head.layers:
-            x = x + self.attention(layer, normed(x, layer.mixer_norm, eps), context)
-            gate, up = gate_and_up(normed(x, layer.mlp_norm, eps) @ array(layer.mlp.gate_up).T)
-            x = x + gate * sigmoid(gate) * up @ array(layer.mlp.down).T
+            read, conv = normed(x, layer.mixer_norm, eps), getattr(layer, "mixer_conv", None)
+            found = self.attention(layer, self.convolved(conv, 0, read, read), context)
+            x = x + self.convolved(conv, 1, found, read)
+            read, conv = normed(x, layer.mlp_norm, eps), getattr(layer, "mlp_conv", None)
+            gate, up = gate_and_up(self.convolved(conv, 0, read, read) @ array(layer.mlp.gate_up).T)
+            x = x + self.convolved(conv, 1, gate * sigmoid(gate) * up @ array(layer.mlp.down).T, read)
         return normed(x, self.head.norm, eps)
 
     def logits(self, places: np.ndarray, before: list[int]) -> np.ndarray:
@@ -140,6 +175,9 @@ class NumpyHead:
         r, memory = self.config.markov_rank, np.zeros(self.config.markov_rank)
         for place, token in zip(places, before, strict=True):
             code = array(self.head.markov.first)[token]
+            if self.config.markov == "selector":
+                code = code * (array(self.head.markov.gate) @ place)
+                continue
             gate = lambda *read: array(self.head.markov.gate) @ np.concatenate(read) + array(self.head.markov.gate_bias)
             if self.config.markov == "gated":
                 code = code * sigmoid(gate(place, code))
@@ -147,7 +185,31 @@ class NumpyHead:
                 found = gate(memory, code, place)
                 stays, code = sigmoid(found[:r]), np.tanh(found[2 * r :])
                 memory = stays * memory + (1 - stays) * np.tanh(found[r : 2 * r])
-        return logits + array(self.head.markov.second) @ code
+        corrected = logits + array(self.head.markov.second) @ code
+        if self.config.candidates:
+            corrected[np.argsort(-logits)[self.config.candidates :]] = np.float32(LACKING)
+        return corrected
+
+    def refined(self, hidden: np.ndarray, before: list[int]) -> np.ndarray:
+        """XPress's logits [N, V] of all places [N, E] of a block, from the token before each place."""
+        refiner, xs, found = self.head.refiner, [], []
+        get = lambda name: array(getattr(refiner, name))
+        mean = sum(hidden) / len(hidden)
+        for k, (place, token) in enumerate(zip(hidden, before, strict=True)):
+            xs.append(get("join") @ np.concatenate([get("own") @ place, get("mean") @ mean, get("first")[token]]))
+            x = xs[k] + sum(get("mix")[:, k, j] * xs[j] for j in range(k + 1))
+            gate = get("gate") @ x
+            x = x + get("down") @ (gate * sigmoid(gate) * (get("up") @ x))
+            found.append(self.output @ place + get("second") @ x)
+        return np.array(found)
+
+    def jacobi(self, taps: np.ndarray, root: int, earlier: int, passes: int) -> list[int]:
+        """The tokens after the root when each pass corrects the whole guess before it."""
+        hidden = self.hidden(taps, root)
+        guess = [root, *(self.output @ hidden[1:].T).argmax(0)]
+        for _ in range(passes):
+            guess = [root, *self.refined(hidden, [earlier, *guess[:-1]])[1:].argmax(1)]
+        return [int(token) for token in guess[1:]]
 
     def sure(self, hidden: np.ndarray, before: int) -> float:
         if self.config.confidence_markov:
@@ -183,10 +245,11 @@ def test_hidden_states_logits_and_confidence_equal_numpy(name):
         cache = KVCache(head.context(tuple(taps), at, jnp.float32), jnp.asarray(lengths, jnp.int32))
         tokens = jnp.full((3, N), config.mask_token).at[:, 0].set(jnp.array(roots))
         hidden = head(TARGET, tokens, cache.length[:, None] + jnp.arange(N), cache).hidden
-        code = head.markov.codes(hidden, before) if config.markov_rank else None
+        correct = head.refiner if config.refiner_rank else head.markov
+        logits = head.logits(TARGET, hidden)
         return (
             hidden,
-            head.logits(TARGET, hidden, code),
+            logits if correct is None else head.corrected(logits, correct.codes(hidden, before)),
             head.sure(hidden, before) if config.confidence else hidden[..., 0],
         )
 
@@ -195,10 +258,10 @@ def test_hidden_states_logits_and_confidence_equal_numpy(name):
     for b, (n, root) in enumerate(zip(lengths, roots)):
         wanted = plain.hidden(taps[:, b, :n], root)
         np.testing.assert_allclose(hidden[b], wanted, rtol=1e-4, atol=1e-5)
+        refined = plain.refined(wanted, before[b]) if config.refiner_rank else None
         for i in range(N):
-            np.testing.assert_allclose(
-                logits[b, i], plain.logits(wanted[: i + 1], before[b, : i + 1]), rtol=1e-4, atol=1e-5
-            )
+            own = plain.logits(wanted[: i + 1], before[b, : i + 1]) if refined is None else refined[i]
+            np.testing.assert_allclose(logits[b, i], own, rtol=1e-4, atol=1e-5)
             if config.confidence:
                 np.testing.assert_allclose(sure[b, i], plain.sure(wanted[i], before[b, i]), rtol=1e-4)
 
@@ -228,6 +291,7 @@ def each_round(name: str, drafter: BlockDrafter, **options):
     [
         ("in place", dict(draft_confidence=0.4)),
         ("from the root", dict(draft_confidence=0.4)),
+        pytest.param("path selector", {}, marks=pytest.mark.slow),
         pytest.param("recurrent", {}, marks=pytest.mark.slow),
     ],
 )
@@ -247,23 +311,46 @@ def test_chains_equal_plain_python(name, options):
     assert max(lengths) == drafter.depth and (len(lengths) > 1) == bool(drafter.draft_confidence)
 
 
-@pytest.mark.parametrize("name", ["from the root", pytest.param("recurrent", marks=pytest.mark.slow)])
+def test_refined_chains_equal_plain_python():
+    """The head stops before its guess is settled; after as many passes as places, the guess is the
+    greedy text of the corrected logits, from left to right.
+    """
+    drafter, plain, fewer, settled = BlockDrafter(3, head=CONFIGS["refiner"]), NumpyHead(HEADS["refiner"]), [], []
+    beside = []
+    for text, taps, _, tree, b in each_round("refiner", drafter):
+        root, earlier = text[-1], text[max(len(text) - 2, 0)]
+        jacobi = lambda passes: plain.jacobi(taps, root, earlier, passes)
+        wanted = jacobi(2)
+        assert spell_paths(tree, b) == [tuple(wanted[:i]) for i in range(4)]
+        drafted, hidden = [earlier, root], plain.hidden(taps, root)
+        for i in range(1, 5):
+            before = (drafted + [0] * 4)[:5]
+            drafted.append(int(plain.refined(hidden, before)[i].argmax()))
+        assert jacobi(4) == drafted[2:] and wanted[:2] == drafted[2:4]
+        fewer.append(wanted == jacobi(1))
+        beside.append(wanted == plain.jacobi(taps, root, root, 2))
+        settled.append(wanted == drafted[2:])
+    assert not all(fewer) and not all(settled) and not all(beside)
+
+
+@pytest.mark.parametrize("name", ["from the root", "path selector", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_q_of_drawn_chains_equals_numpy(name):
     """After temperature, for every drafted token given the tokens before it.
 
     A chain ends before a token of low confidence.
     """
-    drafter, plain, lengths = BlockDrafter(draft_confidence=0.4, head=CONFIGS[name]), NumpyHead(HEADS[name]), set()
+    least = 0.4 if CONFIGS[name].confidence else 0
+    drafter, plain, lengths = BlockDrafter(draft_confidence=least, head=CONFIGS[name]), NumpyHead(HEADS[name]), set()
     for text, taps, _, tree, b in each_round(name, drafter, temperature=1.3):
         places, drafted = plain.places(taps, text[-1]), [text[-1], *np.asarray(tree.tokens[b, 1:]).tolist()]
-        sure = [plain.sure(place, before) >= 0.4 for place, before in zip(places, drafted)]
+        sure = [not least or plain.sure(place, before) >= 0.4 for place, before in zip(places, drafted)]
         length = (sure + [False]).index(False)
         assert tree.valid[b].tolist() == [i <= length for i in range(drafter.depth + 1)]
         wanted = [np.exp(log_softmax(plain.logits(places[: i + 1], drafted[: i + 1]) / 1.3)) for i in range(length)]
         np.testing.assert_allclose(tree.q[b, :length], np.reshape(wanted, (length, V)), rtol=1e-3, atol=1e-6)
         assert not np.any(tree.q[b, length:])
         lengths.add(length)
-    assert len(lengths) > 2
+    assert len(lengths) > 2 or not least
 
 
 @pytest.mark.parametrize(
@@ -341,6 +428,7 @@ def test_the_loop_copies_neither_cache_nor_weights():
         (dict(tree_nodes=9, tree_top_k=1), "in place", "makes no tree"),
         (dict(tree_nodes=9, tree_top_k=V + 1), "in place", f"tree_top_k is {V + 1}"),
         (dict(tree_nodes=9), "from the root", "leave tree_nodes out"),
+        (dict(tree_nodes=9), "refiner", "leave tree_nodes out"),
         (dict(tree_nodes=9, draft_confidence=0.5), "in place", "leave tree_nodes out"),
         (dict(rule="block"), "in place", "rule 'block'"),
     ],
@@ -357,6 +445,11 @@ def test_options_that_do_not_fit_are_refused_in_one_line(options, name, named):
         (dict(layers=OWN), "40 wide and its target 32"),
         (dict(markov="lstm"), "'lstm'"),
         (dict(confidence_markov=True), "markov_rank is 0"),
+        (dict(candidates=3), "candidates belong to the Markov correction 'selector'"),
+        (dict(markov="selector", markov_rank=2), "candidates belong to the Markov correction 'selector'"),
+        (dict(markov="selector", markov_rank=2, candidates=8), "a path selector with 8 candidates"),
+        (dict(conv_taps=2, conv_group=5), "groups of 5 channels do not divide the width 32"),
+        (dict(refiner_rank=2), "no Markov and no confidence head"),
     ],
 )
 def test_impossible_configurations_are_refused_in_one_line(changes, named):

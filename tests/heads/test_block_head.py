@@ -15,6 +15,7 @@ from support.models import TINY, random_head, tiny_model
 from specjax.cache import KVCache
 from specjax.errors import ConfigError
 from specjax.heads import BlockConfig, BlockHead
+from specjax.heads.convolution import Convolution
 from specjax.models.translated import LACKING
 
 V, N, PAST = TINY.vocab_size, 5, 4
@@ -105,3 +106,13 @@ def test_layers_with_a_window_are_causal_where_the_head_says_so():
 def test_a_configuration_that_no_head_can_have(changes, named):
     with pytest.raises(ConfigError, match=named):
         dataclasses.replace(CONFIG, **changes)
+
+
+def test_a_convolution_does_not_cross_blocks():
+    """Two blocks one after another pass through it like each of them alone; the first place reads itself."""
+    conv = random_head(lambda *given: Convolution(8, 2, 4, 3, jax.random.key(0), jnp.float32), None)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 6, 8)), jnp.float32)
+    of = lambda x: conv(x, conv.deltas(x), 1)
+    np.testing.assert_allclose(of(x), jnp.concatenate([of(x[:, :3]), of(x[:, 3:])], 1), rtol=1e-5, atol=1e-6)
+    first = (conv.base[1, 0] + jnp.repeat(conv.deltas(x)[:, 3, 1, 0], 4, -1)) * x[:, 3]
+    np.testing.assert_allclose(of(x)[:, 3], first, rtol=1e-5, atol=1e-6)

@@ -1,6 +1,7 @@
 """Kinds of heads: one file each, declared once, with a configuration that answers for every
 kind."""
 
+import dataclasses
 import importlib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.models import TINY, tiny_model
 import specjax.heads
 from specjax.heads import (
     KINDS,
+    AssistantConfig,
     BlockConfig,
     Eagle3Config,
     EagleConfig,
@@ -22,6 +24,7 @@ from specjax.heads import (
 )
 
 LAYERS = TINY.replace(num_layers=1)
+READS = dataclasses.replace(LAYERS.layer(0).mixer, reads=0)
 CONFIGS = {
     "medusa": MedusaConfig(32, 2, 61, num_heads=3),
     "hydra": HydraConfig(32, 2, 61, num_heads=3, layers=LAYERS),
@@ -29,6 +32,7 @@ CONFIGS = {
     "eagle3": Eagle3Config(LAYERS, 32, 2, (0, 1, 2), 61),
     "mtp": MtpConfig(LAYERS, 2, modules=2),
     "block": BlockConfig(LAYERS, 32, 2, (0, 1), 60),
+    "assistant": AssistantConfig(LAYERS.replace(mixers=(READS,)), 32, 2),
 }
 
 
@@ -50,7 +54,7 @@ def test_a_configuration_has_every_field(kind):
     assert config.modules == (2 if kind == "mtp" else 1)
     assert config.mask_token == (60 if kind == "block" else None)
     assert config.num_heads == (3 if kind in ("medusa", "hydra") else 0)
-    assert config.reads_tokens == (kind == "hydra")
+    assert config.reads_tokens == (kind == "hydra") and config.reads_cache == (kind == "assistant")
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -17,7 +17,9 @@ from support.published_heads import (
     H,
     K,
     V,
+    assistant,
     dflash,
+    dflash2,
     dspark,
     eagle,
     eagle3,
@@ -28,8 +30,17 @@ from support.published_heads import (
     normal,
     parallel,
     write,
+    xpress,
 )
-from support.published_speculators import spec_dflash, spec_dspark, spec_mtp, spec_peagle, speculators
+from support.published_speculators import (
+    spec_dflash,
+    spec_dflash2,
+    spec_dspark,
+    spec_mtp,
+    spec_peagle,
+    spec_xpress,
+    speculators,
+)
 
 MADE = {
     "eagle": eagle,
@@ -50,12 +61,18 @@ MADE = {
         f"speculators-dspark, {kind}": lambda kind=kind, **raw: spec_dspark(kind, **raw)
         for kind in ("vanilla", "gated", "rnn")
     },
+    "speculators-dflash2": spec_dflash2,
+    "speculators-xpress": lambda **raw: spec_xpress(KNOWN, **raw),
     "medusa": medusa,
     "medusa, 2 blocks": lambda **raw: medusa(2, **raw),
     "hydra": hydra,
     "hydra, 2 blocks": lambda **raw: hydra(2, **raw),
     "hydra, prefix": hydra_prefixed,
+    "gemma4-assistant": assistant,
+    "gemma4-assistant, clusters": lambda **raw: assistant(V, **raw),
     "dflash": dflash,
+    "dflash, 2": dflash2,
+    "dflash, xpress": xpress,
     **{f"dflash, dspark {kind}": lambda kind=kind, **raw: dspark(kind, **raw) for kind in ("vanilla", "gated", "rnn")},
     **{name: lambda name=name, **raw: mtp(name, **raw) for name in MTP},
     "deepseek, 2 modules": lambda **raw: mtp("deepseek", 2, **raw),

@@ -153,6 +153,49 @@ def dflash(layers=2, own=False, **raw):
     return LLAMA | base | windows | dict(dflash_config=dict(mask_token_id=60, target_layer_ids=[1, 3])) | raw, tensors
 
 
+def convolutions(layers: int) -> dict:
+    """The tensors of DFlash 2's convolutions of 2 taps and groups of 16 channels."""
+    tensors = {}
+    for i in range(layers):
+        for part in ("attention_conv", "mlp_conv"):
+            tensors[f"layers.{i}.{part}.base_kernel"] = normal(2, 2, E)
+            tensors[f"layers.{i}.{part}.kernel_projection.weight"] = normal(2 * 2 * (E // 16), E)
+    return tensors
+
+
+def selector() -> dict:
+    codes = {f"candidate_selector.{side}_codebook": normal(V, 4) for side in ("predecessor", "successor")}
+    return codes | {"candidate_selector.hidden_projection.weight": normal(4, E)}
+
+
+DFLASH2 = dict(conv_kernel_size=2, conv_group_size=16, selector_rank=4, selector_top_k=5)
+
+
+def dflash2(**raw):
+    base, tensors = dflash()
+    nested = base["dflash_config"] | dict(block_size=8) | DFLASH2
+    del base["block_size"]
+    own = dict(architectures=["DFlash2DraftModel"], is_causal=False, dflash_config=nested)
+    return base | own | raw, tensors | convolutions(2) | selector()
+
+
+def refiner(*names: str, block: int = 8, known: int = V) -> dict:
+    """The nine tensors of XPress of rank 4 and width 8, under these names."""
+    shapes = ((V, 4), (4, E), (4, E), (4, 12), (4, block, block), (8, 4), (8, 4), (4, 8), (known, 4))
+    return {name: normal(*shape) for name, shape in zip(names, shapes, strict=True)}
+
+
+XPRESS = ("w1.weight", "down_h.weight", "down_g.weight", "in_proj.weight", "mix.L", "mlp.gate_proj.weight",
+          "mlp.up_proj.weight", "mlp.down_proj.weight", "w2.weight")  # fmt: skip
+
+
+def xpress(**raw):
+    base, tensors = dflash()
+    own = dict(xpress_rank=4, xpress_mlp_hidden=8, xpress_num_passes=6, xpress_block_size=8)
+    names = [f"xpress_head.{name}" for name in XPRESS]
+    return base | dict(architectures=["Qwen3XPressModel"]) | own | raw, tensors | refiner(*names)
+
+
 def dspark(kind="vanilla", **raw):
     base, tensors = dflash(own=True)
     tensors |= {"markov_head.markov_w1.weight": normal(V, 4), "markov_head.markov_w2.weight": normal(V, 4)}
@@ -179,6 +222,50 @@ def dspark(kind="vanilla", **raw):
         enable_confidence_head=True,
         confidence_head_with_markov=True,
     ) | raw, tensors
+
+
+def assistant(clusters: int = 0, **raw):
+    """An assistant of Gemma 4 with a layer of each kind, of width 16."""
+    W, heads = 16, {0: D, 1: 2 * D}
+    text = dict(
+        model_type="gemma4_text",
+        vocab_size=V,
+        hidden_size=W,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=H,
+        num_key_value_heads=K,
+        head_dim=D,
+        per_layer_config={"1": {"head_dim": 2 * D}},
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=16,
+        num_kv_shared_layers=2,
+        hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=0,
+        tie_word_embeddings=True,
+    )
+    tensors = {"pre_projection.weight": normal(W, 2 * E), "post_projection.weight": normal(E, W)}
+    tensors |= {"model.embed_tokens.weight": normal(V, W), "model.norm.weight": normal(W)}
+    norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    for i, size in heads.items():
+        parts = {f"{norm}_layernorm.weight": normal(W) for norm in norms} | {"layer_scalar": normal(1)}
+        parts |= {"self_attn.q_proj.weight": normal(H * size, W), "self_attn.q_norm.weight": normal(size)}
+        parts |= {"self_attn.o_proj.weight": normal(W, H * size), "mlp.down_proj.weight": normal(W, 24)}
+        parts |= {f"mlp.{x}_proj.weight": normal(24, W) for x in ("gate", "up")}
+        tensors |= {f"model.layers.{i}.{name}": tensor for name, tensor in parts.items()}
+    if clusters:
+        tensors |= {"masked_embedding.centroids.weight": normal(clusters, W)}
+        tensors |= {"masked_embedding.token_ordering": RNG.permutation(V)}
+    own = dict(use_ordered_embeddings=clusters > 0, num_centroids=clusters or 2048, centroid_intermediate_top_k=1)
+    return dict(
+        model_type="gemma4_assistant",
+        architectures=["Gemma4AssistantForCausalLM"],
+        image_token_id=60,
+        backbone_hidden_size=E,
+        tie_word_embeddings=True,
+        dtype="float32",
+        text_config=text,
+    ) | own | raw, tensors
 
 
 MTP = {

@@ -1,6 +1,22 @@
 """Checkpoints of heads with random tensors, in the forms that speculators 0.9 writes."""
 
-from support.published_heads import KNOWN, LLAMA, E, L, V, dflash, dspark, eagle3, layer, mapping, normal
+from support.published_heads import (
+    DFLASH2,
+    KNOWN,
+    LLAMA,
+    E,
+    L,
+    V,
+    convolutions,
+    dflash,
+    dspark,
+    eagle3,
+    layer,
+    mapping,
+    normal,
+    refiner,
+    selector,
+)
 
 
 def speculators(fc_norm=False, norm_before_fc=False, **raw):
@@ -103,3 +119,18 @@ def spec_dspark(kind="vanilla", known=KNOWN, **raw):
         enable_confidence_head=True,
         confidence_head_with_markov=True,
     ) | raw, tensors
+
+
+def spec_dflash2(**raw):
+    base, tensors = spec_dflash(kind="dflash2", sliding_window_non_causal=True)
+    return base | DFLASH2 | raw, tensors | convolutions(2) | selector()
+
+
+XPRESS = ("token_embed.weight", "down_h.weight", "down_g.weight", "in_proj.weight", "mix_l", "mlp_gate.weight",
+          "mlp_up.weight", "mlp_down.weight", "readout.weight")  # fmt: skip
+
+
+def spec_xpress(known=V, **raw):
+    base, tensors = spec_dflash(known, kind="xpress")
+    own = dict(xpress_rank=4, xpress_mlp_ratio=2, num_jacobi_passes=6)
+    return base | own | raw, tensors | refiner(*(f"refiner_head.{name}" for name in XPRESS), known=known)

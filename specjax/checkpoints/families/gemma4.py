@@ -151,7 +151,7 @@ GEMMA4 = Family(
         "tie_word_embeddings": flag(True),
         "num_attention_heads": HEADS.otherwise(8),
         "num_key_value_heads": HEADS.optional(4),
-        "head_dim": HEAD_DIM.optional(256),
+        "head_dim": integer(2, 4096).otherwise(256),
         "global_head_dim": HEAD_DIM,
         "num_global_key_value_heads": HEADS.optional(),
         "per_layer_config": table().optional(),

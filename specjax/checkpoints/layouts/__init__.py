@@ -5,6 +5,7 @@ A new layout is a class in this folder, listed in ``_CLASSES``.
 
 from ...errors import CheckpointError, ConfigError
 from ...heads import HeadConfig
+from .assistant import AssistantLayout
 from .base import Found, Layout
 from .block import DFlashLayout
 from .eagle import EagleLayout
@@ -12,14 +13,8 @@ from .eagle3 import Eagle3Layout
 from .hydra import HydraLayout
 from .medusa import MedusaLayout
 from .mtp import DeepSeekLayout, MimoLayout, MtpLayout
-from .speculators import (
-    Speculators,
-    SpeculatorsDFlash,
-    SpeculatorsDSpark,
-    SpeculatorsEagle3,
-    SpeculatorsMtp,
-    SpeculatorsPEagle,
-)
+from .speculators import Speculators, SpeculatorsEagle3, SpeculatorsMtp, SpeculatorsPEagle
+from .speculators_block import SpeculatorsDFlash, SpeculatorsDFlash2, SpeculatorsDSpark, SpeculatorsXPress
 
 __all__ = ["LAYOUTS", "Found", "Layout", "default_layout", "find_layout"]
 
@@ -29,6 +24,9 @@ _CLASSES = (
     SpeculatorsMtp,
     SpeculatorsDFlash,
     SpeculatorsDSpark,
+    SpeculatorsDFlash2,
+    SpeculatorsXPress,
+    AssistantLayout,
     DFlashLayout,
     Eagle3Layout,
     HydraLayout,
@@ -79,8 +77,6 @@ def _refuse_unsupported(found: Found) -> None:
     known = any(isinstance(layout, Speculators) and layout.type == kind for layout in LAYOUTS.values())
     reasons = {
         f"the speculators type {str(kind)[:60]!r}": kind is not None and not known,
-        "DFlash 2 (convolutions and a path selector)": found.architecture("DFlash2")
-        or found.begins("selector", "path_selector"),
         "ReDrafter (a recurrent head)": found.begins("rnn_u", "rnn_w", "drafter.rnn"),
         "a head with multi-head latent attention": ends("kv_a_proj_with_mqa.weight")
         and not LAYOUTS["deepseek"].matches(found),

@@ -1,4 +1,4 @@
-"""EAGLE-3, P-EAGLE, multi-token prediction, DFlash and DSpark as speculators 0.9 writes them.
+"""EAGLE-3, P-EAGLE and multi-token prediction as speculators 0.9 writes them, and what all types share.
 
 All types share one form of config.json. The decoder layers are in ``transformer_layer_config``; the
 other options are at the top level. Layer numbers name the layers whose inputs are read, as ``taps``
@@ -6,20 +6,15 @@ do. Embeddings and output matrix are in the file only where they differ from the
 ``verifier_*`` are copies of the target's and are not read.
 """
 
-import numpy as np
-
 from ...errors import ConfigError
 from ...heads import HeadConfig
-from ...heads.block import BlockConfig, BlockHead
 from ...heads.eagle3 import Eagle3Config
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
 from ..config import to_hf
-from ..fields import flag, table
+from ..fields import table
 from ..schemas import check_options
-from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, Layout, layer_ids, read_layers
-from .block import BLOCK_SIZE, DFlashLayout, read_corrections, write_corrections
-from .draft_vocabulary import add_marks, check_offsets
+from .base import Found, Layout, layer_ids
 from .eagle3 import FLAGS, IDS, Eagle3Layout, own_options
 from .mtp import MTP_FLAGS, MimoLayout, write_flags
 
@@ -147,99 +142,3 @@ class SpeculatorsMtp(Speculators, MimoLayout):
         own = ("num_nextn_predict_layers", "mtp_num_hidden_layers", *MTP_FLAGS)
         layers = {key: value for key, value in super(Speculators, self).raw(config).items() if key not in own}
         return self.envelope(layers, 3) | {"num_nextn_predict_layers": 1} | write_flags(config)
-
-
-class SpeculatorsDFlash(Speculators, DFlashLayout):
-    """DFlash.
-
-    The tensors are ``fc``, ``hidden_norm``, ``layers.N`` and ``norm``; with a draft vocabulary also
-    ``lm_head``, ``d2t`` and ``t2d``.
-
-    A layer with an attention window is causal within a block, unless ``sliding_window_non_causal``
-    is set. A layer without a window is never causal within a block. A node's window ends at the
-    node, as in serving code. The package itself trains with windows that end at the root.
-    """
-
-    name, type, architecture, from_root = "speculators-dflash", "dflash", "DFlashDraftModel", False
-    options = frozenset({
-        "block_size", "aux_hidden_state_layer_ids", "sliding_window_non_causal", "sample_from_anchor",
-        "embed_requires_grad",
-    })  # fmt: skip
-
-    def config(self, found: Found, target: ModelConfig) -> BlockConfig:
-        layers = read_layers(found, self.layer_config(found), "layers.0")
-        fields = {
-            "aux_hidden_state_layer_ids": layer_ids(),
-            "mask_token_id": TOKEN,
-            "block_size": BLOCK_SIZE.otherwise(8),
-            "draft_vocab_size": TOKENS,
-            "target_hidden_size": WIDTH,
-            "num_target_layers": DEPTH,
-            "sliding_window_non_causal": flag(),
-            "sample_from_anchor": flag(self.from_root),
-        }
-        options = found.read(found.raw, fields)
-        windowed = [window is not None for window in layers.windows or (None,)]
-        causal = any(windowed) and not options["sliding_window_non_causal"]
-        return BlockConfig(
-            layers,
-            target_size=options["target_hidden_size"] or layers.hidden_size,
-            target_layers=options["num_target_layers"] or target.num_layers,
-            taps=tuple(options["aux_hidden_state_layer_ids"]),
-            mask_token=options["mask_token_id"],
-            block_size=options["block_size"],
-            causal=causal and all(windowed),
-            causal_windows=causal and not all(windowed),
-            from_root=options["sample_from_anchor"],
-            own_embedding="embed_tokens.weight" in found,
-            own_head="lm_head.weight" in found,
-            draft_vocab_size=options["draft_vocab_size"],
-            **self.corrections(found),
-        )
-
-    def corrections(self, found: Found) -> dict:
-        """The fields of ``BlockConfig`` for Markov and confidence heads."""
-        return {}
-
-    def raw(self, config: BlockConfig) -> dict:
-        self.check_qwen3(config)
-        windowed = [window is not None for window in config.layers.windows or (None,)]
-        if config.causal and not all(windowed):
-            raise ConfigError(f"the layout {self.name!r} holds causal layers only with attention windows; use dflash")
-        if (config.markov_rank or config.confidence) and self.type == "dflash":
-            raise ConfigError(f"the layout {self.name!r} holds no Markov or confidence head; use speculators-dspark")
-        return self.envelope(to_hf(config.layers), config.drafts) | {
-            "aux_hidden_state_layer_ids": list(config.taps),
-            "block_size": config.block_size,
-            "draft_vocab_size": config.draft_vocab_size,
-            "mask_token_id": config.mask_token,
-            "num_target_layers": config.target_layers,
-            "sample_from_anchor": config.from_root,
-            "sliding_window_non_causal": any(windowed) and not (config.causal or config.causal_windows),
-            "target_hidden_size": config.target_size,
-        }
-
-    def check_values(self, module: BlockHead, found: Found) -> None:
-        if module.draft_to_target is not None:
-            check_offsets(np.asarray(module.draft_to_target[...]), module.config.vocab_size, found)
-
-    def complete(self, tensors: dict[str, np.ndarray], config: BlockConfig) -> dict[str, np.ndarray]:
-        return add_marks(tensors, config.vocab_size)
-
-
-class SpeculatorsDSpark(SpeculatorsDFlash):
-    """DSpark: DFlash with ``markov_head`` and ``confidence_head``.
-
-    A place of the block predicts the token after it.
-    """
-
-    name, type, architecture, from_root = "speculators-dspark", "dspark", "DSparkDraftModel", True
-    options = SpeculatorsDFlash.options | {
-        "markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
-    }  # fmt: skip
-
-    def corrections(self, found: Found) -> dict:
-        return read_corrections(found, {"markov_rank": 256, "enable_confidence_head": True} | found.raw)
-
-    def raw(self, config: BlockConfig) -> dict:
-        return super().raw(config) | write_corrections(config)

@@ -74,10 +74,10 @@ def tokens_of(text: Result) -> list[int]:
 
 
 def draft_of(generator: Generator):
-    """The module with which the generator's first draft reads texts; None without a draft."""
+    """The module with which the generator's first draft reads texts; None without such a draft."""
     draft = next(iter(generator.drafts), None)
     if draft is None or isinstance(draft, Head):
-        return draft and draft.module
+        return None if draft is None or draft.config.reads_cache else draft.module
     return translate_draft(draft, generator.target)
 
 

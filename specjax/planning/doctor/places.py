@@ -136,8 +136,10 @@ def _score(draft, target: Decoder, hidden: jax.Array, roots: jax.Array) -> jax.A
     if not isinstance(draft, HeadModule):
         return draft.logits(hidden)
     if isinstance(draft, BlockHead):
-        code = None if draft.markov is None else draft.markov.codes(hidden[:, None], roots[:, None])[:, 0]
-        return draft.logits(target, hidden, code)
+        scores = draft.logits(target, hidden)
+        if draft.markov is None:  # A refiner reads whole blocks; these are the logits of its first guess.
+            return scores
+        return draft.corrected(scores, draft.markov.codes(hidden[:, None], roots[:, None])[:, 0])
     if draft.config.num_heads:
         read = roots[None, :, None] if draft.config.reads_tokens else None
         return draft.logits(target, 0, hidden[None], read)[0]  # type: ignore[call-arg]  # see ``HeadModule``

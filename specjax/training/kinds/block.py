@@ -1,4 +1,4 @@
-"""Block heads: DFlash (2602.06036), JetSpec (2606.18394) and DSpark (2607.05147)."""
+"""Block heads: DFlash (2602.06036), JetSpec (2606.18394), DSpark (2607.05147), DFlash 2 and XPress."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ import optax
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import BlockConfig, BlockHead
-from ...heads.block import MARKOV
+from ...heads.corrections import MARKOV
 from ...heads.unrolled import read_target
 from ...models.attention import Seen
 from ...models.decoder import Decoder, Output
@@ -31,7 +31,8 @@ class BlockShape(Shape):
         spread from the second layer to the third from the end.
       taps: the layers whose inputs the head reads.
       mask_token: the mask; -1 stands for the ``spare_token``.
-      block_size, causal, from_root, markov_rank, markov, confidence: see ``BlockConfig``.
+      block_size, causal, from_root, markov_rank, markov, confidence, candidates, conv_taps,
+        conv_group, refiner_rank, refiner_size: see ``BlockConfig``.
     """
 
     num_layers: int = number(5, 1, 256)
@@ -44,6 +45,11 @@ class BlockShape(Shape):
     markov_rank: int = number(0, 0, 10**5)
     markov: str = "vanilla"
     confidence: bool = False
+    candidates: int = number(0, 0, 4096)
+    conv_taps: int = number(0, 0, 1024)
+    conv_group: int = number(16, 1, 10**5)
+    refiner_rank: int = number(0, 0, 10**5)
+    refiner_size: int = number(512, 1, 10**6)
     from_target: bool = False
 
     def __post_init__(self):
@@ -67,7 +73,9 @@ class BlockShape(Shape):
             with_layers(target.config, self.num_layers), target.config.hidden_size, L, taps,
             spare_token(target) if self.mask_token < 0 else self.mask_token, self.block_size, self.causal,
             self.from_root, self.markov_rank, self.markov, self.confidence,
-            confidence_markov=self.confidence and self.markov_rank > 0,
+            confidence_markov=self.confidence and self.markov_rank > 0, candidates=self.candidates,
+            conv_taps=self.conv_taps, conv_group=self.conv_group, refiner_rank=self.refiner_rank,
+            refiner_size=self.refiner_size,
         )  # fmt: skip
         head = BlockHead(config, key)
         head.norm[...] = norm_weight(target.model)
@@ -83,7 +91,7 @@ class BlockLoss:
     A place of a block sees the text strictly before its anchor, and its own block. Drafted token k,
     counted from 1, has the weight exp(-(k - 1) / gamma). DFlash uses ``ce`` alone. JetSpec
     (2606.18394) uses ``forward_kl`` with equal weights. DSpark (2607.05147) uses 0.1 ``ce``,
-    0.9 ``tv`` and 1.0 ``confidence``.
+    0.9 ``tv`` and 1.0 ``confidence``. DFlash 2 uses 1.0 ``uncorrected``, XPress 0.6.
 
     Attributes:
       anchors: the number of blocks in a window; a short window has fewer.
@@ -92,6 +100,8 @@ class BlockLoss:
       forward_kl, tv: the weights of the KL divergence and of the total variation from the target's
         distribution.
       confidence: the weight of the confidence head's cross-entropy with the acceptance, 1 - tv.
+      uncorrected: the weight of the same loss of the logits before a correction. The candidates of a
+        path selector and the first guess of a refiner come from these logits.
     """
 
     anchors: int = number(512, 1, 10**6)
@@ -100,6 +110,7 @@ class BlockLoss:
     forward_kl: float = 0.0
     tv: float = 0.0
     confidence: float = 0.0
+    uncorrected: float = 0.0
 
     def __call__(
         self, head: BlockHead, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
@@ -107,15 +118,18 @@ class BlockLoss:
         config, drafts, (B, S) = head.config, head.config.drafts, (window.shape[0], window.shape[1] - 1)
         out = read_target(target, window[:, :-1], config.taps)
         anchors = choose_anchors(key, B, S + 1 - drafts, self.anchors)  # [B, A]
-        hidden = run_blocks(head, target, window, out, anchors)[:, :, config.block_size - drafts :]
+        places, first = run_blocks(head, target, window, out, anchors), config.block_size - drafts
         # The places before the drafted tokens. The target's hidden states at these places predict
         # the drafted tokens.
         before = (anchors[..., None] + jnp.arange(drafts)).reshape(B, -1)
         take = lambda x, at: jnp.take_along_axis(x, at, 1)
         flat = lambda x: x.reshape(B, -1, x.shape[-1])
-        rows = (flat(hidden), take(window, before + 1), take(window, before), take(out.hidden, before[..., None]))
-        if head.markov is not None:
-            rows += (flat(head.markov.codes(hidden, rows[2].reshape(hidden.shape[:-1]))),)
+        hidden = flat(places[:, :, first:])
+        rows = (hidden, take(window, before + 1), take(window, before), take(out.hidden, before[..., None]))
+        # The token before the first token is that token itself.
+        earlier = jnp.maximum(anchors[..., None] + jnp.arange(config.block_size) - first, 0)
+        code = head.codes(places, take(window, earlier.reshape(B, -1)).reshape(earlier.shape))
+        rows += () if code is None else (flat(code),)
         values = map_pieces(lambda *rows: self.value(head, target, *rows), config.vocab_size, *rows)
         falling = jnp.exp(-jnp.arange(drafts, dtype=jnp.float32) / self.gamma) if self.gamma else jnp.ones(drafts)
         return weighted_mean(values, jnp.tile(falling, anchors.shape[1]) * take(weight, before + 1))
@@ -127,10 +141,21 @@ class BlockLoss:
           hidden: the head's hidden states, float32 [B, N, E].
           label, before: the tokens to predict and the tokens before them, int32 [B, N].
           target_hidden: the target's hidden states of the tokens before.
-          code: the codes of a Markov head.
+          code: the codes of the head's correction.
         """
         q = head.logits(target, hidden, code)
         p = target.logits(target_hidden) if self.forward_kl or self.tv or self.confidence else q  # q: not read
+        total = self.distance(p, q, label)
+        if self.uncorrected and code is not None:
+            total += self.uncorrected * self.distance(p, head.logits(target, hidden), label)
+        if self.confidence:
+            right = jax.lax.stop_gradient(1 - total_variation(p, q))
+            sure = jnp.clip(head.sure(hidden, before), 1e-6, 1 - 1e-6)
+            total -= self.confidence * (right * jnp.log(sure) + (1 - right) * jnp.log(1 - sure))
+        return total
+
+    def distance(self, p: jax.Array, q: jax.Array, label: jax.Array) -> jax.Array:
+        """The loss float32 [B, N] of the head's logits q [B, N, V], with the target's logits p."""
         total = jnp.zeros(label.shape)
         if self.ce:
             total += self.ce * optax.softmax_cross_entropy_with_integer_labels(q, label)
@@ -138,10 +163,6 @@ class BlockLoss:
             total += self.forward_kl * forward_kl(p, q)
         if self.tv:
             total += self.tv * total_variation(p, q)
-        if self.confidence:
-            right = jax.lax.stop_gradient(1 - total_variation(p, q))
-            sure = jnp.clip(head.sure(hidden, before), 1e-6, 1 - 1e-6)
-            total -= self.confidence * (right * jnp.log(sure) + (1 - right) * jnp.log(1 - sure))
         return total
 
 

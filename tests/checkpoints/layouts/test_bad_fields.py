@@ -71,6 +71,7 @@ SPECULATORS_BLOCK = (
         "sliding_window_non_causal": FLAG,
     }
 )
+PARTS = {name: WHOLE for name in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")}
 FIELDS = {
     "eagle": {"bias": FLAG, "num_target_layers": WHOLE},
     "eagle3": EAGLE3
@@ -85,6 +86,9 @@ FIELDS = {
     "speculators-mtp": OUTER | MTP,
     "speculators-dflash": SPECULATORS_BLOCK,
     "speculators-dspark, gated": SPECULATORS_BLOCK | MARKOV,
+    "speculators-dflash2": SPECULATORS_BLOCK | PARTS,
+    "speculators-xpress": SPECULATORS_BLOCK
+    | {"xpress_rank": WHOLE, "xpress_mlp_ratio": WHOLE, "num_jacobi_passes": WHOLE},
     "medusa": {"num_target_layers": WHOLE},
     "hydra": {"num_target_layers": WHOLE, "hidden_state_offset": WHOLE, "grounded_heads": FLAG},
     "dflash": BLOCK
@@ -103,6 +107,14 @@ FIELDS = {
         ).items()
     }
     | {"block_size": WHOLE},
+    "gemma4-assistant": {"text_config": TABLE, "backbone_hidden_size": WHOLE},
+    "gemma4-assistant, clusters": {
+        "use_ordered_embeddings": FLAG,
+        "num_centroids": WHOLE,
+        "centroid_intermediate_top_k": WHOLE,
+    },
+    "dflash, 2": {f"dflash_config.{name}": kind for name, kind in PARTS.items()} | {"is_causal": FLAG},
+    "dflash, xpress": {"xpress_rank": WHOLE, "xpress_mlp_hidden": WHOLE, "xpress_num_passes": WHOLE},
     "dflash, dspark gated": BLOCK | PLACES | MARKOV | {"target_layer_ids": LAYERS},
     "mtp": MTP | {"mtp_num_hidden_layers": WHOLE, "num_hidden_layers": WHOLE},
     "deepseek": MTP | {"mtp_num_hidden_layers": WHOLE, "num_hidden_layers": WHOLE},
@@ -115,6 +127,8 @@ REQUIRED = {
     "speculators-dflash": ["mask_token_id", "aux_hidden_state_layer_ids", "transformer_layer_config"],
     "speculators-mtp": ["transformer_layer_config"],
     "dflash": ["dflash_config.mask_token_id", "dflash_config.target_layer_ids", "block_size"],
+    "dflash, 2": [f"dflash_config.{name}" for name in PARTS],
+    "dflash, xpress": ["xpress_rank", "xpress_mlp_hidden", "xpress_num_passes"],
     "dflash, dspark gated": ["mask_token_id", "target_layer_ids", "block_size"],
     "mtp": ["num_hidden_layers"],
 }

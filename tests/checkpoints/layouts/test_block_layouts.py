@@ -3,7 +3,7 @@ JetSpec."""
 
 import pytest
 from support.head_cases import config_of, same_heads
-from support.published_heads import DEEP, E, dflash, dspark, normal, write
+from support.published_heads import DEEP, E, dflash, dflash2, dspark, normal, write
 
 from specjax import load_drafter, save_head
 
@@ -45,6 +45,25 @@ def test_places_of_a_block(tmp_path):
     )
     config = of(lambda: (raw | dict(dflash_config=inside), tensors))  # SpecForge's DSpark keeps DFlash's places
     assert not config.from_root and config.markov_rank == 4 and config.drafts == 6
+
+
+def test_places_of_dflash_2_see_each_other_as_the_file_says(tmp_path):
+    """Without a word in the file layers with an attention window are causal, as vLLM has it."""
+    of = lambda **raw: config_of(tmp_path, dflash2, **raw)
+    for given, causal, windows in ((False, False, False), (True, True, False), (None, False, True)):
+        config = of(is_causal=given) if given is not None else config_of(tmp_path, silent)
+        assert (config.causal, config.causal_windows, config.from_root, config.drafts) == (causal, windows, False, 7)
+    assert (config.markov, config.markov_rank, config.candidates) == ("selector", 4, 5)
+    assert (config.conv_taps, config.conv_group, config.refiner_rank) == (2, 16, 0)
+    head = load_drafter(write(tmp_path / "a", *silent()), DEEP)
+    save_head(head, tmp_path / "b")
+    assert same_heads(head, load_drafter(tmp_path / "b", DEEP))
+
+
+def silent():
+    raw, tensors = dflash2()
+    del raw["is_causal"]
+    return raw, tensors
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,25 @@ from types import SimpleNamespace
 
 import pytest
 from support.head_cases import MADE
-from support.published_heads import DEEP, E, L, V, dflash, dspark, eagle, eagle3, hydra, mtp, normal, parallel, write
-from support.published_speculators import speculators
+from support.published_heads import (
+    DEEP,
+    E,
+    L,
+    V,
+    assistant,
+    dflash,
+    dflash2,
+    dspark,
+    eagle,
+    eagle3,
+    hydra,
+    mtp,
+    normal,
+    parallel,
+    write,
+    xpress,
+)
+from support.published_speculators import spec_dflash2, spec_xpress, speculators
 
 from specjax import load_drafter
 from specjax.errors import CheckpointError, ConfigError
@@ -24,9 +41,29 @@ REFUSED = {
             lambda kind=kind: speculators(speculators_model_type=kind),
             f"the speculators type '{kind}'",
         )
-        for kind in ("dflash2", "xpress", "hydra")
+        for kind in ("lilicorr", "hydra")
     },
-    "DFlash 2": (lambda: dflash(architectures=["DFlash2DraftModel"]), "DFlash 2"),
+    "DFlash 2 without a rank": (
+        lambda: changed(dflash2, lambda raw, t: raw["dflash_config"].pop("selector_rank")),
+        "selector_rank is missing",
+    ),
+    "DFlash 2 with scaled logits": (
+        lambda: changed(dflash2, lambda raw, t: raw["dflash_config"].update(output_multiplier=0.2)),
+        "output_multiplier",
+    ),
+    "DFlash 2 of few tokens": (lambda: spec_dflash2(draft_vocab_size=20), "needs an output matrix|path selector"),
+    "an assistant with inputs of layers": (
+        lambda: changed(assistant, lambda raw, t: raw["text_config"].update(hidden_size_per_layer_input=4)),
+        "hidden_size_per_layer_input must be 0",
+    ),
+    "an assistant of another family": (
+        lambda: changed(assistant, lambda raw, t: raw["text_config"].update(model_type="gemma3_text")),
+        "text_config.model_type must be gemma4_text",
+    ),
+    "an assistant with its own output matrix": (lambda: assistant(tie_word_embeddings=False), "tie_word_embeddings"),
+    "an assistant's unknown option": (lambda: assistant(block_size=4), "block_size"),
+    "XPress without passes": (lambda: xpress(xpress_num_passes=None), "xpress_num_passes is null"),
+    "XPress of another form": (lambda: spec_xpress(xpress_backbone="dflash2"), "xpress_backbone"),
     "P-EAGLE without a mask": (lambda: eagle3(parallel_drafting=True), "mask_token_id is missing"),
     "ReDrafter": (lambda: ({}, {"rnn_u.weight": normal(2, 2)}), "ReDrafter"),
     "latent": (
@@ -40,8 +77,8 @@ REFUSED = {
     "eagle option": (lambda: eagle3(eagle_config=dict(surprise=1)), "surprise"),
     "option": (lambda: eagle(logit_scale=0.5), "logit_scale"),
     "nested option": (
-        lambda: dflash(dflash_config=dict(mask_token_id=60, target_layer_ids=[1], conv_group_size=16)),
-        "conv_group_size",
+        lambda: dflash(dflash_config=dict(mask_token_id=60, target_layer_ids=[1], attention_sinks=4)),
+        "attention_sinks",
     ),
     "outer option": (lambda: speculators(surprise=1), "surprise"),
     "architecture": (lambda: eagle3(model_type="gpt_oss"), "gpt_oss"),

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.head_cases import MADE, parameters, same_heads, same_layer
-from support.published_heads import DEEP, MTP, E, L, V, of_module, write
+from support.published_heads import DEEP, MTP, XPRESS, E, L, V, of_module, write
+from support.published_speculators import XPRESS as SPEC_XPRESS
 
 from specjax import load_drafter, save_head
 from specjax.checkpoints.layouts import LAYOUTS, default_layout
@@ -51,6 +52,48 @@ def block(gate: str = "") -> tuple:
         if gate
     }
     return BLOCK | gates, ["layers.0", "layers.1"]
+
+
+SELECTOR = {
+    "markov.first": "candidate_selector.predecessor_codebook",
+    "markov.second": "candidate_selector.successor_codebook",
+    "markov.gate": "candidate_selector.hidden_projection.weight",
+}
+CONVOLUTIONS = {
+    f"layers.{i}.{ours}_conv.{x}": f"layers.{i}.{theirs}_conv.{y}"
+    for i in range(2)
+    for ours, theirs in (("mixer", "attention"), ("mlp", "mlp"))
+    for x, y in (("base", "base_kernel"), ("kernels", "kernel_projection.weight"))
+}
+
+
+def refiner(prefix: str, names: tuple) -> dict:
+    ours = ("first", "own", "mean", "join", "mix", "gate", "up", "down", "second")
+    return {f"refiner.{x}": f"{prefix}.{y}" for x, y in zip(ours, names, strict=True)}
+
+
+ASSISTANT = {
+    "enter": "pre_projection.weight",
+    "leave": "post_projection.weight",
+    "norm": "model.norm.weight",
+    "head": "model.embed_tokens.weight",
+    "centroids": "masked_embedding.centroids.weight",
+    "order": "masked_embedding.token_ordering",
+} | {
+    f"layers.{i}.{ours}": f"model.layers.{i}.{theirs}"
+    for i in range(2)
+    for ours, theirs in {
+        "mixer.qkv": "self_attn.q_proj.weight",
+        "mixer.q_norm": "self_attn.q_norm.weight",
+        "mixer.out": "self_attn.o_proj.weight",
+        "mixer_norm": "input_layernorm.weight",
+        "mixer_out_norm": "post_attention_layernorm.weight",
+        "mlp_norm": "pre_feedforward_layernorm.weight",
+        "mlp_out_norm": "post_feedforward_layernorm.weight",
+        "mlp.down": "mlp.down_proj.weight",
+        "scalar": "layer_scalar",
+    }.items()
+}
 
 
 def mtp(layout: str, modules: int = 1) -> tuple:
@@ -105,11 +148,18 @@ PAIRS = {
     ),
     "hydra, prefix": (HYDRA_PREFIXED, ["prefix_embeding_layer.layers.0"]),
     **{case: block() for case in MADE if "dflash" in case},
+    **{
+        case: (BLOCK | SELECTOR | CONVOLUTIONS, ["layers.0", "layers.1"])
+        for case in ("dflash, 2", "speculators-dflash2")
+    },
+    "dflash, xpress": (BLOCK | refiner("xpress_head", XPRESS), ["layers.0", "layers.1"]),
+    "speculators-xpress": (BLOCK | refiner("refiner_head", SPEC_XPRESS), ["layers.0", "layers.1"]),
     **{f"dflash, dspark {kind}": block(kind if kind in GATES else "") for kind in ("vanilla", *GATES)},
     **{f"speculators-dspark, {kind}": block(kind if kind in GATES else "") for kind in ("vanilla", *GATES)},
     **{name: mtp(name) for name in MTP},
     "deepseek, 2 modules": mtp("deepseek", 2),
     "mimo, 3 modules": mtp("mimo", 3),
+    **{case: (ASSISTANT, [None, None]) for case in MADE if "assistant" in case},
     "speculators-mtp": (
         {
             "modules.0.join": "mtp_layers.0.input_proj.weight",
@@ -142,7 +192,8 @@ def test_a_published_layout_is_read_and_written(tmp_path, case):
     assert {x.split(".")[0] for x in found} <= {x.split(".")[0] for x in pairs} | {"layers", "heads"}
     found_layers = [one for module in head.module.modules for one in getattr(module, "layers", [])]
     for one, prefix in zip(found_layers, layers, strict=True):
-        same_layer(one, tensors, prefix)
+        if prefix is not None:  # the others are not Llama's
+            same_layer(one, tensors, prefix)
 
     save_head(head, tmp_path / "saved")
     (file,) = (tmp_path / "saved").glob("*.safetensors")
@@ -152,8 +203,8 @@ def test_a_published_layout_is_read_and_written(tmp_path, case):
     again = load_drafter(tmp_path / "saved", DEEP)
     assert hash(again.config) == hash(head.config)
     assert same_heads(head, again) and again.layout == name
-    if not case.startswith("speculators-dflash,") and not case.startswith(
-        "speculators-dspark"
+    if not case.startswith(
+        ("speculators-dflash,", "speculators-dspark", "speculators-xpress")
     ):  # which dflash cannot hold
         save_head(head, tmp_path / "default", default_layout(head.config).name)
         assert same_heads(head, load_drafter(tmp_path / "default", DEEP))

@@ -122,7 +122,11 @@ CANNOT_HOLD = {
         dataclasses.replace(BLOCK, causal=True),
         "causal layers only with attention windows",
     ),
-    "markov": ("speculators-dflash", dataclasses.replace(BLOCK, markov_rank=2), "no Markov or confidence head"),
+    "markov": (
+        "speculators-dflash",
+        dataclasses.replace(BLOCK, markov_rank=2),
+        "with no further parts, and this one has a Markov head; use dflash",
+    ),
     "several modules": ("speculators-mtp", dataclasses.replace(MTP, modules=2), "holds one module"),
     "several layers": (
         "speculators-mtp",

@@ -9,6 +9,7 @@ from specjax import Decoder, ModelConfig
 from specjax.drafter import Drafter, Models, TrainedHead
 from specjax.drafters import (
     Adaptive,
+    AssistantDrafter,
     BlockDrafter,
     Cascade,
     DraftModel,
@@ -34,7 +35,16 @@ from specjax.drafters import (
     TokenRecycling,
 )
 from specjax.drafters.parts.drawing import Drawing
-from specjax.heads import KINDS, BlockConfig, Eagle3Config, EagleConfig, HydraConfig, MedusaConfig, MtpConfig
+from specjax.heads import (
+    KINDS,
+    AssistantConfig,
+    BlockConfig,
+    Eagle3Config,
+    EagleConfig,
+    HydraConfig,
+    MedusaConfig,
+    MtpConfig,
+)
 from specjax.models.feed_forwards import ExpertsConfig
 from specjax.models.mixers import DeltaRuleConfig, LatentAttentionConfig
 from specjax.tree import expansion, from_paths
@@ -64,6 +74,11 @@ HYDRA = HydraConfig(16, 1, V, num_heads=DRAFTS)
 DFLASH = BlockConfig(CONFIG, 16, 1, (0, 1), mask_token=V - 1, block_size=DRAFTS + 1)
 DSPARK = dataclasses.replace(
     DFLASH, block_size=DRAFTS, from_root=True, markov_rank=3, markov="rnn", confidence=True, confidence_markov=True
+)
+DFLASH2 = dataclasses.replace(DFLASH, markov_rank=3, markov="selector", candidates=2, conv_taps=2, conv_group=4)
+XPRESS = dataclasses.replace(DFLASH, refiner_rank=3, refiner_size=4, refiner_passes=1)
+ASSISTANT = AssistantConfig(
+    CONFIG.replace(mixers=(dataclasses.replace(CONFIG.layer(0).mixer, reads=0),)), 16, 1, clusters=5, read_clusters=3
 )
 EAGLE = EagleConfig(CONFIG, target_layers=1)
 EAGLE3 = Eagle3Config(CONFIG, 16, 1, taps=(0, 1), draft_vocab_size=V - 1)
@@ -107,6 +122,9 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "block": (BlockDrafter(head=DFLASH), ("sample_and_walk",)),
     "block, tree": (BlockDrafter(tree_nodes=4, tree_top_k=2, head=DFLASH), ("sample_and_walk",)),
     "block, drawn": (BlockDrafter(draft_confidence=0.4, head=DSPARK), ("block", "rejection")),
+    "block, path selector": (BlockDrafter(head=DFLASH2), ("block",)),
+    "block, refined": (BlockDrafter(head=XPRESS), ("sample_and_walk",)),
+    "assistant": (AssistantDrafter(DRAFTS, head=ASSISTANT), ("block",)),
     "switch": (Switch((Ngram(1), DraftModel(DRAFTS), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
     "draft_model, confidence": (
         Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7),

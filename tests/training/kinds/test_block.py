@@ -78,3 +78,65 @@ def test_block(target, out, name):
                 weight *= WEIGHT[b, a + k]
                 top, bottom = top + weight * value, bottom + weight
     assert value_of(loss, head, target) == pytest.approx(top / bottom, rel=1e-4)
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def hidden_states(head, out, b: int, a: int) -> list[np.ndarray]:
+    """The hidden states of the four places of the block at anchor a."""
+    config, layer, window = head.config.layers, head.layers[0], WINDOW[b]
+    fuse = lambda i: norm(numbers(head.fc) @ np.concatenate([tap[b, i] for tap in out.taps]), head.hidden_norm, eps)
+    eps = config.norm_eps
+    context = [Row(layer, config, fuse(i), i) for i in range(a)]
+    xs = [out.embed[window[a] if j == 0 else head.config.mask_token] for j in range(4)]
+    rows = [Row(layer, config, norm(x, layer.mixer_norm, eps), a + j) for j, x in enumerate(xs)]
+    end = lambda j: continue_layer(layer, config, xs[j], rows[j], context + rows)
+    return [norm(end(j), head.norm, eps) for j in range(4)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(dict(markov="selector", markov_rank=4, candidates=3, conv_taps=2), marks=pytest.mark.slow),
+        dict(refiner_rank=3, refiner_size=5),
+    ],
+    ids=["DFlash 2", "XPress"],
+)
+def test_corrections_and_the_loss_before_them(target, out, options):
+    """The refiner reads true tokens before all places, the token before the anchor among them.
+
+    The convolutions of an untrained head change nothing.
+    """
+    loss = BlockLoss(anchors=3, gamma=2.0, ce=0.5, tv=0.5, uncorrected=0.7)
+    head = make_head(target, "block", num_layers=1, block_size=4, taps=(0, 1), **options)
+    if options.get("conv_taps"):
+        one = head.layers[0]
+        for conv in (one.mixer_conv, one.mlp_conv):
+            conv.base[...] = np.zeros(conv.base.shape, np.float32)
+            conv.base[...] = conv.base[...].at[:, 0].set(1)
+            conv.kernels[...] = np.zeros(conv.kernels.shape, np.float32)
+    anchors, top, bottom = np.asarray(choose_anchors(KEY, 2, S - 2, 3)), 0.0, 0.0
+    for b, window in enumerate(WINDOW):
+        for a in anchors[b]:
+            hidden, xs = hidden_states(head, out, b, a), []
+            for k, place in enumerate(hidden):
+                before = window[max(a + k - 1, 0)]
+                if head.refiner is not None:
+                    get = lambda name: numbers(getattr(head.refiner, name))
+                    parts = get("own") @ place, get("mean") @ np.mean(hidden, 0), get("first")[before]
+                    xs.append(get("join") @ np.concatenate(parts))
+                    code = xs[k] + sum(get("mix")[:, k, j] * xs[j] for j in range(k + 1))
+                    code = code + get("down") @ (silu(get("gate") @ code) * (get("up") @ code))
+                    correction = get("second") @ code
+                else:
+                    code = numbers(head.markov.first)[before] * (numbers(head.markov.gate) @ place)
+                    correction = numbers(head.markov.second) @ code
+                if k == 0:
+                    continue
+                q, P = out.output @ place, softmax(out.logits[b, a + k - 1])
+                of = lambda q: 0.5 * nll(q, window[a + k]) + 0.5 * np.abs(P - softmax(q)).sum() / 2
+                weight = np.exp(-(k - 1) / 2.0) * WEIGHT[b, a + k]
+                top, bottom = top + weight * (of(q + correction) + 0.7 * of(q)), bottom + weight
+    assert value_of(loss, head, target) == pytest.approx(top / bottom, rel=1e-4)

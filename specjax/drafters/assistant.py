@@ -1,0 +1,82 @@
+"""Chains from an assistant that reads the target's cache (Gemma 4)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..checks import whole
+from ..drafter import TrainedHead
+from ..errors import RequestError
+from ..heads.assistant import sources
+from ..models.config import ModelConfig
+from ..verify import Drawn
+from .parts import chains
+from .parts.drawing import Drawing
+
+
+@dataclasses.dataclass(frozen=True)
+class AssistantDrafter(Drawing):
+    """Draws a chain with an assistant. The state between rounds is the feature of the token before the root.
+
+    Attributes:
+      num_speculative_tokens: the length of the chain.
+      head: the assistant's configuration.
+    """
+
+    num_speculative_tokens: int = 4
+    head: Any = dataclasses.field(kw_only=True)
+    needs = TrainedHead("assistant")
+    reads_target = True
+
+    def __post_init__(self):
+        whole("num_speculative_tokens", self.num_speculative_tokens)
+        super().__post_init__()
+
+    @property
+    def depth(self) -> int:
+        return self.num_speculative_tokens
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn.CHAIN
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.head.taps
+
+    def check(self, config: ModelConfig) -> None:
+        mend = "use an assistant made for the target"
+        for i, (wanted, source) in enumerate(zip(self.head.mixers, sources(self.head, config))):
+            if source is None:
+                window = "an attention window" if wanted.scores.window else "no attention window"
+                raise RequestError(
+                    f"layer {i} of the assistant has {window}, and no layer of the target with keys has one like it; {mend}"
+                )
+            number, found = source
+            if (wanted.num_kv_heads, wanted.head_dim) != (found.num_kv_heads, found.head_dim):
+                raise RequestError(
+                    f"layer {i} of the assistant reads {wanted.num_kv_heads} key heads of size {wanted.head_dim}, and "
+                    f"layer {number} of the target has {found.num_kv_heads} of size {found.head_dim}; {mend}"
+                )
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> jax.Array:
+        """The feature float32 [B, 1, E] of the last token but one."""
+        before = jnp.maximum(lengths - 2, 0)[:, None, None]
+        return draft.fuse(target, tuple(jnp.take_along_axis(tap, before, 1) for tap in taps))
+
+    def propose(self, target, draft, state, key):
+        drawing = self.drafting(state)
+
+        def read(i, token, feature):
+            hidden = draft(target, token, feature, state.cache)
+            return draft.logits(target, hidden), draft.next_features(hidden)
+
+        chain = chains.begin(drawing, self.depth, target.config.vocab_size)
+        chain, _, _ = chains.grow(chain, 0, read, state.drafter, drawing, key)
+        return chain.tree, state.drafter
+
+    def commit(self, target, draft, state, tree, scored, verdict) -> jax.Array:
+        last = jnp.take_along_axis(verdict.path, jnp.maximum(verdict.length - 1, 0)[:, None], 1)[..., None]
+        return draft.fuse(target, tuple(jnp.take_along_axis(tap, last, 1) for tap in scored.taps))
