@@ -138,7 +138,7 @@ def _beam(target: LanguageModel, prompt: list[int], found: Found, b: int, i: int
 @jax.jit(static_argnames=("k", "L"))
 def search_beams(model: Decoder, tokens, lengths, stops, penalty, *, k: int, L: int) -> Found:
     """The best texts of prompts int32 [B, T] of these ``lengths``; T is a multiple of 128."""
-    cache, _, _ = fill(model, tokens, lengths - 1, _CHUNK, model.embed[...].dtype)
+    cache, _, _ = fill(model, tokens, lengths, _CHUNK, model.embed[...].dtype, unread=1)
     root = jnp.take_along_axis(tokens, lengths[:, None] - 1, 1)
     search = begin(cache, root, k, L)
     running = lambda search: ~search.done.all()

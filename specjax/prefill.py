@@ -120,7 +120,7 @@ def prefill(
         )
     B, T = tokens.shape
     chunk = chunk or math.gcd(T, _CHUNK)
-    cache, taps, finite = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
+    cache, taps, finite = fill(target, tokens, lengths, chunk, dtype, drafter.taps, unread=1)
     state = DecodeState(
         request=options,
         tokens=tokens,
@@ -151,14 +151,23 @@ class Reads(Protocol):
 
 
 def fill(
-    model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()
+    model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = (), *, unread: int = 0
 ) -> tuple[KVCache, tuple, jax.Array]:
-    """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
+    """Commits all but the last ``unread`` of the tokens ``tokens[b, :lengths[b]]`` to a new cache.
+
+    The cache has capacity T. The tokens are read ``chunk`` at a time. Of an encoder-decoder's prompt
+    the encoder reads the source at once, and the decoder its first tokens.
 
     Returns the cache, the taps float32 [B, T, E] of these tokens, and bool [B], whether all their
-    hidden states are finite.
+    hidden states are finite. An encoder-decoder has no taps, and its first round finds what is not finite.
     """
     B, T = tokens.shape
+    if getattr(model.config, "encoder", None) is not None:
+        source = lengths - len(model.config.decoder_prompt)
+        cache = empty(model.config, B, T, dtype)
+        cache = cache.replace(source=model.encode(tokens, source, dtype), omitted=source, length=source)
+        return catch_up(model, cache, tokens, lengths - unread), (), jnp.ones(B, bool)
+    lengths = jnp.maximum(lengths - unread, 0)
     node = jnp.arange(chunk)
     mask = jnp.tril(jnp.ones((chunk, chunk), bool))
 

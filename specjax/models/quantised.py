@@ -130,14 +130,14 @@ def bits(scheme: str | None, dtype) -> int:
 
 
 def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised, scheme: str) -> jax.Array | Quantised:
-    """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices.
+    """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices of several rows.
 
     Tables of embeddings and output matrices have at least eight bits. Raises RequestError, which
     names the parameter, for inputs that groups of 128 do not divide, and for experts.
     """
     if len(param.axes) == 3 and param.axes[0] is None:
         raise RequestError(f"{name} holds experts, which have no form of fewer bits; leave out quantize")
-    if len(param.axes) != 2:
+    if len(param.axes) != 2 or param.shape[0] == 1:
         return value
     value = value.dequantise() if isinstance(value, Quantised) else value
     scheme = "int8" if scheme == "int4" and param.axes[0] in ("table", "vocab") else scheme
