@@ -220,7 +220,7 @@ FAMILIES |= {
     | dict(model_type="qwen3_next", mlp_only_layers=[0], shared_expert_intermediate_size=12, norm_topk_prob=False),
     "qwen3_5_experts": HYBRID | EXPERTS | dict(model_type="qwen3_5_moe_text", shared_expert_intermediate_size=12),
 }
-T5 = dict(model_type="t5", vocab_size=32, d_model=16, d_kv=6, d_ff=12, num_layers=2, num_decoder_layers=3, num_heads=3)
+T5 = dict(model_type="t5", vocab_size=32, d_model=16, d_kv=6, d_ff=12, num_layers=1, num_decoder_layers=2, num_heads=3)
 T5 |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=12, layer_norm_epsilon=1e-3)
 BART = dict(model_type="bart", vocab_size=32, d_model=16, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=12)
 BART |= dict(decoder_ffn_dim=10, encoder_attention_heads=2, decoder_attention_heads=4, max_position_embeddings=64)

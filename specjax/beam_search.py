@@ -107,6 +107,7 @@ def beam_search(
     Returns a list for each prompt. Raises RequestError for bad input.
     """
     k, L, config = whole("num_beams", num_beams), whole("max_new_tokens", max_new_tokens), target.config
+    config.refuse_encoder("beam search")
     (penalty,) = per_row("length_penalty", length_penalty, 1, np.float32, -LARGEST)
     if 2 * k > config.vocab_size:
         raise RequestError(f"num_beams is {k}, and half of the vocabulary, {config.vocab_size // 2}, is the most")

@@ -163,10 +163,11 @@ def fill(
     """
     B, T = tokens.shape
     if getattr(model.config, "encoder", None) is not None:
-        source = lengths - len(model.config.decoder_prompt)
-        cache = empty(model.config, B, T, dtype)
-        cache = cache.replace(source=model.encode(tokens, source, dtype), omitted=source, length=source)
-        return catch_up(model, cache, tokens, lengths - unread), (), jnp.ones(B, bool)
+        begin = len(model.config.decoder_prompt)
+        cache = read_source(model, tokens, lengths - begin, dtype)
+        if begin > unread:
+            cache = catch_up(model, cache, tokens, lengths - unread)
+        return cache, (), jnp.ones(B, bool)
     lengths = jnp.maximum(lengths - unread, 0)
     node = jnp.arange(chunk)
     mask = jnp.tril(jnp.ones((chunk, chunk), bool))
@@ -186,6 +187,15 @@ def fill(
     nothing = (empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
     cache, kept, finite = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
     return cache.replace(length=lengths), kept, finite
+
+
+def read_source(model, tokens: jax.Array, lengths: jax.Array, dtype) -> KVCache:
+    """The cache after an encoder has read ``tokens[b, :lengths[b]]``, and the decoder no token.
+
+    The encoder reads all T tokens, and masks those beyond ``lengths``.
+    """
+    cache = empty(model.config, *tokens.shape, dtype)
+    return cache.replace(source=model.encode(tokens, lengths, dtype), omitted=lengths, length=lengths)
 
 
 def catch_up(model: Model, cache: KVCache, tokens, length) -> KVCache:

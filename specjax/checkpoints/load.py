@@ -49,6 +49,8 @@ class LanguageModel:
     def __post_init__(self):
         """Raises RequestError for an unknown form of keys and values, or for a model without them."""
         check_scheme("kv_quantize", self.kv_quantize, KV_SCHEMES)
+        if self.kv_quantize:
+            self.config.refuse_encoder("kv_quantize")
         mixers = [layer.mixer for layer in self.config.layers] if self.kv_quantize else []
         if not all(isinstance(mixer, AttentionConfig) for mixer in mixers):
             raise RequestError(

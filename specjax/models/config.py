@@ -137,7 +137,9 @@ class ModelConfig:
     def refuse_encoder(self, what: str) -> None:
         """Raises RequestError, if the model has an encoder, for something that only decoders support."""
         if self.encoder is not None:
-            raise RequestError(f"{what} is for models without an encoder, and {self.family} has one; leave it out")
+            raise RequestError(
+                f"{what} is for models without an encoder, and {self.family} has one; leave it out, or use another model"
+            )
 
     @property
     def layers(self) -> tuple[LayerConfig, ...]:

@@ -64,6 +64,7 @@ def plan(
     Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that
     is not installed, and a mesh that does not divide devices or model.
     """
+    target.refuse_encoder("plan")
     name, shape = parse_device(device)
     if max_length > target.context:
         raise RequestError(f"max_length is {max_length} and the model's context {target.context}; lower max_length")
