@@ -87,6 +87,7 @@ class Generator:
             raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
         check_drafts(method, len(given))
         if isinstance(needs, TrainedHead):
+            target.config.refuse_encoder(f"method {self.method!r}")
             head = choose_head(target, load_drafts(target, given[:1]), needs.kind, self.method)
             self.drafts, module = (head,), head.module
             self.drafter = make_drafter(method, head=head.config, **drafting)

@@ -15,6 +15,7 @@ from .drafter import Drafter
 from .errors import RequestError
 from .logprobs import empty_logprobs
 from .models.base import Model, Output, Sizes
+from .models.decoder import Decoder
 from .parallel import split_rows
 from .rounds import Recording, empty_rounds
 from .sampling import KEYS, random_keys, sampling_params
@@ -162,7 +163,7 @@ def fill(
     hidden states are finite. An encoder-decoder has no taps, and its first round finds what is not finite.
     """
     B, T = tokens.shape
-    if getattr(model.config, "encoder", None) is not None:
+    if isinstance(model, Decoder) and model.encoder is not None:
         begin = len(model.config.decoder_prompt)
         cache = read_source(model, tokens, lengths - begin, dtype)
         if begin > unread:
@@ -189,12 +190,13 @@ def fill(
     return cache.replace(length=lengths), kept, finite
 
 
-def read_source(model, tokens: jax.Array, lengths: jax.Array, dtype) -> KVCache:
+def read_source(model: Decoder, tokens: jax.Array, lengths: jax.Array, dtype) -> KVCache:
     """The cache after an encoder has read ``tokens[b, :lengths[b]]``, and the decoder no token.
 
     The encoder reads all T tokens, and masks those beyond ``lengths``.
     """
-    cache = empty(model.config, *tokens.shape, dtype)
+    B, T = tokens.shape
+    cache = empty(model.config, B, T, dtype)
     return cache.replace(source=model.encode(tokens, lengths, dtype), omitted=lengths, length=lengths)
 
 

@@ -181,7 +181,9 @@ def attend(
     Returns float32 [B, N, K * G * D].
     """
     B, N, K, G, D = q.shape
-    keys, values = past if rows is None else rows
+    first = past if rows is None else rows
+    assert first is not None  # past or rows, or both
+    keys, values = first
     q = (q * scores.scale_of(D)).astype(full_dtype(keys.dtype)).transpose(0, 2, 1, 3, 4)
     flat = q.reshape(B, K, N * G, D)
     if rows is None:
@@ -189,6 +191,7 @@ def attend(
     elif isinstance(mask, Seen):
         out = _attend_seen(q, keys, values, mask, scores.softcap, bias)
     else:
+        assert mask is not None  # with rows there is a mask
         mask = jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None]
         out = _partial(flat, keys, values, mask, scores.softcap, None if bias is None else bias.to(bias.rows))
     if past is not None:
@@ -259,9 +262,7 @@ def _first_rows(q, k, v, seen: Seen, softcap: float | None, bias: Bias | None = 
     return jax.tree.map(lambda x: join(x)[:, :, : N * G], out)
 
 
-def _attend_past(
-    own: Partial, q, k, v, length, positions, scores: Scores, bias: Bias | None = None
-) -> Partial:
+def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores, bias: Bias | None = None) -> Partial:
     """Attention over the valid part of the cache, merged with ``own``, the attention over rows.
 
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other

@@ -66,9 +66,13 @@ class Decoder(nnx.Module):
         distances, reads = jax.random.split(jax.random.fold_in(embed_key, 2))
         self.embed_norm = param(jnp.ones(E, dtype), ("embed",)) if config.embed_norm else None
         self.embed_norm_bias = param(jnp.zeros(E, dtype), ("embed",)) if config.embed_norm else None
-        self.relative = config.relative and RelativeBias(config.relative, False, config.num_heads, distances, dtype)
-        self.logit_bias = param(jnp.zeros((1, config.vocab_size), dtype), (None, "vocab")) if config.logit_bias else None
-        self.encoder = config.encoder and Encoder(config.encoder, reads, dtype)
+        self.relative = (
+            RelativeBias(config.relative, False, config.num_heads, distances, dtype) if config.relative else None
+        )
+        self.logit_bias = (
+            param(jnp.zeros((1, config.vocab_size), dtype), (None, "vocab")) if config.logit_bias else None
+        )
+        self.encoder = Encoder(config.encoder, reads, dtype) if config.encoder else None
 
     def __call__(
         self,
@@ -105,16 +109,17 @@ class Decoder(nnx.Module):
         dtype = self.embed[...].dtype if cache is None else cache.dtype
         if self.encoder is not None:  # positions of the text become positions of the decoder
             assert cache is not None
-            begin = cache.begin[:, None]
-            positions, row_positions = positions - begin, None if row_positions is None else row_positions - begin
+            positions = positions - cache.begin[:, None]
+            row_positions = None if row_positions is None else row_positions - cache.begin[:, None]
         x, done = (self.embedded(tokens, positions), ()) if computed is None else computed
         inputs = None
         if self.per_layer is not None:
             inputs = self.per_layer(tokens, x if computed is None else self.embedded(tokens, positions))
         length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.held
-        bias = self.relative and self.relative(positions, positions if row_positions is None else row_positions)
-        source = {} if self.encoder is None or cache is None else dict(source=cache.source, source_length=cache.begin)
-        nodes = Nodes(positions, mask, dtype, length, row_positions, rope_lengths, inputs, bias, **source)
+        at = positions if row_positions is None else row_positions
+        bias = None if self.relative is None else self.relative(positions, at)
+        source, begin = ((), None) if cache is None or self.encoder is None else (cache.source, cache.begin)
+        nodes = Nodes(positions, mask, dtype, length, row_positions, rope_lengths, inputs, bias, source, begin)
         x, new_rows, tapped = run_layers(self.layers, x, nodes, cache, rows=rows, taps=taps, skip=skip, done=done)
         return Output(self.last_norm(x), new_rows, tapped)
 
@@ -135,8 +140,9 @@ class Decoder(nnx.Module):
           tokens: int32 [B, T], of which the encoder reads the first ``lengths`` int32 [B].
           dtype: the type of keys and values.
         """
+        assert self.encoder is not None
         outputs = self.encoder(self.token_embeddings(tokens), lengths, dtype)
-        return tuple(layer.cross.keys_values(outputs, dtype) for layer in self.layers)
+        return tuple(layer.cross.keys_values(outputs, dtype) for layer in self.layers if layer.cross is not None)
 
     def token_embeddings(self, tokens: jax.Array) -> jax.Array:
         """The embeddings float32 [B, N, E] of tokens int32 [B, N], without their positions."""

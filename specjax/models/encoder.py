@@ -27,7 +27,9 @@ class Encoder(nnx.Module):
         self.positions = None if offset is None else matrix(places, (rows, E), ("table", "width"), dtype)
         self.embed_norm = param(jnp.ones(E, dtype), ("embed",)) if config.embed_norm else None
         self.embed_norm_bias = param(jnp.zeros(E, dtype), ("embed",)) if config.embed_norm else None
-        self.relative = config.relative and RelativeBias(config.relative, True, config.num_heads, distances, dtype)
+        self.relative = (
+            RelativeBias(config.relative, True, config.num_heads, distances, dtype) if config.relative else None
+        )
         self.norm = param(jnp.ones(E, dtype), ("embed",)) if config.final_norm else None
 
     def __call__(self, embedded: jax.Array, lengths: jax.Array, dtype) -> jax.Array:

@@ -86,7 +86,7 @@ class Layer(nnx.Module):
         before, after = config.normed != "after", config.normed in ("after", "both")
         crosses = config.cross is not None
         cross_keys = jax.random.split(jax.random.fold_in(key, 5), 4)
-        self.cross = config.cross and CrossAttention(config.cross, config.width, cross_keys, dtype)
+        self.cross = CrossAttention(config.cross, config.width, cross_keys, dtype) if config.cross else None
         names = {"mixer_norm": before and first_norm, "cross_norm": before and crosses, "mlp_norm": before}
         names |= {"mixer_out_norm": after, "cross_out_norm": after and crosses, "mlp_out_norm": after}
         for name, present in names.items():
@@ -111,6 +111,7 @@ class Layer(nnx.Module):
             added, new_rows = self.mixer(self.before("mixer", x), nodes, past, rows)
             x = self.add("mixer", x, added)
         if self.cross is not None:
+            assert nodes.source_length is not None  # a decoder with such layers has an encoder
             added = self.cross(self.before("cross", x), nodes.source[number], nodes.source_length)
             x = self.add("cross", x, added)
         if mlp:

@@ -35,7 +35,8 @@ class Relative:
         single = count // 2
         ratio = np.log(np.float32(np.maximum(back, 1)) / np.float32(single)) / np.float32(math.log(self.most / single))
         wide = np.minimum(single + (ratio * np.float32(count - single)).astype(np.int32), count - 1)
-        return np.int32(np.where(back < single, back, wide) + (count * (distance > 0) if both else 0))
+        bucket = np.where(back < single, back, wide) + (count * (distance > 0) if both else 0)
+        return bucket.astype(np.int32)
 
 
 class RelativeBias(nnx.Module):

@@ -1,5 +1,7 @@
 """BART: an encoder-decoder with learned positions from row 2 on, which norms the stream and the embeddings."""
 
+from typing import Any
+
 from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.rope import Rope
@@ -7,7 +9,6 @@ from ..fields import choice, flag
 from ..schemas import ACTIVATION, ACTIVATIONS, CORE, HEADS, NEVER, POSITIONS, SIZES, TOKEN_ID
 from .base import Family
 from .encoder_decoders import BEGIN, decoder_prompt, write_prompt
-
 
 _HARMLESS = frozenset({
     "activation_dropout", "classif_dropout", "classifier_dropout", "decoder_layerdrop", "dropout", "early_stopping",
@@ -53,8 +54,10 @@ def _stack(prefix: str, path: str, cross: dict[str, list[str]]) -> dict[str, lis
 def _read(options: dict, where: str) -> dict:
     width, heads = options["d_model"], options["encoder_attention_heads"]
     if width % (2 * heads):
-        raise ConfigError(f"{where}: d_model is {width}; it must be an even multiple of encoder_attention_heads, {heads}")
-    same = dict(
+        raise ConfigError(
+            f"{where}: d_model is {width}; it must be an even multiple of encoder_attention_heads, {heads}"
+        )
+    same: dict[str, Any] = dict(
         max_position_embeddings=options["max_position_embeddings"],
         norm_eps=1e-5,
         rope=Rope(rotated=0.0),

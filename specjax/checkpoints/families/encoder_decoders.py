@@ -21,11 +21,13 @@ def decoder_prompt(options: dict, where: str) -> tuple[int, ...]:
     start, forced = options["decoder_start_token_id"], options["forced_bos_token_id"]
     start = options.get("pad_token_id") if start is None else start
     if start is None:
-        raise ConfigError(f"{where}: decoder_start_token_id is null; it must be the token that begins the decoder's text")
+        raise ConfigError(
+            f"{where}: decoder_start_token_id is null; it must be the token that begins the decoder's text"
+        )
     prompt = (start,) if forced is None else (start, forced)
     if max(prompt) >= options["vocab_size"]:
         raise ConfigError(
-            f"{where}: the decoder's text begins with token {max(prompt)}; "
+            f"{where}: decoder_start_token_id and forced_bos_token_id are {prompt}; "
             f"the vocabulary has ids 0 to {options['vocab_size'] - 1}"
         )
     return prompt

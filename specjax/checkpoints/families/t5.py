@@ -1,5 +1,8 @@
 """T5: an encoder-decoder with biases of scores by distance, without positions and without a scale of scores."""
 
+from typing import Any
+
+from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.relative import Relative
 from ...models.rope import Rope
@@ -37,10 +40,15 @@ _RELATIVE = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _read(options: dict, where: str) -> dict:
+    buckets, most = options["relative_attention_num_buckets"], options["relative_attention_max_distance"]
+    if most <= buckets // 2:
+        raise ConfigError(
+            f"{where}: relative_attention_max_distance is {most}; it must be above half of the {buckets} buckets"
+        )
     kind, layers = options["feed_forward_proj"], options["num_layers"]
     scaled = options["scale_decoder_outputs"]
     scaled = options["tie_word_embeddings"] if scaled is None else scaled
-    same = dict(
+    same: dict[str, Any] = dict(
         num_heads=options["num_heads"],
         num_kv_heads=options["num_heads"],
         head_dim=options["d_kv"],
@@ -50,7 +58,7 @@ def _read(options: dict, where: str) -> dict:
         attention_scale=1.0,
         gated=kind.startswith("gated-"),
         activation=ACTIVATIONS[_FEED_FORWARDS[kind]],
-        relative=Relative(options["relative_attention_num_buckets"], options["relative_attention_max_distance"]),
+        relative=Relative(buckets, most),
     )
     encoder = ModelConfig("t5", options["vocab_size"], options["d_model"], options["d_ff"], layers, **same)
     return same | dict(
@@ -94,7 +102,7 @@ T5 = Family(
         "num_decoder_layers": SIZES["num_hidden_layers"].optional(),
         "num_heads": SIZES["num_attention_heads"],
         "relative_attention_num_buckets": integer(4, 4096).otherwise(32),
-        "relative_attention_max_distance": integer(8, 2**16).otherwise(128),
+        "relative_attention_max_distance": integer(1, 2**16).otherwise(128),
         "layer_norm_epsilon": EPS.otherwise(1e-6),
         "feed_forward_proj": choice(*_FEED_FORWARDS).otherwise("relu"),
         "dense_act_fn": ACTIVATION.otherwise("relu"),
