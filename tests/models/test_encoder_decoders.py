@@ -16,7 +16,6 @@ from specjax.drafters import (
     DraftTree,
     DynamicTree,
     Ngram,
-    Plain,
     Suffix,
     Switch,
     TokenRecycling,
@@ -123,7 +122,6 @@ def test_each_path_of_a_tree_equals_the_same_tokens_as_a_chain(name: str, models
 
 SOURCES = {"one row": random_prompts(1, 12, 32), "ragged": random_prompts(8, 20, 32, seed=1)}
 DRAFTERS = {
-    "plain": Plain(),
     "ngram": Ngram(num_speculative_tokens=3),
     "suffix": Suffix(num_speculative_tokens=3),
     "token recycling": TokenRecycling(),
