@@ -7,7 +7,8 @@ It takes a few seconds and needs torch and transformers. The same versions write
 Each file holds one tiny random model: its tensors under their Hugging Face names, and the text of
 config.json as the metadata ``config``. The file also holds ``tokens`` int32 [B, S], ``logits``
 float32 [B, S, V] and ``prompt`` int32 []. The model read the first ``prompt`` tokens in one call,
-and the others one at a time with the key/value cache.
+and the others one at a time with the key/value cache. The file of an encoder-decoder, in the folder
+``encoder_decoders``, also holds ``source`` int32 [B, S], of which the encoder read the first ``lengths``.
 """
 
 import json
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.utils import logging
 
@@ -219,8 +220,19 @@ FAMILIES |= {
     | dict(model_type="qwen3_next", mlp_only_layers=[0], shared_expert_intermediate_size=12, norm_topk_prob=False),
     "qwen3_5_experts": HYBRID | EXPERTS | dict(model_type="qwen3_5_moe_text", shared_expert_intermediate_size=12),
 }
-for raw in FAMILIES.values():
-    raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+T5 = dict(model_type="t5", vocab_size=32, d_model=16, d_kv=6, d_ff=12, num_layers=1, num_decoder_layers=2, num_heads=3)
+T5 |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=12, layer_norm_epsilon=1e-3)
+BART = dict(model_type="bart", vocab_size=32, d_model=16, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=12)
+BART |= dict(decoder_ffn_dim=10, encoder_attention_heads=2, decoder_attention_heads=4, max_position_embeddings=64)
+ENCODER_DECODERS = {
+    "t5": T5,
+    "t5_1.1": T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "bart": BART | dict(scale_embedding=True, forced_bos_token_id=1),
+}
+for raw in ENCODER_DECODERS.values():
+    raw |= dict(decoder_start_token_id=0, pad_token_id=3)
+for raw in (FAMILIES | ENCODER_DECODERS).values():
+    raw |= dict(pad_token_id=0, bos_token_id=1, eos_token_id=2) | raw
 
 # The number of tokens in the first call, where it is not all of them.
 PROMPTS = {"rope_dynamic_cached": 11, "phi3_longrope_cached": 11, "qwen3_next": 12}
@@ -232,6 +244,17 @@ ZERO_CENTRED = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qw
 def main():
     logging.disable_progress_bar()
     GOLDEN.mkdir(parents=True, exist_ok=True)
+    for name, raw in ENCODER_DECODERS.items():
+        torch.manual_seed(0)
+        model = build(raw, AutoModelForSeq2SeqLM)
+        source, tokens = torch.randint(raw["vocab_size"], (2, BATCH, LENGTH)).unbind()
+        lengths = torch.tensor([LENGTH, LENGTH - 7])
+        with torch.no_grad():
+            mask = torch.arange(LENGTH) < lengths[:, None]
+            logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=tokens).logits
+        weights, text = save(model)
+        recorded = {"source": source.int(), "lengths": lengths.int(), "tokens": tokens.int(), "logits": logits.float()}
+        write(GOLDEN / "encoder_decoders" / f"{name}.safetensors", weights | recorded, text, logits)
     for name, raw in (SAVED | OLD | FAMILIES).items():
         torch.manual_seed(0)
         model = build(raw)
@@ -244,18 +267,25 @@ def main():
             weights = {key: value for key, value in weights.items() if f"{key}_blocks" not in packed} | packed
             text = json.dumps(json.loads(text) | dict(quantization_config=dict(quant_method="mxfp4")))
         recorded = {"tokens": tokens.int(), "logits": logits.float(), "prompt": torch.tensor(prompt, dtype=torch.int32)}
-        # The metadata has one entry only, because safetensors writes several in any order.
-        metadata = {"config": json.dumps(raw) if name in OLD else text}
-        save_file(weights | recorded, GOLDEN / f"{name}.safetensors", metadata)
-        print(f"{name:28} logits std {logits.std():.2f}, {(GOLDEN / f'{name}.safetensors').stat().st_size} bytes")
+        config = json.dumps(raw) if name in OLD else text
+        write(GOLDEN / f"{name}.safetensors", weights | recorded, config, logits)
 
 
-def build(raw: dict) -> PreTrainedModel:
+def write(path: Path, tensors: dict, config: str, logits: torch.Tensor) -> None:
+    """Writes one file. Its metadata has one entry only, because safetensors writes several in any order."""
+    path.parent.mkdir(exist_ok=True)
+    save_file(tensors, path, {"config": config})
+    print(f"{path.stem:28} logits std {logits.std():.2f}, {path.stat().st_size} bytes")
+
+
+def build(raw: dict, kind=AutoModelForCausalLM) -> PreTrainedModel:
     """A random model of the architecture that transformers reads from the config.json ``raw``."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(raw))
         config = AutoConfig.from_pretrained(directory)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    if raw["model_type"] == "t5" and not config.scale_decoder_outputs:  # transformers ties all T5 models at first
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     for name, param in model.named_parameters():
         # transformers starts all norms at one and all biases at zero. Equal values would hide a
         # mix-up of two norms or two biases.
@@ -266,7 +296,7 @@ def build(raw: dict) -> PreTrainedModel:
             std = 1.5 * param.shape[-1] ** -0.5
         torch.nn.init.normal_(param, mean, std)
     for name, buffer in model.named_buffers():
-        if name.endswith(("layer_scalar", "e_score_correction_bias")):
+        if name.endswith(("layer_scalar", "e_score_correction_bias", "final_logits_bias")):
             torch.nn.init.normal_(buffer, 1, 0.2)
     return model
 

@@ -107,6 +107,7 @@ def beam_search(
     Returns a list for each prompt. Raises RequestError for bad input.
     """
     k, L, config = whole("num_beams", num_beams), whole("max_new_tokens", max_new_tokens), target.config
+    config.refuse_encoder("beam search")
     (penalty,) = per_row("length_penalty", length_penalty, 1, np.float32, -LARGEST)
     if 2 * k > config.vocab_size:
         raise RequestError(f"num_beams is {k}, and half of the vocabulary, {config.vocab_size // 2}, is the most")
@@ -138,7 +139,7 @@ def _beam(target: LanguageModel, prompt: list[int], found: Found, b: int, i: int
 @jax.jit(static_argnames=("k", "L"))
 def search_beams(model: Decoder, tokens, lengths, stops, penalty, *, k: int, L: int) -> Found:
     """The best texts of prompts int32 [B, T] of these ``lengths``; T is a multiple of 128."""
-    cache, _, _ = fill(model, tokens, lengths - 1, _CHUNK, model.embed[...].dtype)
+    cache, _, _ = fill(model, tokens, lengths, _CHUNK, model.embed[...].dtype, unread=1)
     root = jnp.take_along_axis(tokens, lengths[:, None] - 1, 1)
     search = begin(cache, root, k, L)
     running = lambda search: ~search.done.all()

@@ -99,16 +99,25 @@ class KVCache(struct.PyTreeNode):
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
+      source: for each layer of an encoder-decoder the keys and values [B, K, T, D] of the encoder's
+        outputs; () for other models. They belong to the first ``omitted`` tokens of the text, and no
+        commit changes them.
     """
 
     layers: tuple
     length: jax.Array
     omitted: jax.Array | None = None
+    source: tuple = ()
 
     @property
     def held(self) -> jax.Array:
         """Int32 [B], the committed tokens whose keys and values the cache holds."""
         return self.length if self.omitted is None else self.length - self.omitted
+
+    @property
+    def begin(self) -> jax.Array:
+        """Int32 [B], the number of tokens that an encoder reads before the model's own text begins."""
+        return self.omitted if self.source and self.omitted is not None else jnp.zeros_like(self.length)
 
     @property
     def capacity(self) -> int:

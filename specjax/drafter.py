@@ -71,12 +71,14 @@ class Drafter:
         and ``scored`` has the taps alone.
       reads_target: whether the method drafts with the target's layers and cache. It then runs on the
         target's devices only.
+      with_encoder: whether the method drafts for encoder-decoders too.
       can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may skip
         any round. ``Switch`` and ``Adaptive`` accept such methods only.
     """
 
     needs: ClassVar[Nothing | Models | TrainedHead | TargetCopy] = Nothing()
     reads_target: ClassVar[bool] = False
+    with_encoder: ClassVar[bool] = False
     can_rest: ClassVar[bool] = False
 
     def __post_init__(self):

@@ -88,6 +88,7 @@ class Generator:
             raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
         check_drafts(method, len(given))
         if isinstance(needs, TrainedHead):
+            target.config.refuse_encoder(f"method {self.method!r}")
             head = choose_head(target, load_drafts(target, given[:1]), needs.kind, self.method)
             self.drafts, module = (head,), head.module
             self.drafter = make_drafter(method, head=head.config, **drafting)
@@ -95,6 +96,8 @@ class Generator:
             self.drafter = make_drafter(method, **drafting)
             self.drafts, module = self._draft_models(needs, given)
         self.drafter.check(target.config)
+        if not self.drafter.with_encoder:
+            target.config.refuse_encoder(f"method {self.method!r}")
         capacity = None if capacity is None else whole("capacity", capacity)
         self.rule_name = rule
         self.processors = check_processors(tuple(processors), target.config.vocab_size)
@@ -117,6 +120,8 @@ class Generator:
                 f"method {self.method!r} drafts with the target's layers, which offload keeps in the host's memory; use "
                 "a draft model, a trained head, or a method that drafts without a model"
             )
+        if apart:
+            self.target.config.refuse_encoder("a draft on devices of its own")
         if apart and len({mesh_of(module) for module in modules}) > 1:
             raise RequestError("the drafts are on different devices; load all of them with the same mesh")
         if not apart and isinstance(self.drafter, DraftModel) and self.drafter.draft_ahead:
@@ -250,6 +255,7 @@ class Generator:
             conversations = [messages] if is_conversation(messages) else messages
             prompts, ends = [render_chat(tokenizer, each) for each in conversations], end_of_turn_ids(tokenizer)
         ids = encode_prompts(prompts, tokenizer, self.target.config)
+        ids = [[*source, *self.target.config.decoder_prompt] for source in ids]
         lengths = np.array([len(row) for row in ids])
         batch = build_batch(Options.of(options), lengths, self.target, self.processors, ends)
         if self.rule_name == "argmax_walk" and (jax.device_get(batch.sampling.temperature) > 0).any():

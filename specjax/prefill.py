@@ -15,6 +15,7 @@ from .drafter import Drafter
 from .errors import RequestError
 from .logprobs import empty_logprobs
 from .models.base import Model, Output, Sizes
+from .models.decoder import Decoder
 from .parallel import split_rows
 from .rounds import Recording, empty_rounds
 from .sampling import KEYS, random_keys, sampling_params
@@ -120,7 +121,7 @@ def prefill(
         )
     B, T = tokens.shape
     chunk = chunk or math.gcd(T, _CHUNK)
-    cache, taps, finite = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
+    cache, taps, finite = fill(target, tokens, lengths, chunk, dtype, drafter.taps, unread=1)
     state = DecodeState(
         request=options,
         tokens=tokens,
@@ -151,14 +152,24 @@ class Reads(Protocol):
 
 
 def fill(
-    model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()
+    model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = (), *, unread: int = 0
 ) -> tuple[KVCache, tuple, jax.Array]:
-    """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
+    """Commits all but the last ``unread`` of the tokens ``tokens[b, :lengths[b]]`` to a new cache.
+
+    The cache has capacity T. The tokens are read ``chunk`` at a time. Of an encoder-decoder's prompt
+    the encoder reads the source at once, and the decoder its first tokens.
 
     Returns the cache, the taps float32 [B, T, E] of these tokens, and bool [B], whether all their
-    hidden states are finite.
+    hidden states are finite. An encoder-decoder has no taps, and its first round finds what is not finite.
     """
     B, T = tokens.shape
+    if isinstance(model, Decoder) and model.encoder is not None:
+        begin = len(model.config.decoder_prompt)
+        cache = read_source(model, tokens, lengths - begin, dtype)
+        if begin > unread:
+            cache = catch_up(model, cache, tokens, lengths - unread)
+        return cache, (), jnp.ones(B, bool)
+    lengths = jnp.maximum(lengths - unread, 0)
     node = jnp.arange(chunk)
     mask = jnp.tril(jnp.ones((chunk, chunk), bool))
 
@@ -177,6 +188,16 @@ def fill(
     nothing = (empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
     cache, kept, finite = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
     return cache.replace(length=lengths), kept, finite
+
+
+def read_source(model: Decoder, tokens: jax.Array, lengths: jax.Array, dtype) -> KVCache:
+    """The cache after an encoder has read ``tokens[b, :lengths[b]]``, and the decoder no token.
+
+    The encoder reads all T tokens, and masks those beyond ``lengths``.
+    """
+    B, T = tokens.shape
+    cache = empty(model.config, B, T, dtype)
+    return cache.replace(source=model.encode(tokens, lengths, dtype), omitted=lengths, length=lengths)
 
 
 def catch_up(model: Model, cache: KVCache, tokens, length) -> KVCache:

@@ -90,9 +90,10 @@ def blocks(path: str, rows: int, names: Mapping[str, Sequence[str]], config: Mod
       path: the path of the parameter.
       rows: the number of rows of the parameter.
       names: see ``source_names``. A name may end in ``TRANSPOSED`` or ``INTERLEAVED``.
-      config: the configuration of the decoder layers, None for a module without any.
+      config: the configuration of the model, None for a module without layers.
     """
     sources = source_names(path, names)
+    config = config.encoder if config and path.startswith("encoder.") else config
     found = re.search(r"layers\.(\d+)\.(mixer|mlp)\.([\w.]+)$", path)
     layer = config.layer(int(found[1])) if found and config else None
     if layer is not None and isinstance(layer.mixer, AttentionConfig):

@@ -18,16 +18,19 @@ from .fields import read_fields, show, table, text
 from .files import read_json
 from .hub import ZOO, zoo
 from .rope_options import read_rope, write_rope
-from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_IDS, check_options
+from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_ID, TOKEN_IDS, check_options
 
 _WRITTEN = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
 """The name in transformers of each activation."""
+
+_GENERATION = {"eos_token_id": TOKEN_IDS, "decoder_start_token_id": TOKEN_ID, "forced_bos_token_id": TOKEN_ID}
+"""The options of ``generation_config.json`` that are read."""
 
 
 def read_config(directory: str | Path) -> ModelConfig:
     """The configuration in ``directory/config.json``.
 
-    The end-of-text ids of ``generation_config.json`` take precedence.
+    The end-of-text ids of ``generation_config.json`` take precedence, and the tokens with which a decoder begins.
 
     Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
     not supported.
@@ -37,10 +40,17 @@ def read_config(directory: str | Path) -> ModelConfig:
     generation = path.with_name("generation_config.json")
     if not generation.exists():
         return config
-    ids = read_fields(read_json(generation), {"eos_token_id": TOKEN_IDS}, str(generation))["eos_token_id"]
+    given, where = read_fields(read_json(generation), _GENERATION, str(generation)), str(generation)
+    if config.encoder is not None:
+        begins = [given[name] for name in ("decoder_start_token_id", "forced_bos_token_id")]
+        known = [*config.decoder_prompt, None][:2]
+        prompt = [new if new is not None else old for new, old in zip(begins, known)]
+        prompt = [token for token in prompt if token is not None]
+        config = config.replace(decoder_prompt=_check_ids("decoder_start_token_id", prompt, config.vocab_size, where))
+    ids = given["eos_token_id"]
     if ids is None:
         return config
-    return config.replace(eos_token_ids=_check_ids("eos_token_id", ids, config.vocab_size, str(generation)))
+    return config.replace(eos_token_ids=_check_ids("eos_token_id", ids, config.vocab_size, where))
 
 
 def read_shape(given: str | Path) -> ModelConfig:

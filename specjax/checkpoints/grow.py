@@ -44,6 +44,7 @@ def grow_model(target: LanguageModel, like: ModelConfig, directory: str | Path) 
     CheckpointError for a directory that has files or cannot be written, and StorageError for a disk
     that is too small.
     """
+    target.config.refuse_encoder("growth")
     config = grow_config(target.config, like, target.name)
     abstract = abstract_decoder(config)
     growth = Growth(target.config, config, (target.config.hidden_size, config.hidden_size))

@@ -50,6 +50,8 @@ class LanguageModel:
     def __post_init__(self):
         """Raises RequestError for an unknown form of keys and values."""
         check_scheme("kv_quantize", self.kv_quantize, KV_SCHEMES)
+        if self.kv_quantize:
+            self.config.refuse_encoder("kv_quantize")
 
 
 def load(

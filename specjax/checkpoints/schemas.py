@@ -9,8 +9,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 LONGEST = 2**30
 """The longest context in tokens. Positions are int32."""
 
-_ID = integer(0, 2**24 - 1)
-TOKEN_IDS = (_ID | list_of(_ID)).optional()
+TOKEN_ID = integer(0, 2**24 - 1).optional()
+TOKEN_IDS = (integer(0, 2**24 - 1) | list_of(TOKEN_ID)).optional()
 _DTYPE = choice(*DTYPES, *(f"torch.{name}" for name in DTYPES)).optional()
 _THETA = number(1, 1e15).optional()
 WINDOW = integer(1, LONGEST)
@@ -37,7 +37,7 @@ CORE = {
     "is_encoder_decoder": NEVER,
     "vocab_size": integer(1, 2**24),
     "tie_word_embeddings": flag(),
-    "bos_token_id": _ID.optional(),
+    "bos_token_id": TOKEN_ID,
     "eos_token_id": TOKEN_IDS,
     "dtype": _DTYPE,
     "torch_dtype": _DTYPE,

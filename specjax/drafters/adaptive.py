@@ -102,6 +102,10 @@ class Adaptive(Drafter):
         return self.drafter.needs
 
     @property
+    def with_encoder(self) -> bool:
+        return self.drafter.with_encoder
+
+    @property
     def depth(self) -> int:
         return self.drafter.depth
 

@@ -45,7 +45,7 @@ class Cascade(InnerMethod):
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> CascadeState:
         room = -(-self.inner_speculative_tokens // chunk) * chunk  # the inner loop writes further than the outer
         tokens, (model, second) = jnp.pad(tokens, ((0, 0), (0, room))), _pair(draft)
-        cache, _, _ = fill(model, tokens, lengths - 1, chunk, dtype)
+        cache, _, _ = fill(model, tokens, lengths, chunk, dtype, unread=1)
         inner = self.inner(second).init(model, second, tokens, lengths, (), chunk=chunk, dtype=dtype)
         return CascadeState(cache, inner, jnp.zeros_like(lengths))
 

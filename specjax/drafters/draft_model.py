@@ -36,6 +36,7 @@ class DraftModel(Drawing):
     num_speculative_tokens: int = 5
     draft_ahead: int = 0
     needs = Models()
+    with_encoder = True
     can_rest = True
 
     def __post_init__(self):

@@ -31,6 +31,7 @@ class DynamicTree(GrownDrafter):
     tree_top_k: int = 4
     tree_temperature: float = 1.0
     needs = Models()
+    with_encoder = True
 
     @cached_property
     def grower(self) -> ProbableTree:

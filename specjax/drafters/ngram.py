@@ -31,6 +31,7 @@ class Ngram(Drafter):
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
     ngram_statistics: str | None = None
+    with_encoder = True
     can_rest = True
 
     def __post_init__(self):

@@ -12,6 +12,8 @@ from ..tree import chain
 class Plain(Drafter):
     """Proposes nothing. Every round emits the one token that the target draws."""
 
+    with_encoder = True
+
     @property
     def depth(self) -> int:
         return 0

@@ -47,6 +47,7 @@ class Suffix(Drafter):
     max_match: int = 16
     min_token_prob: float = 0.1
     store_tokens: int = 0
+    with_encoder = True
     can_rest = True
 
     def __post_init__(self):

@@ -81,6 +81,10 @@ class Switch(Drafter):
         return Models(len(self._models), len(self._models)) if self._models else Nothing()
 
     @property
+    def with_encoder(self) -> bool:
+        return all(drafter.with_encoder for drafter in self.drafters)
+
+    @property
     def depth(self) -> int:
         return max(drafter.depth for drafter in self.drafters)
 

@@ -36,6 +36,7 @@ class TokenRecycling(Drafter):
 
     tree: Topology = from_paths(PATHS)
     candidates: int = 4
+    with_encoder = True
 
     def __post_init__(self):
         object.__setattr__(self, "tree", as_topology(self.tree))

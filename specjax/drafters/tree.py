@@ -32,6 +32,7 @@ class DraftTree(Drawing, GrownDrafter):
     tree: Topology = expansion(DEFAULT)
     siblings: str = "without_replacement"
     needs = Models()
+    with_encoder = True
 
     def __post_init__(self):
         object.__setattr__(self, "tree", as_topology(self.tree))

@@ -76,7 +76,8 @@ def compare(
             "shares are measured with drafts on the target's devices; leave out --shares or --draft-mesh"
         )
     path = max(generator.drafter.depth for generator in generators.values()) + 1
-    room = min(max(map(len, ids)) + max_new_tokens, target.config.context)
+    begin = len(target.config.decoder_prompt)
+    room = min(max(map(len, ids)) + begin + max_new_tokens, target.config.context)
     room += path * (1 + shares)  # The measurement of shares needs room for a second round.
     for generator in generators.values():
         generator.session.capacity = room

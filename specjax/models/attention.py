@@ -58,6 +58,29 @@ def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
     return mask & (row_positions[:, None, :] > positions[:, :, None] - window)
 
 
+class Bias(struct.PyTreeNode):
+    """Numbers that are added to the scores by the distance between row and node (Raffel et al. 2020).
+
+    Every query head has its own key head.
+
+    Attributes:
+      by_distance: float32 [H, 2 D + 1], for rows from D positions before a node to D after it. Rows
+        farther away have the numbers of D.
+      positions: int32 [B, N], the positions of the nodes.
+      rows: int32 [B, M], the positions of the uncommitted rows. Row i of the past is at position i.
+    """
+
+    by_distance: jax.Array
+    positions: jax.Array
+    rows: jax.Array
+
+    def to(self, rows: jax.Array) -> jax.Array:
+        """The bias float32 [B, H, N, M] of rows at positions int32 [B or 1, M]."""
+        most = self.by_distance.shape[1] // 2
+        distance = rows[:, None] - self.positions[:, :, None]
+        return self.by_distance[:, jnp.clip(distance, -most, most) + most].swapaxes(0, 1)
+
+
 class Partial(struct.PyTreeNode):
     """The softmax-weighted sum over a part of the rows, not yet normalised.
 
@@ -83,6 +106,7 @@ def rotate_and_attend(
     scores: Scores,
     dtype,
     sinks: jax.Array | None = None,
+    bias: Bias | None = None,
 ) -> tuple[jax.Array, tuple]:
     """The attention of a layer to its past and its rows, and the nodes' own keys and values.
 
@@ -102,10 +126,10 @@ def rotate_and_attend(
     def by_products(qkv, angles, past, length, rows, mask, positions):
         new = rotate_keys(qkv, angles, dtype)
         seen = new if rows is None else join(rows, new)
-        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores, sinks), new
+        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores, sinks, bias), new
 
     given = qkv, angles, past, length, rows, mask, positions
-    usable = kernels.are_usable() and sinks is None and not isinstance(dtype, EightBits)
+    usable = kernels.are_usable() and sinks is None and bias is None and not isinstance(dtype, EightBits)
     if isinstance(mask, Seen) or not (usable and attention_kernel.fits(qkv, past, scores)):
         return by_products(*given)
 
@@ -132,11 +156,12 @@ def attend(
     q: jax.Array,
     past: tuple | None,
     length: jax.Array,
-    rows: tuple,
-    mask: jax.Array | Seen,
+    rows: tuple | None,
+    mask: jax.Array | Seen | None,
     positions: jax.Array,
     scores: Scores,
     sinks: jax.Array | None = None,
+    bias: Bias | None = None,
 ) -> jax.Array:
     """Attention of N nodes over the cache and over uncommitted rows.
 
@@ -144,31 +169,44 @@ def attend(
       q: [B, N, K, G, D], G query heads for each key head.
       past: keys and values [B, K, T, D] of the cache; None without a cache (training, scoring).
       length: int32 [B], valid positions of the past.
-      rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones.
-      mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``.
+      rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones. None for
+        attention to the past alone.
+      mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``; None without rows.
       positions: int32 [B, N], the positions of the nodes.
       scores: its window restricts the past only; the caller restricts the mask, see ``within``.
       sinks: [K * G], for each query head the score of a row without a value, which every node sees
         (Xiao et al. 2024; gpt-oss); or None.
+      bias: the bias of the scores, or None.
 
     Returns float32 [B, N, K * G * D].
     """
     B, N, K, G, D = q.shape
-    q = (q * scores.scale_of(D)).astype(full_dtype(rows[0].dtype)).transpose(0, 2, 1, 3, 4)
+    first = past if rows is None else rows
+    assert first is not None  # past or rows, or both
+    keys, values = first
+    q = (q * scores.scale_of(D)).astype(full_dtype(keys.dtype)).transpose(0, 2, 1, 3, 4)
     flat = q.reshape(B, K, N * G, D)
-    keys, values = rows
-    if isinstance(mask, Seen):
-        out = _attend_seen(q, keys, values, mask, scores.softcap)
+    if rows is None:
+        out = _nothing(flat)
+    elif isinstance(mask, Seen):
+        out = _attend_seen(q, keys, values, mask, scores.softcap, bias)
     else:
+        assert mask is not None  # with rows there is a mask
         mask = jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None]
-        out = _partial(flat, keys, values, mask, scores.softcap)
+        out = _partial(flat, keys, values, mask, scores.softcap, None if bias is None else bias.to(bias.rows))
     if past is not None:
         keys, values = past
-        out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores)
+        out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores, bias)
     if sinks is not None:
         out = _merge(out, _sink(sinks.astype(jnp.float32).reshape(K, 1, G), out))
     out = out.values / out.weight[..., None]
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
+
+
+def _nothing(q: jax.Array) -> Partial:
+    """The attention of q [B, K, M, D] to no rows."""
+    zeros = jnp.zeros(q.shape[:-1])
+    return Partial(jnp.zeros(q.shape), zeros + NEVER, zeros)
 
 
 def _sink(score: jax.Array, like: Partial) -> Partial:
@@ -178,12 +216,12 @@ def _sink(score: jax.Array, like: Partial) -> Partial:
     return Partial(jnp.zeros_like(like.values), top, jnp.ones_like(like.weight))
 
 
-def _attend_seen(q, k, v, seen: Seen, softcap: float | None) -> Partial:
+def _attend_seen(q, k, v, seen: Seen, softcap: float | None, bias: Bias | None = None) -> Partial:
     """Attention of q [B, K, N, G, D] over the first rows and the rows of each node's own group."""
     B, K, N, G, D = q.shape
     calls = 0 if seen.inner is None else seen.inner.shape[1] // seen.inner.shape[0]
     split = k.shape[2] - calls * N
-    out = _first_rows(q, k[:, :, :split], v[:, :, :split], seen, softcap)
+    out = _first_rows(q, k[:, :, :split], v[:, :, :split], seen, softcap, bias)
     if seen.inner is None or not calls:
         return out
     g = seen.inner.shape[0]
@@ -194,7 +232,7 @@ def _attend_seen(q, k, v, seen: Seen, softcap: float | None) -> Partial:
     return _merge(out, jax.tree.map(lambda mine, like: mine.reshape(like.shape), own, out))
 
 
-def _first_rows(q, k, v, seen: Seen, softcap: float | None) -> Partial:
+def _first_rows(q, k, v, seen: Seen, softcap: float | None, bias: Bias | None = None) -> Partial:
     """Attention over the first rows, in chunks of nodes.
 
     The backward pass computes the scores of each chunk again.
@@ -208,13 +246,15 @@ def _first_rows(q, k, v, seen: Seen, softcap: float | None) -> Partial:
         return jnp.moveaxis(x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]), axis, 0)
 
     def chunk(part) -> Partial:
-        q, first, limit = part
+        q, first, limit, positions = part
         at = jnp.arange(k.shape[2])
         mask = (at >= first[..., None]) & (at < limit[..., None])
-        return _partial(q.reshape(B, K, size * G, D), k, v, jnp.repeat(mask, G, 1)[:, None], softcap)
+        own = None if bias is None else bias.replace(positions=positions).to(at[None])
+        return _partial(q.reshape(B, K, size * G, D), k, v, jnp.repeat(mask, G, 1)[:, None], softcap, own)
 
     first = jnp.int32(0) if seen.first is None else seen.first
-    parts = chunks(q, 2), *(chunks(jnp.broadcast_to(x, (B, N)), 1) for x in (first, seen.limit))
+    positions = jnp.int32(0) if bias is None else bias.positions
+    parts = chunks(q, 2), *(chunks(jnp.broadcast_to(x, (B, N)), 1) for x in (first, seen.limit, positions))
     if count == 1:
         return chunk(jax.tree.map(lambda x: x[0], parts))
     out = jax.lax.map(jax.checkpoint(chunk), parts)  # leaves [count, B, K, size * G, ...]
@@ -222,7 +262,7 @@ def _first_rows(q, k, v, seen: Seen, softcap: float | None) -> Partial:
     return jax.tree.map(lambda x: join(x)[:, :, : N * G], out)
 
 
-def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores) -> Partial:
+def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores, bias: Bias | None = None) -> Partial:
     """Attention over the valid part of the cache, merged with ``own``, the attention over rows.
 
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
@@ -233,8 +273,8 @@ def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores) -> Pa
     to the keys of the nodes. If the copy costs more than a launch, a barrier keeps the products
     apart.
     """
-    in_chunks, at_once = partial(_past_in_chunks, scores=scores), partial(_past_at_once, scores=scores)
-    if not isinstance(k, EightBitRows) and past_kernel.fits(q, k, scores):
+    in_chunks, at_once = (partial(each, scores=scores, bias=bias) for each in (_past_in_chunks, _past_at_once))
+    if bias is None and not isinstance(k, EightBitRows) and past_kernel.fits(q, k, scores):
         in_chunks = _past_in_kernel
     if sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(k)) <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
@@ -244,16 +284,17 @@ def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores) -> Pa
     )
 
 
-def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores) -> Partial:
-    mask = _visible(jnp.arange(k.shape[2]), length, positions, scores.window)
-    return _merge(own, _partial(q, k, v, mask, scores.softcap))
+def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | None) -> Partial:
+    at = jnp.arange(k.shape[2])
+    mask = _visible(at, length, positions, scores.window)
+    return _merge(own, _partial(q, k, v, mask, scores.softcap, None if bias is None else bias.to(at[None])))
 
 
 def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
     return Partial(*past_kernel.attend((own.values, own.top, own.weight), q, k, v, length))
 
 
-def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores) -> Partial:
+def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | None) -> Partial:
     size, window = min(PAST_CHUNK, k.shape[2]), scores.window
 
     def read(i, out):
@@ -262,7 +303,8 @@ def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores)
         at = start + jnp.arange(size)
         fresh = (at >= i * size) & _visible(at, length, positions, window)
         keys, values = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2), (k, v))
-        return _merge(out, _partial(q, keys, values, fresh, scores.softcap))
+        added = None if bias is None else bias.to(at[None])
+        return _merge(out, _partial(q, keys, values, fresh, scores.softcap, added))
 
     first = 0 if window is None else jnp.maximum(jnp.min(length) - window + 1, 0) // size
     last = (jnp.max(length) + size - 1) // size
@@ -277,14 +319,19 @@ def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int
     return seen
 
 
-def _partial(q, k, v, mask, softcap: float | None) -> Partial:
-    """Attention of q [B, K, M, D] over k and v [B, K, T, D]. Scales multiply scores and weights, not vectors."""
+def _partial(q, k, v, mask, softcap: float | None, bias: jax.Array | None = None) -> Partial:
+    """Attention of q [B, K, M, D] over k and v [B, K, T, D], with a bias [B, K, M, T] of the scores or None.
+
+    Scales multiply scores and weights, not vectors.
+    """
     (k, key_scales), (v, value_scales) = _numbers(k), _numbers(v)
     scores = jnp.einsum("bkmd,bktd->bkmt", q, k.astype(q.dtype), preferred_element_type=jnp.float32)
     if key_scales is not None:
         scores = scores * key_scales
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
     scores = jnp.where(mask, scores, NEVER)
     top = lax.stop_gradient(scores.max(-1))  # the result does not depend on this number
     weights = jnp.exp(scores - top[..., None])

@@ -4,18 +4,22 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..errors import RequestError
 from .attention_kernel import Scores
+from .cross import CrossConfig
 from .feed_forwards import GatedMlpConfig, PlainMlpConfig
 from .kinds import FeedForwardConfig, LayerConfig, MixerConfig
 from .layers import Norm
 from .mixers import AttentionConfig
+from .relative import Relative
 from .rope import Rope
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer. Hashable, static under ``jit``.
+    """A transformer: a decoder, or with ``encoder`` an encoder-decoder. Hashable, static under ``jit``.
 
     The fields describe the model's usual layer; without changes it is the layer of Llama: rotary
     positions, RMS norms before the sub-layers, and gated SiLU blocks. Layers that differ stand in
@@ -53,6 +57,14 @@ class ModelConfig:
       layer_scalar: whether a factor of its own multiplies the output of each layer.
       per_layer_size, per_layer_vocab: the width of the layers' own inputs, see ``per_layer``, and
         the size of their vocabulary; 0 for none.
+      embed_norm: whether a norm follows the embeddings.
+      relative: the bias of scores by distance; None for none.
+      logit_scale: the factor on the hidden states before the output matrix.
+      logit_bias: whether a bias is added to the logits.
+      encoder: the configuration of the encoder, of which each layer has another sub-layer; None for
+        a model without.
+      decoder_prompt: the tokens with which the text of an encoder-decoder's decoder begins. They
+        follow the source in a prompt.
       mixers, mlps: for each layer the configuration of a mixer or a feed-forward that is not the
         usual one, or None; empty for a model in which all are usual.
     """
@@ -98,15 +110,36 @@ class ModelConfig:
     layer_scalar: bool = False
     per_layer_size: int = 0
     per_layer_vocab: int = 0
+    embed_norm: bool = False
+    relative: Relative | None = None
+    logit_scale: float = 1.0
+    logit_bias: bool = False
+    encoder: "ModelConfig | None" = None
+    decoder_prompt: tuple[int, ...] = ()
     # Layers that are not the usual one.
     mixers: tuple[MixerConfig | None, ...] = ()
     mlps: tuple[FeedForwardConfig | None, ...] = ()
 
     @property
     def context(self) -> int:
-        """The longest sequence, prompt and output together, in tokens."""
+        """The longest sequence, prompt and output together, in tokens. It includes an encoder's source."""
+        if self.encoder is not None:
+            return self.encoder.context + self.max_position_embeddings
         trained = {"dynamic": self.max_position_embeddings, "yarn": self.rope.original_max_position_embeddings}
         return max(self.max_position_embeddings, int(trained.get(self.rope.rope_type, 0) * self.rope.factor))
+
+    def most_tokens(self, prompts: np.ndarray) -> np.ndarray:
+        """The longest text, prompt and output together, for prompts int32 [B] of these lengths."""
+        if self.encoder is None:
+            return np.full_like(prompts, self.context)
+        return prompts - len(self.decoder_prompt) + self.max_position_embeddings
+
+    def refuse_encoder(self, what: str) -> None:
+        """Raises RequestError, if the model has an encoder, for something that only decoders support."""
+        if self.encoder is not None:
+            raise RequestError(
+                f"{what} is for models without an encoder, and {self.family} has one; leave it out, or use another model"
+            )
 
     @property
     def layers(self) -> tuple[LayerConfig, ...]:
@@ -119,7 +152,7 @@ class ModelConfig:
         mlp = self.mlps[number] if self.mlps else None
         return LayerConfig(
             self.hidden_size, self.num_layers, mixer or self._attention(number), mlp or self._mlp(), self.norms,
-            self.normed, self.parallel, self.per_layer_size, self.layer_scalar,
+            self.normed, self.parallel, self.per_layer_size, self.layer_scalar, self._cross(),
         )  # fmt: skip
 
     @property
@@ -136,9 +169,9 @@ class ModelConfig:
     def num_weights(self) -> int:
         """The number of weights in all matrices of the model. A tied embedding counts once."""
         tables = 1 if self.tie_embeddings else 2
-        layers = sum(
-            layer.mixer.count_weights(layer.width) + layer.mlp.count_weights(layer.width) for layer in self.layers
-        )
+        parts = [*self.layers, *(self.encoder.layers if self.encoder else ())]
+        kinds = [(layer, kind) for layer in parts for kind in (layer.mixer, layer.cross, layer.mlp) if kind is not None]
+        layers = sum(kind.count_weights(layer.width) for layer, kind in kinds)
         return tables * self.vocab_size * (self.embed_size or self.hidden_size) + layers
 
     def empty_layers(self, batch: int, capacity: int, dtype) -> tuple:
@@ -169,8 +202,10 @@ class ModelConfig:
         If there are fewer key heads than devices, each key head has copies, so that every device
         has its own queries' key head.
 
-        Raises RequestError where the devices do not divide the heads or the MLP's width.
+        Raises RequestError where the devices do not divide the heads or the MLP's width, and for an
+        encoder-decoder.
         """
+        self.refuse_encoder("a mesh")
         sizes = {"attention heads": self.num_heads}
         if not self.mlps or None in self.mlps:
             sizes["MLP channels"] = self.intermediate_size
@@ -210,6 +245,11 @@ class ModelConfig:
             Scores(window, self.attention_scale, self.attention_softcap), self.qkv_bias, self.out_bias,
             self.qk_norm, self.whole_qk_norm, sinks=self.sinks, kv_copies=self.kv_copies,
         )  # fmt: skip
+
+    def _cross(self) -> CrossConfig | None:
+        if self.encoder is None:
+            return None
+        return CrossConfig(self.num_heads, self.head_dim, self.attention_scale, self.qkv_bias)
 
     def _mlp(self) -> FeedForwardConfig:
         kind = GatedMlpConfig if self.gated else PlainMlpConfig

@@ -1,4 +1,4 @@
-"""The decoder-only transformer: one forward for training, prefill, plain decoding and trees.
+"""The transformer: one forward for training, prefill, plain decoding and trees.
 
 Modules hold parameters, the names of their axes and their static configuration. A call reads the
 cache and never writes it. It returns the key/value rows of its nodes, and ``cache.commit`` writes
@@ -16,9 +16,11 @@ from ..parallel import whole_features
 from .attention import Seen
 from .base import Output
 from .config import ModelConfig
+from .encoder import Encoder
 from .layer import Layer, Nodes
 from .layers import linear, lookup, matrix, normalize, param, value_of
 from .per_layer import PerLayerInputs
+from .relative import RelativeBias
 from .streamed import fetch
 
 
@@ -31,11 +33,12 @@ class Skip:
 
 
 class Decoder(nnx.Module):
-    """A decoder-only language model.
+    """A language model: a decoder, or an encoder and a decoder.
 
     It has ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the embedding is tied.
     Some families also have ``positions`` [P, E], a table of learned positions; ``project_in``
-    [E, W] and ``project_out`` [W, E] around an embedding of another width W; and ``per_layer``.
+    [E, W] and ``project_out`` [W, E] around an embedding of another width W; ``per_layer``;
+    ``embed_norm``, ``relative`` and ``logit_bias`` [1, V]; and ``encoder``.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype=None):
@@ -61,6 +64,16 @@ class Decoder(nnx.Module):
         self.project_out = matrix(last, (width, E), (None, "embed"), dtype) if projected else None
         layer = config.layer(0)
         self.per_layer = PerLayerInputs(layer, config.per_layer_vocab, own, dtype) if config.per_layer_size else None
+        distances, reads = jax.random.split(jax.random.fold_in(embed_key, 2))
+        self.embed_norm = param(jnp.ones(E, dtype), ("embed",)) if config.embed_norm else None
+        self.embed_norm_bias = param(jnp.zeros(E, dtype), ("embed",)) if config.embed_norm else None
+        self.relative = (
+            RelativeBias(config.relative, False, config.num_heads, distances, dtype) if config.relative else None
+        )
+        self.logit_bias = (
+            param(jnp.zeros((1, config.vocab_size), dtype), (None, "vocab")) if config.logit_bias else None
+        )
+        self.encoder = Encoder(config.encoder, reads, dtype) if config.encoder else None
 
     def __call__(
         self,
@@ -83,7 +96,8 @@ class Decoder(nnx.Module):
           mask: bool [B, N, M] or [N, M], the uncommitted rows that each node sees, its own
             included: a lower triangle for a chain, the ancestors for a tree. Training passes
             ``attention.Seen``, which takes less memory.
-          cache: the committed past, which every node sees; None in training.
+          cache: the committed past, which every node sees; None in training. An encoder-decoder needs
+            one, with the source.
           rows: uncommitted rows of an earlier call. In ``mask`` they come before the nodes' own.
           taps: the layers whose input to return.
           rope_lengths: see ``rope.rotary``.
@@ -94,12 +108,19 @@ class Decoder(nnx.Module):
             each of these layers. These layers do not run, and have no taps.
         """
         dtype = self.embed[...].dtype if cache is None else cache.dtype
+        if self.encoder is not None:  # positions of the text become positions of the decoder
+            assert cache is not None
+            positions = positions - cache.begin[:, None]
+            row_positions = None if row_positions is None else row_positions - cache.begin[:, None]
         x, done = (self.embedded(tokens, positions), ()) if computed is None else computed
         inputs = None
         if self.per_layer is not None:
             inputs = self.per_layer(tokens, x if computed is None else self.embedded(tokens, positions))
         length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.held
-        nodes = Nodes(positions, mask, dtype, length, row_positions, rope_lengths, inputs)
+        at = positions if row_positions is None else row_positions
+        bias = None if self.relative is None else self.relative(positions, at)
+        source, begin = ((), None) if cache is None or self.encoder is None else (cache.source, cache.begin)
+        nodes = Nodes(positions, mask, dtype, length, row_positions, rope_lengths, inputs, bias, source, begin)
         x, new_rows, tapped = run_layers(self.layers, x, nodes, cache, rows=rows, taps=taps, skip=skip, done=done)
         return Output(self.last_norm(x), new_rows, tapped)
 
@@ -109,7 +130,20 @@ class Decoder(nnx.Module):
         if self.positions is not None:
             at = positions + (self.config.position_offset or 0)
             x = x + lookup(self.positions[...], at).astype(jnp.float32)
+        if self.embed_norm is not None:
+            x = normalize(x, self.config.norms, self.embed_norm[...], value_of(self.embed_norm_bias))
         return whole_features(x)
+
+    def encode(self, tokens: jax.Array, lengths: jax.Array, dtype) -> tuple:
+        """The ``source`` of a cache: for each layer keys and values [B, K, T, D] of an encoder's outputs.
+
+        Args:
+          tokens: int32 [B, T], of which the encoder reads the first ``lengths`` int32 [B].
+          dtype: the type of keys and values.
+        """
+        assert self.encoder is not None
+        outputs = self.encoder(self.token_embeddings(tokens), lengths, dtype)
+        return tuple(layer.cross.keys_values(outputs, dtype) for layer in self.layers if layer.cross is not None)
 
     def token_embeddings(self, tokens: jax.Array) -> jax.Array:
         """The embeddings float32 [B, N, E] of tokens int32 [B, N], without their positions."""
@@ -134,7 +168,11 @@ class Decoder(nnx.Module):
             hidden = linear(hidden, self.project_out[...])
         if head is None:
             head = self.embed if self.head is None else self.head
+        if self.config.logit_scale != 1:
+            hidden = hidden * self.config.logit_scale
         logits = whole_features(linear(hidden, head[...]))
+        if self.logit_bias is not None:
+            logits = logits + self.logit_bias[...][0].astype(jnp.float32)
         cap = self.config.logit_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 from ..cache import blank
+from .cross import CrossConfig
 from .layers import Norm
 
 
@@ -94,6 +95,8 @@ class LayerConfig:
         are added to it.
       per_layer_size: the width of the input of its own that each layer has (Gemma 4); 0 for none.
       scaled: whether a factor of its own multiplies the output of the layer.
+      cross: the sub-layer between mixer and feed-forward that reads an encoder's outputs; None for
+        none.
     """
 
     width: int
@@ -105,3 +108,4 @@ class LayerConfig:
     parallel: bool = False
     per_layer_size: int = 0
     scaled: bool = False
+    cross: CrossConfig | None = None

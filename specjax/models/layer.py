@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..cache import EightBits
-from .attention import Seen, within
+from .attention import Bias, Seen, within
+from .cross import CrossAttention
 from .feed_forwards import FEED_FORWARDS
 from .kinds import LayerConfig
 from .layers import normalize, param, value_of
@@ -30,6 +31,9 @@ class Nodes:
       row_positions: int32 [B, M], positions of all uncommitted rows; None for those of the nodes.
       rope_lengths: see ``rope.rotary``.
       inputs: float32 [B, N, L, P], the layers' own inputs, see ``per_layer``; or None.
+      bias: the bias of the scores by distance, or None.
+      source: for each layer the keys and values of an encoder's outputs, see ``KVCache``, or ().
+      source_length: int32 [B], the number of these outputs.
     """
 
     positions: jax.Array
@@ -39,6 +43,9 @@ class Nodes:
     row_positions: jax.Array | None = None
     rope_lengths: jax.Array | None = None
     inputs: jax.Array | None = None
+    bias: Bias | None = None
+    source: tuple = ()
+    source_length: jax.Array | None = None
 
     def angles(self, rope: Rope, head_dim: int) -> tuple[jax.Array, jax.Array]:
         """Cosines and sines of the positions. Layers with equal rotary positions share them."""
@@ -57,11 +64,11 @@ class Nodes:
 
 
 class Layer(nnx.Module):
-    """A decoder layer.
+    """A layer of a decoder or an encoder.
 
     A norm stands before or after each sub-layer, or both, see ``LayerConfig.normed``:
     ``mixer_norm`` and ``mlp_norm`` are before it or on the stream, ``mixer_out_norm`` and
-    ``mlp_out_norm`` after it.
+    ``mlp_out_norm`` after it. A layer that reads an encoder also has ``cross``, with such norms.
 
     Trained heads use two variations. The mixer may read ``inputs`` vectors of width E side by side.
     ``first_norm`` says whether the layer norms the input of the mixer.
@@ -77,8 +84,12 @@ class Layer(nnx.Module):
         self.mixer = MIXERS[type(config.mixer)](config, keys[:2], dtype, **wide)
         self.mlp = FEED_FORWARDS[type(config.mlp)](config, keys[2:], dtype)
         before, after = config.normed != "after", config.normed in ("after", "both")
-        names = {"mixer_norm": before and first_norm, "mlp_norm": before}
-        for name, present in (names | {"mixer_out_norm": after, "mlp_out_norm": after}).items():
+        crosses = config.cross is not None
+        cross_keys = jax.random.split(jax.random.fold_in(key, 5), 4)
+        self.cross = CrossAttention(config.cross, config.width, cross_keys, dtype) if config.cross else None
+        names = {"mixer_norm": before and first_norm, "cross_norm": before and crosses, "mlp_norm": before}
+        names |= {"mixer_out_norm": after, "cross_out_norm": after and crosses, "mlp_out_norm": after}
+        for name, present in names.items():
             weight = jnp.full(config.width, 1 - config.norm.offset, dtype)
             setattr(self, name, param(weight, ("embed",)) if present else None)
             biased = present and config.norm.kind == "layer"
@@ -99,6 +110,10 @@ class Layer(nnx.Module):
         if mixer:
             added, new_rows = self.mixer(self.before("mixer", x), nodes, past, rows)
             x = self.add("mixer", x, added)
+        if self.cross is not None:
+            assert nodes.source_length is not None  # a decoder with such layers has an encoder
+            added = self.cross(self.before("cross", x), nodes.source[number], nodes.source_length)
+            x = self.add("cross", x, added)
         if mlp:
             read = entering if self.config.parallel else x
             x = self.add("mlp", x, self.mlp(self.before("mlp", read)))
@@ -110,7 +125,7 @@ class Layer(nnx.Module):
         return x, new_rows
 
     def before(self, name: str, x):
-        """The input of the sub-layer ``name``, "mixer" or "mlp", from the stream x [B, N, E]."""
+        """The input of the sub-layer ``name``, "mixer", "cross" or "mlp", from the stream x [B, N, E]."""
         return x if self.config.normed == "stream" else self._norm(f"{name}_norm", x)
 
     def add(self, name: str, x, added):

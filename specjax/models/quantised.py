@@ -131,7 +131,7 @@ def bits(scheme: str | None, dtype) -> int:
 
 
 def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised, scheme: str) -> jax.Array | Quantised:
-    """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices.
+    """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices of several rows.
 
     Tables of embeddings and output matrices have at least eight bits. Routers keep their numbers,
     because rounding could change the choice of experts. Raises RequestError, which
@@ -147,9 +147,10 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
 
 
 def is_quantisable(param: nnx.Param) -> bool:
-    """Whether a quantised module has another form of the parameter: of matrices and experts, except routers."""
+    """Whether a quantised module has another form of the parameter: matrices of several rows and experts, no routers."""
+    is_matrix = len(param.axes) == 2 and param.shape[0] > 1
     holds_experts = len(param.axes) == 3 and param.axes[0] is None
-    return (len(param.axes) == 2 or holds_experts) and param.axes[0] != "choice"
+    return (is_matrix or holds_experts) and param.axes[0] != "choice"
 
 
 def quantise_module(module: M, scheme: str) -> M:

@@ -179,6 +179,7 @@ def measure_times(
     target: LanguageModel, *, batch: int, context: int, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Times:
     """Times the target's rounds and models of several shapes on this device."""
+    target.config.refuse_encoder("design")
     chains = {n: Blank(_chain(n)) for n in _NODES}
     timers = round_timers(target, None, {1: Plain()} | chains, length=context, batch=batch, rounds=_ROUNDS)
     seconds = {n: float(np.median(times)) / _ROUNDS for n, times in alternate(timers, _REPEATS).items()}
@@ -198,6 +199,7 @@ def plan_times(
 
     Raises RequestError for an unknown device, and for a compiler that is not installed.
     """
+    target.refuse_encoder("design")
     name, topology = parse_device(device)
     devices = list(compile_only(name, topology))
     mesh, sizes = make_mesh(model=len(devices), devices=devices), dict(batch=batch, dtype=jnp.dtype(target.dtype))

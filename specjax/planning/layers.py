@@ -78,6 +78,7 @@ def tune_layers(
 
     Raises RequestError for bad input.
     """
+    target.config.refuse_encoder("tune")
     L = target.config.num_layers
     if L < 2:
         raise RequestError("the target has one layer, and no part of it can draft; use another method")

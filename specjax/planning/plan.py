@@ -66,6 +66,7 @@ def plan(
     Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that
     is not installed, a mesh that does not divide devices or model, and ``offload`` on several devices.
     """
+    target.refuse_encoder("plan")
     name, shape = parse_device(device)
     if max_length > target.context:
         raise RequestError(f"max_length is {max_length} and the model's context {target.context}; lower max_length")

@@ -114,6 +114,7 @@ def tune_tree(
     """
     if method is None and isinstance(draft, Head):
         method = default_method((draft,))
+    target.config.refuse_encoder("tune")
     method = method or ("token_recycling" if draft is None else "tree")
     check(method, draft, temperature, max_nodes, max_depth, batch, max_new_tokens)
     if method in HEADS:

@@ -54,6 +54,7 @@ def tune_lookahead(
 
     Raises RequestError for bad input.
     """
+    target.config.refuse_encoder("tune")
     per_row("temperature", temperature, 1, np.float32)
     whole("max_new_tokens", max_new_tokens)
     whole("budget", budget)

@@ -85,7 +85,7 @@ def build_batch(
     for b, row in enumerate(rows):
         if any(row[name] is not None for name in ("logit_bias", "allowed_tokens", "suppressed_tokens")):
             bias[b] = read_bias(row, V)
-    limit = np.minimum(lengths + wanted, target.config.context).astype(np.int32)
+    limit = np.minimum(lengths + wanted, target.config.most_tokens(lengths)).astype(np.int32)
     each = ((row, bias[b], int(least[b]), int(limit[b] - lengths[b]), target) for b, row in enumerate(rows))
     constraint, start = combine_constraints(_count(_constraint(*one) for one in each))
     strings = [list(row["stop"] or ()) for row in rows]

@@ -34,8 +34,8 @@ def is_single(prompts) -> bool:
 def encode_prompts(prompts, tokenizer, config: ModelConfig) -> list[list[int]]:
     """The token ids of each prompt. ``prompts`` is one prompt or a list of prompts.
 
-    Raises RequestError for a prompt that is empty, that is longer than the model's context, or that
-    is neither a string nor a list of token ids of the vocabulary.
+    Raises RequestError for a prompt that is empty, that is longer than the model's context or its
+    encoder's, or that is neither a string nor a list of token ids of the vocabulary.
     """
     prompts = [prompts] if is_single(prompts) else prompts
     if not len(prompts):
@@ -56,8 +56,9 @@ def _encode(prompt, name: str, tokenizer, config: ModelConfig) -> list[int]:
         raise RequestError(
             f"{name} holds a token outside the vocabulary of {config.vocab_size}: {shorten(wrong)}; leave it out"
         )
-    if len(ids) > config.context:
-        raise RequestError(f"{name} has {len(ids)} tokens and the model's context is {config.context}; shorten it")
+    context = config.context if config.encoder is None else config.encoder.context
+    if len(ids) > context:
+        raise RequestError(f"{name} has {len(ids)} tokens and the model's context is {context}; shorten it")
     return ids
 
 

@@ -18,11 +18,18 @@ from .vocabulary import token_bytes
 def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Translated:
     """The draft's model over the target's tokens; the model itself where vocabularies are equal.
 
-    Raises RequestError where the vocabularies share no token that has text.
+    Raises RequestError where the vocabularies share no token that has text, and where only one of the
+    models has an encoder, or their decoders begin differently.
     """
+    if draft.config.decoder_prompt != target.config.decoder_prompt:
+        raise RequestError(
+            f"draft {draft.name!r} begins its text with tokens {draft.config.decoder_prompt} and target {target.name!r} "
+            f"with {target.config.decoder_prompt}; an encoder-decoder drafts for encoder-decoders that begin like it"
+        )
     same_size = draft.config.vocab_size == target.config.vocab_size
     if same_size and draft.tokenizer.get_vocab() == target.tokenizer.get_vocab():
         return draft.model
+    draft.config.refuse_encoder("a draft of another vocabulary")
     own, shared = shared_tokens(target.tokenizer, target.config.vocab_size, draft.tokenizer, draft.config.vocab_size)
     text = np.array([piece is not None for piece in token_bytes(target.tokenizer, target.config.vocab_size)])
     if not (shared & text).any():
@@ -45,6 +52,7 @@ def restrict_draft(
         raise RequestError(
             f"draft {draft.name!r} is a head of kind {draft.config.kind!r}; only draft models take another vocabulary"
         )
+    draft.config.refuse_encoder("a draft vocabulary")
     given = np.unique(np.asarray(tokens, np.int64))
     if not given.size or given[0] < 0 or given[-1] >= target.config.vocab_size:
         raise RequestError(f"a draft vocabulary has tokens from 0 to {target.config.vocab_size - 1}, and at least one")

@@ -101,6 +101,7 @@ def check(recipe: Recipe, target: LanguageModel) -> None:
     """Raises RequestError where the target or the devices do not fit the recipe."""
     if recipe.kind == "boost":
         raise RequestError("a recipe of kind boost trains several drafts; call specjax.training.boost.boost")
+    target.config.refuse_encoder("training")
     recipe.mesh.check_devices()
     context = target.config.context
     if recipe.length + 1 > context:

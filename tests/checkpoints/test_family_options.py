@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from support.golden import FILES, read_file
+from support.golden import ENCODER_DECODERS, FILES, read_file
 
 from specjax.checkpoints.config import from_hf, to_hf
 from specjax.checkpoints.families import FAMILIES
 from specjax.errors import ConfigError
 
-RAW = {path.stem: read_file(path.stem)[1] for path in FILES}
+RAW = {path.stem: read_file(path.stem)[1] for path in FILES + ENCODER_DECODERS}
 """The config.json of each recorded model, as transformers wrote it."""
 
 BY_FAMILY = {raw["model_type"]: raw for raw in RAW.values()}
@@ -52,6 +52,15 @@ REFUSED = [
     ("qwen3_5_text", dict(attn_output_gate=False)),
     ("qwen3_5_text", dict(layer_types=["linear_attention"] * 3)),
     ("qwen3_5_text", dict(linear_num_key_heads=3)),
+    ("t5", dict(feed_forward_proj="gated-tanh")),
+    ("t5", dict(decoder_start_token_id=32)),
+    ("t5", dict(is_encoder_decoder=False)),
+    ("t5", dict(relative_attention_max_distance=4)),
+    ("bart", dict(normalize_before=True)),
+    ("bart", dict(add_final_layer_norm=True)),
+    ("bart", dict(decoder_start_token_id=None)),
+    ("bart", dict(forced_bos_token_id=[1, 2])),
+    ("bart", dict(encoder_attention_heads=3)),
 ]
 
 

@@ -15,6 +15,7 @@ from specjax.checkpoints.tensors import load_model
 from specjax.models.decoder import Decoder
 
 FILES = sorted((Path(__file__).parents[1] / "models" / "golden").glob("*.safetensors"))
+ENCODER_DECODERS = sorted((FILES[0].parent / "encoder_decoders").glob("*.safetensors"))
 
 
 LLAMA_LIKE = ("llama", "rope", "mistral", "qwen")
@@ -33,7 +34,7 @@ class Case:
 
 def read_file(name: str) -> tuple[dict[str, np.ndarray], dict]:
     """The tensors and the config.json of the file ``name``."""
-    with safe_open(next(path for path in FILES if path.stem == name), framework="numpy") as file:
+    with safe_open(next(path for path in FILES + ENCODER_DECODERS if path.stem == name), framework="numpy") as file:
         return {tensor: file.get_tensor(tensor) for tensor in file.keys()}, json.loads(file.metadata()["config"])
 
 
@@ -47,9 +48,8 @@ def read_golden(name: str) -> Case:
 def golden_model(name: str, mesh: jax.sharding.Mesh | None = None) -> Decoder:
     """The model in the file ``name``."""
     tensors, raw = read_file(name)
-    return load_tensors(
-        {name: x for name, x in tensors.items() if name not in ("tokens", "logits", "prompt")}, raw, mesh
-    )
+    recorded = ("tokens", "logits", "prompt", "source", "lengths")
+    return load_tensors({name: x for name, x in tensors.items() if name not in recorded}, raw, mesh)
 
 
 def load_tensors(tensors: dict[str, np.ndarray], raw: dict, mesh: jax.sharding.Mesh | None = None) -> Decoder:

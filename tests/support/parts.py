@@ -3,15 +3,15 @@
 import jax
 import pytest
 
-from specjax.models import decoder, layer, per_layer
+from specjax.models import cross, decoder, encoder, layer, per_layer
 from specjax.models.feed_forwards import experts, gated, plain
 from specjax.models.mixers import attention, latent
 
 PARTS = {
     "rotate_and_attend": (("scores", "dtype"), (attention,)),
-    "attend": ("scores", (attention, latent)),
-    "normalize": ("config", (decoder, layer, per_layer, attention)),
-    "linear": ((), (decoder, per_layer, attention, experts, gated, plain, latent)),
+    "attend": ("scores", (attention, latent, cross)),
+    "normalize": ("config", (decoder, layer, per_layer, attention, encoder)),
+    "linear": ((), (decoder, per_layer, attention, experts, gated, plain, latent, cross)),
     "route": ("config", (experts,)),
     "multiply_chosen": ("clamp", (experts,)),
 }

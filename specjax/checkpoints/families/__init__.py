@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 
 from ...models.config import ModelConfig
+from .bart import BART
 from .base import Family, layer_names
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from .gemma import GEMMA2, GEMMA3
@@ -18,6 +19,7 @@ from .opt import OPT
 from .phi3 import PHI3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from .starcoder2 import STARCODER2
+from .t5 import T5
 
 __all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "tensors_in"]
 
@@ -50,6 +52,8 @@ FAMILIES = {
         QWEN3_NEXT,
         QWEN3_5,
         QWEN3_5_MOE,
+        T5,
+        BART,
     )
 }
 """The supported values of ``model_type``."""

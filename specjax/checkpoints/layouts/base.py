@@ -41,6 +41,13 @@ def layer_ids(least: int = 0) -> Field:
     )
 
 
+_LANGUAGE_MODELS = (
+    "model.layers.0.", "model.embed_tokens.", "model.language_model.", "transformer.h.0.", "h.0.", "gpt_neox.layers.0.",
+    "model.decoder.layers.0.", "decoder.layers.0.", "decoder.block.0.",
+)  # fmt: skip
+"""How the tensors of language models begin, and those of heads do not."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
     """A checkpoint whose layout is not known yet.
@@ -68,7 +75,7 @@ class Found:
     @property
     def language_model(self) -> bool:
         """Whether the checkpoint holds a language model, with or without heads beside it."""
-        return self.begins("model.layers.0.", "model.embed_tokens.", "model.language_model.")
+        return self.begins(*_LANGUAGE_MODELS)
 
     @property
     def architectures(self) -> list[str]:

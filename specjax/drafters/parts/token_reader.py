@@ -17,21 +17,23 @@ class TokenReader:
 
     The model's cache holds all tokens but the newest two, and a round begins by reading these two.
     The reason: after a round that accepts all drafts, the model has not read the last of them. The
-    second row costs next to nothing, because a step reads all weights anyway.
+    second row costs next to nothing, because a step reads all weights anyway. A text's first token, which
+    in an encoder-decoder stands behind the source, has no token before it.
     """
 
     def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
-        cache, _, _ = fill(draft, tokens, jnp.maximum(lengths - 2, 0), chunk, dtype)
+        cache, _, _ = fill(draft, tokens, lengths, chunk, dtype, unread=2)
         return ReaderState(cache)
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
         """Reads the root, which is at position n, and the token before it, if there is one."""
         n, cache = state.cache.length, state.drafter.cache
-        before = jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0)[:, None], 1)
-        seen = jnp.stack([n > 0, jnp.ones_like(n > 0)], 1)
-        positions = jnp.stack([jnp.maximum(n - 1, 0), n], 1)
+        follows, before = n > cache.begin, jnp.maximum(n - 1, cache.begin)
+        token = jnp.take_along_axis(state.tokens, before[:, None], 1)
+        seen = jnp.stack([follows, jnp.ones_like(follows)], 1)
+        positions = jnp.stack([before, n], 1)
         mask = jnp.tril(jnp.ones((2, 2), bool)) & seen[:, None] | jnp.eye(2, dtype=bool)
-        out = draft(jnp.concatenate([before, state.root[:, None]], 1), positions, mask, cache)
+        out = draft(jnp.concatenate([token, state.root[:, None]], 1), positions, mask, cache)
         return FirstRows(cache, Rows(out.rows), out.hidden[:, -1:], seen, positions, n)
 
     def read(self, target: Model, module, tokens, features, positions, mask, cache, **rows) -> Output:
@@ -44,8 +46,9 @@ class TokenReader:
         """Keeps the rows of the token before the root, and of the path's nodes but the last."""
         n, pending = state.cache.length, state.drafter
         after_before = jnp.concatenate([jnp.zeros_like(on_path[:, :1]), on_path[:, :-1] + 1], 1)
-        kept = jnp.where((n > 0)[:, None], after_before, on_path + 1)  # a row of one token has none before the root
-        length = jnp.maximum(n + verdict.length - 1, 0)
+        begin = pending.cache.begin
+        kept = jnp.where((n > begin)[:, None], after_before, on_path + 1)  # the first token has none before it
+        length = jnp.maximum(n + verdict.length - 1, begin)
         return ReaderState(
             commit(pending.cache, pending.rows.layers, kept, length, valid=state.done | (verdict.length > 0))
         )

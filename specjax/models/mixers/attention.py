@@ -130,7 +130,7 @@ class Attention(nnx.Module):
             )
             return attended, ()
         given = projected, angles, past, nodes.length, rows, seen, nodes.positions
-        attended, new = rotate_and_attend(*given, config.scores, nodes.dtype, value_of(self.sinks))
+        attended, new = rotate_and_attend(*given, config.scores, nodes.dtype, value_of(self.sinks), nodes.bias)
         return (attended if gates is None else attended * jax.nn.sigmoid(gates)), new
 
     def keys_values(self, normed, nodes) -> tuple:

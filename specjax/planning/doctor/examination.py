@@ -60,6 +60,7 @@ def examine(
 
     Raises RequestError for bad input.
     """
+    target.config.refuse_encoder("doctor")
     check(method, batches, temperatures, max_new_tokens)
     generator = Generator(target, method, draft, **drafting)
     check(generator.method, batches, temperatures, max_new_tokens)

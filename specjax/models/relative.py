@@ -1,0 +1,56 @@
+"""The bias of attention scores by the distance of tokens (Raffel et al. 2020, section 2.1; T5)."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from .attention import Bias
+from .layers import lookup, matrix
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative:
+    """The buckets of distances. Static.
+
+    Attributes:
+      buckets: their number.
+      most: the distance from which on all tokens share a bucket.
+    """
+
+    buckets: int = 32
+    most: int = 128
+
+    def numbers(self, both: bool) -> np.ndarray:
+        """Int32 [2 most + 1], the bucket of each distance from -most to most, see ``RelativeBias``.
+
+        One half of the buckets is for single distances, and the other half grows with their logarithm.
+        """
+        distance = np.arange(-self.most, self.most + 1)
+        count = self.buckets // 2 if both else self.buckets
+        back = np.abs(distance) if both else np.maximum(-distance, 0)
+        single = count // 2
+        ratio = np.log(np.float32(np.maximum(back, 1)) / np.float32(single)) / np.float32(math.log(self.most / single))
+        wide = np.minimum(single + (ratio * np.float32(count - single)).astype(np.int32), count - 1)
+        bucket = np.where(back < single, back, wide) + (count * (distance > 0) if both else 0)
+        return bucket.astype(np.int32)
+
+
+class RelativeBias(nnx.Module):
+    """A number for each bucket of distances and each head, ``table`` [buckets, H]. All layers share it.
+
+    Args:
+      both: whether later tokens have buckets of their own, as in an encoder.
+    """
+
+    def __init__(self, config: Relative, both: bool, heads: int, key: jax.Array, dtype):
+        self.config, self.both = config, both
+        self.table = matrix(key, (config.buckets, heads), ("table", None), dtype)
+
+    def __call__(self, positions: jax.Array, rows: jax.Array) -> Bias:
+        """The bias between nodes at ``positions`` [B, N] and uncommitted rows at ``rows`` [B, M]."""
+        numbers = lookup(self.table[...], jnp.asarray(self.config.numbers(self.both)))
+        return Bias(numbers.astype(jnp.float32).T, positions, rows)
