@@ -65,13 +65,15 @@ def load_model(
       quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
       offload: whether the layers stay in the host's memory, see ``models.streamed``.
 
-    Raises ConfigError for a model that is not supported, RequestError for another dtype or a mesh
-    that does not divide the model, and CheckpointError, which lists every tensor that is missing,
+    Raises ConfigError for a model that is not supported, RequestError for another dtype, a mesh
+    that does not divide the model or an encoder-decoder with ``offload``, and CheckpointError, which lists every tensor that is missing,
     is unexpected, or has a wrong shape or type.
     """
     dtype = None if dtype is None else check_dtype(dtype)
     directory = Path(directory)
     config = split_config(read_config(directory), mesh, rules)
+    if offload:
+        config.refuse_encoder("offload")
     with ExitStack() as stack:
         found = open_tensors(directory, stack)
         where = directory / "config.json"

@@ -84,6 +84,11 @@ def test_commands_that_need_a_decoder_alone_refuse(words: str, command, specjax_
     assert_one_line(specjax_main(*command, "--model", saved["target"]), f"{words} is for models without an encoder")
 
 
+def test_layers_in_the_hosts_memory_are_refused(saved):
+    with pytest.raises(RequestError, match="offload is for models without an encoder, and t5 has one"):
+        load_model(saved["target"], offload=True)
+
+
 def test_a_source_beyond_the_encoders_positions_is_refused(models):
     with pytest.raises(RequestError, match="70 tokens and the model's context is 64"):
         Generator(models["bart"]).start([5] * 70)
