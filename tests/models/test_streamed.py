@@ -39,6 +39,7 @@ def test_the_layers_are_loaded_into_the_hosts_memory(directory, scheme):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_the_loop_gives_the_tokens_of_resident_layers(directory):
     """A quantised target: its layers hold numbers and scales. The draft is resident, and so are its layers."""
     draft = language_model(disturbed(tiny_model()))
