@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -113,20 +113,42 @@ def prefill(
     Raises RequestError for keys of another implementation than "threefry2x32".
     """
     options, tokens, lengths = requests.options, requests.tokens, requests.lengths
+    chunk = chunk or math.gcd(tokens.shape[1], _CHUNK)
     if jax.random.key_impl(options.keys) != KEYS:
         raise RequestError(
             f"keys of the implementation {jax.random.key_impl(options.keys)} give all rows of a batch the same draws; "
             f"make them with jax.random.key(seed, impl={KEYS!r})"
         )
-    B, T = tokens.shape
-    chunk = chunk or math.gcd(T, _CHUNK)
-    cache, taps, finite = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
+    filled = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
+    static = dict(dtype=dtype, chunk=chunk, logprobs=logprobs, recording=recording)
+    return begin_decoding(target, draft, requests, filled, drafter=drafter, **static)
+
+
+@own_settings()
+def begin_decoding(
+    target: Model,
+    draft,
+    requests: Requests,
+    filled: "Filled",
+    *,
+    drafter: Drafter,
+    dtype: jax.typing.DTypeLike | EightBits,
+    chunk: int,
+    logprobs: int | None = None,
+    recording: Recording | None = None,
+) -> DecodeState:
+    """The second half of ``prefill``: the drafter reads the prompts, whose first tokens are ``filled``.
+
+    The other arguments are those of ``prefill``.
+    """
+    options, tokens, lengths = requests.options, requests.tokens, requests.lengths
+    (B, T), (cache, taps, finite) = tokens.shape, filled
     state = DecodeState(
         request=options,
         tokens=tokens,
         from_draft=jnp.zeros((B, T), bool),
         prompt_length=lengths,
-        cache=cache,
+        cache=cache.replace(length=lengths - 1),
         drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype)),
         done=(lengths >= options.limit) | ~finite,
         failed=~finite,
@@ -150,33 +172,51 @@ class Reads(Protocol):
     ) -> Output: ...
 
 
-def fill(
-    model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()
-) -> tuple[KVCache, tuple, jax.Array]:
-    """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time.
+class Filled(NamedTuple):
+    """Prompts of B rows, as far as they are read.
 
-    Returns the cache, the taps float32 [B, T, E] of these tokens, and bool [B], whether all their
-    hidden states are finite.
+    Attributes:
+      cache: the keys and values.
+      taps: the taps float32 [B, T, E].
+      finite: bool [B], whether all hidden states of the prompts are finite.
     """
-    B, T = tokens.shape
-    node = jnp.arange(chunk)
-    mask = jnp.tril(jnp.ones((chunk, chunk), bool))
 
-    def read(i, carry):
-        cache, kept, finite = carry
-        start = jnp.full(B, i * chunk)
-        cache = cache.replace(length=start)
-        positions = start[:, None] + node
-        piece = lax.dynamic_slice_in_dim(tokens, i * chunk, chunk, 1)
-        out = model(piece, positions, mask, cache, taps=taps, rope_lengths=lengths[:, None] + 1)
-        finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
-        kept = tuple(lax.dynamic_update_slice_in_dim(old, new, i * chunk, 1) for old, new in zip(kept, out.taps))
-        return commit(cache, out.rows, None, lengths, valid=finite), kept, finite
+    cache: KVCache
+    taps: tuple
+    finite: jax.Array
 
+
+def fill(model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()) -> Filled:
+    """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time."""
+    read = lambda i, filled: fill_chunk(model, tokens, lengths, filled, i * chunk, chunk, taps)
+    nothing = nothing_filled(model, *tokens.shape, dtype, taps)
+    filled = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
+    return filled._replace(cache=filled.cache.replace(length=lengths))
+
+
+def nothing_filled(model: Reads, B: int, T: int, dtype, taps: tuple[int, ...] = ()) -> Filled:
+    """B rows before their first chunk, with room for T tokens."""
     kept = tuple(jnp.zeros((B, T, model.config.hidden_size)) for _ in taps)
-    nothing = (empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
-    cache, kept, finite = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
-    return cache.replace(length=lengths), kept, finite
+    return Filled(empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
+
+
+@own_settings()
+def fill_chunk(
+    model: Reads, tokens, lengths, filled: Filled, start, chunk: int, taps: tuple[int, ...] = ()
+) -> Filled:
+    """Commits those of the ``chunk`` tokens from place ``start`` on that are before ``lengths`` [B].
+
+    All tokens before ``start`` must be read already. The length of the returned cache is ``lengths``.
+    """
+    cache, kept, finite = filled
+    mask = jnp.tril(jnp.ones((chunk, chunk), bool))
+    cache = cache.replace(length=jnp.full(lengths.size, start))
+    positions = cache.length[:, None] + jnp.arange(chunk)
+    piece = lax.dynamic_slice_in_dim(tokens, start, chunk, 1)
+    out = model(piece, positions, mask, cache, taps=taps, rope_lengths=lengths[:, None] + 1)
+    finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
+    kept = tuple(lax.dynamic_update_slice_in_dim(old, new, start, 1) for old, new in zip(kept, out.taps))
+    return Filled(commit(cache, out.rows, None, lengths, valid=finite), kept, finite)
 
 
 def catch_up(model: Model, cache: KVCache, tokens, length) -> KVCache:
