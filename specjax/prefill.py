@@ -201,9 +201,7 @@ def nothing_filled(model: Reads, B: int, T: int, dtype, taps: tuple[int, ...] = 
 
 
 @own_settings()
-def fill_chunk(
-    model: Reads, tokens, lengths, filled: Filled, start, chunk: int, taps: tuple[int, ...] = ()
-) -> Filled:
+def fill_chunk(model: Reads, tokens, lengths, filled: Filled, start, chunk: int, taps: tuple[int, ...] = ()) -> Filled:
     """Commits those of the ``chunk`` tokens from place ``start`` on that are before ``lengths`` [B].
 
     All tokens before ``start`` must be read already. The length of the returned cache is ``lengths``.

@@ -32,9 +32,9 @@ class _Row:
     Attributes:
       slot: its row of the batch.
       compiled: the engine's seconds of compilation when reading began.
+      stop_state: the state of its stop strings after the newest token.
       filled: the prompt as far as it is read; None before the first chunk and after the last.
       start: the number of tokens that are read.
-      stop_state: the state of its stop strings after the newest token.
       prefill_seconds: seconds of its chunks.
       began: the time at which decoding began.
     """
@@ -42,9 +42,9 @@ class _Row:
     handle: Handle
     slot: int
     compiled: float
+    stop_state: int
     filled: Filled | None = None
     start: int = 0
-    stop_state: int = 0
     prefill_seconds: float = 0.0
     began: float = 0.0
 
@@ -98,7 +98,7 @@ class Engine:
         session = self.generator.session
         if session.mesh is not None or isinstance(session, ApartSession):
             raise RequestError("an engine runs on one device; load its models without a mesh, or call a Generator")
-        most = self.generator.target.config.context + self.generator.drafter.depth + 1
+        most = self.target.config.context + self.generator.drafter.depth + 1
         self.capacity = max(1 << (min(whole("capacity", capacity), most) - 1).bit_length(), chunk)
         self.logprobs = logprobs
         blank = read_blank(self.generator, self.capacity)
@@ -119,8 +119,8 @@ class Engine:
         Raises RequestError for bad input, for the options ``n``, ``regex``, ``choices`` and
         ``json_schema``, and for a request that needs more positions than a slot has.
         """
-        given = dict(messages=messages, **options)
-        request = read_request(self.generator, self.capacity, self.logprobs, prompt, **given)
+        sizes = dict(capacity=self.capacity, logprobs=self.logprobs)
+        request = read_request(self.generator, prompt, messages, options, **sizes)
         handle = Handle(self, request)
         with self.changed:
             self._waiting.append(handle)
@@ -141,6 +141,11 @@ class Engine:
                 self._fail(error)
                 raise
         return self.has_work
+
+    @property
+    def target(self) -> LanguageModel:
+        """The model whose output is wanted."""
+        return self.generator.target
 
     @property
     def has_work(self) -> bool:
@@ -209,7 +214,8 @@ class Engine:
             while self._reading is None and self._waiting and None in self._slots:
                 handle = self._waiting.popleft()
                 if not handle.is_over:
-                    self._reading = _Row(handle, self._slots.index(None), self.programs.compile_seconds)
+                    slot, begin = self._slots.index(None), int(handle.request.batch.stopping[0])
+                    self._reading = _Row(handle, slot, self.programs.compile_seconds, begin)
         row = self._reading
         if row is None:
             return
@@ -248,7 +254,7 @@ class Engine:
         times = row.prefill_seconds, time.perf_counter() - row.began, compiling
         try:
             decoded = Decoding(text, [request.prompt], request.batch, *times)
-            (result,) = results_of(decoded, self.generator.target, self.generator.rule_name)
+            (result,) = results_of(decoded, self.target, self.generator.rule_name)
             self.generator.remember([result])
             row.handle.end(result)
         except NumericsError as error:

@@ -1,18 +1,27 @@
 """What a user holds of a submitted request: its text piece by piece, and its result."""
 
-from __future__ import annotations
-
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ..checkpoints.load import LanguageModel
 from ..errors import CancelledError, RequestError
 from ..requests.vocabulary import decode_continuation
 from ..result import Result, settled_text
 from .request import Request
 
-if TYPE_CHECKING:
-    from .engine import Engine
+
+class Driver(Protocol):
+    """What a handle asks of its engine; see ``Engine``."""
+
+    changed: threading.Condition
+
+    @property
+    def target(self) -> LanguageModel: ...
+    @property
+    def is_started(self) -> bool: ...
+    def wait(self, until: Callable[[], bool]) -> None: ...
 
 
 class Handle:
@@ -28,7 +37,7 @@ class Handle:
       token_ids: the new tokens so far.
     """
 
-    def __init__(self, engine: Engine, request: Request):
+    def __init__(self, engine: Driver, request: Request):
         self._engine, self.request = engine, request
         self.token_ids: list[int] = []
         self._outcome: Result | Exception | None = None
@@ -101,7 +110,7 @@ class Handle:
         """The text that is final now; it begins with ``text``, the final text of an earlier time."""
         if isinstance(self._outcome, Result):
             return self._outcome.text
-        target, batch, ids = self._engine.generator.target, self.request.batch, self.token_ids.copy()
+        target, batch, ids = self._engine.target, self.request.batch, self.token_ids.copy()
         grown = decode_continuation(target.tokenizer, target.config.vocab_size, self.request.prompt, ids)
         grown = settled_text(grown, ids, target, batch.stop_strings[0])
         return grown if grown.startswith(text) else text

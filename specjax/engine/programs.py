@@ -33,9 +33,7 @@ class Programs:
     Raises RequestError for a method whose rows share a state.
     """
 
-    def __init__(
-        self, session: Session, blank: Requests, *, count: int, chunk: int, rounds: int, logprobs: int | None
-    ):
+    def __init__(self, session: Session, blank: Requests, *, count: int, chunk: int, rounds: int, logprobs: int | None):
         self.session, self.count, self.chunk, self.rounds = session, count, chunk, rounds
         self.capacity, self.compile_seconds = blank.tokens.shape[1], 0.0
         self._static = dict(drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs)

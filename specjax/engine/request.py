@@ -1,6 +1,7 @@
 """Requests of an engine, on the host: options are checked, and turned into arrays of fixed shapes."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -58,7 +59,7 @@ class Request:
 
 
 def read_request(
-    generator: Generator, capacity: int, logprobs: int | None, prompt=None, *, messages=None, **options
+    generator: Generator, prompt, messages, options: Mapping, *, capacity: int, logprobs: int | None = None
 ) -> Request:
     """The request of one prompt, or of one conversation.
 
@@ -102,5 +103,5 @@ def _arrays(prompt: list[int], batch: Batch, stop_ids: np.ndarray, capacity: int
 
 def read_blank(generator: Generator, capacity: int) -> Requests:
     """The request of an empty slot: a row at its limit, which has ended."""
-    blank = read_request(generator, capacity, None, [0], max_new_tokens=1).arrays
+    blank = read_request(generator, [0], None, dict(max_new_tokens=1), capacity=capacity).arrays
     return blank.replace(options=blank.options.replace(limit=blank.lengths))
