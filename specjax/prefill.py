@@ -120,8 +120,10 @@ def prefill(
             f"make them with jax.random.key(seed, impl={KEYS!r})"
         )
     filled = fill(target, tokens, lengths - 1, chunk, dtype, drafter.taps)
-    static = dict(dtype=dtype, chunk=chunk, logprobs=logprobs, recording=recording)
-    return begin_decoding(target, draft, requests, filled, drafter=drafter, **static)
+    return begin_decoding(
+        target, draft, requests, filled,
+        drafter=drafter, dtype=dtype, chunk=chunk, logprobs=logprobs, recording=recording,
+    )  # fmt: skip
 
 
 @own_settings()
@@ -189,7 +191,8 @@ class Filled(NamedTuple):
 def fill(model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = ()) -> Filled:
     """Commits ``tokens[b, :lengths[b]]`` to a new cache of capacity T, ``chunk`` tokens at a time."""
     read = lambda i, filled: fill_chunk(model, tokens, lengths, filled, i * chunk, chunk, taps)
-    nothing = nothing_filled(model, *tokens.shape, dtype, taps)
+    B, T = tokens.shape
+    nothing = nothing_filled(model, B, T, dtype, taps)
     filled = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
     return filled._replace(cache=filled.cache.replace(length=lengths))
 

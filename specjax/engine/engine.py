@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -102,8 +103,7 @@ class Engine:
         self.capacity = max(1 << (min(whole("capacity", capacity), most) - 1).bit_length(), chunk)
         self.logprobs = logprobs
         blank = read_blank(self.generator, self.capacity)
-        sizes = dict(count=slots, chunk=chunk, rounds=rounds, logprobs=logprobs)
-        self.programs = Programs(session, blank, **sizes)
+        self.programs = Programs(session, blank, count=slots, chunk=chunk, rounds=rounds, logprobs=logprobs)
         self._slots: list[_Row | None] = [None] * slots
         self._reading: _Row | None = None
         self._waiting: deque[Handle] = deque()
@@ -119,8 +119,9 @@ class Engine:
         Raises RequestError for bad input, for the options ``n``, ``regex``, ``choices`` and
         ``json_schema``, and for a request that needs more positions than a slot has.
         """
-        sizes = dict(capacity=self.capacity, logprobs=self.logprobs)
-        request = read_request(self.generator, prompt, messages, options, **sizes)
+        request = read_request(
+            self.generator, prompt, messages, options, capacity=self.capacity, logprobs=self.logprobs
+        )
         handle = Handle(self, request)
         with self.changed:
             self._waiting.append(handle)
@@ -248,7 +249,7 @@ class Engine:
         """Ends a request with its result, and frees its slot. ``stopped``: a stop string ended it."""
         request, text = row.handle.request, self.programs.take_text(row.slot)
         if stopped:  # what the rounds emitted after the stop string is no part of the text
-            end = np.array([len(request.prompt) + len(row.handle.token_ids) - 1])
+            end: Any = np.array([len(request.prompt) + len(row.handle.token_ids) - 1])
             text = text.replace(cache=KVCache((), end), failed=np.array([False]))
         compiling = self.programs.compile_seconds - row.compiled
         times = row.prefill_seconds, time.perf_counter() - row.began, compiling

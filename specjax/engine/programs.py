@@ -36,14 +36,15 @@ class Programs:
     def __init__(self, session: Session, blank: Requests, *, count: int, chunk: int, rounds: int, logprobs: int | None):
         self.session, self.count, self.chunk, self.rounds = session, count, chunk, rounds
         self.capacity, self.compile_seconds = blank.tokens.shape[1], 0.0
-        self._static = dict(drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs)
-        self._blank_request, taps = blank, session.drafter.taps
+        self._static: dict[str, Any] = dict(
+            drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs
+        )
+        self._blank_request, self._taps = blank, session.drafter.taps
         self._axes = slots.find_row_axes(*self._modules, blank, chunk=LEAST_CHUNK, **self._static)
-        self._reading = dict(capacity=self.capacity, dtype=self._static["dtype"], taps=taps)
         self.empty()
 
     @property
-    def _modules(self) -> tuple:
+    def _modules(self) -> tuple[Any, Any]:
         return self.session.target.model, self.session.parameters
 
     def empty(self) -> None:
@@ -53,7 +54,8 @@ class Programs:
 
     def begin_reading(self) -> Filled:
         """One row before the first chunk of its prompt."""
-        return self._call(partial(slots.begin_reading, **self._reading), (), self._modules[:1])
+        sizes = dict(capacity=self.capacity, dtype=self._static["dtype"], taps=self._taps)
+        return self._call(partial(slots.begin_reading, **sizes), (), self._modules[:1])
 
     def read(self, request: Requests, length: int, filled: Filled, start: int) -> tuple[Filled, int]:
         """Reads a chunk of the prompt from place ``start`` on.
@@ -61,7 +63,7 @@ class Programs:
         ``length`` is the prompt's. Returns the row, and the place of the next chunk.
         """
         size = self._chunk_for(length - 1 - start)
-        function = partial(slots.read_chunk, chunk=size, taps=self._reading["taps"])
+        function = partial(slots.read_chunk, chunk=size, taps=self._taps)
         args = request, filled, np.int32(start)
         return self._call(function, args, self._modules[:1], (size,), donate_argnums=2), start + size
 

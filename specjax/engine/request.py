@@ -97,8 +97,9 @@ def _arrays(prompt: list[int], batch: Batch, stop_ids: np.ndarray, capacity: int
     tokens[0, : len(prompt)] = prompt
     padded = np.full((1, STOP_IDS), -1, np.int32)
     padded[0, : len(stop_ids)] = stop_ids
-    options = RequestOptions(batch.sampling, batch.keys, np.int32(batch.limit), padded)
-    return jax.device_put(Requests(tokens, np.array([len(prompt)], np.int32), options))
+    length = np.array([len(prompt)], np.int32)
+    tokens, length, limit, padded = map(jax.device_put, (tokens, length, np.int32(batch.limit), padded))
+    return Requests(tokens, length, RequestOptions(batch.sampling, batch.keys, limit, padded))
 
 
 def read_blank(generator: Generator, capacity: int) -> Requests:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.models import random_prompts
+from support.models import TINY, random_head, random_prompts
 from support.program import count_compilations
 
-from specjax import Engine, Generator, NumericsError, RequestError, Result
+from specjax import Engine, Generator, Head, NumericsError, RequestError, Result
 from specjax.errors import CancelledError
+from specjax.heads import Eagle3Config
+from specjax.heads.eagle3 import Eagle3Head
 
 NAN = 59
 """A prompt that begins with this token gets NaN instead of logits."""
@@ -142,9 +144,10 @@ def test_a_failure_of_the_device_ends_all_requests_and_the_engine_goes_on(engine
     def fail():
         raise RuntimeError("out of memory")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of memory"):
+    with monkeypatch.context() as patch:
         patch.setattr(engine.programs, "advance", fail)
-        engine.step()
+        with pytest.raises(RuntimeError, match="out of memory"):
+            engine.step()
     for handle in handles:
         with pytest.raises(RuntimeError, match="out of memory"):
             handle.result()
@@ -223,10 +226,13 @@ def test_a_started_engine_serves_coroutines(engine, alone):
         pass
 
 
+EAGLE3 = Eagle3Config(TINY.replace(num_layers=1), TINY.hidden_size, 2, (0, 1, 2), draft_vocab_size=TINY.vocab_size)
 METHODS = {
     "draft_model": dict(num_speculative_tokens=3),
-    "tree": dict(tree="00 01 10 0 1"),
-    "ema": dict(method="draft_model", num_speculative_tokens=4, draft_length="ema"),
+    "ema": dict(method="draft_model", num_speculative_tokens=1, draft_length="ema"),
+    "eagle3": dict(
+        draft=Head(random_head(Eagle3Head, EAGLE3), EAGLE3, "head"), tree_nodes=8, tree_top_k=4, tree_depth=2
+    ),
 }
 
 
@@ -235,7 +241,8 @@ METHODS = {
 def test_texts_of_methods_with_a_draft(target, draft, method):
     setting = dict(method=method, draft=draft) | METHODS[method]
     engine, alone = Engine(target, slots=3, chunk=16, **setting), Generator(target, capacity=256, **setting)
-    handles = submit_over_time(engine, PROMPTS, OPTIONS * 2)
-    for handle, prompt, own in zip(handles, PROMPTS, OPTIONS * 2):
+    requests = list(zip(PROMPTS[5:], OPTIONS * 2))
+    handles = submit_over_time(engine, *zip(*requests))
+    for handle, (prompt, own) in zip(handles, requests):
         assert facts(handle.result()) == facts(alone(prompt, **{"stop": "never"} | own))
-    assert sum(handle.result().stats.accepted for handle in handles) > 20
+    assert sum(handle.result().stats.accepted for handle in handles) > 5
