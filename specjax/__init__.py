@@ -8,6 +8,7 @@ from .checkpoints.load import LanguageModel, load, save
 from .decode import run, step
 from .drafter import Drafter
 from .drafters import METHODS
+from .engine import Engine
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
 from .generate import Generator, generate
 from .heads.base import Head
@@ -27,7 +28,7 @@ from .verify import Verdict, accept
 __version__ = "0.1.0"
 
 __all__ = [
-    "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Generator", "Head",
+    "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Engine", "Generator", "Head",
     "LanguageModel", "Model", "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams",
     "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load",
     "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save", "save_head", "step",

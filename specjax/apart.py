@@ -240,6 +240,6 @@ class ApartSession(Session):
         """The result of ``function(*modules, *args)``, for which the host does not wait."""
         with jax.disable_jit(False):
             key = (function.func.__name__, *function.keywords.values())
-            compiled, seconds = self._compile(key, function, modules, args, mesh, options)
+            compiled, seconds = self.compile(key, function, modules, args, mesh, options)
             self.compile_seconds += seconds
             return compiled(*modules, *args)

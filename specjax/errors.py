@@ -37,3 +37,7 @@ class RequestError(SpecjaxError):
 
 class NumericsError(SpecjaxError):
     """The model produced NaN instead of probabilities, or the options allowed no token."""
+
+
+class CancelledError(SpecjaxError):
+    """The result of a cancelled request was asked for."""

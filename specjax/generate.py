@@ -20,7 +20,7 @@ from .feedback import MEGABYTES, FeedbackLog, open_log
 from .heads.base import Head
 from .models.streamed import is_streamed
 from .parallel import are_apart, mesh_of, place
-from .requests.batch import build_batch
+from .requests.batch import Batch, build_batch
 from .requests.chat import end_of_turn_ids, is_conversation, render_chat
 from .requests.options import Options
 from .requests.other_libraries import from_other_libraries
@@ -176,7 +176,7 @@ class Generator:
         single = is_single(prompts) if messages is None else is_conversation(messages)
         self.session.advance(decoding)
         results = self._results(decoding)
-        self._remember(results)
+        self.remember(results)
         return results[0] if single and len(results) == 1 else results
 
     def stream(self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options) -> Iterator[str]:
@@ -212,10 +212,10 @@ class Generator:
             (result,) = self._results(decoding)
             if decoding.is_done:
                 break
-            settled = settled_text(result, self.target, decoding.batch.stop_strings[0])
+            settled = settled_text(result.text, result.token_ids, self.target, decoding.batch.stop_strings[0])
             text = settled if settled.startswith(text) else text
             yield dataclasses.replace(result, text=text)
-        self._remember([result])
+        self.remember([result])
         yield result
 
     def update(self, parameters) -> None:
@@ -248,6 +248,12 @@ class Generator:
 
         ``session.advance`` then decodes the returned batch.
         """
+        return self.session.start(*self.read_options(prompts, messages=messages, **options))
+
+    def read_options(
+        self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options
+    ) -> tuple[list[list[int]], Batch]:
+        """The token ids of the prompts, and the options of their rows, see ``__call__``."""
         tokenizer, ends = self.target.tokenizer, ()
         if (prompts is None) == (messages is None):
             raise RequestError("give prompts or messages, one of the two")
@@ -260,12 +266,13 @@ class Generator:
         batch = build_batch(Options.of(options), lengths, self.target, self.processors, ends)
         if self.rule_name == "argmax_walk" and (jax.device_get(batch.sampling.temperature) > 0).any():
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        return self.session.start(ids, batch)
+        return ids, batch
 
     def _results(self, decoding: Decoding) -> list[Result]:
         return results_of(decoding, self.target, self.rule_name)
 
-    def _remember(self, results: list[Result]) -> None:
+    def remember(self, results: list[Result]) -> None:
+        """Gives the texts of finished requests to a method that keeps them."""
         texts = [[*r.prompt_token_ids, *r.token_ids] for r in results]
         self.session.parameters = self.drafter.remember(self.session.parameters, texts)
 

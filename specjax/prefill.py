@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -119,15 +119,39 @@ def prefill(
             f"keys of the implementation {jax.random.key_impl(options.keys)} give all rows of a batch the same draws; "
             f"make them with jax.random.key(seed, impl={KEYS!r})"
         )
-    B, T = tokens.shape
-    chunk = chunk or math.gcd(T, _CHUNK)
-    cache, taps, finite = fill(target, tokens, lengths, chunk, dtype, drafter.taps, unread=1)
+    chunk = chunk or math.gcd(tokens.shape[1], _CHUNK)
+    filled = fill(target, tokens, lengths, chunk, dtype, drafter.taps, unread=1)
+    return begin_decoding(
+        target, draft, requests, filled,
+        drafter=drafter, dtype=dtype, chunk=chunk, logprobs=logprobs, recording=recording,
+    )  # fmt: skip
+
+
+@own_settings()
+def begin_decoding(
+    target: Model,
+    draft,
+    requests: Requests,
+    filled: "Filled",
+    *,
+    drafter: Drafter,
+    dtype: jax.typing.DTypeLike | EightBits,
+    chunk: int,
+    logprobs: int | None = None,
+    recording: Recording | None = None,
+) -> DecodeState:
+    """The second half of ``prefill``: the drafter reads the prompts, whose first tokens are ``filled``.
+
+    The other arguments are those of ``prefill``.
+    """
+    options, tokens, lengths = requests.options, requests.tokens, requests.lengths
+    (B, T), (cache, taps, finite) = tokens.shape, filled
     state = DecodeState(
         request=options,
         tokens=tokens,
         from_draft=jnp.zeros((B, T), bool),
         prompt_length=lengths,
-        cache=cache,
+        cache=cache.replace(length=lengths - 1),
         drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype)),
         done=(lengths >= options.limit) | ~finite,
         failed=~finite,
@@ -151,16 +175,26 @@ class Reads(Protocol):
     ) -> Output: ...
 
 
-def fill(
-    model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = (), *, unread: int = 0
-) -> tuple[KVCache, tuple, jax.Array]:
+class Filled(NamedTuple):
+    """Prompts of B rows, as far as they are read.
+
+    Attributes:
+      cache: the keys and values.
+      taps: the taps float32 [B, T, E].
+      finite: bool [B], whether all hidden states of the prompts are finite.
+    """
+
+    cache: KVCache
+    taps: tuple
+    finite: jax.Array
+
+
+def fill(model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = (), *, unread: int = 0) -> Filled:
     """Commits all but the last ``unread`` of the tokens ``tokens[b, :lengths[b]]`` to a new cache.
 
     The cache has capacity T. The tokens are read ``chunk`` at a time. Of an encoder-decoder's prompt
-    the encoder reads the source at once, and the decoder its first tokens.
-
-    Returns the cache, the taps float32 [B, T, E] of these tokens, and bool [B], whether all their
-    hidden states are finite. An encoder-decoder has no taps, and its first round finds what is not finite.
+    the encoder reads the source at once, and the decoder its first tokens. It has no taps, and its
+    first round finds numbers that are not finite.
     """
     B, T = tokens.shape
     if isinstance(model, Decoder) and model.encoder is not None:
@@ -168,26 +202,35 @@ def fill(
         cache = read_source(model, tokens, lengths - begin, dtype)
         if begin > unread:
             cache = catch_up(model, cache, tokens, lengths - unread)
-        return cache, (), jnp.ones(B, bool)
+        return Filled(cache, (), jnp.ones(B, bool))
     lengths = jnp.maximum(lengths - unread, 0)
-    node = jnp.arange(chunk)
-    mask = jnp.tril(jnp.ones((chunk, chunk), bool))
+    read = lambda i, filled: fill_chunk(model, tokens, lengths, filled, i * chunk, chunk, taps)
+    nothing = nothing_filled(model, B, T, dtype, taps)
+    filled = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
+    return filled._replace(cache=filled.cache.replace(length=lengths))
 
-    def read(i, carry):
-        cache, kept, finite = carry
-        start = jnp.full(B, i * chunk)
-        cache = cache.replace(length=start)
-        positions = start[:, None] + node
-        piece = lax.dynamic_slice_in_dim(tokens, i * chunk, chunk, 1)
-        out = model(piece, positions, mask, cache, taps=taps, rope_lengths=lengths[:, None] + 1)
-        finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
-        kept = tuple(lax.dynamic_update_slice_in_dim(old, new, i * chunk, 1) for old, new in zip(kept, out.taps))
-        return commit(cache, out.rows, None, lengths, valid=finite), kept, finite
 
+def nothing_filled(model: Reads, B: int, T: int, dtype, taps: tuple[int, ...] = ()) -> Filled:
+    """B rows before their first chunk, with room for T tokens."""
     kept = tuple(jnp.zeros((B, T, model.config.hidden_size)) for _ in taps)
-    nothing = (empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
-    cache, kept, finite = lax.fori_loop(0, (jnp.max(lengths) + chunk - 1) // chunk, read, nothing)
-    return cache.replace(length=lengths), kept, finite
+    return Filled(empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
+
+
+@own_settings()
+def fill_chunk(model: Reads, tokens, lengths, filled: Filled, start, chunk: int, taps: tuple[int, ...] = ()) -> Filled:
+    """Commits those of the ``chunk`` tokens from place ``start`` on that are before ``lengths`` [B].
+
+    All tokens before ``start`` must be read already. The length of the returned cache is ``lengths``.
+    """
+    cache, kept, finite = filled
+    mask = jnp.tril(jnp.ones((chunk, chunk), bool))
+    cache = cache.replace(length=jnp.full(lengths.size, start))
+    positions = cache.length[:, None] + jnp.arange(chunk)
+    piece = lax.dynamic_slice_in_dim(tokens, start, chunk, 1)
+    out = model(piece, positions, mask, cache, taps=taps, rope_lengths=lengths[:, None] + 1)
+    finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
+    kept = tuple(lax.dynamic_update_slice_in_dim(old, new, start, 1) for old, new in zip(kept, out.taps))
+    return Filled(commit(cache, out.rows, None, lengths, valid=finite), kept, finite)
 
 
 def read_source(model: Decoder, tokens: jax.Array, lengths: jax.Array, dtype) -> KVCache:

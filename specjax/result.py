@@ -87,10 +87,10 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
     return results
 
 
-def settled_text(result: Result, target: LanguageModel, stop_strings: list[str]) -> str:
-    """The part of an unfinished result's text that later tokens can neither change nor cut."""
-    text = result.text.rstrip(HALF)
-    seen = _seen_text(result.token_ids, target).rstrip(HALF) if stop_strings else ""
+def settled_text(text: str, token_ids: list[int], target: LanguageModel, stop_strings: list[str]) -> str:
+    """The part of an unfinished ``text`` of ``token_ids`` that later tokens can neither change nor cut."""
+    text = text.rstrip(HALF)
+    seen = _seen_text(token_ids, target).rstrip(HALF) if stop_strings else ""
     held = max((n for stop in stop_strings for n in range(1, len(stop)) if seen.endswith(stop[:n])), default=0)
     return text[: max(len(text) - held, 0)]
 

@@ -172,12 +172,12 @@ class Session:
         """
         with jax.disable_jit(False):
             modules = self.target.model, self.parameters
-            compiled, compile_seconds = self._compile(key, function, modules, args, self.mesh, lambda: options)
+            compiled, compile_seconds = self.compile(key, function, modules, args, self.mesh, lambda: options)
             began = time.perf_counter()
             state = jax.block_until_ready(compiled(*modules, *args))
         return state, time.perf_counter() - began, compile_seconds
 
-    def _compile(
+    def compile(
         self, key: tuple, function: Callable, modules: tuple, args: tuple, mesh: Mesh | None, options: Callable
     ) -> tuple[Callable, float]:
         """The executable for ``key`` and the shapes of ``args``, and its compilation's seconds.

@@ -41,14 +41,14 @@ def test_samples_differ_and_the_first_is_that_of_the_seed_alone(generator):
 
 def test_the_prompt_of_several_samples_is_read_once(generator, monkeypatch):
     shapes = []
-    compile_once = Session._compile
+    compile_once = Session.compile
 
     def watched(self, key, function, modules, args, *rest):
         if key[0] == "prefill":
             shapes.append(args[0].tokens.shape[0])
         return compile_once(self, key, function, modules, args, *rest)
 
-    monkeypatch.setattr(Session, "_compile", watched)
+    monkeypatch.setattr(Session, "compile", watched)
     assert len(generator([5, 6, 7], n=4, **OPTIONS)) == 4
     assert shapes == [1]
 

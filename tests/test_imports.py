@@ -18,6 +18,7 @@ ORDER = [
     "drafters",
     "checkpoints requests",
     "feedback session apart result generate beam_search",
+    "engine",
     "specjax",
     "training planning evaluation",
     "integrations",

@@ -1,13 +1,12 @@
 """Texts and stop strings of a tokenizer whose decoder strips the first space, as the tokenizer of Llama 2 does."""
 
-import dataclasses
 import types
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specjax.result import Result, _cut, settled_text
+from specjax.result import _cut, settled_text
 
 PIECES = ["<unk>", "</s>", "▁", "a", "b", "▁a", "ab", *(f"<0x{byte:02X}>" for byte in "✓".encode())]
 ID = {piece: i for i, piece in enumerate(PIECES)}
@@ -61,6 +60,5 @@ def test_texts_end_before_the_stop_string(target, spelled, stops, text, stop):
     ],
 )
 def test_growing_texts_show_what_is_settled(target, spelled, stops, shown):
-    blank = {field.name: None for field in dataclasses.fields(Result)}
     text = target.tokenizer.decode(ids(spelled), skip_special_tokens=True)
-    assert settled_text(Result(**blank | dict(text=text, token_ids=ids(spelled))), target, stops) == shown
+    assert settled_text(text, ids(spelled), target, stops) == shown

@@ -176,7 +176,7 @@ class Adaptive(Drafter):
             moved = jnp.where(drafted == 0, 0, jnp.where(accepted == drafted, 2, -1))
             wanted = jnp.clip(wanted + moved, 1, self.depth)
         if self.draft_length == "ema":
-            wanted = self._best(acceptance, state.round + 1)
+            wanted = self._best(acceptance, state.counters.calls + 1)  # the row's own rounds
         return AdaptiveState(inner, wanted, acceptance)
 
     def _at(self, length: int) -> Drafter:
@@ -190,7 +190,10 @@ class Adaptive(Drafter):
         return dataclasses.replace(self.drafter, num_speculative_tokens=length)
 
     def _best(self, acceptance: RunningAcceptance, round) -> jax.Array:
-        """Int32 [B], the length with the highest gain; the shortest if several gain equally."""
+        """Int32 [B], the length with the highest gain; the shortest if several gain equally.
+
+        ``round``: int32 [B] or a number, the rounds of each row so far.
+        """
         lengths = jnp.array(self.lengths)
         cost = self.verify_cost + self.draft_cost * isinstance(self.needs, Models)
         time = 1 + lengths.astype(jnp.float32) * cost

@@ -13,7 +13,7 @@ from support.golden import golden_model
 from support.models import disturbed, language_model, p_value, tiny_model
 
 import specjax
-from specjax import Generator, LanguageModel, RequestError
+from specjax import Engine, Generator, LanguageModel, RequestError
 from specjax.checkpoints.config import from_hf, read_config, to_hf
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.drafters import DraftModel
@@ -87,6 +87,11 @@ def test_commands_that_need_a_decoder_alone_refuse(words: str, command, specjax_
 def test_layers_in_the_hosts_memory_are_refused(saved):
     with pytest.raises(RequestError, match="offload is for models without an encoder, and t5 has one"):
         load_model(saved["target"], offload=True)
+
+
+def test_an_engine_refuses_them(models):
+    with pytest.raises(RequestError, match="an engine is for models without an encoder"):
+        Engine(models["t5"])
 
 
 def test_a_source_beyond_the_encoders_positions_is_refused(models):

@@ -93,7 +93,7 @@ def test_lengths_equal_the_schedules_in_plain_python(control):
     @jax.jit
     def after(own, round, valid, kept):
         tree = SimpleNamespace(tokens=jnp.zeros((B, N)), valid=valid)
-        state = Fields(drafter=own, round=round)
+        state = Fields(drafter=own, counters=Fields(calls=round))
         return drafter.commit(None, None, state, tree, None, SimpleNamespace(length=kept + 1))
 
     own = drafter.init(None, None, None, jnp.zeros(B), (), chunk=1, dtype=None)

@@ -1,0 +1,140 @@
+"""What a user holds of a submitted request: its text piece by piece, and its result."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Protocol
+
+from ..checkpoints.load import LanguageModel
+from ..errors import CancelledError, RequestError
+from ..requests.vocabulary import decode_continuation
+from ..result import Result, settled_text
+from .request import Request
+
+
+class Driver(Protocol):
+    """What a handle asks of its engine; see ``Engine``."""
+
+    changed: threading.Condition
+
+    @property
+    def target(self) -> LanguageModel: ...
+    @property
+    def is_started(self) -> bool: ...
+    def wait(self, until: Callable[[], bool]) -> None: ...
+
+
+class Handle:
+    """A request of an ``Engine``.
+
+    Iteration yields the new text piece by piece. A piece is final: an incomplete character and the
+    possible beginning of a stop string are held back. After the last piece, iteration raises the
+    request's error, if it has one; it just ends if the request was cancelled. ``async for`` and
+    ``await`` need a started engine, see ``Engine.start``.
+
+    Attributes:
+      request: the prompt and its options.
+      token_ids: the new tokens so far.
+    """
+
+    def __init__(self, engine: Driver, request: Request):
+        self._engine, self.request = engine, request
+        self.token_ids: list[int] = []
+        self._outcome: Result | Exception | None = None
+        self._watchers: list[Callable[[], object]] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request has ended, has failed or was cancelled."""
+        return self._outcome is not None
+
+    def result(self) -> Result:
+        """The result, after the request has ended; without a started engine this call drives it.
+
+        Raises NumericsError if the model made NaN, CancelledError if the request was cancelled.
+        """
+        self._engine.wait(lambda: self.is_over)
+        if isinstance(self._outcome, Result):
+            return self._outcome
+        assert self._outcome is not None
+        raise self._outcome
+
+    def cancel(self) -> None:
+        """Ends the request. The next step of the engine frees its slot."""
+        self.end(CancelledError("the request was cancelled; submit it again for its result"))
+
+    def __iter__(self) -> Iterator[str]:
+        text, seen = "", 0
+        while not self.is_over:
+            self._engine.wait(lambda: self.is_over or len(self.token_ids) > seen)
+            seen = len(self.token_ids)
+            grown = self._grow(text)
+            if len(grown) > len(text):
+                yield grown[len(text) :]
+            text = grown
+        self._raise_failure()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        text = ""
+        async for _ in self._changes():
+            grown = self._grow(text)
+            if len(grown) > len(text):
+                yield grown[len(text) :]
+            text = grown
+        self._raise_failure()
+
+    def __await__(self) -> Generator[None, None, Result]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Result:
+        async for _ in self._changes():
+            pass
+        return self.result()
+
+    async def _changes(self) -> AsyncIterator[None]:
+        """Yields after every change, the last time when the request is over."""
+        if not self._engine.is_started:
+            raise RequestError("nothing drives the engine; use it in a with block, or call its start()")
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        watch = lambda: loop.call_soon_threadsafe(changed.set)
+        self._watchers.append(watch)
+        try:
+            while not self.is_over:
+                await changed.wait()
+                changed.clear()
+                yield
+        finally:
+            self._watchers.remove(watch)
+
+    def _grow(self, text: str) -> str:
+        """The text that is final now; it begins with ``text``, the final text of an earlier time."""
+        if isinstance(self._outcome, Result):
+            return self._outcome.text
+        target, batch, ids = self._engine.target, self.request.batch, self.token_ids.copy()
+        grown = decode_continuation(target.tokenizer, target.config.vocab_size, self.request.prompt, ids)
+        grown = settled_text(grown, ids, target, batch.stop_strings[0])
+        return grown if grown.startswith(text) else text
+
+    def _raise_failure(self) -> None:
+        if isinstance(self._outcome, Exception) and not isinstance(self._outcome, CancelledError):
+            raise self._outcome
+
+    def add(self, tokens: list[int]) -> None:
+        """Appends new tokens. The engine calls this."""
+        if tokens and not self.is_over:
+            self.token_ids.extend(tokens)
+            self._notify()
+
+    def end(self, outcome: Result | Exception) -> None:
+        """Ends the request with its result or error, unless it is over. The engine calls this."""
+        with self._engine.changed:
+            if self.is_over:
+                return
+            self._outcome = outcome
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._engine.changed:
+            self._engine.changed.notify_all()
+            for watch in self._watchers:
+                watch()

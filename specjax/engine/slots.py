@@ -1,0 +1,114 @@
+"""Slots: rows of a ``DecodeState`` that requests use one after another. Pure functions for the device.
+
+A request is read into a state of one row. ``place`` writes this row into a slot, whole: text,
+options, caches, the drafter's state and counters. An empty slot is a row that has ended. So rounds
+do not know of slots, and a request leaves nothing to the next one.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from .. import decode
+from ..cache import KVCache
+from ..drafter import Drafter
+from ..errors import RequestError
+from ..models.base import Model
+from ..prefill import Filled, Requests, fill_chunk, nothing_filled, prefill
+from ..state import DecodeState
+
+
+class News(struct.PyTreeNode):
+    """The progress of B rows in one call of ``advance``.
+
+    Attributes:
+      tokens: int32 [B, W], the new tokens of each row; void from ``count`` on.
+      count: int32 [B].
+      done, failed: bool [B], see ``DecodeState``.
+    """
+
+    tokens: jax.Array
+    count: jax.Array
+    done: jax.Array
+    failed: jax.Array
+
+
+def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, **static) -> DecodeState:
+    """For each array of a state its axis of rows, -1 for ``round``, which has none.
+
+    The axis is where the shapes of states of one and of two rows differ. Nothing is computed.
+
+    Args:
+      one: requests of one row.
+      static: the static arguments of ``prefill``.
+
+    Raises RequestError if the drafter's state has an array that rows share.
+    """
+    function = partial(prefill, drafter=drafter, **static)
+    two = jax.eval_shape(lambda tree: jax.tree.map(lambda x: jnp.concatenate([x, x]), tree), one)
+    states = [jax.eval_shape(function, target, draft, requests) for requests in (one, two)]
+    axes = jax.tree.map(_row_axis, *states)
+    shared = [name for name, axis in _named(axes) if axis < 0 and name != ".round"]
+    if shared:
+        raise RequestError(
+            f"an engine needs a method with a state for each row, and the rows of {type(drafter).__name__} share "
+            f"{', '.join(shared)}; call a Generator"
+        )
+    return axes
+
+
+def _row_axis(one, two) -> int:
+    differ = [i for i, sizes in enumerate(zip(one.shape, two.shape)) if sizes == (1, 2)]
+    return differ[0] if differ and one.shape[: differ[0]] == two.shape[: differ[0]] else -1
+
+
+def _named(tree) -> list[tuple[str, int]]:
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def begin_reading(target: Model, *, capacity: int, dtype, taps: tuple[int, ...]) -> Filled:
+    """One row before the first chunk of its prompt."""
+    return nothing_filled(target, 1, capacity, dtype, taps)
+
+
+def read_chunk(
+    target: Model, requests: Requests, filled: Filled, start: jax.Array, *, chunk: int, taps: tuple[int, ...]
+) -> Filled:
+    """One row after ``chunk`` more tokens of its prompt, from place ``start`` on. Donate ``filled``."""
+    return fill_chunk(target, requests.tokens, requests.lengths - 1, filled, start, chunk, taps)
+
+
+def spread(row: DecodeState, *, axes: DecodeState, slots: int) -> DecodeState:
+    """A state of ``slots`` rows, each of them ``row``, a state of one row."""
+    return jax.tree.map(lambda axis, x: x if axis < 0 else jnp.repeat(x, slots, axis), axes, row)
+
+
+def place(state: DecodeState, row: DecodeState, slot: jax.Array, *, axes: DecodeState) -> DecodeState:
+    """``state`` with ``row``, a state of one row, in the place ``slot``. Donate ``state``."""
+
+    def write(axis, whole, part):
+        return whole if axis < 0 else lax.dynamic_update_slice_in_dim(whole, part, slot, axis)
+
+    return jax.tree.map(write, axes, state, row)
+
+
+def take_text(state: DecodeState, slot: jax.Array) -> DecodeState:
+    """The row in ``slot`` as a state of one row, without options, caches and the drafter's state."""
+    text = state.replace(request=None, cache=KVCache((), state.cache.length), drafter=(), rounds=None)
+    return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, slot, 1) if x.ndim else x, text)
+
+
+def advance(
+    target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable, rounds: int
+) -> tuple[DecodeState, News]:
+    """The state after ``rounds`` rounds, and the news. Donate ``state``."""
+    before = state.length
+    started = state.replace(round=jnp.zeros_like(state.round))
+    state = decode.run(target, draft, started, jnp.int32(rounds), drafter=drafter, rule=rule)
+    places = before[:, None] + jnp.arange(rounds * (drafter.depth + 1))
+    tokens = jnp.take_along_axis(state.tokens, places, 1, mode="clip")
+    return state, News(tokens, state.length - before, state.done, state.failed)

@@ -1,0 +1,63 @@
+"""Rows of a state that are written into slots, for all methods; the oracle is numpy, array by array."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.decoding import start
+from support.grid import METHODS
+from support.grid.methods import V, draft_of, target_of
+from support.program import make_blank_requests
+
+from specjax.drafters import Ngram
+from specjax.engine import slots
+from specjax.errors import RequestError
+
+STATIC = dict(chunk=16, dtype="float32", logprobs=None)
+FIRST_TIER = ("eagle3",)
+
+
+def find_axes(drafter):
+    target = target_of(drafter)
+    draft = drafter.parameters(draft_of(drafter, 1), V)
+    return slots.find_row_axes(target, draft, make_blank_requests(1, 32), drafter=drafter, **STATIC)
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.slow) for name in METHODS]
+)
+def test_every_array_of_every_method_has_rows(method):
+    axes = find_axes(METHODS[method][0])
+    assert axes.round == -1
+    assert {*jax.tree.leaves(axes.replace(round=None))} == {0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared(Ngram):
+    """Keeps a count that all rows share."""
+
+    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+        return {"rows": lengths, "count": jnp.zeros(3)}
+
+
+def test_a_state_that_rows_share_is_refused_by_name():
+    with pytest.raises(RequestError, match=r"rows of Shared share \.drafter\['count'\]; call a Generator$"):
+        find_axes(Shared())
+
+
+def test_a_placed_row_is_whole_and_leaves_the_others_alone():
+    drafter = METHODS["token_recycling"][0]
+    target, draft = target_of(drafter), draft_of(drafter, 1)
+    axes = find_axes(drafter)
+    read = partial(start, target, draft, drafter, capacity=32, chunk=16)
+    state, row = read([[1, 2], [2, 1, 1], [1]], seeds=[1, 2, 3]), read([[2, 2, 2, 1]], seeds=9, temperature=0.5)
+    placed = slots.place(state, row, jnp.int32(1), axes=axes)
+    numbers = lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+    for new, old, own in zip(*(map(numbers, jax.tree.leaves(t.replace(round=None))) for t in (placed, state, row))):
+        np.testing.assert_array_equal(new, np.stack([old[0], own[0], old[2]]))
+    full = slots.spread(row, axes=axes, slots=3)
+    for new, own in zip(*(map(numbers, jax.tree.leaves(t.replace(round=None))) for t in (full, row))):
+        np.testing.assert_array_equal(new, np.repeat(own, 3, 0))
