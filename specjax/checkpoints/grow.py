@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from ..errors import ConfigError
-from ..heads import KINDS, BlockConfig, Eagle3Config, Head, HeadConfig, MtpConfig
+from ..heads import KINDS, AssistantConfig, BlockConfig, Eagle3Config, Head, HeadConfig, MtpConfig
 from ..models.config import ModelConfig
 from .blocks import blocks
 from .config import to_hf
@@ -109,6 +109,7 @@ def _grow(module: nnx.Module, abstract: nnx.Module, growth: Growth) -> Iterator[
 def _grow_head_config(head: Head, target: ModelConfig) -> HeadConfig:
     """The configuration of the head for the grown target."""
     config, sizes = head.config, {}
+    _check_growable(config, head.name)
     fields = {field.name for field in dataclasses.fields(config)}
     if config.layers is not None:
         sizes["layers"] = grow_layers(config.layers, target, head.name)
@@ -119,6 +120,20 @@ def _grow_head_config(head: Head, target: ModelConfig) -> HeadConfig:
     sizes |= {"target_size": target.hidden_size, "target_layers": target.num_layers, "vocab_size": target.vocab_size}
     grown = dataclasses.replace(config, **{name: size for name, size in sizes.items() if name in fields})
     return grown.with_dtype(target.dtype)
+
+
+def _check_growable(config: HeadConfig, name: str) -> None:
+    """Raises ConfigError for a head with a part that growth does not know."""
+    part = "an assistant's reading of the target's cache" if isinstance(config, AssistantConfig) else ""
+    if isinstance(config, BlockConfig):
+        parts = {
+            "a path selector": config.candidates,
+            "convolutions": config.conv_taps,
+            "a refiner": config.refiner_rank,
+        }
+        part = next((part for part, has in parts.items() if has), "")
+    if part:
+        raise ConfigError(f"{name} cannot grow: growth does not know {part}; use a head without it")
 
 
 def _check_norms(config: Eagle3Config, name: str) -> None:

@@ -50,7 +50,7 @@ def test_every_option_has_its_flag_and_its_help(parser):
     assert "options of suffix: --max-match N the longest run looked up (default 16)" in text
     assert (
         "tokens that are drafted in a round, at most (default 5; suffix 8, early_exit 6, layer_skip 8, quantized_self 4, "
-        "partial_cache 4, partial_cascade 6, mtp 3)" in text
+        "partial_cache 4, partial_cascade 6, mtp 3, assistant 4)" in text
     )
 
 
