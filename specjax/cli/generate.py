@@ -1,4 +1,7 @@
-"""``specjax generate``: continues prompts. Text goes to stdout, figures to stderr."""
+"""``specjax generate``: continues prompts. Text goes to stdout, figures to stderr.
+
+See ``prompt_file`` for the prompts of a file.
+"""
 
 import argparse
 import dataclasses
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import RequestError
-from ..requests.limits import MOST_SAMPLES
+from ..requests.limits import MOST_PROMPTS, MOST_SAMPLES
 from .arguments import (
     add_method_arguments,
     add_model_arguments,
@@ -26,16 +29,32 @@ from .terminal import print_prompt, print_stats, print_text, status
 def add_command(commands) -> None:
     about = "continue prompts, and print the time and the acceptance"
     command = commands.add_parser(
-        "generate", usage="specjax generate --prompt TEXT [option ...]", help=about, description=about
+        "generate",
+        usage="specjax generate (--prompt TEXT | --prompts FILE --output FILE) [option ...]",
+        help=about,
+        description=about,
     )
     command.set_defaults(handler=run)
     add = command.add_argument
     add(
         "--prompt",
         action="append",
-        required=True,
         metavar="TEXT",
         help="text to continue, or - for standard input; may be given several times",
+    )
+    add(
+        "--prompts",
+        type=path,
+        metavar="FILE",
+        help="JSON lines with the texts to continue, by continuous batching; the same command resumes after an interruption",
+    )
+    add("--output", type=path, metavar="FILE", help="with --prompts: the file of the results, JSON lines")
+    add(
+        "--slots",
+        type=integer(1, MOST_PROMPTS),
+        default=16,
+        metavar="N",
+        help="with --prompts: texts that are decoded together (default 16)",
     )
     add("--chat", action="store_true", help="write each prompt as a user's turn in the model's chat template")
     add("-n", "--n", type=integer(1, MOST_SAMPLES), default=1, metavar="N", help="samples of each prompt (default 1)")
@@ -46,7 +65,12 @@ def add_command(commands) -> None:
         metavar="N",
         help="with --json, print log-probabilities of the new tokens and of the N likeliest ones",
     )
-    add("--capacity", type=integer(1), metavar="N", help="positions of the cache; by default as many as needed")
+    add(
+        "--capacity",
+        type=integer(1),
+        metavar="N",
+        help="positions of the cache; by default as many as needed, with --prompts 4096",
+    )
     add("--stream", action="store_true", help="print the text as it grows; with --json, on standard error")
     add("--json", action="store_true", help="print one JSON object")
     add(
@@ -70,10 +94,20 @@ def add_command(commands) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Continues the prompts, and prints text or JSON."""
+    sampling, drafting = given_sampling(args), given_drafting(args)
+    options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed)
+    if args.prompts is not None:
+        from .prompt_file import continue_file
+
+        check_method(args, choose_method(args), drafting)
+        return continue_file(args, options, drafting)
+    if not args.prompt:
+        raise RequestError("no prompt is given; name one with --prompt, or a file of prompts with --prompts")
+    if args.output is not None:
+        raise RequestError("--output is for --prompts; leave it out, or send the text on the terminal to a file")
     prompts = [_check(_read_stdin() if prompt == "-" else prompt) for prompt in args.prompt]
     if args.stream and len(prompts) * args.n > 1:
         raise RequestError("--stream takes one prompt and one sample; leave it out for several")
-    sampling, drafting = given_sampling(args), given_drafting(args)
     check_method(args, choose_method(args), drafting)
     from ..generate import Generator
 
@@ -81,7 +115,7 @@ def run(args: argparse.Namespace) -> None:
         setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)
         target = load_target(args)
         generator = Generator(target, args.method, load_given_drafts(args, target), **setting)
-    options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed, n=args.n)
+    options["n"] = args.n
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts] if args.chat else None
     table = _spell_tokens(generator.target)
     if args.stream:
@@ -99,7 +133,7 @@ def run(args: argparse.Namespace) -> None:
                 print_prompt(prompts[i // args.n])
                 print_text([result], table, sys.stdout)
     if args.json:
-        records = [_record(result) for result in results]
+        records = [record(result) for result in results]
         print(json.dumps(records[0] if len(records) == 1 else records))
     else:
         print_stats([result.stats for result in results])
@@ -123,7 +157,7 @@ def _spell_tokens(target) -> Sequence[bytes | None]:
         return ()
 
 
-def _record(result) -> dict:
+def record(result) -> dict:
     """The result for JSON: the fields that have a value, and all figures of its statistics."""
     fields = {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
     return fields | {"stats": result.stats.as_dict()}

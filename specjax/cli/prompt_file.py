@@ -1,0 +1,139 @@
+"""``specjax generate --prompts FILE --output FILE``: continues the prompts of a file in an engine.
+
+Each result is a JSON line, in the order in which the requests end. The same command resumes an
+interrupted run: it continues only the prompts that have no line.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..checks import parse_json
+from ..errors import NumericsError, RequestError, SpecjaxError
+from .arguments import check_output
+from .generate import record
+from .loading import load_given_drafts, load_target
+from .terminal import progress_bar, status
+
+
+def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> None:
+    """Continues the prompts of ``args.prompts`` that have no line in ``args.output``.
+
+    A prompt that fails does not stop the others. Its error is raised after the last of them.
+
+    Args:
+      options: the options of each request.
+      drafting: the options of the method.
+    """
+    from ..engine import Engine
+    from ..evaluation import read_conversations, read_prompts
+    from ..stats import total
+
+    _check(args)
+    prompts = read_conversations(args.prompts) if args.chat else read_prompts(args.prompts)
+    keys = [_key(args.model, options, prompt) for prompt in prompts]
+    done = _read_done(args.output, keys)
+    left = {i: prompt for i, prompt in enumerate(prompts) if i not in done}
+    with status("loading"):
+        target = load_target(args)
+        sizes = dict(slots=args.slots, logprobs=options.get("logprobs"))
+        sizes |= {} if args.capacity is None else dict(capacity=args.capacity)
+        engine = Engine(target, args.method, load_given_drafts(args, target), rule=args.rule, **sizes, **drafting)
+    began, stats, failures = time.perf_counter(), [], {}
+    try:
+        with progress_bar("decoding") as progress, args.output.open("a", encoding="utf-8") as file:
+            requests = {i: {"messages" if args.chat else "prompt": prompt} for i, prompt in left.items()}
+            for count, (i, outcome) in enumerate(_decode(engine, requests, options, 2 * args.slots), 1):
+                if isinstance(outcome, SpecjaxError):
+                    failures[i] = outcome
+                else:
+                    stats.append(outcome.stats)
+                    file.write(json.dumps({"index": i, "key": keys[i]} | record(outcome)) + "\n")
+                    file.flush()
+                progress(count, len(left))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the same command continues {args.output}") from None
+    text = f"{len(stats)} of {len(prompts)} prompts, {len(done)} by earlier runs"
+    if stats:
+        whole, seconds = total(stats), time.perf_counter() - began
+        text += (
+            f"; {whole.generated} tokens, {whole.generated / seconds:.1f} tokens/s with compilation, mean acceptance "
+            f"length {whole.mean_acceptance_length:.2f}"
+        )
+    print(text, file=sys.stderr)
+    if failures:
+        i, error = min(failures.items())
+        more = f" ({len(failures)} prompts failed)" if len(failures) > 1 else ""
+        raise type(error)(f"{args.prompts}, prompt {i + 1}: {error}{more}")
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises RequestError for options that a file of prompts does not go with."""
+    if args.output is None:
+        raise RequestError("--prompts writes the results to a file; name it with --output")
+    for flag, given in {
+        "--prompt": args.prompt,
+        "--stream": args.stream,
+        "--json": args.json,
+        "--n": args.n > 1,
+        "--feedback-log": args.feedback_log,
+    }.items():
+        if given:
+            raise RequestError(f"{flag} does not go with --prompts, which writes a JSON line a prompt; leave one out")
+    check_output(args.output)
+
+
+def _decode(engine, requests: Mapping[int, dict], options: dict, most: int) -> Iterator[tuple]:
+    """Yields each request's index with its Result or its error, in the order of their ends.
+
+    ``most``: the number of requests that the engine holds at a time.
+    """
+    waiting, running = deque(requests.items()), {}
+    while waiting or running:
+        while waiting and len(running) < most:
+            index, request = waiting.popleft()
+            try:
+                running[index] = engine.submit(**request, **options)
+            except RequestError as error:
+                yield index, error
+        if engine.has_work:
+            engine.step()
+        for index in [i for i, handle in running.items() if handle.is_over]:
+            try:
+                yield index, running.pop(index).result()
+            except NumericsError as error:
+                yield index, error
+
+
+def _key(model: str, options: dict, prompt) -> str:
+    """A digest of everything that decides the law of a prompt's text. Drafts are no part of it."""
+    return hashlib.sha256(json.dumps([str(model), options, prompt], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read_done(file: Path, keys: list[str]) -> set[int]:
+    """The indices of the prompts that have a line. Half a line at the end is cut off.
+
+    Raises RequestError for a file with other lines, which is not changed.
+    """
+    if not file.exists():
+        return set()
+    text, done = file.read_bytes(), set()
+    whole = text[: text.rfind(b"\n") + 1]
+    for number, line in enumerate(whole.splitlines(), 1):
+        place = f"--output {file}, line {number}"
+        found = parse_json(place, line)
+        index = found.get("index") if isinstance(found, dict) else None
+        if not isinstance(index, int) or not 0 <= index < len(keys) or found.get("key") != keys[index]:
+            raise RequestError(
+                f"{place}: is no result of these prompts with this model and these options; name another file"
+            )
+        done.add(index)
+    if len(whole) < len(text):
+        os.truncate(file, len(whole))
+    return done
