@@ -115,7 +115,7 @@ class OuterLayers(nnx.Module):
 
     def __init__(self, model: Decoder, needs):
         self.config = model.config
-        for name in ("embed", "project_in", "norm", "norm_bias", "head", "project_out"):
+        for name in ("embed", "project_in", "norm", "norm_bias", "head", "project_out", "logit_bias"):
             setattr(self, name, getattr(model, name) if isinstance(needs, TrainedHead) else None)
 
     token_embeddings, last_norm, logits = Decoder.token_embeddings, Decoder.last_norm, Decoder.logits

@@ -28,6 +28,10 @@ DRAWN = {
     if drafter.drawn is not Drawn.CHOSEN
 }
 DRAWN["block, drawn"] = dataclasses.replace(DRAWN["block, drawn"], draft_confidence=0.0)  # chains of full length
+for name, wide in {"block, path selector": dict(candidates=4), "assistant": dict(clusters=0)}.items():
+    DRAWN[name] = dataclasses.replace(
+        DRAWN[name], head=dataclasses.replace(DRAWN[name].head, **wide)
+    )  # over more tokens
 FIRST_TIER = ("draft_model", "tree")
 
 

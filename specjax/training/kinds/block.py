@@ -31,8 +31,8 @@ class BlockShape(Shape):
         spread from the second layer to the third from the end.
       taps: the layers whose inputs the head reads.
       mask_token: the mask; -1 stands for the ``spare_token``.
-      block_size, causal, from_root, markov_rank, markov, confidence, candidates, conv_taps,
-        conv_group, refiner_rank, refiner_size: see ``BlockConfig``.
+      block_size, causal, from_root, markov_rank, markov, confidence: see ``BlockConfig``.
+      candidates, conv_taps, conv_group, refiner_rank, refiner_size: see ``BlockConfig``.
     """
 
     num_layers: int = number(5, 1, 256)
