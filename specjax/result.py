@@ -50,6 +50,11 @@ class Result:
     logprobs: list[float] | None = None
     top_logprobs: list[dict[int, float]] | None = None
 
+    def as_dict(self) -> dict:
+        """An object for JSON: the fields that have a value, and all figures of ``stats``."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return fields | {"stats": self.stats.as_dict()}
+
 
 def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Result]:
     """One Result for each row. Raises NumericsError if a row failed.

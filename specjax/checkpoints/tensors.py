@@ -65,9 +65,10 @@ def load_model(
       quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
       offload: whether the layers stay in the host's memory, see ``models.streamed``.
 
-    Raises ConfigError for a model that is not supported, RequestError for another dtype, a mesh
-    that does not divide the model or an encoder-decoder with ``offload``, and CheckpointError, which lists every tensor that is missing,
-    is unexpected, or has a wrong shape or type.
+    Raises ConfigError for a model that is not supported, and RequestError for another dtype, for a
+    mesh that does not divide the model, and for an encoder-decoder with ``offload``. Raises
+    CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong shape or
+    type.
     """
     dtype = None if dtype is None else check_dtype(dtype)
     directory = Path(directory)

@@ -4,7 +4,6 @@ See ``prompt_file`` for the prompts of a file.
 """
 
 import argparse
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -46,13 +45,13 @@ def add_command(commands) -> None:
         "--prompts",
         type=path,
         metavar="FILE",
-        help="JSON lines with the texts to continue, by continuous batching; the same command resumes after an interruption",
+        help="JSON lines with the texts to continue, by continuous batching; the same command resumes after an "
+        "interruption",
     )
     add("--output", type=path, metavar="FILE", help="with --prompts: the file of the results, JSON lines")
     add(
         "--slots",
         type=integer(1, MOST_PROMPTS),
-        default=16,
         metavar="N",
         help="with --prompts: texts that are decoded together (default 16)",
     )
@@ -103,8 +102,9 @@ def run(args: argparse.Namespace) -> None:
         return continue_file(args, options, drafting)
     if not args.prompt:
         raise RequestError("no prompt is given; name one with --prompt, or a file of prompts with --prompts")
-    if args.output is not None:
-        raise RequestError("--output is for --prompts; leave it out, or send the text on the terminal to a file")
+    for flag, given in {"--output": args.output, "--slots": args.slots}.items():
+        if given is not None:
+            raise RequestError(f"{flag} is for --prompts; leave it out, or put the prompt into a file")
     prompts = [_check(_read_stdin() if prompt == "-" else prompt) for prompt in args.prompt]
     if args.stream and len(prompts) * args.n > 1:
         raise RequestError("--stream takes one prompt and one sample; leave it out for several")
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> None:
         setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)
         target = load_target(args)
         generator = Generator(target, args.method, load_given_drafts(args, target), **setting)
-    options["n"] = args.n
+    options |= {"n": args.n}
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts] if args.chat else None
     table = _spell_tokens(generator.target)
     if args.stream:
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> None:
                 print_prompt(prompts[i // args.n])
                 print_text([result], table, sys.stdout)
     if args.json:
-        records = [record(result) for result in results]
+        records = [result.as_dict() for result in results]
         print(json.dumps(records[0] if len(records) == 1 else records))
     else:
         print_stats([result.stats for result in results])
@@ -155,12 +155,6 @@ def _spell_tokens(target) -> Sequence[bytes | None]:
         return token_bytes(target.tokenizer, target.config.vocab_size)
     except RequestError:
         return ()
-
-
-def record(result) -> dict:
-    """The result for JSON: the fields that have a value, and all figures of its statistics."""
-    fields = {name: value for name, value in dataclasses.asdict(result).items() if value is not None}
-    return fields | {"stats": result.stats.as_dict()}
 
 
 def _check(prompt: str) -> str:

@@ -17,9 +17,10 @@ from pathlib import Path
 from ..checks import parse_json
 from ..errors import NumericsError, RequestError, SpecjaxError
 from .arguments import check_output
-from .generate import record
 from .loading import load_given_drafts, load_target
 from .terminal import progress_bar, status
+
+_SLOTS = 16
 
 
 def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> None:
@@ -33,47 +34,52 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
     """
     from ..engine import Engine
     from ..evaluation import read_conversations, read_prompts
-    from ..stats import total
 
-    _check(args)
+    _check(args, options)
     prompts = read_conversations(args.prompts) if args.chat else read_prompts(args.prompts)
-    keys = [_key(args.model, options, prompt) for prompt in prompts]
+    keys = [_key(args, options, prompt) for prompt in prompts]
     done = _read_done(args.output, keys)
     left = {i: prompt for i, prompt in enumerate(prompts) if i not in done}
     with status("loading"):
         target = load_target(args)
-        sizes = dict(slots=args.slots, logprobs=options.get("logprobs"))
+        sizes = dict(slots=args.slots or _SLOTS, logprobs=options.get("logprobs"))
         sizes |= {} if args.capacity is None else dict(capacity=args.capacity)
         engine = Engine(target, args.method, load_given_drafts(args, target), rule=args.rule, **sizes, **drafting)
     began, stats, failures = time.perf_counter(), [], {}
     try:
         with progress_bar("decoding") as progress, args.output.open("a", encoding="utf-8") as file:
             requests = {i: {"messages" if args.chat else "prompt": prompt} for i, prompt in left.items()}
-            for count, (i, outcome) in enumerate(_decode(engine, requests, options, 2 * args.slots), 1):
+            for count, (i, outcome) in enumerate(_decode(engine, requests, options, 2 * (args.slots or _SLOTS)), 1):
                 if isinstance(outcome, SpecjaxError):
                     failures[i] = outcome
                 else:
                     stats.append(outcome.stats)
-                    file.write(json.dumps({"index": i, "key": keys[i]} | record(outcome)) + "\n")
+                    file.write(json.dumps({"index": i, "key": keys[i]} | outcome.as_dict()) + "\n")
                     file.flush()
                 progress(count, len(left))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command continues {args.output}") from None
-    text = f"{len(stats)} of {len(prompts)} prompts, {len(done)} by earlier runs"
-    if stats:
-        whole, seconds = total(stats), time.perf_counter() - began
-        text += (
-            f"; {whole.generated} tokens, {whole.generated / seconds:.1f} tokens/s with compilation, mean acceptance "
-            f"length {whole.mean_acceptance_length:.2f}"
-        )
-    print(text, file=sys.stderr)
+    _print_summary(stats, len(prompts), len(done), time.perf_counter() - began)
     if failures:
         i, error = min(failures.items())
         more = f" ({len(failures)} prompts failed)" if len(failures) > 1 else ""
         raise type(error)(f"{args.prompts}, prompt {i + 1}: {error}{more}")
 
 
-def _check(args: argparse.Namespace) -> None:
+def _print_summary(stats: list, prompts: int, done: int, seconds: float) -> None:
+    from ..stats import total
+
+    text = f"{len(stats)} of {prompts} prompts, {done} by earlier runs"
+    if stats:
+        whole = total(stats)
+        text += (
+            f"; {whole.generated} tokens, {whole.generated / seconds:.1f} tokens/s with compilation, mean acceptance "
+            f"length {whole.mean_acceptance_length:.2f}"
+        )
+    print(text, file=sys.stderr)
+
+
+def _check(args: argparse.Namespace, options: dict) -> None:
     """Raises RequestError for options that a file of prompts does not go with."""
     if args.output is None:
         raise RequestError("--prompts writes the results to a file; name it with --output")
@@ -82,10 +88,13 @@ def _check(args: argparse.Namespace) -> None:
         "--stream": args.stream,
         "--json": args.json,
         "--n": args.n > 1,
-        "--feedback-log": args.feedback_log,
+        "--regex": "regex" in options,
+        "--choice": "choices" in options,
+        "--json-schema": "json_schema" in options,
+        "--feedback-log": args.feedback_log or args.feedback_log_mb,
     }.items():
         if given:
-            raise RequestError(f"{flag} does not go with --prompts, which writes a JSON line a prompt; leave one out")
+            raise RequestError(f"{flag} does not go with --prompts; leave it out, or give the texts with --prompt")
     check_output(args.output)
 
 
@@ -111,9 +120,14 @@ def _decode(engine, requests: Mapping[int, dict], options: dict, most: int) -> I
                 yield index, error
 
 
-def _key(model: str, options: dict, prompt) -> str:
-    """A digest of everything that decides the law of a prompt's text. Drafts are no part of it."""
-    return hashlib.sha256(json.dumps([str(model), options, prompt], sort_keys=True).encode()).hexdigest()[:16]
+_TARGET = ("model", "revision", "dtype", "adapter", "quantize", "kv_quantize", "rule")
+"""The flags that decide the law of a text, beside the options of the request."""
+
+
+def _key(args: argparse.Namespace, options: dict, prompt) -> str:
+    """A digest of everything that decides the law of a prompt's text. Method and drafts are no part of it."""
+    target = [str(getattr(args, name)) for name in _TARGET]
+    return hashlib.sha256(json.dumps([target, options, prompt], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _read_done(file: Path, keys: list[str]) -> set[int]:

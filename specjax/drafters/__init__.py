@@ -63,11 +63,11 @@ METHODS: dict[str, type[Drafter]] = {
 """The class of each method, by the method's name."""
 
 __all__ = [
-    "METHODS", "Adaptive", "AssistantDrafter", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree", "Eagle", "Eagle2",
-    "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models", "Mtp", "Ngram", "Nothing",
-    "PartialCache", "PartialCascade", "Plain", "QuantizedSelf", "Suffix", "Switch", "TokenRecycling", "TrainedHead", "all_options",
-    "check_drafts", "check_options", "default_method", "make_drafter", "method_for_head", "needs_of", "own_options",
-    "split_methods",
+    "METHODS", "Adaptive", "AssistantDrafter", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree",
+    "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models",
+    "Mtp", "Ngram", "Nothing", "PartialCache", "PartialCascade", "Plain", "QuantizedSelf", "Suffix", "Switch",
+    "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options", "default_method",
+    "make_drafter", "method_for_head", "needs_of", "own_options", "split_methods",
 ]  # fmt: skip
 
 _INTERNAL = ("drafter", "drafters", "head", "length")

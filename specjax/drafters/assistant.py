@@ -6,18 +6,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..checks import whole
 from ..drafter import TrainedHead
 from ..errors import RequestError
 from ..heads.assistant import sources
 from ..models.config import ModelConfig
-from ..verify import Drawn
 from .parts import chains
-from .parts.drawing import Drawing
+from .parts.drawing import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)
-class AssistantDrafter(Drawing):
+class AssistantDrafter(DrawnChain):
     """Draws a chain with an assistant. The state between rounds is the feature of the token before the root.
 
     Attributes:
@@ -30,18 +28,6 @@ class AssistantDrafter(Drawing):
     needs = TrainedHead("assistant")
     reads_target = True
 
-    def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
-        super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
-
     @property
     def taps(self) -> tuple[int, ...]:
         return self.head.taps
@@ -52,7 +38,8 @@ class AssistantDrafter(Drawing):
             if source is None:
                 window = "an attention window" if wanted.scores.window else "no attention window"
                 raise RequestError(
-                    f"layer {i} of the assistant has {window}, and no layer of the target with keys has one like it; {mend}"
+                    f"layer {i} of the assistant has {window}, and no layer of the target with keys has one like it; "
+                    f"{mend}"
                 )
             number, found = source
             if (wanted.num_kv_heads, wanted.head_dim) != (found.num_kv_heads, found.head_dim):

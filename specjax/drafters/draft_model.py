@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from ..checks import whole
 from ..drafter import Models
 from ..prefill import catch_up
-from ..verify import Drawn
 from .parts import chains
-from .parts.drawing import Drawing
+from .parts.drawing import DrawnChain
 from .parts.readers import ReaderState
 from .parts.token_reader import TokenReader
 
@@ -20,7 +19,7 @@ _READER = TokenReader()
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftModel(Drawing):
+class DraftModel(DrawnChain):
     """Draws gamma tokens one after another from the draft's distributions q_1 ... q_gamma.
 
     gamma is ``num_speculative_tokens``. The draft has the sampling options of the request, except
@@ -40,17 +39,8 @@ class DraftModel(Drawing):
     can_rest = True
 
     def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
         whole("draft_ahead", self.draft_ahead, 0)
         super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> ReaderState:
         return _READER.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)

@@ -33,7 +33,7 @@ class EarlyExit(SelfChain):
     draft_confidence: float = 0.0
 
     def __post_init__(self):
-        self.check_chain()
+        super().__post_init__()
         if self.exit_layer is not None:
             whole("exit_layer", self.exit_layer)
 

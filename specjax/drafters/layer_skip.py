@@ -29,7 +29,7 @@ class LayerSkip(SelfChain):
     draft_confidence: float = 0.8
 
     def __post_init__(self):
-        self.check_chain()
+        super().__post_init__()
         for name in ("skip_attention", "skip_mlp"):
             layers = getattr(self, name)
             if layers is None:

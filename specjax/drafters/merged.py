@@ -8,16 +8,15 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ..checks import whole
 from ..drafter import Models
 from ..tree import Tree
 from ..verify import Drawn
 from .draft_model import DraftModel
-from .parts.drawing import Drawing
+from .parts.drawing import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)
-class Merged(Drawing):
+class Merged(DrawnChain):
     """Draws a chain from each draft independently, and proposes their union, see ``merge``.
 
     Attributes:
@@ -26,14 +25,6 @@ class Merged(Drawing):
 
     num_speculative_tokens: int = 5
     needs = Models(least=2, most=None)
-
-    def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
-        super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
 
     @property
     def drawn(self) -> Drawn:

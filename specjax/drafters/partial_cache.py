@@ -9,15 +9,14 @@ import dataclasses
 import jax.numpy as jnp
 
 from ..cache import KVCache
-from ..checks import whole
 from ..models.decoder import Decoder
-from ..verify import Drawn
 from .parts import chains
+from .parts.drawing import DrawnChain
 from .parts.partial_reader import SELF, PartialReader, add_node
 
 
 @dataclasses.dataclass(frozen=True)
-class PartialCache(PartialReader):
+class PartialCache(PartialReader, DrawnChain):
     """Draws tokens one after another from the target with a part of its cache.
 
     For long texts and large batches, in which a step reads more bytes of the cache than of the
@@ -28,18 +27,6 @@ class PartialCache(PartialReader):
     """
 
     num_speculative_tokens: int = 4
-
-    def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
-        super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> KVCache | None:
         B, T = tokens.shape

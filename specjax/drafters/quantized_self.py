@@ -4,18 +4,16 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ..checks import whole
 from ..drafter import TargetCopy
 from ..errors import RequestError
 from ..models.decoder import Decoder
 from ..models.quantised import SCHEMES, quantise_module
-from ..verify import Drawn
 from .parts import chains
-from .parts.drawing import Drawing
+from .parts.drawing import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)
-class QuantizedSelf(Drawing):
+class QuantizedSelf(DrawnChain):
     """Draws tokens one after another from a copy of the target with quantised weights.
 
     The copy reads the target's own cache, which the target's full weights computed, and keeps the
@@ -32,18 +30,9 @@ class QuantizedSelf(Drawing):
     reads_target = True
 
     def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
         if self.draft_scheme not in SCHEMES:
             raise RequestError(f"draft_scheme is {self.draft_scheme!r}; it must be one of {', '.join(SCHEMES)}")
         super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
 
     def parameters(self, draft: Decoder, vocab_size: int) -> Decoder:
         """The quantised copy of ``draft``, the target."""

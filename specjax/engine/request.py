@@ -46,8 +46,8 @@ class Request:
     def find_stop(self, state: int, tokens: list[int]) -> tuple[int, int | None]:
         """Follows the stop strings along ``tokens`` from a state of their automaton.
 
-        Returns the state after them, and the number of tokens up to the one that completes a stop
-        string; None if none does.
+        Returns the state after the tokens, and the number of tokens up to the end of the first stop
+        string; None if no stop string ends there.
         """
         if self.stops is None:
             return state, None

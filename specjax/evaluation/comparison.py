@@ -161,10 +161,10 @@ def machine(target: LanguageModel) -> dict:
 
 def interval(statistic: Callable, *samples) -> list[float] | None:
     """The 95 % bootstrap interval of ``statistic`` over paired samples; None for one sample."""
-    if len(samples[0]) < 2:
-        return None
     from scipy.stats import bootstrap  # a second of imports
 
+    if len(samples[0]) < 2:
+        return None
     found = bootstrap(samples, statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile", rng=0)
     return [float(found.confidence_interval.low), float(found.confidence_interval.high)]
 

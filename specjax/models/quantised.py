@@ -1,7 +1,8 @@
 """Weights of fewer bits: a weight [out, in] as small numbers times scales.
 
-``layers.linear`` and ``layers.lookup`` read such weights, and hardly another part of a model knows them.
-The experts of a layer are one weight [X, out, in], of which ``linear`` reads one matrix at a time.
+``layers.linear`` and ``layers.lookup`` read such weights. Latent attention widens its own, and the
+experts of a layer are one weight [X, out, in], of which ``linear`` reads one matrix at a time. No other
+part of a model knows them.
 Activations keep their dtype, and sums are float32. These sums define the quantised model: a method
 that drafts with it, and plain decoding, compute the same ones.
 
@@ -134,8 +135,8 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
     """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices of several rows.
 
     Tables of embeddings and output matrices have at least eight bits. Routers keep their numbers,
-    because rounding could change the choice of experts. Raises RequestError, which
-    names the parameter, for inputs that groups of 128 do not divide.
+    because rounding could change the choice of experts. Raises RequestError, which names the
+    parameter, for inputs that groups of 128 do not divide.
     """
     if not is_quantisable(param):
         return value

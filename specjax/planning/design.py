@@ -152,11 +152,11 @@ def best_length(seconds: float, times: Times, acceptance: float) -> tuple[int, f
 
 def needed_acceptance(seconds: float, times: Times, speed: float) -> float | None:
     """The acceptance at which a draft of ``seconds`` a token reaches ``speed``; None if none does."""
+    from scipy import optimize  # a second of imports
+
     gain = lambda acceptance: best_length(seconds, times, acceptance)[1] - speed
     if gain(0.0) >= 0:
         return 0.0
-    from scipy import optimize  # a second of imports
-
     return float(optimize.root_scalar(gain, bracket=(0.0, 1.0), xtol=1e-4).root) if gain(1.0) >= 0 else None
 
 

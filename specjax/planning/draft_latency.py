@@ -128,7 +128,7 @@ def _count(config: ModelConfig, context: int, batch: int) -> np.ndarray:
 
 
 def _solve(relative: np.ndarray) -> np.ndarray:
-    scale = relative.max(0)  # nnls needs columns of one magnitude
     from scipy import optimize  # a second of imports
 
+    scale = relative.max(0)  # nnls needs columns of one magnitude
     return optimize.nnls(relative / scale, np.ones(len(relative)))[0] / scale

@@ -138,11 +138,11 @@ def break_even(ratio: float, depth: int) -> float | None:
 
     ``ratio``: the time of a plain token over that of a round.
     """
+    from scipy import optimize  # a second of imports
+
     gain = lambda alpha: tokens_a_round(alpha, depth) * ratio - 1
     if gain(0.0) >= 0:
         return 0.0
-    from scipy import optimize  # a second of imports
-
     return float(optimize.root_scalar(gain, bracket=(0.0, 1.0)).root) if gain(1.0) >= 0 else None
 
 

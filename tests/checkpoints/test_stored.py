@@ -54,7 +54,7 @@ def test_fp8_in_blocks(tmp_path):
 
 
 def test_deepseek_v3_takes_its_published_bytes(tmp_path):
-    """671 billion parameters in FP8 are 671 GB, and further bytes of what is bfloat16 and of scales."""
+    """671 billion parameters in FP8 are 671 GB. Scales, and tensors in bfloat16, add a few GB."""
     raw = PUBLISHED["DeepSeek-V3"]
     found = stored(tmp_path, raw, quant_method="fp8", weight_block_size=[128, 128])
     assert found == pytest.approx(671e9 * (1 + 4 / 128**2) + 2 * 129280 * 7168, rel=3e-3)

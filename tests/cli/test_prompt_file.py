@@ -74,8 +74,10 @@ def test_each_prompt_gets_its_own_text_and_a_second_run_goes_on(command, specjax
     assert specjax_main(*command)[2] == "0 of 5 prompts, 5 by earlier runs\n"
 
     before = out.read_text()
-    assert_one_line(specjax_main(*command, "--seed", "4"), "line 1: is no result of these prompts with this model")
+    for other in (("--seed", "4"), ("--rule", "sample_and_walk"), ("--dtype", "bfloat16"), ("--kv-quantize", "int8")):
+        assert_one_line(specjax_main(*command, *other), "line 1: is no result of these prompts with this model")
     assert out.read_text() == before
+    assert specjax_main(*command, "--num-speculative-tokens", "3")[2] == "0 of 5 prompts, 5 by earlier runs\n"
 
 
 def test_ctrl_c_leaves_whole_lines(command, specjax_main, tmp_path, monkeypatch, alone):
@@ -110,6 +112,10 @@ BAD = {
     "--stream": ("--stream",),
     "--json": ("--json",),
     "--n": ("--n", "2"),
+    "--regex": ("--regex", "a"),
+    "--choice": ("--choice", "a"),
+    "--json-schema": ("--json-schema", '{"type": "integer"}'),
+    "--feedback-log": ("--feedback-log-mb", "1"),
 }
 
 
@@ -123,6 +129,7 @@ def test_other_bad_input(command, specjax_main, models, prompts, tmp_path):
     assert_one_line(specjax_main(*alone), "no prompt is given; name one with --prompt, or a file")
     assert_one_line(specjax_main(*alone, "--prompts", prompts), "name it with --output")
     assert_one_line(specjax_main(*alone, "--prompt", "x", "--output", tmp_path / "o"), "--output is for --prompts")
+    assert_one_line(specjax_main(*alone, "--prompt", "x", "--slots", "2"), "--slots is for --prompts")
     assert_one_line(specjax_main(*command, "--output", tmp_path / "no" / "o"), "cannot be written")
     assert_one_line(specjax_main(*command, "--prompts", tmp_path / "absent"), "cannot be read")
     assert_one_line(specjax_main(*command, "--slots", "0"), "--slots")

@@ -1,4 +1,4 @@
-"""Layers in the host's memory: how they are loaded, that they compute the same, and what is refused.
+"""Layers in the host's memory are loaded there and compute the same; a CPU and several devices are refused.
 
 A CPU has a memory of the same name, so the loop runs here as on a device. The public option refuses a CPU, because
 nothing would be won. ``planning/test_offload_compiled.py`` asks the compilers of TPU and GPU.

@@ -1,12 +1,12 @@
 """Sampling options of the draft itself, for all methods that draw their tokens at random."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from ...checks import per_row, shorten
+from ...checks import per_row, shorten, whole
 from ...drafter import Drafter
 from ...errors import RequestError
 from ...state import DecodeState
@@ -66,3 +66,25 @@ class Drawing(Drafter):
         if "temperature" in own:
             own["temperature"] = jnp.where(sampling.temperature == 0, 0.0, own["temperature"])
         return state.replace(request=state.request.replace(sampling=sampling.replace(**own))) if own else state
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnChain(Drawing):
+    """A method that draws a chain of ``num_speculative_tokens`` tokens, a field of the subclass."""
+
+    if TYPE_CHECKING:  # the field of the subclasses
+
+        @property
+        def num_speculative_tokens(self) -> int: ...
+
+    def __post_init__(self):
+        whole("num_speculative_tokens", self.num_speculative_tokens)
+        super().__post_init__()
+
+    @property
+    def depth(self) -> int:
+        return self.num_speculative_tokens
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn.CHAIN

@@ -4,15 +4,13 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ...checks import whole
-from ...verify import Drawn
 from . import chains
-from .drawing import Drawing
+from .drawing import DrawnChain
 from .feature_reader import FeatureReader
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureChain(Drawing):
+class FeatureChain(DrawnChain):
     """Draws one token from each module of the head, and further tokens from the last module.
 
     The last module then continues its own hidden states.
@@ -24,18 +22,6 @@ class FeatureChain(Drawing):
 
     num_speculative_tokens: int
     reader: FeatureReader = FeatureReader()
-
-    def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
-        super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)

@@ -3,14 +3,13 @@
 import dataclasses
 
 from ...checks import whole
-from ...verify import Drawn
 from ..draft_model import DraftModel
 from ..ngram import Ngram
-from .drawing import Drawing
+from .drawing import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)
-class InnerMethod(Drawing):
+class InnerMethod(DrawnChain):
     """A method whose rounds run an inner loop, in which an inner method drafts; see ``inner_loop``.
 
     Attributes:
@@ -26,18 +25,9 @@ class InnerMethod(Drawing):
     prompt_lookup_min: int = 1
 
     def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
         whole("inner_speculative_tokens", self.inner_speculative_tokens)
         self.inner(None)
         super().__post_init__()
-
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
-
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
 
     def inner(self, model) -> Ngram | DraftModel:
         """The inner method: a chain of the draft ``model``, or n-grams for None."""

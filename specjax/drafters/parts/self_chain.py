@@ -24,13 +24,12 @@ from flax import struct
 from jax import lax
 
 from ...cache import Rows
-from ...checks import per_row, whole
+from ...checks import per_row
 from ...errors import RequestError
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, Skip
-from ...verify import Drawn
 from . import chains
-from .drawing import Drawing
+from .drawing import DrawnChain
 
 
 class Confidence(struct.PyTreeNode):
@@ -60,7 +59,7 @@ class SelfChainState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class SelfChain(Drawing):
+class SelfChain(DrawnChain):
     """A method that draws a chain from the target without some of its sub-layers.
 
     The target's sampling options apply. A subclass has the fields ``num_speculative_tokens`` and
@@ -69,30 +68,18 @@ class SelfChain(Drawing):
 
     reads_target = True
 
-    @property
-    def depth(self) -> int:
-        return self.num_speculative_tokens
+    if TYPE_CHECKING:  # a field of the subclasses
 
-    @property
-    def drawn(self) -> Drawn:
-        return Drawn.CHAIN
-
-    if TYPE_CHECKING:  # fields of the subclasses
-
-        @property
-        def num_speculative_tokens(self) -> int: ...
         @property
         def draft_confidence(self) -> float: ...
+
+    def __post_init__(self):
+        super().__post_init__()
+        per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
 
     def skip(self, config: ModelConfig) -> Skip:
         """The sub-layers to skip. Raises RequestError if the part would skip none or all."""
         raise TypeError(f"{type(self).__name__} must define skip")
-
-    def check_chain(self) -> None:
-        """Raises RequestError for options out of range."""
-        whole("num_speculative_tokens", self.num_speculative_tokens)
-        per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
-        super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
         skipped = self.skip(config).attention

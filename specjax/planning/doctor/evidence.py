@@ -108,10 +108,10 @@ def rises(before: Sequence[Places], after: Sequence[Places], factor: float = 1.1
 
     The test is Wilcoxon's signed-rank test on ``overlap``.
     """
+    from scipy import stats  # a second of imports
+
     a, b = (np.concatenate([each.overlap for each in places]) for places in (before, after))
     if b.mean() <= factor * a.mean():
         return False
-    from scipy import stats  # a second of imports
-
     test: Any = stats.wilcoxon(b - a, alternative="greater")  # scipy has no types
     return bool(test.pvalue < _CERTAIN)

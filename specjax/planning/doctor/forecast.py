@@ -54,6 +54,8 @@ def forecast(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int, dep
 
 def _interval(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int) -> list[float] | None:
     """The 95 % bootstrap interval of the speed-up; None for one text."""
+    from scipy.stats import bootstrap  # a second of imports
+
     if len(rounds) < 2:
         return None
 
@@ -63,7 +65,5 @@ def _interval(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int) ->
         return tokens / slowest * np.median(plain, -1) / np.median(whole, -1)
 
     data = np.arange(len(rounds)), times.plain, times.whole
-    from scipy.stats import bootstrap  # a second of imports
-
     found = bootstrap(data, speedup, vectorized=True, n_resamples=1000, method="percentile", rng=0, axis=-1)
     return [float(found.confidence_interval.low), float(found.confidence_interval.high)]

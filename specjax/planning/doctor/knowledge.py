@@ -68,11 +68,11 @@ def _least_acceptance(cast: dict, depth: int) -> float:
 
 def _least_ratio(user: Sequence[Places], own: Sequence[Places]) -> float:
     """The divergence on ``user`` over that on ``own``: the lower 95 % bootstrap bound over texts."""
+    from scipy.stats import bootstrap  # a second of imports
+
     data = [np.array([places.divergence.mean() for places in texts]) for texts in (user, own)]
     if min(map(len, data)) < 2:
         return float(data[0].mean() / data[1].mean())
     ratio = lambda a, b, axis=-1: a.mean(axis) / b.mean(axis)
-    from scipy.stats import bootstrap  # a second of imports
-
     found = bootstrap(data, ratio, vectorized=True, n_resamples=1000, method="percentile", rng=0)
     return float(found.confidence_interval.low)
