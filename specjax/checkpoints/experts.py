@@ -31,9 +31,13 @@ _SINGLE = {
 """The families with a tensor for each expert: the module with the experts, and the names of its matrices."""
 
 
-def stack_name(layer: int, matrix: str) -> str:
-    """The name of the stack of "gate", "up" or "down", or of their biases."""
-    return f"model.layers.{layer}.mlp.experts.{matrix}"
+LAYER = "model.layers.N"
+"""How the names of the tensors of a language model's layer begin. N stands for the number of the layer."""
+
+
+def stack_name(layer: str, matrix: str) -> str:
+    """The name of the stack of "gate", "up" or "down", or of their biases, of the layer whose names begin so."""
+    return f"{layer}.mlp.experts.{matrix}"
 
 
 class Stack:
@@ -82,10 +86,10 @@ class Rows:
         return np.stack([read(i) for i in range(*experts.indices(self.get_shape()[0]))])
 
 
-def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first: int = 0) -> dict[str, Any]:
+def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, layers: str = LAYER) -> dict[str, Any]:
     """The tensors of a checkpoint, with a stack for each matrix in place of the tensors of experts.
 
-    ``first`` is the number that the checkpoint gives the first layer.
+    ``layers`` says how the names of a layer's tensors begin, see ``LAYER``.
 
     Raises CheckpointError for experts that are missing or differ in shape or type.
     """
@@ -96,10 +100,11 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first:
             raise CheckpointError(f"{where}: {name} is missing; name a directory with a whole checkpoint")
         return found.pop(name)
 
-    for layer, of_layer in enumerate(config.layers, first):
+    for number, of_layer in enumerate(config.layers):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
-        prefix, stacks = f"model.layers.{layer}.mlp.experts", {}
+        layer = layers.replace("N", str(number))
+        prefix, stacks = f"{layer}.mlp.experts", {}
         if config.family == "gpt_oss":
             stacks = _alternating(take, prefix)
         elif f"{prefix}.gate_up_proj" in found:
@@ -108,7 +113,7 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first:
             stacks = {"gate": Rows(joint, 0, half), "up": Rows(joint, half, half), "down": down}
         else:
             module, names = _SINGLE[config.family]
-            of_expert = [f"model.layers.{layer}.{module}.experts.{i}" for i in range(of_layer.mlp.count)]
+            of_expert = [f"{layer}.{module}.experts.{i}" for i in range(of_layer.mlp.count)]
             for matrix, name in names.items():
                 stacks[matrix] = _stack(
                     {full: take(full) for full in (f"{one}.{name}.weight" for one in of_expert)}, where
@@ -117,23 +122,26 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, first:
     return found
 
 
-def unstack_experts(tensors: Mapping[str, np.ndarray], config: ModelConfig, first: int = 0) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint as transformers saves them, from tensors with stacks; ``first`` as above."""
+def unstack_experts(
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, layers: str = LAYER
+) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint as transformers saves them, from tensors with stacks; ``layers`` as above."""
     found = dict(tensors)
-    for layer, of_layer in enumerate(config.layers, first):
+    for number, of_layer in enumerate(config.layers):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
+        layer = layers.replace("N", str(number))
         stacks = {matrix: found.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}
         if config.family != "gpt_oss":
             module, names = _SINGLE[config.family]
-            prefix = f"model.layers.{layer}.{module}.experts"
+            prefix = f"{layer}.{module}.experts"
             found |= {
                 f"{prefix}.{i}.{name}.weight": one for key, name in names.items() for i, one in enumerate(stacks[key])
             }
             continue
         biases = {matrix: found.pop(stack_name(layer, f"{matrix}_bias")) for matrix in stacks}
         alternate = lambda of: np.stack([of["gate"], of["up"]], 2).reshape(len(of["gate"]), -1, *of["gate"].shape[2:])
-        prefix = f"model.layers.{layer}.mlp.experts"
+        prefix = f"{layer}.mlp.experts"
         found |= {
             f"{prefix}.gate_up_proj": np.ascontiguousarray(alternate(stacks).swapaxes(1, 2)),
             f"{prefix}.down_proj": np.ascontiguousarray(stacks["down"].swapaxes(1, 2)),

@@ -24,8 +24,8 @@ from ..parallel import RULES, Rules, sharding
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
 from .config import check_dtype, read_config, to_hf
-from .experts import stack_experts, unstack_experts
-from .families import NAMES, names_in, tensors_in
+from .experts import LAYER, stack_experts, unstack_experts
+from .families import NAMES, name_in, names_in, tensors_in
 from .files import WEIGHTS, check_file, read_json, weight_files
 from .fit import check_tensors, least_shapes
 from .float8 import open_float8
@@ -83,7 +83,7 @@ def load_model(
         if adapter is not None:
             own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)
             tensors = merge_adapter(tensors, own, adapter, config, directory)
-        tensors = stack_experts(tensors, config, directory)
+        tensors = stack_experts(tensors, config, directory, name_in(LAYER, tensors))
         made_of = partial(blocks, names=names_in(config, tensors), config=config)
         model = abstract_decoder(config, dtype)
         return read_module(model, tensors, made_of, directory, mesh, rules, quantize, offload)

@@ -36,12 +36,15 @@ def test_parts_on_two_devices_are_those_of_the_file(name: str):
 
 
 @pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "qwen3_5_biases"])
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "qwen3_5_biases", "qwen3_5_experts"])
 def test_the_language_model_of_a_model_with_images_is_read(name: str, prefix: str):
     tensors, raw = read_file(name)
     inside = {x.replace("model.", prefix, 1): value for x, value in tensors.items() if x.startswith("model.")}
+    head = "lm_head.weight"
+    place = head if prefix.startswith("model.") else f"language_model.{head}"
+    inside |= {place: tensors[head]} if head in tensors else {}
     outside = {"model.vision_tower.patch.weight": np.ones(3, np.float32)}
-    outer = name.removesuffix("_biases")
+    outer = name.replace("experts", "moe").removesuffix("_biases")
     wrapped = dict(model_type=outer, architectures=["WithImages"], text_config=raw, vision_config=dict(depth=3))
     found = load_tensors(inside | outside, wrapped)
     assert found.config == golden_model(name).config

@@ -21,7 +21,7 @@ from .qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from .starcoder2 import STARCODER2
 from .t5 import T5
 
-__all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "tensors_in"]
+__all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "name_in", "tensors_in"]
 
 FAMILIES = {
     family.model_type: family
@@ -92,15 +92,19 @@ def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[st
     family = FAMILIES[config.family]
     present = lambda name: family.aliases[name] if family.aliases.get(name) in tensors else name
     names, prefix = {path: list(map(present, found)) for path, found in family.names.items()}, family.optional_prefix
-    if wrapper := _text_prefix(tensors):
-        old, new = _TEXT_PREFIXES[wrapper]
-        wrap = lambda name: new + name.removeprefix(old) if name.startswith(old) else name
-        names = {path: list(map(wrap, found)) for path, found in names.items()}
+    names = {path: [name_in(name, tensors) for name in found] for path, found in names.items()}
     if prefix and not any(name.startswith(prefix) for name in tensors):
         names = {path: [name.removeprefix(prefix) for name in found] for path, found in names.items()}
     if config.tie_embeddings and names["embed"][0] not in tensors and names["head"][0] in tensors:
         return names | {"embed": names["head"]}
     return names
+
+
+def name_in(name: str, tensors: Collection[str]) -> str:
+    """The name of a language model's tensor, or its beginning, as a checkpoint with these tensors has it."""
+    wrapper = _text_prefix(tensors)
+    old, new = _TEXT_PREFIXES[wrapper] if wrapper else ("", "")
+    return new + name.removeprefix(old) if name.startswith(old) else name
 
 
 def tensors_in(config: ModelConfig, tensors: Collection[str]) -> list[str]:

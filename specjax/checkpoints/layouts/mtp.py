@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
 from ..config import text_options, to_hf
-from ..experts import stack_experts, unstack_experts
+from ..experts import LAYER, stack_experts, unstack_experts
 from ..families import NAMES, SAME_DECODER, layer_names
 from ..fields import flag, integer
 from .base import MOST_LAYERS, Found, Layout, read_layers, without
@@ -30,7 +30,7 @@ _LIKE_TARGET = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
 """The families whose modules have layers of the target's kind, with latent attention or experts."""
 
 HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-"""Families whose modules have the gated attention of the target's full layers, and norms about zero."""
+"""Families whose modules have the gated attention and the experts of the target's full layers, and norms about zero."""
 
 
 class MtpLayout(Layout):
@@ -62,8 +62,8 @@ class MtpLayout(Layout):
         """The prefix of a module's tensors, for a target of ``depth`` layers."""
         return "mtp."
 
-    def layer(self, prefix: str, i: int) -> str:
-        """The prefix of the tensors of decoder layer i of the module at ``prefix``."""
+    def layer(self, prefix: str, i: int | str) -> str:
+        """The prefix of the tensors of decoder layer i of the module at ``prefix``; i may be the letter N."""
         return f"{prefix}layers.{i}"
 
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
@@ -86,13 +86,13 @@ class MtpLayout(Layout):
         shape = without(raw, _OWN | _LAYERS) | {"num_hidden_layers": layers, "use_sliding_window": False}
         if like_target := self.is_like_target(raw):
             shape["first_k_dense_replace"] = 0 if f"{prefix}mlp.gate.weight" in found else layers
+        first = self.layer(prefix, 0)
         if raw.get("model_type") in HYBRIDS:
             shape["layer_types"] = ["full_attention"] * layers
-        own = read_layers(found, shape, self.layer(prefix, 0), _LIKE_TARGET if like_target else HYBRIDS)
-        if own.family in HYBRIDS and any(own.mlps):
-            raise ConfigError(
-                f"{found.where}: modules of {own.family} with experts are not supported; use another method"
-            )
+        if raw.get("model_type") == "qwen3_next":
+            dense = () if f"{first}.mlp.gate.weight" in found else range(layers)
+            shape |= {"decoder_sparse_step": 1, "mlp_only_layers": [*dense]}
+        own = read_layers(found, shape, first, _LIKE_TARGET if like_target else HYBRIDS)
         return MtpConfig(
             own,
             target_layers=depth,
@@ -112,7 +112,7 @@ class MtpLayout(Layout):
                 f"but there are tensors of a further module {further[:-1]}; mend config.json"
             )
         own = [name for name in found.tensors if name.startswith(self.prefixes(depth, modules))]
-        if self.is_like_target(raw):
+        if self.is_like_target(raw) or raw.get("model_type") in HYBRIDS:
             return
         if any(".experts." in name or name.endswith("mlp.gate.weight") for name in own):
             raise ConfigError(
@@ -157,7 +157,21 @@ class MtpLayout(Layout):
 
     def layer_names(self, config: MtpConfig, prefix: str) -> dict[str, list[str]]:
         """The tensors of each parameter of the layer at ``prefix``, by paths with N for its number."""
-        return layer_names(prefix)
+        if config.layers.family not in (*_LIKE_TARGET, *HYBRIDS):
+            return layer_names(prefix)
+        names = NAMES[config.layers.family]
+        inside = {path: own for path, own in names.items() if path.startswith("layers.N.")}
+        return {path: [name.replace(LAYER, prefix) for name in own] for path, own in inside.items()}
+
+    def stack(self, tensors: dict[str, Any], config: MtpConfig, where: str) -> dict[str, Any]:
+        for prefix in self.prefixes(config.target_layers, config.modules):
+            tensors = stack_experts(tensors, config.layers, where, self.layer(prefix, "N"))
+        return tensors
+
+    def complete(self, tensors: dict[str, np.ndarray], config: MtpConfig) -> dict[str, np.ndarray]:
+        for prefix in self.prefixes(config.target_layers, config.modules):
+            tensors = unstack_experts(tensors, config.layers, self.layer(prefix, "N"))
+        return tensors
 
     def owns(self, name: str, config: MtpConfig, found: Found) -> bool:
         return name.startswith(self.prefixes(config.target_layers, config.modules)) or not found.language_model
@@ -197,7 +211,7 @@ class DeepSeekLayout(MtpLayout):
     def prefix(self, depth: int, module: int) -> str:
         return f"model.layers.{depth + module}."
 
-    def layer(self, prefix: str, i: int) -> str:
+    def layer(self, prefix: str, i: int | str) -> str:
         return prefix[:-1]
 
     def config(self, found: Found, target: ModelConfig) -> MtpConfig:
@@ -207,23 +221,6 @@ class DeepSeekLayout(MtpLayout):
     def is_like_target(self, raw: dict) -> bool:
         name = str(raw.get("model_type"))
         return SAME_DECODER.get(name, name) in _LIKE_TARGET
-
-    def layer_names(self, config: MtpConfig, prefix: str) -> dict[str, list[str]]:
-        if config.layers.family not in _LIKE_TARGET:
-            return super().layer_names(config, prefix)
-        names = NAMES[config.layers.family]
-        inside = {path: own for path, own in names.items() if path.startswith("layers.N.")}
-        return {path: [name.replace("model.layers.N", prefix) for name in own] for path, own in inside.items()}
-
-    def stack(self, tensors: dict[str, Any], config: MtpConfig, where: str) -> dict[str, Any]:
-        for k in range(config.modules):
-            tensors = stack_experts(tensors, config.layers, where, config.target_layers + k)
-        return tensors
-
-    def complete(self, tensors: dict[str, np.ndarray], config: MtpConfig) -> dict[str, np.ndarray]:
-        for k in range(config.modules):
-            tensors = unstack_experts(tensors, config.layers, config.target_layers + k)
-        return tensors
 
 
 class MimoLayout(MtpLayout):
@@ -244,7 +241,7 @@ class MimoLayout(MtpLayout):
     def prefix(self, depth: int, module: int) -> str:
         return f"model.mtp_layers.{module}."
 
-    def layer(self, prefix: str, i: int) -> str:
+    def layer(self, prefix: str, i: int | str) -> str:
         return prefix[:-1]
 
 

@@ -127,7 +127,6 @@ REFUSED = {
         lambda: mtp("mimo", 3, num_nextn_predict_layers=2),
         r"num_nextn_predict_layers is 2.* further module model\.mtp_layers\.2;",
     ),
-    "Qwen3-Next": (lambda: mtp("mtp", model_type="qwen3_next"), "modules of qwen3_next with experts"),
 }
 
 
