@@ -23,12 +23,19 @@ def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str
       settings: ``quantization_config`` of the checkpoint; None for full weights.
       where: config.json, for messages.
 
-    Raises ConfigError for an unknown method or option, and CheckpointError for shapes that do not fit.
+    Raises ConfigError for an unknown method or option, and CheckpointError for shapes that do not fit, and for a
+    checkpoint in which no weight is packed.
     """
     if settings is None:
         return dict(tensors)
     method, options = read_method(settings, where)
-    return _METHODS[method][0](dict(tensors), options, where)
+    found = _METHODS[method][0](dict(tensors), options, where)
+    if not any(isinstance(tensor, Packed | mxfp4.Packed) for tensor in found.values()):
+        raise CheckpointError(
+            f"{where}: quantization_config.quant_method is {method!r}, and no weight is packed; "
+            f"remove quantization_config if the weights are full"
+        )
+    return found
 
 
 def read_method(settings: dict, where: str) -> tuple[str, dict]:

@@ -241,6 +241,15 @@ def test_unknown_schemes_and_groups_are_refused_in_one_line(settings, error, wor
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("settings", [{"quant_method": "gptq", "bits": 4}, {"quant_method": "fp8"}])
+def test_full_weights_that_config_json_calls_packed_are_refused(settings, tmp_path):
+    _, full = write(tmp_path, *FORMATS["gptq"][:2])
+    config = full / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": settings}))
+    with pytest.raises(CheckpointError, match=f"quant_method is '{settings['quant_method']}', and no weight is packed"):
+        load_model(full)
+
+
 @pytest.mark.parametrize("part", ["qzeros", "scales", "qweight"])
 def test_a_missing_part_is_named(part, tmp_path):
     drop = lambda tensors: {name: x for name, x in tensors.items() if f"down_proj.{part}" not in name}
