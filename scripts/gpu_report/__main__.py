@@ -88,6 +88,8 @@ def measure_column(
         "round": bench.rounds,
         "dispatch": bench.dispatch,
         "variant": bench.variants,
+        "int8": bench.int8,
+        "offload": bench.offload,
         "launches": bench.launches,
     } | {f"attention{nodes}": partial(bench.attention, nodes) for nodes in plan.attended}
     for group, function in groups.items():

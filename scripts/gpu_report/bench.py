@@ -11,6 +11,8 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 from page import ATTENTIONS, VARIANTS
 from plan import GRAPHS, NODES, Plan
 from timing import alternate, failure, figure, persistent_cache, timed
@@ -21,6 +23,8 @@ from specjax.checkpoints.tensors import abstract_decoder
 from specjax.drafters import Plain
 from specjax.models.attention import rotate_and_attend
 from specjax.models.attention_kernel import Scores
+from specjax.models.quantised import quantise_module
+from specjax.models.streamed import to_host
 from specjax.planning import hlo, launches
 from specjax.rules.walks import argmax_walk
 from specjax.sampling import random_keys, sampling_params
@@ -125,6 +129,30 @@ class Bench:
         self.prepare([(kind, 1) for kind in kinds])
         seconds = alternate({kind: partial(self.loop, 1, kind) for kind in kinds}, self.plan.repeats)
         return {f"variant/{name}": figure(seconds[name] / seconds["loop"]) for name in VARIANTS}
+
+    def int8(self) -> dict:
+        """The time of a plain round with weights of int8, as a divisor of the time with bfloat16."""
+        return {"int8": figure(self.against_other(jax.jit(quantise_module, static_argnums=1)(self.model, "int8"))[1])}
+
+    def offload(self) -> dict:
+        """Rounds of a model whose layers are in the host's memory: the speed of the link, and what a tree costs."""
+        model = nnx.clone(self.model)
+        size = sum(x.nbytes for x in jax.tree.leaves(model.layers))
+        model.layers = to_host(model.layers)
+        each, _ = self.against_other(model, (1, 16))
+        return {"offload/gb_s": figure(size / each[1] / 1e9), "offload/16": figure(each[16] / each[1])}
+
+    def against_other(self, model: Decoder, sizes: tuple[int, ...] = (1,)) -> tuple[dict[int, np.ndarray], np.ndarray]:
+        """Seconds per round of another model for trees of these sizes; and the plain time of this one, divided by its."""
+        self.prepare([("loop", 1)])
+        programs = {n: self.lower_loop(model, self.state(n), n).compile() for n in sizes}
+
+        def loop(n: int) -> float:
+            return self.timed_rounds(lambda state: programs[n](model, None, state, jnp.int32(self.plan.rounds)), n)
+
+        runs = {n: partial(loop, n) for n in sizes} | {"own": partial(self.loop, 1)}
+        seconds = alternate(runs, self.plan.repeats)
+        return seconds, seconds["own"] / seconds[1]
 
     def launches(self) -> dict:
         """Kernels of a plain round, and of a layer: the difference between models of two and three layers."""
