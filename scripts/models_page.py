@@ -9,7 +9,7 @@ from pathlib import Path
 from specjax.checkpoints.families import FAMILIES, WITH_TEXT, Family
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
-HEADER = "| `model_type` | checkpoints | refused, besides unknown options |\n|---|---|---|"
+HEADER = "| `model_type` | checkpoints | published drafters | refused, besides unknown options |\n|---|---|---|---|"
 BETWEEN = re.compile(r"(<!-- families -->\n).*(<!-- end -->)", re.S)
 
 
@@ -25,7 +25,7 @@ def table() -> str:
 def row(family: Family) -> str:
     outside = [name for name, inner in WITH_TEXT.items() if inner == family.model_type]
     names = ", ".join(f"`{name}`" for name in (family.model_type, *outside))
-    return f"| {names} | {family.checkpoints} | {family.refused or '-'} |"
+    return f"| {names} | {family.checkpoints} | {family.drafters or '-'} | {family.refused or '-'} |"
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ class Family:
 
     Attributes:
       model_type, architecture: its name in config.json, and its class in transformers.
-      checkpoints, refused: the checkpoints that it covers, and the options that are refused, for
-        the documentation.
+      checkpoints, refused, drafters: the checkpoints that it covers, the options that are refused,
+        and the kinds of trained drafters that were published for it, for the documentation.
       options: the options of config.json, with their types, ranges and the defaults of
         transformers. An option that is not listed is refused if it is set.
       names: the tensors of each parameter, by its path; see ``blocks.blocks``.
@@ -69,6 +69,7 @@ class Family:
     options: Mapping[str, Field]
     names: Mapping[str, list[str]]
     refused: str = ""
+    drafters: str = ""
     read: Callable[[dict[str, Any], str], dict[str, Any]] = lambda options, where: {}
     write: Callable[[ModelConfig], dict[str, Any]] = lambda config: {}
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)

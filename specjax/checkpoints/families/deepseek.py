@@ -144,6 +144,7 @@ DEEPSEEK_V3 = Family(
     read=_read_v3,
     write=_write,
     **_SAME,
+    drafters="modules in DeepSeek-V3, R1 and V3.1",
 )
 
 GLM4_MOE_LITE = Family(
@@ -168,4 +169,5 @@ GLM4_MOE_LITE = Family(
     read=_read_v3,
     write=_write_glm,
     **_SAME,
+    drafters="a module in it",
 )

@@ -177,4 +177,5 @@ GEMMA4 = Family(
     renamed={"hidden_act": "hidden_activation"},
     theta=None,
     is_unused=_is_unused,
+    drafters="assistants",
 )

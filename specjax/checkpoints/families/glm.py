@@ -100,4 +100,5 @@ GLM4_MOE = Family(
     write=_write_moe,
     rotated=0.5,
     harmless=GROUPED_HARMLESS,
+    drafters="modules in each",
 )

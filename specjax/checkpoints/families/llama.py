@@ -88,6 +88,7 @@ LLAMA = Family(
     _NAMES,
     read=_read,
     write=_write_llama,
+    drafters="Medusa, Hydra, EAGLE, EAGLE-3, DFlash",
 )
 
 MISTRAL = Family(
@@ -115,6 +116,7 @@ QWEN2 = Family(
     _NAMES,
     read=_read_qwen2,
     write=_write_qwen,
+    drafters="EAGLE; modules in MiMo-7B",
 )
 
 QWEN3 = Family(
@@ -125,4 +127,5 @@ QWEN3 = Family(
     _NAMES,
     read=_read_qwen3,
     write=_write_qwen,
+    drafters="EAGLE-3, DFlash, JetSpec, DSpark",
 )

@@ -179,6 +179,7 @@ MIXTRAL = Family(
     write=_write_mixtral,
     theta=1e6,
     harmless=TRAINING,
+    drafters="EAGLE",
 )
 
 QWEN2_MOE = Family(
@@ -220,6 +221,7 @@ QWEN3_MOE = Family(
     read=_read_qwen3,
     write=_write_qwen3,
     harmless=TRAINING | {"max_window_layers"},
+    drafters="EAGLE-3, DFlash",
 )
 
 GPT_OSS = Family(
@@ -245,4 +247,5 @@ GPT_OSS = Family(
     write=_write_gpt_oss,
     theta=150000.0,
     harmless=TRAINING | {"experts_per_token", "initial_context_length"},
+    drafters="EAGLE-3",
 )

@@ -149,6 +149,7 @@ QWEN3_NEXT = Family(
     theta=None,
     rotated=0.25,
     harmless=TRAINING,
+    drafters="modules in each",
 )
 
 QWEN3_5 = Family(
@@ -163,6 +164,7 @@ QWEN3_5 = Family(
     theta=None,
     rotated=0.25,
     harmless=_HARMLESS,
+    drafters="modules in each",
 )
 
 QWEN3_5_MOE = Family(
@@ -184,4 +186,5 @@ QWEN3_5_MOE = Family(
     theta=None,
     rotated=0.25,
     harmless=_HARMLESS | TRAINING,
+    drafters="modules in each",
 )
