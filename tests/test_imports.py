@@ -21,6 +21,7 @@ ORDER = [
     "engine",
     "specjax",
     "training planning evaluation",
+    "serve",
     "integrations",
     "cli __main__",
 ]

@@ -12,13 +12,13 @@ import jax
 from .. import __version__
 from ..errors import SpecjaxError
 from ..parallel import leave_others, several_hosts
-from . import beams, compare, design, doctor, evaluate, generate, grow, ngrams, plan, prune, train, tune, verify
+from . import beams, compare, design, doctor, evaluate, generate, grow, ngrams, plan, prune, serve, train, tune, verify
 from .hosts import join_hosts
 from .interrupt import leave, watch_interrupts
 from .log_filter import ERROR
 from .parser import Parser
 
-COMMANDS = (generate, beams, compare, evaluate, doctor, verify, tune, train, ngrams, grow, plan, design, prune)
+COMMANDS = (generate, serve, beams, compare, evaluate, doctor, verify, tune, train, ngrams, grow, plan, design, prune)
 """The modules of the commands. Each has ``add_command(commands)``, which sets ``handler``."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..apart import ApartSession
@@ -71,8 +72,8 @@ class Engine:
       rounds: rounds of one step.
       logprobs: the largest value of a request's option ``logprobs``; None records none.
 
-    Raises RequestError for a method whose rows share a state, for models on several devices, and for an
-    encoder-decoder.
+    Raises RequestError for a method whose rows share a state, for models on several devices, for an
+    encoder-decoder, and for slots that do not fit the memory.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Engine:
         self.logprobs = logprobs
         blank = read_blank(self.generator, self.capacity)
         self.programs = Programs(session, blank, count=slots, chunk=chunk, rounds=rounds, logprobs=logprobs)
+        self.slots = slots
         self._slots: list[_Row | None] = [None] * slots
         self._reading: _Row | None = None
         self._waiting: deque[Handle] = deque()
@@ -113,16 +115,17 @@ class Engine:
         self._stopping, self._stepping = False, threading.Lock()
         self.changed = threading.Condition(threading.RLock())
 
-    def submit(self, prompt: Prompt | None = None, *, messages=None, **options) -> Handle:
+    def submit(self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, **options) -> Handle:
         """Adds a request to the queue. Any thread may call this.
 
-        Arguments are those of a ``Generator``'s call, for one prompt or one conversation.
+        Arguments are those of a ``Generator``'s call, for one prompt or one conversation. The text is
+        that of the prompt's sample number ``sample`` in a call with the option ``n``.
 
         Raises RequestError for bad input, for the options ``n``, ``regex``, ``choices`` and
         ``json_schema``, and for a request that needs more positions than a slot has.
         """
         request = read_request(
-            self.generator, prompt, messages, options, capacity=self.capacity, logprobs=self.logprobs
+            self.generator, prompt, messages, options, capacity=self.capacity, logprobs=self.logprobs, sample=sample
         )
         handle = Handle(self, request)
         with self.changed:
@@ -243,7 +246,8 @@ class Engine:
         for row in rows:
             tokens = news.tokens[row.slot, : news.count[row.slot]].tolist()
             row.stop_state, stop = row.handle.request.find_stop(row.stop_state, tokens)
-            row.handle.add(tokens[:stop])
+            counters, logprobs = jax.tree.map(lambda x: x[row.slot], (news.counters, news.logprobs))
+            row.handle.add(tokens[:stop], int(counters.drafted), counters.accepted_at.tolist(), logprobs)
             if stop is not None or news.done[row.slot]:
                 self._finish(row, stop is not None)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..checkpoints.load import LanguageModel
 from ..errors import CancelledError, RequestError
+from ..logprobs import Logprobs
 from ..requests.vocabulary import decode_continuation
 from ..result import Result, settled_text
 from .request import Request
@@ -35,11 +36,20 @@ class Handle:
     Attributes:
       request: the prompt and its options.
       token_ids: the new tokens so far.
+      drafted: the drafted tokens so far that the target scored.
+      steps: drafted, accepted and emitted tokens of each step of the engine so far. It grows after
+        ``token_ids``.
+      accepted_at: for each depth, how often a drafted token at this depth was emitted so far.
+      logprobs, top_logprobs: those of ``token_ids`` so far, see ``Result``; empty if not asked for.
     """
 
     def __init__(self, engine: Driver, request: Request):
         self._engine, self.request = engine, request
         self.token_ids: list[int] = []
+        self.drafted, self.steps = 0, list[tuple[int, int, int]]()
+        self.accepted_at: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[dict[int, float]] = []
         self._outcome: Result | Exception | None = None
         self._watchers: list[Callable[[], object]] = []
 
@@ -64,14 +74,14 @@ class Handle:
         self.end(CancelledError("the request was cancelled; submit it again for its result"))
 
     def __iter__(self) -> Iterator[str]:
-        text, seen = "", 0
-        while not self.is_over:
-            self._engine.wait(lambda: self.is_over or len(self.token_ids) > seen)
-            seen = len(self.token_ids)
+        text, is_over = "", False
+        while not is_over:
+            is_over, seen = self.is_over, len(self.token_ids)  # before the text, so that no piece is lost
             grown = self._grow(text)
             if len(grown) > len(text):
                 yield grown[len(text) :]
             text = grown
+            self._engine.wait(lambda: self.is_over or len(self.token_ids) > seen)
         self._raise_failure()
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -92,17 +102,20 @@ class Handle:
         return self.result()
 
     async def _changes(self) -> AsyncIterator[None]:
-        """Yields after every change, the last time when the request is over."""
+        """Yields once at the begin and after every change, the last time when the request is over."""
         if not self._engine.is_started:
             raise RequestError("nothing drives the engine; use it in a with block, or call its start()")
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         watch = lambda: loop.call_soon_threadsafe(changed.set)
         self._watchers.append(watch)
         try:
-            while not self.is_over:
-                await changed.wait()
-                changed.clear()
+            is_over = False
+            while not is_over:
+                is_over = self.is_over  # before the caller looks, so that it sees the end
                 yield
+                if not is_over:
+                    await changed.wait()
+                    changed.clear()
         finally:
             self._watchers.remove(watch)
 
@@ -119,11 +132,25 @@ class Handle:
         if isinstance(self._outcome, Exception) and not isinstance(self._outcome, CancelledError):
             raise self._outcome
 
-    def add(self, tokens: list[int]) -> None:
-        """Appends new tokens. The engine calls this."""
-        if tokens and not self.is_over:
-            self.token_ids.extend(tokens)
-            self._notify()
+    def add(self, tokens: list[int], drafted: int, accepted_at: list[int], logprobs: Logprobs | None) -> None:
+        """Appends the new tokens of a step. The engine calls this.
+
+        Args:
+          drafted, accepted_at: sums of all steps so far.
+          logprobs: the records of the step's tokens, without an axis of rows; None if there are none.
+        """
+        if not tokens or self.is_over:
+            return
+        self.token_ids.extend(tokens)
+        (wanted,) = self.request.batch.logprobs
+        if logprobs is not None and wanted is not None:
+            self.logprobs += logprobs.chosen[: len(tokens)].tolist()
+            top = zip(logprobs.top_ids[: len(tokens), :wanted].tolist(), logprobs.top[: len(tokens), :wanted].tolist())
+            self.top_logprobs += [dict(zip(ids, values)) for ids, values in top]
+        step = drafted - self.drafted, sum(accepted_at) - sum(self.accepted_at), len(tokens)
+        self.drafted, self.accepted_at = drafted, accepted_at
+        self.steps.append(step)
+        self._notify()
 
     def end(self, outcome: Result | Exception) -> None:
         """Ends the request with its result or error, unless it is over. The engine calls this."""

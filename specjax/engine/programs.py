@@ -11,6 +11,7 @@ from ..prefill import Filled, Requests, begin_decoding
 from ..session import Session, cache_dtype
 from ..state import DecodeState
 from . import slots
+from .memory import check_memory
 
 LEAST_CHUNK = 16
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""
@@ -30,7 +31,7 @@ class Programs:
       rounds: rounds of one call of ``advance``.
       logprobs: see ``prefill``.
 
-    Raises RequestError for a method whose rows share a state.
+    Raises RequestError for a method whose rows share a state, and for slots that do not fit the memory.
     """
 
     def __init__(self, session: Session, blank: Requests, *, count: int, chunk: int, rounds: int, logprobs: int | None):
@@ -39,8 +40,10 @@ class Programs:
         self._static: dict[str, Any] = dict(
             drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs
         )
-        self._blank_request, self._taps = blank, session.drafter.taps
+        self._taps = session.drafter.taps
         self._axes = slots.find_row_axes(*self._modules, blank, chunk=LEAST_CHUNK, **self._static)
+        self._blank = self._begin(blank, 1, self.begin_reading())
+        check_memory(self._blank, count)
         self.empty()
 
     @property
@@ -49,7 +52,6 @@ class Programs:
 
     def empty(self) -> None:
         """Empties all slots."""
-        self._blank = self._begin(self._blank_request, 1, self.begin_reading())
         self._state = self._call(partial(slots.spread, axes=self._axes, slots=self.count), (self._blank,))
 
     def begin_reading(self) -> Filled:

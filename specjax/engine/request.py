@@ -6,11 +6,14 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
+from ..checks import whole
 from ..errors import RequestError
 from ..generate import Generator
 from ..prefill import Requests
 from ..requests.batch import Batch
+from ..requests.limits import MOST_SAMPLES
 from ..requests.options import Options
+from ..requests.samples import key_of_sample
 from ..requests.stop_strings import StopAutomaton
 from ..state import RequestOptions
 
@@ -18,7 +21,7 @@ STOP_IDS = 32
 """The most tokens that may end a request: end-of-text tokens and ``stop_token_ids``."""
 
 _REFUSED = {
-    "n": "submit the prompt once for each sample, with seeds of their own",
+    "n": "submit the prompt once for each sample, numbered by the argument sample",
     "regex": "call a Generator for constraints",
     "choices": "call a Generator for constraints",
     "json_schema": "call a Generator for constraints",
@@ -59,13 +62,21 @@ class Request:
 
 
 def read_request(
-    generator: Generator, prompt, messages, options: Mapping, *, capacity: int, logprobs: int | None = None
+    generator: Generator,
+    prompt,
+    messages,
+    options: Mapping,
+    *,
+    capacity: int,
+    logprobs: int | None = None,
+    sample: int = 0,
 ) -> Request:
     """The request of one prompt, or of one conversation.
 
     Args:
       capacity: positions of a slot.
       logprobs: the largest value of the option ``logprobs``; None for an engine that records none.
+      sample: the number of the sample of its prompt, see the option ``n``.
 
     Raises RequestError for an option that an engine cannot have, and for a request that needs more
     positions than a slot has.
@@ -77,6 +88,8 @@ def read_request(
     ids, batch = generator.read_options(prompt, messages=messages, **options)
     if len(ids) != 1:
         raise RequestError(f"a request has one prompt, not {len(ids)}; submit each prompt")
+    if whole("sample", sample, 0, MOST_SAMPLES - 1):
+        batch = dataclasses.replace(batch, keys=key_of_sample(batch.keys, sample))
     (wanted,) = batch.logprobs
     if wanted is not None and (logprobs is None or wanted > logprobs):
         raise RequestError(f"logprobs is {wanted} and the engine records {logprobs}; make it with logprobs={wanted}")

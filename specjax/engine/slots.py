@@ -17,9 +17,11 @@ from .. import decode
 from ..cache import KVCache
 from ..drafter import Drafter
 from ..errors import RequestError
+from ..logprobs import Logprobs
 from ..models.base import Model
 from ..prefill import Filled, Requests, fill_chunk, nothing_filled, prefill
 from ..state import DecodeState
+from ..stats import Counters
 
 
 class News(struct.PyTreeNode):
@@ -29,12 +31,16 @@ class News(struct.PyTreeNode):
       tokens: int32 [B, W], the new tokens of each row; void from ``count`` on.
       count: int32 [B].
       done, failed: bool [B], see ``DecodeState``.
+      counters: the sums of each row since it began.
+      logprobs: the records of ``tokens``, for T = W; None if they are not recorded.
     """
 
     tokens: jax.Array
     count: jax.Array
     done: jax.Array
     failed: jax.Array
+    counters: Counters
+    logprobs: Logprobs | None
 
 
 def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, **static) -> DecodeState:
@@ -110,5 +116,7 @@ def advance(
     started = state.replace(round=jnp.zeros_like(state.round))
     state = decode.run(target, draft, started, jnp.int32(rounds), drafter=drafter, rule=rule)
     places = before[:, None] + jnp.arange(rounds * (drafter.depth + 1))
-    tokens = jnp.take_along_axis(state.tokens, places, 1, mode="clip")
-    return state, News(tokens, state.length - before, state.done, state.failed)
+    take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
+    logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
+    count = state.length - before
+    return state, News(take(state.tokens, places), count, state.done, state.failed, state.counters, logprobs)

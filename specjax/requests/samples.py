@@ -24,9 +24,17 @@ def make_keys(seeds: np.ndarray, n: int = 1) -> jax.Array:
     if n == 1:
         return keys
     sample = np.tile(np.arange(n, dtype=np.uint32), len(seeds))
+    return jnp.where(jax.device_put(sample == 0), keys, _fold(keys, sample))
+
+
+def key_of_sample(keys: jax.Array, sample: int) -> jax.Array:
+    """The typed keys [B] of the sample with a number above 0, from the keys [B] of sample 0."""
+    return _fold(keys, np.full(len(keys), sample, np.uint32))
+
+
+def _fold(keys: jax.Array, sample: np.ndarray) -> jax.Array:
     fold_in = jax.vmap(jax.random.fold_in)
-    others = fold_in(fold_in(keys, jax.device_put(np.full_like(sample, _SAMPLES))), jax.device_put(sample))
-    return jnp.where(jax.device_put(sample == 0), keys, others)
+    return fold_in(fold_in(keys, jax.device_put(np.full_like(sample, _SAMPLES))), jax.device_put(sample))
 
 
 def repeat_rows(values, n: int):

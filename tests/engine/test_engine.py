@@ -10,6 +10,7 @@ from support.models import TINY, random_head, random_prompts
 from support.program import count_compilations
 
 from specjax import Engine, Generator, Head, NumericsError, RequestError, Result
+from specjax.engine import memory
 from specjax.errors import CancelledError
 from specjax.heads import Eagle3Config
 from specjax.heads.eagle3 import Eagle3Head
@@ -66,6 +67,20 @@ def submit_over_time(engine: Engine, prompts, options, seed: int = 0) -> list:
     return handles
 
 
+@pytest.mark.slow
+def test_samples_are_those_of_a_generators_call(engine, target):
+    generator, options = Generator(target, **SETTING, capacity=256), dict(max_new_tokens=12, temperature=1.0, seed=6)
+    expected = generator(PROMPTS[0], n=3, **COMMON, **options)
+    handles = [engine.submit(PROMPTS[0], sample=i, logprobs=1, **options) for i in range(3)]
+    assert [handle.result().token_ids for handle in handles] == [result.token_ids for result in expected]
+    np.testing.assert_allclose(handles[2].logprobs, expected[2].logprobs, atol=1e-4)
+    steps = np.array(handles[1].steps)
+    stats = expected[1].stats
+    assert steps.sum(0).tolist() == [stats.drafted, stats.accepted, stats.generated]
+    assert handles[1].accepted_at == list(stats.accepted_at) and len(steps) == stats.target_calls
+    assert handles[1].top_logprobs[0].keys() == expected[1].top_logprobs[0].keys()
+
+
 def test_texts_are_those_of_each_request_alone(engine, alone):
     handles = submit_over_time(engine, PROMPTS, [own | {"logprobs": 1} for own in OPTIONS * 2])
     assert all(handle.is_over for handle in handles)
@@ -92,6 +107,7 @@ def test_pieces_are_the_text_and_stop_strings_are_held_back(engine, alone):
     assert len(pieces) > 3 and "".join(pieces) == text[: text.index(stop)] == handles[0].result().text
     assert handles[0].result().stop_reason == stop
     assert "".join(handles[1]) == alone(PROMPTS[1], **options).text
+    assert "".join(handles[1]) == handles[1].result().text  # it is over before the iteration begins
 
 
 def test_a_cancelled_request_frees_its_slot_at_the_next_step(engine, alone):
@@ -207,9 +223,14 @@ def test_a_started_engine_serves_coroutines(engine, alone):
     async def stream(prompt) -> str:
         return "".join([piece async for piece in engine.submit(prompt, **options)])
 
+    async def late_stream(prompt) -> str:
+        handle = engine.submit(prompt, **options)
+        await handle
+        return "".join([piece async for piece in handle])
+
     async def serve():
         whole = [engine.submit(prompt, **options) for prompt in PROMPTS[:4]]
-        return await asyncio.gather(*whole, *map(stream, PROMPTS[4:8]), return_exceptions=True)
+        return await asyncio.gather(*whole, *map(stream, PROMPTS[4:7]), late_stream(PROMPTS[7]), return_exceptions=True)
 
     async def unattended():
         await engine.submit(PROMPTS[0], **options)
@@ -224,6 +245,16 @@ def test_a_started_engine_serves_coroutines(engine, alone):
         asyncio.run(unattended())
     while engine.step():
         pass
+
+
+def test_slots_that_do_not_fit_the_memory_are_refused_with_the_figure(target, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
+    with pytest.raises(RequestError, match="40 slots need ([0-9,]+) bytes .* has 1,000,000 bytes free") as error:
+        Engine(target, **SETTING, slots=40)
+    need = int(str(error.value).split()[3].replace(",", ""))
+    keys_and_values = 2 * TINY.num_layers * TINY.num_kv_heads * TINY.head_dim * 4 * 512
+    assert 41 * keys_and_values < need < 42 * keys_and_values
+    assert Engine(target, **SETTING, slots=1).step() is False
 
 
 EAGLE3 = Eagle3Config(TINY.replace(num_layers=1), TINY.hidden_size, 2, (0, 1, 2), draft_vocab_size=TINY.vocab_size)

@@ -1,0 +1,96 @@
+"""Runs the application: the port, the warm-up, and a graceful end at a signal."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import uvicorn
+from fastapi import FastAPI
+
+from ..engine import Engine
+from ..engine.programs import LEAST_CHUNK
+from ..errors import RequestError
+from .gate import Gate
+
+DEADLINE = 30.0
+"""The default seconds that accepted requests have after the first signal to stop."""
+
+_LAST_BYTES = 5
+"""The seconds in which answers that are complete must reach their clients."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on this address; port 0 is any free port. Raises RequestError if it cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen()  # two sockets that only bind could share a port
+    except OSError as error:
+        bound.close()
+        reason = error.strerror or str(error)
+        raise RequestError(f"port {port} of {host} cannot be used ({reason}); name another with --port") from None
+    return bound
+
+
+def warm_up(engine: Engine) -> None:
+    """Compiles the engine's programs: one short request for each size of a prompt's chunk."""
+    size, handles = LEAST_CHUNK, []
+    room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 2
+    while size <= min(engine.programs.chunk, room):
+        handles.append(engine.submit([0] * (size + 1), max_new_tokens=1))
+        size *= 2
+    for handle in handles:
+        handle.result()
+
+
+def run(app: FastAPI, bound: socket.socket, *, deadline: float = DEADLINE, ready: Callable[[], None]) -> None:
+    """Serves the application until SIGTERM or Ctrl-C, and then until its requests are answered.
+
+    After the first signal new requests get 503. After ``deadline`` seconds the accepted requests that
+    are left end with 503. A second signal ends the process at once.
+
+    Args:
+      ready: called when the server answers.
+    """
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_LAST_BYTES)
+    wakeup = signal.set_wakeup_fd(-1)  # whoever watches Ctrl-C there would end the process before the deadline
+    try:
+        asyncio.run(_Server(config, app.state.gate, deadline).serve_with(bound, ready))
+    finally:
+        signal.set_wakeup_fd(wakeup)
+
+
+class _Server(uvicorn.Server):
+    """A server that drains its gate before it closes its port."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate, deadline: float):
+        super().__init__(config)
+        self._gate, self._deadline = gate, deadline
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task | None = None
+
+    async def serve_with(self, bound: socket.socket, ready: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        with self.capture_signals():
+            serving = asyncio.ensure_future(self._serve([bound]))
+            while not self.started and not serving.done():
+                await asyncio.sleep(0.01)
+            if self.started:
+                ready()
+            await serving
+
+    def handle_exit(self, sig: int, frame) -> None:
+        if self._draining is not None or self._loop is None:
+            os._exit(128 + sig)  # Python's own end would wait for the engine's thread
+        print("specjax: stopping; a second signal ends at once", file=sys.stderr, flush=True)
+        self._draining = self._loop.create_task(self._drain())
+        self._loop.call_soon_threadsafe(lambda: None)  # wakes the loop
+
+    async def _drain(self) -> None:
+        await self._gate.drain(self._deadline)
+        self.should_exit = True

@@ -1,0 +1,325 @@
+"""The server over HTTP, through the official client, against a Generator's calls."""
+
+import json
+import threading
+import time
+
+import httpx
+import jax.numpy as jnp
+import openai
+import pytest
+import uvicorn
+from support.models import byte_tokenizer, disturbed, language_model, tiny_model
+
+from specjax import Engine, Generator, LanguageModel
+from specjax.serve.app import make_app
+from specjax.serve.server import bind
+
+NAN = 59
+"""A prompt that begins with this token gets NaN instead of logits."""
+
+PROMPT, KEY = [7, 8, 9], "secret"
+LONG = dict(max_tokens=200, extra_body=dict(ignore_eos=True))
+SLOTS, QUEUE = 3, 4
+
+
+def break_marked_rows(logits, context):
+    return jnp.where((context.tokens[:, 0] == NAN)[:, None, None], jnp.nan, logits)
+
+
+@pytest.fixture(scope="module")
+def setting():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
+    model = tiny_model(0)
+    target = LanguageModel(model, model.config, tokenizer, "target")
+    drafting = dict(draft=language_model(disturbed(model)), num_speculative_tokens=2)
+    return dict(target=target, **drafting, processors=(break_marked_rows,))
+
+
+@pytest.fixture(scope="module")
+def alone(both):
+    """The first of two samples of a Generator. All calls use one program."""
+    return lambda *prompt, **options: both(*prompt, **options)[0]
+
+
+@pytest.fixture(scope="module")
+def both(setting):
+    """Two samples of a Generator."""
+    generator = Generator(**setting, capacity=256)
+    return lambda prompt=None, **options: generator(prompt, **dict(n=2, logprobs=2, stop="never") | options)
+
+
+@pytest.fixture(scope="module")
+def engine(setting):
+    with Engine(**setting, slots=SLOTS, chunk=16, logprobs=3) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def app(engine):
+    return make_app(engine, name="tiny", api_key=KEY, queue=QUEUE, largest_body=4096)
+
+
+@pytest.fixture(scope="module")
+def url(app):
+    """The address of the application, served by a thread."""
+    bound = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, args=([bound],))
+    thread.start()
+    yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def post(url):
+    """Sends a body to ``/v1/completions``: bytes, or the fields that differ from a good request's."""
+
+    def post(body, path="/v1/completions", **headers) -> httpx.Response:
+        if isinstance(body, dict):
+            body = json.dumps({"model": "tiny", "prompt": PROMPT, "max_tokens": 4} | body)
+        return httpx.post(url + path, content=body, headers={"Authorization": f"Bearer {KEY}"} | headers, timeout=60)
+
+    return post
+
+
+@pytest.fixture
+def submitted(engine, monkeypatch):
+    """The handles of all requests that the test submits."""
+    handles, submit = [], engine.submit
+
+    def remember(*args, **options):
+        handles.append(submit(*args, **options))
+        return handles[-1]
+
+    monkeypatch.setattr(engine, "submit", remember)
+    return handles
+
+
+def wait_until(condition, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_completions_are_the_texts_of_a_generator(client, alone):
+    options = dict(max_tokens=20, temperature=0.8, seed=5)
+    expected = alone(PROMPT, max_new_tokens=20, temperature=0.8, seed=5)
+    found = client.completions.create(model="tiny", prompt=PROMPT, logprobs=2, **options)
+    (choice,) = found.choices
+    assert (choice.text, choice.finish_reason) == (expected.text, expected.finish_reason)
+    assert choice.logprobs.token_logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+    assert [len(top) for top in choice.logprobs.top_logprobs] == [2] * len(expected.token_ids)
+    assert found.usage.prompt_tokens == 3 and found.usage.completion_tokens == len(expected.token_ids)
+    figures = found.specjax
+    assert figures["target_calls"] == expected.stats.target_calls and figures["seed"] == 5
+    assert (figures["drafted"], figures["accepted"]) == (expected.stats.drafted, expected.stats.accepted)
+    assert figures["accepted_by_position"] == list(expected.stats.accepted_at)
+
+
+def test_samples_and_lists_of_prompts_are_those_of_a_generator(client, both):
+    prompts = [PROMPT, [20, 21]]
+    found = client.completions.create(model="tiny", prompt=prompts, n=2, max_tokens=10, seed=9)
+    expected = [one for prompt in prompts for one in both(prompt, max_new_tokens=10, temperature=1.0, seed=9)]
+    assert [choice.text for choice in found.choices] == [result.text for result in expected]
+    assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
+    assert found.usage.prompt_tokens == 5
+
+
+def test_a_stream_has_the_text_its_rounds_and_its_usage(client, alone):
+    expected = alone(PROMPT, max_new_tokens=30, temperature=0.7, seed=2, ignore_eos=True)
+    extra = dict(ignore_eos=True, specjax_rounds=True)
+    options = dict(max_tokens=30, temperature=0.7, seed=2, logprobs=1, stream_options={"include_usage": True})
+    *chunks, last = client.completions.create(model="tiny", prompt=PROMPT, stream=True, extra_body=extra, **options)
+    assert len(chunks) > 3 and "".join(chunk.choices[0].text for chunk in chunks) == expected.text
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert last.choices == [] and last.usage.completion_tokens == 30
+    rounds = [tuple(one) for chunk in chunks for one in chunk.specjax["rounds"]]
+    assert len(rounds) == expected.stats.target_calls
+    assert [sum(column) for column in zip(*rounds)] == [expected.stats.drafted, expected.stats.accepted, 30]
+    assert chunks[-1].specjax["accepted_by_position"] == list(expected.stats.accepted_at)
+    assert sum(len(chunk.specjax["tokens"]) for chunk in chunks) == 30
+    streamed = [value for chunk in chunks if (own := chunk.choices[0].logprobs) for value in own.token_logprobs]
+    assert streamed == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def test_a_stream_of_several_texts(client, alone):
+    options = dict(max_tokens=12, temperature=1.0, seed=4)
+    texts = ["", ""]
+    for chunk in client.completions.create(model="tiny", prompt=PROMPT, n=2, echo=True, stream=True, **options):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    whole = client.completions.create(model="tiny", prompt=PROMPT, n=2, echo=True, **options)
+    assert texts == [choice.text for choice in whole.choices] and texts[0] != texts[1]
+    first = alone(PROMPT, max_new_tokens=12, temperature=1.0, seed=4)
+    assert texts[0].endswith(first.text) and len(texts[0]) > len(first.text)
+
+
+def test_chat_is_a_generators_answer_to_the_messages(client, alone):
+    messages = [{"role": "user", "content": [{"type": "text", "text": "!"}, {"type": "text", "text": "#$"}]}]
+    plain = [{"role": "user", "content": "!#$"}]
+    options = dict(model="tiny", messages=messages, max_completion_tokens=15, temperature=0.9, seed=1)
+    expected = alone(messages=plain, max_new_tokens=15, temperature=0.9, seed=1)
+    found = client.chat.completions.create(**options, logprobs=True, top_logprobs=2)
+    (choice,) = found.choices
+    assert choice.message.role == "assistant" and choice.message.content == expected.text
+    assert [one.logprob for one in choice.logprobs.content] == pytest.approx(expected.logprobs, abs=1e-4)
+    assert all(len(one.top_logprobs) == 2 for one in choice.logprobs.content)
+    chunks = list(client.chat.completions.create(**options, stream=True))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected.text
+    assert chunks[-1].choices[0].finish_reason == expected.finish_reason
+
+
+def test_without_a_length_a_chat_may_fill_the_slot(client, engine):
+    messages = [{"role": "user", "content": "!"}]
+    found = client.chat.completions.create(model="tiny", messages=messages, extra_body=dict(ignore_eos=True))
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage.total_tokens == engine.target.config.context
+
+
+def test_stop_bias_penalties_and_own_options_reach_the_engine(client, alone):
+    text = alone(PROMPT, max_new_tokens=40, ignore_eos=True).text
+    own = dict(ignore_eos=True)
+    stopped = client.completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=40, temperature=0, stop=[text[9:12]], extra_body=own
+    )
+    assert stopped.choices[0].text == text[: text.index(text[9:12])] and stopped.choices[0].finish_reason == "stop"
+    options = dict(presence_penalty=0.5, frequency_penalty=0.7, logit_bias={"20": 5.0}, seed=3)
+    found = client.completions.create(model="tiny", prompt=PROMPT, **options, extra_body=own | dict(top_k=9))
+    expected = alone(PROMPT, max_new_tokens=16, temperature=1.0, top_k=9, **own, **options)
+    assert found.choices[0].text == expected.text
+
+
+def test_without_a_seed_texts_differ_and_the_answer_names_the_seed(client):
+    ask = lambda **given: client.completions.create(model="tiny", prompt=PROMPT, max_tokens=30, **given)
+    first, second = ask(), ask()
+    assert first.choices[0].text != second.choices[0].text
+    assert ask(seed=first.specjax["seed"]).choices[0].text == first.choices[0].text
+
+
+def test_harmless_fields_are_accepted(client):
+    harmless = dict(store=True, metadata={"a": "b"}, service_tier="auto", tools=[], tool_choice="none", best_of=1)
+    found = client.completions.create(model="tiny", prompt=PROMPT, user="me", suffix=None, extra_body=harmless)
+    assert found.choices[0].text
+
+
+def test_models_and_health(client, url):
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
+        client.models.retrieve("other")
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "message"),
+    [
+        (b"{", 400, None, "not JSON"),
+        (b"\xff", 400, None, "not JSON"),
+        (b"[" * 200 + b"]" * 200, 400, None, "nests too deeply"),
+        (b"[1]", 400, None, "must be a JSON object"),
+        (b"{}", 400, "model", "model: Field required"),
+        (b" " * 5000, 413, None, "more than 4096 bytes"),
+        ({"model": "other"}, 404, "model", "no model 'other'; this server has 'tiny'"),
+        ({"model": 3}, 400, "model", "valid string"),
+        ({"tools": [{"type": "function"}]}, 400, "tools", "tools is not supported"),
+        ({"best_of": 3}, 400, "best_of", "best_of is not supported"),
+        ({"suffix": "x"}, 400, "suffix", "suffix is not supported"),
+        ({"temprature": 1}, 400, "temprature", "temprature is unknown"),
+        ({"temperature": -1}, 400, "temperature", "temperature must be"),
+        ({"temperature": "hot"}, 400, "temperature", "temperature must be"),
+        ({"max_tokens": 0}, 400, "max_tokens", "greater than or equal to 1"),
+        ({"max_tokens": 4, "max_new_tokens": 5}, 400, "max_new_tokens", "names of one option"),
+        ({"n": 0}, 400, "n", "greater than or equal to 1"),
+        ({"n": SLOTS + QUEUE + 1}, 400, "n", "asks for 8 texts and the server holds 7"),
+        ({"n": True}, 400, "n", "valid integer"),
+        ({"seed": -1}, 400, "seed", "greater than or equal to 0"),
+        ({"logprobs": 9}, 400, "logprobs", "the engine records 3"),
+        ({"logprobs": 1, "echo": True}, 400, "echo", "leave out echo or logprobs"),
+        ({"stream_options": {"include_usage": True}}, 400, "stream_options", "set stream to true"),
+        ({"\ud800": 1}, 400, None, "the body: Input should be a valid string"),
+        ({"model": "\ud800"}, 404, "model", "no model '\\ud800'"),
+        ({"prompt": "\ud800", "echo": True}, 400, None, "characters that are no text"),
+        ({"prompt": ""}, 400, "prompt", "prompt is empty"),
+        ({"prompt": []}, 400, "prompt", "prompt is empty"),
+        ({"prompt": [61]}, 400, None, "outside the vocabulary of 61"),
+        ({"prompt": [5] * 300}, 400, None, "the model's context is 256"),
+        ({"logit_bias": {"x": 1}}, 400, "logit_bias", "is no token id"),
+        ({"response_format": {"type": "xml"}}, 400, None, "response_format must be"),
+        ({"prompt": [NAN, 5], "ignore_eos": True}, 500, None, "NaN"),
+    ],
+)
+def test_bad_input_gets_the_protocols_error(post, app, body, status, param, message):
+    answer = post(body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param), error
+    assert message in error["message"] and "\n" not in error["message"] and set(error) >= {"type", "code"}
+    assert app.state.gate.count == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"messages": []}, None, "messages is empty"),
+        ({"messages": [{"role": "user"}]}, "messages", "content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "part that is no text"),
+        ({"messages": [{"role": "user", "content": "!", "tool_calls": [1]}]}, "messages", "tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "!"}]}, None, "ends with the assistant's turn"),
+        ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
+        ({"modalities": ["audio"]}, "modalities", "not supported"),
+        ({"max_tokens": 3, "max_completion_tokens": 3}, "max_completion_tokens", "one option"),
+    ],
+)
+def test_bad_conversations_get_the_protocols_error(post, fields, param, message):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "!"}]} | fields
+    answer = post(json.dumps(body).encode(), "/v1/chat/completions")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param) and message in error["message"], error
+
+
+def test_the_client_raises_the_protocols_exceptions(client, url):
+    with pytest.raises(openai.BadRequestError, match="temperature must be"):
+        client.completions.create(model="tiny", prompt=PROMPT, temperature=-1)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0) as stranger:
+        with pytest.raises(openai.AuthenticationError, match="the API key is missing or wrong"):
+            stranger.models.list()
+    with pytest.raises(openai.APIError, match="NaN"):
+        list(client.completions.create(model="tiny", prompt=[NAN, 5], stream=True))
+
+
+def test_unknown_routes(url):
+    for found, status in ((httpx.get(f"{url}/v1/files"), 404), (httpx.get(f"{url}/v1/completions"), 405)):
+        assert found.status_code == status and found.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_full_queue_refuses_and_a_client_that_goes_frees_its_rows(client, app, engine, post, alone, submitted):
+    asked = dict(model="tiny", prompt=PROMPT, temperature=0, **LONG)
+    streams = [
+        client.completions.create(stream=True, n=SLOTS, **asked),
+        client.completions.create(stream=True, n=QUEUE, **asked),
+    ]
+    assert app.state.gate.count == SLOTS + QUEUE
+    refused = post({})
+    assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+    assert "the queue is full, with 7 of 7 texts" in refused.json()["error"]["message"]
+    for stream in streams:
+        stream.close()
+    wait_until(lambda: app.state.gate.count == 0 and not engine.has_work)
+    assert len(submitted) == 7 and all(len(handle.token_ids) < 200 for handle in submitted)
+    assert client.completions.create(**asked).choices[0].text == alone(PROMPT, max_new_tokens=200, ignore_eos=True).text
+
+
+def test_a_client_that_does_not_wait_for_its_answer_frees_its_row(client, app, engine, submitted):
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.05).completions.create(model="tiny", prompt=PROMPT, n=7, **LONG)
+    wait_until(lambda: app.state.gate.count == 0 and not engine.has_work)
+    assert len(submitted) == 7 and all(len(handle.token_ids) < 200 for handle in submitted)
