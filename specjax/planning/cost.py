@@ -20,6 +20,7 @@ from ..drafters import Plain, TokenRecycling, make_drafter, own_options
 from ..drafters.parts.fixed_tree import level_order
 from ..heads import Head
 from ..prefill import Requests, prefill
+from ..requests.shared_vocabulary import translate_draft
 from ..sampling import KEYS, sampling_params
 from ..session import cache_dtype
 from ..state import RequestOptions
@@ -209,7 +210,7 @@ def round_timers(
     The other arguments are those of ``measure``.
     """
     model, dtype = target.model, cache_dtype(target)
-    draft_model = draft.module if isinstance(draft, Head) else draft and draft.model
+    draft_model = draft.module if isinstance(draft, Head) else draft and translate_draft(draft, target)
     deepest = max(drafter.depth for drafter in drafters.values())
     capacity = 1 << (length + (rounds + 1) * (deepest + 1)).bit_length()
     rows = lambda n: jnp.full(batch, n, jnp.int32)
