@@ -158,6 +158,16 @@ class Engine:
         """Whether a request waits, is being read or is being decoded."""
         return bool(self._waiting or self._reading or any(self._slots))
 
+    @property
+    def num_running(self) -> int:
+        """The number of requests that are read or decoded."""
+        return len([row for row in [self._reading, *self._slots] if row is not None])
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that wait for a slot."""
+        return len([handle for handle in list(self._waiting) if not handle.is_over])
+
     def start(self) -> "Engine":
         """Starts a thread that drives the device until ``stop``."""
         if not self.is_started:

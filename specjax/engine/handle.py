@@ -101,6 +101,15 @@ class Handle:
             pass
         return self.result()
 
+    def watch(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback`` now, and after every change of the request until its end.
+
+        The engine's thread calls it and waits for it.
+        """
+        with self._engine.changed:
+            self._watchers.append(callback)
+            callback()
+
     async def _changes(self) -> AsyncIterator[None]:
         """Yields once at the begin and after every change, the last time when the request is over."""
         if not self._engine.is_started:

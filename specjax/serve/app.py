@@ -14,16 +14,20 @@ from ..requests.chat import render_chat
 from .answers import Answer, Spelling, event
 from .errors import ServeError, error_of
 from .gate import Gate, Job
+from .metrics import Metrics
 from .schema import Body, ChatRequest, Common, CompletionRequest, read_body
 
 try:
     from fastapi import APIRouter, Depends, FastAPI, Request
     from fastapi.responses import JSONResponse, Response, StreamingResponse
+    from prometheus_client import CONTENT_TYPE_LATEST
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
     from starlette.types import Receive, Scope, Send
 except ImportError as error:
-    raise ImportError(f"specjax.serve needs FastAPI ({error}); install it with pip install 'specjax[serve]'") from None
+    raise ImportError(
+        f"specjax.serve needs its packages ({error}); install them with pip install 'specjax[serve]'"
+    ) from None
 
 QUEUE = 256
 """The default number of texts that wait beside the running ones."""
@@ -42,7 +46,7 @@ def make_app(
 ) -> FastAPI:
     """The application of a started engine.
 
-    Its ``state`` has ``engine``, ``gate``, ``name`` and ``largest_body``.
+    Its ``state`` has ``engine``, ``gate``, ``name``, ``largest_body`` and ``metrics``.
 
     Args:
       name: the name of the model in the protocol.
@@ -53,9 +57,10 @@ def make_app(
     app = FastAPI(title="specjax", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engine, app.state.name, app.state.largest_body = engine, name, largest_body
     app.state.gate, app.state.began = Gate(engine.slots + queue), int(time.time())
-    app.state.spelling = Spelling(engine.target)
+    app.state.spelling, app.state.metrics = Spelling(engine.target), Metrics(engine, name)
     app.include_router(_routes(api_key))
     app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/metrics", show_metrics, methods=["GET"])
     app.add_exception_handler(Exception, _answer_error)
     for kind in (ServeError, SpecjaxError):
         app.add_exception_handler(kind, _answer_error)
@@ -86,7 +91,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    routes = "/v1/completions, /v1/chat/completions, /v1/models and /health"
+    routes = "/v1/completions, /v1/chat/completions, /v1/models, /health and /metrics"
     messages = {
         404: f"there is no {request.url.path}; use {routes}",
         405: f"{request.url.path} does not take {request.method}; use another method",
@@ -101,6 +106,11 @@ async def health(request: Request) -> Response:
     if state.gate.is_stopping or not state.engine.is_started:
         raise ServeError(503, "the server stops and takes no new requests; send them to another server")
     return JSONResponse({"status": "ok"})
+
+
+async def show_metrics(request: Request) -> Response:
+    """The figures of all requests in Prometheus' text format."""
+    return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def list_models(request: Request) -> Response:
@@ -189,6 +199,8 @@ async def _answer(
     job = state.gate.enter(len(prompts) * samples)
     try:
         job.handles = await asyncio.to_thread(_submit, state.engine, prompts, samples, options)
+        for handle in job.handles:
+            state.metrics.follow(handle)
         if body.stream:
             return _Stream(state.gate, job, _events(answer, body, job))
         results = await _while_connected(request.receive, asyncio.gather(*map(_finish, job.handles)))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import openai
 import pytest
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 from support.models import byte_tokenizer, disturbed, language_model, tiny_model
 
 from specjax import Engine, Generator, LanguageModel
@@ -294,6 +295,61 @@ def test_the_client_raises_the_protocols_exceptions(client, url):
             stranger.models.list()
     with pytest.raises(openai.APIError, match="NaN"):
         list(client.completions.create(model="tiny", prompt=[NAN, 5], stream=True))
+
+
+def scrape(url) -> dict[str, float]:
+    """The figures of ``/metrics``: name, and the label beside the model's name in brackets, to value."""
+    found = {}
+    for family in text_string_to_metric_families(httpx.get(f"{url}/metrics").text):
+        for sample in family.samples:
+            assert sample.labels.pop("model_name") == "tiny"
+            found[sample.name.removeprefix("vllm:") + str([*sample.labels.values()])] = sample.value
+    return found
+
+
+def test_metrics_grow_by_the_figures_of_the_answers(client, app, engine, post, url):
+    before, began = scrape(url), time.monotonic()
+    own = dict(max_tokens=20, seed=1, extra_body=dict(ignore_eos=True))
+    found = client.completions.create(model="tiny", prompt=[PROMPT, [20, 21]], n=2, **own)
+    with client.completions.create(model="tiny", prompt=PROMPT, stream=True, **LONG) as stream:
+        next(iter(stream))
+        during = scrape(url)
+        assert during["num_requests_running[]"] == 1 and during["num_requests_waiting[]"] == 0
+        assert during["generation_tokens_total[]"] > before.get("generation_tokens_total[]", 0) + 80
+    wait_until(lambda: app.state.gate.count == 0 and not engine.has_work)
+    post({"prompt": [NAN, 5]})
+    grown = {name: value - before.get(name, 0) for name, value in scrape(url).items()}
+    seconds = time.monotonic() - began
+
+    ends = {name: grown[f"request_success_total['{name}']"] for name in ("length", "abort", "error")}
+    assert ends == {"length": 4, "abort": 1, "error": 1}
+    assert grown["num_requests_running[]"] == grown["num_requests_waiting[]"] == 0
+    assert grown["prompt_tokens_total[]"] == 2 * (3 + 2) + 3
+    drafts, drafted, accepted = (
+        grown[f"spec_decode_num_{name}_total[]"] for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    by_position = [grown[f"spec_decode_num_accepted_tokens_per_pos_total['{i}']"] for i in range(2)]
+    assert sum(by_position) == accepted >= sum(found.specjax["accepted_by_position"]) > 0
+    assert drafts < drafted <= 2 * drafts and accepted <= drafted
+    tokens = grown["generation_tokens_total[]"]
+    assert 80 < tokens < 280 and drafts < tokens <= drafts + accepted + 6
+    assert grown["time_to_first_token_seconds_count[]"] == 5
+    assert 0 < grown["time_to_first_token_seconds_sum[]"] < grown["e2e_request_latency_seconds_sum[]"] < 6 * seconds
+    assert grown["inter_token_latency_seconds_count[]"] < tokens
+
+
+def test_metrics_after_one_answer_are_its_figures(client, url):
+    before = scrape(url)
+    found = client.completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=20, seed=3, extra_body=dict(ignore_eos=True)
+    )
+    grown = {name: value - before[name] for name, value in scrape(url).items()}
+    assert grown["generation_tokens_total[]"] == found.usage.completion_tokens == 20
+    assert grown["spec_decode_num_draft_tokens_total[]"] == found.specjax["drafted"]
+    assert grown["spec_decode_num_accepted_tokens_total[]"] == found.specjax["accepted"]
+    by_position = [grown[f"spec_decode_num_accepted_tokens_per_pos_total['{i}']"] for i in range(2)]
+    assert by_position == found.specjax["accepted_by_position"]
+    assert grown["e2e_request_latency_seconds_count[]"] == grown["request_success_total['length']"] == 1
 
 
 def test_unknown_routes(url):

@@ -1,0 +1,97 @@
+"""Metrics of the server in Prometheus format, under the names of vLLM, so that its dashboards work."""
+
+import time
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ..engine import Engine, Handle
+from ..errors import CancelledError, SpecjaxError
+
+_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of the histograms' buckets."""
+
+
+class Metrics:
+    """The figures of all requests of an engine since the server began.
+
+    A step of the engine counts as one draft of each of its rows that has drafted tokens. The counters
+    grow after each step, and not only when a request ends.
+
+    Args:
+      name: the label ``model_name`` of each figure.
+    """
+
+    def __init__(self, engine: Engine, name: str):
+        self._registry, self._label = CollectorRegistry(), name
+        counter, seconds = partial(self._make, Counter), partial(self._make, Histogram, buckets=_SECONDS)
+        self._drafts = counter("spec_decode_num_drafts", "Rounds of a request with drafted tokens")
+        self._drafted = counter("spec_decode_num_draft_tokens", "Drafted tokens")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Accepted drafted tokens")
+        by_position = "Accepted drafted tokens by their position in the draft, from 0"
+        self._accepted_at = counter("spec_decode_num_accepted_tokens_per_pos", by_position, "position")
+        self._prompt_tokens = counter("prompt_tokens", "Tokens of the prompts whose text has begun")
+        self._tokens = counter("generation_tokens", "New tokens")
+        self._ended = counter("request_success", "Requests that ended, by the reason", "finished_reason")
+        self._first = seconds("time_to_first_token_seconds", "Seconds from the request to its first token")
+        self._between = seconds("inter_token_latency_seconds", "Seconds a token between two steps of a request")
+        self._whole = seconds("e2e_request_latency_seconds", "Seconds from the request to its last token")
+        gauge = partial(self._make, Gauge)
+        gauge("num_requests_running", "Requests that are read or decoded").set_function(lambda: engine.num_running)
+        gauge("num_requests_waiting", "Requests that wait for a slot").set_function(lambda: engine.num_waiting)
+
+    def _make(self, kind, name: str, about: str, *labels: str, **options):
+        made = kind(f"vllm:{name}", about, ["model_name", *labels], registry=self._registry, **options)
+        return partial(made.labels, self._label) if labels else made.labels(self._label)
+
+    def follow(self, handle: Handle) -> None:
+        """Counts a request from now to its end."""
+        handle.watch(_Follower(self, handle))
+
+    def page(self) -> bytes:
+        """All figures in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Follower:
+    """Counts what is new of a request at each call. The engine calls it under its lock."""
+
+    def __init__(self, metrics: Metrics, handle: Handle):
+        self._metrics, self._handle = metrics, handle
+        self._began = self._last = time.perf_counter()
+        self._told, self._accepted_at, self._is_over = 0, list[int](), False
+
+    def __call__(self) -> None:
+        m, handle, now = self._metrics, self._handle, time.perf_counter()
+        steps = handle.steps[self._told :]
+        if steps and not self._told:
+            m._prompt_tokens.inc(len(handle.request.prompt))
+            m._first.observe(now - self._began)
+        elif steps:
+            emitted = sum(step[2] for step in steps)
+            for _ in range(emitted):
+                m._between.observe((now - self._last) / emitted)
+        for drafted, accepted, emitted in steps:
+            m._drafts.inc(drafted > 0)
+            m._drafted.inc(drafted)
+            m._accepted.inc(accepted)
+            m._tokens.inc(emitted)
+        for position, count in enumerate(handle.accepted_at):
+            before = self._accepted_at[position] if self._accepted_at else 0
+            m._accepted_at(position).inc(count - before)
+        if steps:
+            self._told, self._last, self._accepted_at = len(handle.steps), now, list(handle.accepted_at)
+        if handle.is_over and not self._is_over:
+            self._is_over = True
+            m._ended(_reason(handle)).inc()
+            m._whole.observe(now - self._began)
+
+
+def _reason(handle: Handle) -> str:
+    """Why a request that is over has ended: that of its result, "abort" or "error"."""
+    try:
+        return handle.result().finish_reason
+    except CancelledError:
+        return "abort"
+    except SpecjaxError:
+        return "error"
