@@ -5,6 +5,7 @@ import hmac
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..checks import parse_json
@@ -19,7 +20,7 @@ from .schema import Body, ChatRequest, Common, CompletionRequest, read_body
 
 try:
     from fastapi import APIRouter, Depends, FastAPI, Request
-    from fastapi.responses import JSONResponse, Response, StreamingResponse
+    from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
     from prometheus_client import CONTENT_TYPE_LATEST
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
@@ -31,6 +32,8 @@ except ImportError as error:
 
 QUEUE = 256
 """The default number of texts that wait beside the running ones."""
+
+PAGE = Path(__file__).with_name("page.html")
 
 LARGEST_BODY = 2**20
 """The default bound of a body in bytes."""
@@ -59,6 +62,7 @@ def make_app(
     app.state.gate, app.state.began = Gate(engine.slots + queue), int(time.time())
     app.state.spelling, app.state.metrics = Spelling(engine.target), Metrics(engine, name)
     app.include_router(_routes(api_key))
+    app.add_api_route("/", show_page, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
     app.add_api_route("/metrics", show_metrics, methods=["GET"])
     app.add_exception_handler(Exception, _answer_error)
@@ -106,6 +110,11 @@ async def health(request: Request) -> Response:
     if state.gate.is_stopping or not state.engine.is_started:
         raise ServeError(503, "the server stops and takes no new requests; send them to another server")
     return JSONResponse({"status": "ok"})
+
+
+async def show_page() -> Response:
+    """A page on which a person types a prompt and watches its text arrive, with drafted tokens marked."""
+    return FileResponse(PAGE)
 
 
 async def show_metrics(request: Request) -> Response:

@@ -1,20 +1,18 @@
 """The server over HTTP, through the official client, against a Generator's calls."""
 
 import json
-import threading
 import time
 
 import httpx
 import jax.numpy as jnp
 import openai
 import pytest
-import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 from support.models import byte_tokenizer, disturbed, language_model, tiny_model
+from support.serving import served, wait_until
 
 from specjax import Engine, Generator, LanguageModel
 from specjax.serve.app import make_app
-from specjax.serve.server import bind
 
 NAN = 59
 """A prompt that begins with this token gets NaN instead of logits."""
@@ -64,14 +62,8 @@ def app(engine):
 
 @pytest.fixture(scope="module")
 def url(app):
-    """The address of the application, served by a thread."""
-    bound = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, args=([bound],))
-    thread.start()
-    yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with served(app) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +95,6 @@ def submitted(engine, monkeypatch):
 
     monkeypatch.setattr(engine, "submit", remember)
     return handles
-
-
-def wait_until(condition, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_completions_are_the_texts_of_a_generator(client, alone):

@@ -1,0 +1,32 @@
+"""A server in a thread."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def served(app) -> Iterator[str]:
+    """The address of an application while a thread serves it."""
+    import uvicorn
+
+    from specjax.serve.server import bind
+
+    bound = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, args=([bound],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def wait_until(condition, seconds: float = 20) -> None:
+    """Waits until ``condition()`` is true, and fails after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
