@@ -78,6 +78,9 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(MEASURES)}; all without")
     parser.add_argument("--model", default="tiny-python", help="the target of the rounds, such as a grown checkpoint")
     parser.add_argument("--draft", default="tiny-python-draft")
+    parser.add_argument(
+        "--batches", type=integer(1), nargs="+", default=BATCHES, help="batches of the rounds (default 1 4)"
+    )
     parser.add_argument("--repeats", type=integer(1), default=5, help="timed runs of each program")
     args = parser.parse_args()
     if wrong := set(args.parts) - set(MEASURES):
@@ -141,13 +144,13 @@ def measure_rounds(args, known: dict) -> Iterator[tuple[str, dict]]:
     target, draft = specjax.load(args.model), specjax.load(args.draft)
     names = {key: Path(getattr(args, key)).name for key in ("model", "draft")}  # no paths of this machine
     yield "about", {"machine": machine(target)} | names
-    for batch in BATCHES:
+    for batch in args.batches:
         if str(batch) in known:
             continue
-        timers = {}
-        for name, drafter in ROUNDS.items():
-            model = draft if name == "draft_model" else None
-            timers |= round_timers(target, model, {name: drafter}, length=LENGTH, batch=batch, rounds=COUNT)
+        shape = dict(length=LENGTH, batch=batch, rounds=COUNT)
+        alone = {name: drafter for name, drafter in ROUNDS.items() if name != "draft_model"}
+        timers = round_timers(target, None, alone, **shape)
+        timers |= round_timers(target, draft, {"draft_model": ROUNDS["draft_model"]}, **shape)
         seconds = {name: np.median(runs) / COUNT for name, runs in alternate(timers, args.repeats).items()}
         tokens = lambda name: tokens_a_round(FORCED, ROUNDS[name].depth)
         speedup = {name: tokens(name) * seconds["none"] / seconds[name] for name in ROUNDS}
