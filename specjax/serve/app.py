@@ -95,7 +95,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    routes = "/v1/completions, /v1/chat/completions, /v1/models, /health and /metrics"
+    routes = "/v1/completions, /v1/chat/completions, /v1/models, /health, /metrics and the page at /"
     messages = {
         404: f"there is no {request.url.path}; use {routes}",
         405: f"{request.url.path} does not take {request.method}; use another method",
@@ -200,7 +200,7 @@ async def _answer(
     request: Request, body: Common, prompts: list[dict], options: dict[str, Any], echoes: list[str]
 ) -> Response:
     """Submits ``n`` requests for each prompt, and answers them whole or as a stream."""
-    state, samples = request.app.state, body.n or 1
+    state, samples, began = request.app.state, body.n or 1, time.perf_counter()
     if body.stream_options is not None and not body.stream:
         raise ServeError(400, "stream_options needs stream; set stream to true", param="stream_options")
     chatting = isinstance(body, ChatRequest)
@@ -209,7 +209,7 @@ async def _answer(
     try:
         job.handles = await asyncio.to_thread(_submit, state.engine, prompts, samples, options)
         for handle in job.handles:
-            state.metrics.follow(handle)
+            state.metrics.follow(handle, began)
         if body.stream:
             return _Stream(state.gate, job, _events(answer, body, job))
         results = await _while_connected(request.receive, asyncio.gather(*map(_finish, job.handles)))

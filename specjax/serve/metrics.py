@@ -44,9 +44,9 @@ class Metrics:
         made = kind(f"vllm:{name}", about, ["model_name", *labels], registry=self._registry, **options)
         return partial(made.labels, self._label) if labels else made.labels(self._label)
 
-    def follow(self, handle: Handle) -> None:
-        """Counts a request from now to its end."""
-        handle.watch(_Follower(self, handle))
+    def follow(self, handle: Handle, began: float) -> None:
+        """Counts a request to its end. ``began``: the reading of ``time.perf_counter`` when it came."""
+        handle.watch(_Follower(self, handle, began))
 
     def page(self) -> bytes:
         """All figures in Prometheus' text format."""
@@ -56,9 +56,8 @@ class Metrics:
 class _Follower:
     """Counts what is new of a request at each call. The engine calls it under its lock."""
 
-    def __init__(self, metrics: Metrics, handle: Handle):
-        self._metrics, self._handle = metrics, handle
-        self._began = self._last = time.perf_counter()
+    def __init__(self, metrics: Metrics, handle: Handle, began: float):
+        self._metrics, self._handle, self._began, self._last = metrics, handle, began, began
         self._told, self._accepted_at, self._is_over = 0, list[int](), False
 
     def __call__(self) -> None:

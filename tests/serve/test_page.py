@@ -72,6 +72,7 @@ def test_the_text_and_its_figures_are_those_of_a_generator(page, options):
         tokens=60, rounds=stats.target_calls, drafted=stats.drafted, accepted=stats.accepted
     ).items():
         assert page.text_content(f"#{name}") == str(value)
+    assert page.text_content("#rate") == f"{round(100 * stats.accepted / stats.drafted)} %"
     shares = [f"{round(100 * count / stats.target_calls)} %" for count in stats.accepted_at]
     assert page.locator("#positions .row span:last-child").all_text_contents() == shares
     assert len(shares) == POSITIONS
