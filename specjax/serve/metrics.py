@@ -2,6 +2,7 @@
 
 import time
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -40,7 +41,8 @@ class Metrics:
         gauge("num_requests_running", "Requests that are read or decoded").set_function(lambda: engine.num_running)
         gauge("num_requests_waiting", "Requests that wait for a slot").set_function(lambda: engine.num_waiting)
 
-    def _make(self, kind, name: str, about: str, *labels: str, **options):
+    def _make(self, kind, name: str, about: str, *labels: str, **options) -> Any:
+        """A figure with the label of the model; with further ``labels`` a function of their values."""
         made = kind(f"vllm:{name}", about, ["model_name", *labels], registry=self._registry, **options)
         return partial(made.labels, self._label) if labels else made.labels(self._label)
 
