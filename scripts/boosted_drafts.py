@@ -84,7 +84,7 @@ def recipe(kind: str, shape: dict, steps: int, **changes) -> Recipe:
 def measure(target: LanguageModel, sets: dict[str, list[LanguageModel]]) -> dict[str, dict]:
     """Tokens a call, speed-up with its interval, and the share of tokens found, for each set of drafts."""
     prompts = [target.tokenizer.encode(text) for text in held_out_prompts(target.tokenizer, PROMPTS, 96)]
-    generators = {"plain": Generator(target)}
+    generators = {"plain": Generator(target, "none")}
     for name, drafts in sets.items():
         method = "merged" if len(drafts) > 1 else "draft_model"
         generators[name] = Generator(target, method, drafts, num_speculative_tokens=DRAFTED)

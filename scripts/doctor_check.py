@@ -17,10 +17,11 @@ import numpy as np
 
 import specjax
 from specjax.cli.parser import integer
+from specjax.drafts import load_drafts
 from specjax.evaluation import compare, held_out_prompts, left_out, machine
 from specjax.evaluation.comparison import select_drafts
 from specjax.evaluation.report import markdown_table, with_interval
-from specjax.generate import Generator, load_drafts
+from specjax.generate import Generator
 from specjax.planning.doctor import examine
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
@@ -68,7 +69,7 @@ def main():
 
 def measure_groups(target, methods: list[str], drafts: tuple, prompts: list[str], args) -> dict[str, float]:
     """The speed-up of each method where groups of ``batch`` prompts are decoded together."""
-    generators = {"none": Generator(target)}
+    generators = {"none": Generator(target, "none")}
     generators |= {method: Generator(target, method, select_drafts(method, drafts) or None) for method in methods}
     groups = [prompts[first : first + args.batch] for first in range(0, len(prompts), args.batch)]
     room = max(len(target.tokenizer.encode(prompt)) for prompt in prompts) + args.max_new_tokens

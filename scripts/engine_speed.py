@@ -1,17 +1,18 @@
-"""Measures the engine's throughput, and the time between tokens while a long prompt is read.
+"""Measures the engine's throughput, the time between tokens while a long prompt is read, and shared prompts.
 
-    python scripts/engine_speed.py [--requests 64] [--slots 8] [--rate 20]
+    python scripts/engine_speed.py [--requests 64] [--slots 8] [--rate 20] [--method ngram]
 
 The requests are held-out code with 16 to 512 new tokens. They arrive at random (Poisson) times. The
-engine decodes them with the embedded pair; so do fixed batches of the same width, in the order of
-arrival, and a Generator one after another. The last two have all requests at once. Times are without
-compilation: every run is made twice, and the second counts. Writes
+engine decodes them; so do fixed batches of the same width, in the order of arrival, and a Generator
+one after another. The last two have all requests at once. All texts must be equal. The ways
+alternate; the first run of each compiles and does not count. Writes
 docs/results/engine_<platform>.json and .md.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -20,59 +21,83 @@ import numpy as np
 from specjax import Engine, Generator, LanguageModel, load
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
+from specjax.planning.auto import batches_up_to, tune_auto
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 SHORTEST, LONGEST, PROMPT = 16, 512, 64
 CAPACITY = 2048
 LATE = 1500
 """Tokens of the prompt that is read while other rows run."""
+COMMON, OWN = 1000, 50
+"""Tokens that two prompts have in common, and tokens that only one of them has."""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="tiny-python")
-    parser.add_argument("--draft", default="tiny-python-draft")
+    parser.add_argument("--draft", default="tiny-python-draft", help="a draft, or none")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16"),
+        help="in bfloat16 near ties of greedy texts depend on the number of rows (default float32)",
+    )
+    parser.add_argument("--method", help="the method of all ways; by default that of the draft")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--rate", type=float, default=20.0, help="arrivals a second")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the largest number of new tokens")
+    parser.add_argument("--late", type=int, default=LATE, help="tokens of the late prompt")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each way")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()
-    target, draft = load(args.target), load(args.draft)
+    target = load(args.target, args.dtype)
+    drafting = dict(method=args.method, draft=None if args.draft == "none" else load(args.draft, args.dtype))
+    if args.method is None:
+        tune_auto(target, drafting["draft"], batches=batches_up_to(args.slots))
     report = {"machine": machine(target), "settings": {**vars(args), "results": None}}
-    report |= throughput(target, draft, args) | {"gaps": gaps(target, draft, args.slots)}
+    report |= throughput(target, drafting, args)
+    report |= {"gaps": gaps(target, drafting, args.slots, args.late), "shared": shared(target, drafting)}
     path = args.results / f"engine_{jax.default_backend()}"
     path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     path.with_suffix(".md").write_text(page(report))
     print(f"written to {path}.json and .md")
 
 
-def throughput(target: LanguageModel, draft: LanguageModel, args: argparse.Namespace) -> dict:
-    """Seconds and tokens a second of each way to decode the same requests, and the engine's waiting times."""
+def throughput(target: LanguageModel, drafting: dict, args: argparse.Namespace) -> dict:
+    """Seconds of each way to decode the same requests, and the seconds of each request in the engine.
+
+    Raises AssertionError if a text is not that of the request alone.
+    """
     rng = np.random.default_rng(0)
     prompts = held_out_prompts(target.tokenizer, args.requests, PROMPT)
     new = rng.integers(SHORTEST, args.longest + 1, args.requests).tolist()
     arrivals = np.cumsum(rng.exponential(1 / args.rate, args.requests))
-    engine = Engine(target, draft=draft, slots=args.slots, capacity=CAPACITY)
-    generator = Generator(target, draft=draft, capacity=CAPACITY)
-    waits = []
-    runs = {
-        "engine": lambda: waits.append(serve(engine, prompts, new, arrivals)),
-        f"batches of {args.slots}": lambda: in_batches(generator, prompts, new, args.slots),
+    engine = Engine(target, **drafting, slots=args.slots, capacity=CAPACITY, prefix_bytes=0)
+    generator = Generator(target, **drafting, capacity=CAPACITY)
+    waits: list[list[float]] = []
+    ways: dict[str, Callable[[], list[list[int]]]] = {
         "one after another": lambda: in_batches(generator, prompts, new, 1),
+        f"batches of {args.slots}": lambda: in_batches(generator, prompts, new, args.slots),
+        "engine": lambda: serve(engine, prompts, new, arrivals, waits),
     }
-    found = {}
-    for name, run in runs.items():
-        for _ in range(2):  # the first run compiles
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for run in range(args.repeats + 1):
+        texts = {}
+        for name, way in ways.items():
             began = time.perf_counter()
-            run()
-            seconds = time.perf_counter() - began
-        found[name] = {"seconds": seconds, "tokens_per_second": sum(new) / seconds}
-    return {"runs": found, "latency_seconds": quantiles(waits[-1])}
+            texts[name] = way()
+            if run:  # the first run compiles
+                seconds[name].append(time.perf_counter() - began)
+        different = [name for name in ways if texts[name] != texts["one after another"]]
+        assert not different, f"texts of {different} are not those of the requests alone"
+    return {"seconds": seconds, "tokens": sum(new), "latency_seconds": quantiles(waits[-1])}
 
 
-def serve(engine: Engine, prompts: list[str], new: list[int], arrivals: np.ndarray) -> list[float]:
-    """Seconds from each arrival to the end of the request."""
+def serve(
+    engine: Engine, prompts: list[str], new: list[int], arrivals: np.ndarray, waits: list[list[float]]
+) -> list[list[int]]:
+    """The tokens of each request. Appends to ``waits`` the seconds from each arrival to the end of the request."""
     began, handles, over = time.perf_counter(), [], {}
     while len(over) < len(prompts):
         now = time.perf_counter() - began
@@ -82,42 +107,61 @@ def serve(engine: Engine, prompts: list[str], new: list[int], arrivals: np.ndarr
         engine.step()
         ended = time.perf_counter() - began
         over |= {i: ended - arrivals[i] for i, handle in enumerate(handles) if handle.is_over and i not in over}
-    return list(over.values())
+    waits.append(list(over.values()))
+    return [handle.result().token_ids for handle in handles]
 
 
-def in_batches(generator: Generator, prompts: list[str], new: list[int], size: int) -> None:
-    """Decodes all requests, ``size`` at a time."""
+def in_batches(generator: Generator, prompts: list[str], new: list[int], size: int) -> list[list[int]]:
+    """The tokens of all requests, decoded ``size`` at a time."""
+    texts = []
     for at in range(0, len(prompts), size):
-        generator(prompts[at : at + size], max_new_tokens=new[at : at + size], ignore_eos=True)
+        results = generator(prompts[at : at + size], max_new_tokens=new[at : at + size], ignore_eos=True)
+        texts += [result.token_ids for result in results]
+    return texts
 
 
-def gaps(target: LanguageModel, draft: LanguageModel, slots: int) -> dict:
-    """Milliseconds between the steps of running rows: before, and while a prompt of ``LATE`` tokens is read."""
-    engine = Engine(target, draft=draft, slots=slots, capacity=CAPACITY)
+def gaps(target: LanguageModel, drafting: dict, slots: int, late: int) -> dict:
+    """Milliseconds between two tokens of running rows: before, and while a prompt of ``late`` tokens is read."""
+    engine = Engine(target, **drafting, slots=slots, capacity=CAPACITY, prefix_bytes=0)
     prompts = held_out_prompts(target.tokenizer, slots - 1, PROMPT)
-    long = np.random.default_rng(1).integers(100, target.config.vocab_size, LATE).tolist()
+    long = np.random.default_rng(1).integers(100, target.config.vocab_size, late).tolist()
     found = {}
     for _ in range(2):  # the first run compiles
-        running = [engine.submit(prompt, max_new_tokens=400, ignore_eos=True) for prompt in prompts]
+        running = [engine.submit(prompt, max_new_tokens=1500, ignore_eos=True) for prompt in prompts]
         while not all(handle.token_ids for handle in running):
             engine.step()
-        found["before"] = steps(engine, lambda times: len(times) == 20)
-        late = engine.submit(long, max_new_tokens=1)
-        found["while it is read"] = steps(engine, lambda times, late=late: late.is_over)
+        found["before"] = between(engine, running, lambda times: len(times) == 20)
+        last = engine.submit(long, max_new_tokens=1)
+        found["while it is read"] = between(engine, running, lambda times, last=last: last.is_over)
         for handle in running:
             handle.cancel()
         engine.step()
     return {name: quantiles(times, 1000) for name, times in found.items()}
 
 
-def steps(engine: Engine, until) -> list[float]:
-    """Seconds of each step, until ``until(seconds)``."""
+def between(engine: Engine, running: list, until) -> list[float]:
+    """Seconds of each step over the tokens that a row of ``running`` gets in it, until ``until(seconds)``."""
     times = []
+    count = lambda: sum(len(handle.token_ids) for handle in running)
     while not until(times):
-        began = time.perf_counter()
+        before, began = count(), time.perf_counter()
         engine.step()
-        times.append(time.perf_counter() - began)
+        times.append((time.perf_counter() - began) * len(running) / (count() - before))
     return times
+
+
+def shared(target: LanguageModel, drafting: dict) -> list[dict]:
+    """Tokens and seconds of two prompts with ``COMMON`` equal tokens at their beginnings, read one after the other."""
+    engine = Engine(target, **drafting, slots=1, capacity=CAPACITY)
+    found = []
+    for run in range(2):  # the first run compiles
+        rng = np.random.default_rng(run)
+        draw = lambda count: rng.integers(100, target.config.vocab_size, count).tolist()
+        common = draw(COMMON)
+        results = [engine.submit(common + draw(OWN), max_new_tokens=1).result() for _ in range(2)]
+        stats = [result.stats for result in results]
+        found = [{"cached_tokens": one.cached_tokens, "prefill_seconds": one.prefill_seconds} for one in stats]
+    return found
 
 
 def quantiles(values: list[float], unit: float = 1) -> dict:
@@ -126,23 +170,39 @@ def quantiles(values: list[float], unit: float = 1) -> dict:
 
 def page(report: dict) -> str:
     """The results in Markdown."""
-    settings, runs = report["settings"], report["runs"]
-    rows = [[name, f"{run['seconds']:.1f}", f"{run['tokens_per_second']:.0f}"] for name, run in runs.items()]
+    settings, seconds = report["settings"], report["seconds"]
+    rows = []
+    for name, times in seconds.items():
+        ratios = np.array(times) / np.array(seconds["engine"])
+        spread = "" if name == "engine" else f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
+        rows.append([name, f"{np.median(times):.1f}", f"{report['tokens'] / np.median(times):.0f}", spread])
     number = lambda found: [f"{found[name]:.3g}" for name in ("median", "p90", "longest")]
     timed = [["request, from arrival to end, s", *number(report["latency_seconds"])]]
-    timed += [[f"step, {name}, ms", *number(found)] for name, found in report["gaps"].items()]
+    timed += [[f"between two tokens, {name}, ms", *number(found)] for name, found in report["gaps"].items()]
+    read = [
+        [name, COMMON + OWN, one["cached_tokens"], f"{1000 * one['prefill_seconds']:.0f}"]
+        for name, one in zip(("first", "second"), report["shared"])
+    ]
+    method = settings["method"] or f"the draft {settings['draft']}"
     return f"""# The engine's speed
 
 Written by `scripts/engine_speed.py` on {report["machine"]["cpu"]}, {report["machine"]["device"]}.
 
 {settings["requests"]} requests of {SHORTEST} to {settings["longest"]} new tokens, {settings["rate"]:g} arrivals a second,
-{settings["slots"]} slots. Fixed batches and the calls one after another have all requests at the start.
+{settings["slots"]} slots, decoded with {method}. Fixed batches and the calls one after another have all requests at the
+start. All texts are equal. Each way ran {settings["repeats"]} times, in turn; the last column has the median of the
+ratios of one turn, and their range.
 
-{markdown_table(["way", "seconds", "tokens a second"], rows)}
+{markdown_table(["way", "seconds", "tokens a second", "seconds / those of the engine"], rows)}
 
-A prompt of {LATE:,} tokens is read while {settings["slots"] - 1} rows run.
+A prompt of {settings["late"]:,} tokens is read while {settings["slots"] - 1} rows run. The time between two tokens is that of
+a step over the mean number of tokens that it gives to a row.
 
 {markdown_table(["time", "median", "90 %", "longest"], timed)}
+
+Two prompts have {COMMON:,} tokens in common.
+
+{markdown_table(["prompt", "tokens", "from the store of prefixes", "ms until it is read"], read)}
 """
 
 

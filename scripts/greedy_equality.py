@@ -48,7 +48,7 @@ def main():
     drafts = [draft, dataclasses.replace(draft, model=disturbed(draft.model), name="disturbed")]
     texts = [target.tokenizer.encode(text) for text in held_out_prompts(target.tokenizer, args.prompts, LONGEST)]
     prompts = [text[: 1 + (37 * i) % len(text)] for i, text in enumerate(texts)]  # of all lengths
-    generator = Generator(target, capacity=256)
+    generator = Generator(target, "none", capacity=256)
     plain = {new: continued(generator, prompts, 1, new, "none") for new in (NEW, FEW)}
     file = ROOT / f"docs/results/greedy_{jax.default_backend()}.json"
     found = json.loads(file.read_text()) if file.exists() else {}

@@ -4,7 +4,10 @@
 
 - acceptance: of the embedded target on held-out code, for parts of several sizes. The context is
   at most 2,048 tokens, which is all that this target knows.
-- rounds: seconds of a round after 8,192 random tokens. The acceptance is forced.
+- rounds: seconds of a round after 8,192 tokens, beside its bytes by hand. The acceptance is forced.
+  The caches hold random keys and values, so no prompt is read. For a target of a real size:
+    specjax grow --model tiny-python --like configs/shapes/half_billion.json --output GROWN
+    python scripts/long_context.py rounds --model GROWN
 - plans: predictions of ``specjax plan`` for Llama-3.1-8B, beside the bytes by hand. They need the
   extras tpu and cuda for their compilers, and no device.
 
@@ -30,7 +33,7 @@ from specjax.evaluation.report import markdown_table
 from specjax.parallel import make_mesh
 from specjax.planning.cost import round_timers
 from specjax.planning.devices import DEVICES, compile_only, parse_device
-from specjax.planning.plan import tokens_a_round
+from specjax.planning.plan import capacity_for, tokens_a_round
 from specjax.planning.plan_settings import read_shape
 from specjax.planning.rounds import plan_round
 from specjax.planning.timers import alternate
@@ -52,8 +55,8 @@ PARTS = {
 }
 """Options of ``PartialReader`` by the name of the part, all with four sinks."""
 
-LENGTH, BATCHES, COUNT, FORCED = 8192, (1, 4), 16, 0.8
-"""Tokens in the cache, rows, rounds of a timed run, and the chance that a drafted token is accepted."""
+LENGTH, BATCHES, FORCED = 8192, (1, 4), 0.8
+"""Tokens in the cache, rows, and the chance that a drafted token is accepted."""
 
 ROUNDS = {
     "none": Plain(),
@@ -81,7 +84,8 @@ def main():
     parser.add_argument(
         "--batches", type=integer(1), nargs="+", default=BATCHES, help="batches of the rounds (default 1 4)"
     )
-    parser.add_argument("--repeats", type=integer(1), default=5, help="timed runs of each program")
+    parser.add_argument("--repeats", type=integer(1), default=5, help="timed runs of each program (default 5)")
+    parser.add_argument("--count", type=integer(1), default=16, help="rounds of a timed run (default 16)")
     args = parser.parse_args()
     if wrong := set(args.parts) - set(MEASURES):
         parser.error(f"{', '.join(wrong)}: no part of the page; use {', '.join(MEASURES)}")
@@ -140,21 +144,35 @@ def drafters_of(draft) -> dict:
 
 
 def measure_rounds(args, known: dict) -> Iterator[tuple[str, dict]]:
-    """Milliseconds of a round, and the speed-up at the forced acceptance."""
+    """Milliseconds and bytes of a round, and the speed-up at the forced acceptance, by target and batch."""
     target, draft = specjax.load(args.model), specjax.load(args.draft)
     names = {key: Path(getattr(args, key)).name for key in ("model", "draft")}  # no paths of this machine
-    yield "about", {"machine": machine(target)} | names
+    about = {"machine": machine(target), "count": args.count, "weights": target.config.num_weights} | names
+    of_target = known.get(names["model"], {}) | {"about": about}
     for batch in args.batches:
-        if str(batch) in known:
+        if str(batch) in of_target:
             continue
-        shape = dict(length=LENGTH, batch=batch, rounds=COUNT)
+        shape = dict(length=LENGTH, batch=batch, rounds=args.count, unread=True)
         alone = {name: drafter for name, drafter in ROUNDS.items() if name != "draft_model"}
         timers = round_timers(target, None, alone, **shape)
         timers |= round_timers(target, draft, {"draft_model": ROUNDS["draft_model"]}, **shape)
-        seconds = {name: np.median(runs) / COUNT for name, runs in alternate(timers, args.repeats).items()}
+        runs = {name: runs / args.count for name, runs in alternate(timers, args.repeats).items()}
+        seconds = {name: np.median(each) for name, each in runs.items()}
         tokens = lambda name: tokens_a_round(FORCED, ROUNDS[name].depth)
         speedup = {name: tokens(name) * seconds["none"] / seconds[name] for name in ROUNDS}
-        yield str(batch), {"ms": {name: s * 1e3 for name, s in seconds.items()}, "speedup": speedup}
+        kept = cache_dtype(target).itemsize
+        moved = {
+            name: by_hand(target.config, drafter, (draft.config,) * drafts_of(name), LENGTH, batch, 1, kept)
+            for name, drafter in ROUNDS.items()
+        }
+        ms = {name: (np.percentile(each, [50, 25, 75]) * 1e3).tolist() for name, each in runs.items()}
+        of_target = of_target | {str(batch): {"ms": ms, "bytes": moved, "speedup": speedup}}
+        yield names["model"], of_target
+
+
+def drafts_of(method: str) -> int:
+    """The number of draft models of a method in ``ROUNDS``."""
+    return int(method == "draft_model")
 
 
 def make_plans(args, known: dict) -> Iterator[tuple[str, dict]]:
@@ -163,7 +181,7 @@ def make_plans(args, known: dict) -> Iterator[tuple[str, dict]]:
     for device, context, batch in PLANS:
         kind, shape = parse_device(device)
         chips = compile_only(kind, shape)
-        capacity = -(-(context + K + 1) // 256) * 256
+        capacity = capacity_for(context, K)
         where = make_mesh(model=len(chips), devices=list(chips)), DEVICES[kind]
         sizes = dict(batch=batch, capacity=capacity, dtype=jnp.dtype("bfloat16"))
         for draft, (drafter, models) in PLANNED.items():
@@ -189,23 +207,28 @@ def make_plans(args, known: dict) -> Iterator[tuple[str, dict]]:
             )
 
 
-def by_hand(target, drafter, drafts: tuple, context: int, batch: int, devices: int) -> float:
-    """Bytes of a round on one device: K passes of the draft, and one of the target."""
-    weights, row = sizes_of(target, devices)
+def by_hand(target, drafter, drafts: tuple, context: int, batch: int, devices: int, kept: int = 2) -> float:
+    """Bytes of a round on one device: K passes of the draft, and one of the target.
+
+    ``kept``: bytes of a key's or value's number.
+    """
+    weights, row = sizes_of(target, devices, kept)
     verify = weights + batch * context * row
+    if not drafter.depth:
+        return verify
     if drafts:
-        of_draft, row_of_draft = sizes_of(drafts[0], 1)  # each device holds the whole draft
+        of_draft, row_of_draft = sizes_of(drafts[0], 1, kept)  # each device holds the whole draft
         return verify + K * (of_draft + batch * context * row_of_draft)
     part = batch * drafter.most * row
     means = batch * context / drafter.chunk_size * row / 2 if drafter.cache_chunks else 0
     return verify + K * (weights + part) + 2 * part + means
 
 
-def sizes_of(config, devices: int) -> tuple[float, float]:
+def sizes_of(config, devices: int, kept: int) -> tuple[float, float]:
     """Bytes of the weights that a token reads, and of the keys and values of a position, on one device."""
     table = 0 if config.tie_embeddings else config.vocab_size * config.hidden_size
-    row = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    return 2 * (config.num_weights - table) / devices, 2 * row / devices
+    row = kept * 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return 2 * (config.num_weights - table) / devices, row / devices
 
 
 MEASURES = {"acceptance": measure_acceptance, "rounds": measure_rounds, "plans": make_plans}
@@ -234,10 +257,15 @@ Below a window n-grams or a smaller draft may draft for the target with the wind
 ROUND = """
 ## A round after {length:,} tokens, measured
 
-`{model}` with `{draft}`; {machine}. Medians of runs of {count} rounds
-that alternate. The first round of a run also averages the keys of all chunks. The text is random. **The acceptance is forced**:
-each drafted token of every method is accepted with the probability {forced}, so a round gives {tokens:.2f} tokens. The
-model was trained on 2,048 positions, so an acceptance measured here would mean nothing.
+Medians of alternating runs, with their quartiles. The caches hold random keys and values, on whose
+numbers the time of a round does not depend. The first round of a run also averages the keys of all
+chunks. **The acceptance is forced**: each drafted token of every method is accepted with the
+probability {forced}, so a round gives {tokens:.2f} tokens. *GB* are the bytes of a round by the sum
+below, with the dtype of the cache. *by bytes* is the speed-up if time is in proportion to bytes.
+"""
+
+ROUNDS_OF = """
+`{model}` ({millions:.0f} M weights) with `{draft}`, runs of {count} rounds; {machine}.
 
 """
 
@@ -251,7 +279,8 @@ probability {forced}. *GB a round* is read from the compiled program, for one de
     {K} (weights + S rows) + 2 S rows + mean keys + weights + cache
 
 and for a draft model {K} (its weights + its cache) + weights + cache. It counts no scores of attention and
-no other intermediate arrays. All drafts get the same acceptance here. The first table says how much it differs.
+no other intermediate arrays; [GPUs](../gpu.md#long-caches) says where their bytes come from. All drafts get the
+same acceptance here. The first table says how much it differs.
 
 """
 
@@ -278,15 +307,23 @@ def acceptance_table(found: dict) -> str:
 
 
 def round_table(found: dict) -> str:
+    text = ROUND.format(length=LENGTH, forced=FORCED, tokens=tokens_a_round(FORCED, K))
+    return text + "".join(map(rounds_of_target, found.values()))
+
+
+def rounds_of_target(found: dict) -> str:
     about, batches = found["about"], [key for key in found if key != "about"]
-    tokens = tokens_a_round(FORCED, K)
-    text = ROUND.format(
-        length=LENGTH, count=COUNT, forced=FORCED, tokens=tokens, **about | {"machine": in_words(about["machine"])}
-    )
-    head = ["method"] + [f"{what}, batch {batch}" for batch in batches for what in ("ms", "speed-up")]
-    cells = lambda one, name: (f"{one['ms'][name]:.1f}", f"{one['speedup'][name]:.2f}")
-    rows = [[name, *(x for batch in batches for x in cells(found[batch], name))] for name in ROUNDS]
-    return text + markdown_table(head, rows) + "\n"
+    text = ROUNDS_OF.format(**about | {"machine": in_words(about["machine"]), "millions": about["weights"] / 1e6})
+    rows = [[batch, name, *round_cells(found[batch], name)] for batch in batches for name in ROUNDS]
+    return text + markdown_table(["batch", "method", "GB", "ms", "by bytes", "speed-up"], rows) + "\n"
+
+
+def round_cells(found: dict, name: str) -> list[str]:
+    tokens, moved = tokens_a_round(FORCED, ROUNDS[name].depth), found["bytes"]
+    middle, low, high = found["ms"][name]
+    speedups = tokens * moved["none"] / moved[name], found["speedup"][name]
+    figures = f"{moved[name] / 1e9:.2f}", f"{middle:.1f} ({low:.1f} to {high:.1f})"
+    return [*figures, *(f"{speedup:.2f}" for speedup in speedups)]
 
 
 def plan_table(found: dict) -> str:

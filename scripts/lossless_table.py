@@ -59,7 +59,7 @@ of all cases. `seed`, `logprobs`, streams and the place in a batch must not chan
 
 ## Rules and methods
 
-At temperature 0 every rule but `soft_match` and `loosening` is the greedy walk. Above it:
+At temperature 0 every rule but `soft_match`, `loosening` and `near_match` is the greedy walk. Above it:
 
 {rules}
 

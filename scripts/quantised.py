@@ -95,7 +95,7 @@ def acceptance() -> str:
     prompts = encode_prompts(target[None], held_out_prompts(target[None].tokenizer, PROMPTS, 128))
     written = lambda runs: [list(results[0].token_ids) for results in runs]
     generators = {pair: Generator(target[pair[0]], "draft_model", draft[pair[1]]) for pair in PAIRS}
-    generators |= {form: Generator(target[form]) for form, _ in PAIRS}
+    generators |= {form: Generator(target[form], "none") for form, _ in PAIRS}
     runs = alternate_runs(generators, prompts, NEW, REPEATS, lambda done, of: None)
     rows = []
     for ours, theirs in PAIRS:
@@ -121,7 +121,7 @@ def speeds() -> str:
         small = specjax.load("tiny-python")
         grow_model(small, small.config.replace(**SHAPE), Path(directory) / "grown")
         target = load_all(Path(directory) / "grown", (None, "int8", "int4"))
-    generators = {form: Generator(one) for form, one in target.items()}
+    generators = {form: Generator(one, "none") for form, one in target.items()}
     generators["self"] = Generator(target[None], "quantized_self", draft_scheme="int4")
     prompts = encode_prompts(target[None], held_out_prompts(target[None].tokenizer, LARGE_PROMPTS, 64))
     runs = alternate_runs(generators, prompts, LARGE_NEW, LARGE_REPEATS, lambda done, of: None)

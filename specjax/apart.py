@@ -32,13 +32,12 @@ from .checks import LARGEST
 from .drafter import Drafter, TrainedHead
 from .drafters.draft_model import DraftModel
 from .drafters.parts.ahead import Ahead, draft_ahead, propose_from
-from .feedback import FeedbackLog
 from .models.base import Scored
 from .models.decoder import Decoder
 from .parallel import mesh_of, split_rows
 from .prefill import prefill
 from .requests.batch import Batch
-from .session import Decoding, Session, dtype_beside, shardings
+from .session import Decoding, Log, Session, dtype_beside, shardings
 from .state import DecodeState
 from .tree import Tree
 from .verify import Drawn, Verdict
@@ -170,7 +169,7 @@ class ApartSession(Session):
         parameters: Any,
         rule: Callable,
         capacity: int | None = None,
-        log: FeedbackLog | None = None,
+        log: Log | None = None,
     ):
         super().__init__(target, drafter, parameters, rule, capacity, log)
         self.looks_ahead = isinstance(drafter, DraftModel) and drafter.draft_ahead > 0
@@ -212,6 +211,9 @@ class ApartSession(Session):
     def update(self, target: LanguageModel) -> None:
         super().update(target)
         self.outer = jax.device_put(OuterLayers(target.model, self.drafter.needs), self.to_draft)
+
+    def update_draft(self, parameters: Any) -> None:
+        super().update_draft(jax.tree.map(self._beside_draft, parameters))
 
     def _beside_draft(self, leaf):
         """The array on the draft's mesh, such as a map between vocabularies, which nobody placed."""

@@ -19,6 +19,7 @@ from flax import struct
 from jax import lax
 
 from .cache import commit as commit_rows
+from .conditional import run_if
 from .drafter import Drafter
 from .ending import cut_at_end, has_failed
 from .logprobs import record
@@ -58,16 +59,20 @@ def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Ca
     For a drafter with several draft lengths, one round is compiled for each, and one of them runs.
     """
 
-    def do_round(state, drafter):
+    def do_round(state, drafter, prepared=None):
+        if prepared is not None:
+            state = state.replace(drafter=state.drafter.replace(prepared=prepared))
         found = propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
         return commit(target, draft, state, found, drafter=drafter)
 
     if len(drafter.lengths) < 2:
         return do_round(state, drafter)
-    chosen = drafter.choose(state)
-    for i, length in enumerate(drafter.lengths):
-        state = run_if(chosen == i, partial(do_round, drafter=drafter.at_length(length)), state)
-    return state
+    state, prepared, chosen = drafter.begin(target, draft, state)
+    active, before = ~state.done, state.length
+    for length in drafter.lengths:
+        wanted = jnp.array(drafter.choices)[chosen] == length
+        state = run_if(wanted, partial(do_round, drafter=drafter.at_length(length), prepared=prepared), state)
+    return state.replace(counters=state.counters.add_choice(active, chosen, state.length - before))
 
 
 @own_settings()
@@ -82,7 +87,8 @@ def propose_and_accept(target: Model, draft, state: DecodeState, *, drafter: Dra
     with jax.named_scope("accept"):
         sampling = state.request.sampling
         p = probabilities(scored.logits, seen_options(rule, sampling), state.tree_context(tree))
-        verdict = accept(rule, p, tree, accept_keys, sampling.temperature, state.counters)
+        seeded = state.request.seeded
+        verdict = accept(rule, p, tree, accept_keys, sampling.temperature, state.counters, seeded, target)
     return Round(tree, drafted, scored, p, verdict, state.failed | has_failed(scored.logits, p, verdict))
 
 
@@ -90,7 +96,7 @@ def propose_and_accept(target: Model, draft, state: DecodeState, *, drafter: Dra
 @jax.named_scope("commit")
 def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: Drafter) -> DecodeState:
     """The second half: cuts the path at the row's end, and writes it to the cache and the text."""
-    tree, scored, going = found.tree, found.scored, ~(state.done | found.failed)
+    tree, scored, p, going = found.tree, found.scored, found.p, ~(state.done | found.failed)
     verdict, emission = cut_at_end(state, tree, found.verdict, found.failed)
     path = None if tree.is_chain else verdict.path
     length, place = state.cache.length + verdict.length, state.cache.length + 1
@@ -105,9 +111,9 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
         constraint_state=emission.constraint_state,
         stop_state=emission.stop_state,
         round=state.round + 1,
-        logprobs=state.logprobs and record(state.logprobs, scored.logits, verdict.path, emission.tokens, place),
+        logprobs=state.logprobs and record(state.logprobs, scored.logits, p, verdict.path, emission.tokens, place),
         counters=state.counters.add(~state.done, tree.valid.sum(-1) - 1, emission.from_draft.sum(-1)),
-        rounds=state.rounds and state.rounds.add(tree, scored.logits, found.verdict, place - 1, going),
+        rounds=state.rounds and state.rounds.add(tree, scored, found.verdict, place - 1, going),
     )
 
 
@@ -140,11 +146,3 @@ def round_keys(state: DecodeState, places: int) -> tuple[jax.Array, jax.Array]:
         return jax.random.fold_in(propose, n), jax.vmap(jax.random.fold_in, (None, 0))(accept, n + jnp.arange(places))
 
     return jax.vmap(of_row)(state.request.keys, state.cache.length)
-
-
-def run_if(wanted: jax.Array, function: Callable, carry):
-    """``function(carry)`` if the scalar bool ``wanted`` is true, else ``carry``.
-
-    A loop of at most one iteration replaces ``lax.cond``, whose branches copy caches on XLA:CPU.
-    """
-    return lax.while_loop(lambda loop: loop[0], lambda loop: (jnp.bool(False), function(loop[1])), (wanted, carry))[1]

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 
 from .models.base import Model, Scored
 from .models.config import ModelConfig
@@ -111,6 +112,15 @@ class Drafter:
         """
         return ()
 
+    def reads(self, target: Model, draft, tokens: jax.Array, lengths: jax.Array, taps: tuple) -> tuple[Any, Any] | None:
+        """The model, see ``prefill.Reads``, with which ``init`` reads prompts, and the int32 [B] tokens that it reads.
+
+        The arguments are those of ``init``. A method that has this function takes ``filled`` in
+        ``init``: the prompts, already read in chunks (``prefill.Filled``), or None. None, the
+        default, stands for a method whose ``init`` reads nothing, or all at once.
+        """
+        return None
+
     def propose(self, target: Model, draft, state: DecodeState, key: jax.Array) -> tuple[Tree, Any]:
         """A batched tree below ``state.root``, and the method's state for ``commit``.
 
@@ -140,8 +150,21 @@ class Drafter:
         """
         return ()
 
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The draft length of each choice. A method may have several choices of one length."""
+        return self.lengths
+
+    def begin(self, target: Model, draft, state: DecodeState) -> tuple[DecodeState, Any, jax.Array]:
+        """What a method with several lengths does before a round of a length.
+
+        Returns the state; a pytree for ``propose``, which finds it in ``state.drafter.prepared``, or
+        None; and int32, the index in ``choices`` for the round.
+        """
+        return state, None, self.choose(state)
+
     def choose(self, state: DecodeState) -> jax.Array:
-        """Int32, the index in ``lengths`` for the next round."""
+        """Int32, the index in ``choices`` for the next round."""
         raise TypeError(f"{type(self).__name__} has lengths and must define choose")
 
     def at_length(self, length: int) -> "Drafter":
@@ -170,5 +193,23 @@ class Drafter:
         """The parameters, updated on the host with ``texts``, the token ids of finished requests.
 
         Each text is a prompt and its answer.
+        """
+        return parameters
+
+    def describe_arms(self, parameters, batch: int, context: int) -> list[tuple[str, float]]:
+        """The name of each of ``choices``, and the time of its round in plain rounds.
+
+        Empty for a method that does not name them. ``batch`` and ``context`` are those of ``learn_times``.
+        """
+        return []
+
+    def learn_times(self, parameters, rounds: np.ndarray, batch: int, context: int, seconds: float) -> Any:
+        """The parameters, updated on the host with the time of a run of rounds.
+
+        Args:
+          rounds: the number of rounds of each of ``choices``.
+          batch: the number of rows.
+          context: the number of tokens of the longest row.
+          seconds: the time of the run.
         """
         return parameters

@@ -41,3 +41,7 @@ class NumericsError(SpecjaxError):
 
 class CancelledError(SpecjaxError):
     """The result of a cancelled request was asked for."""
+
+
+class SpecjaxWarning(UserWarning):
+    """A fact that the user should know. The command line prints it in one line."""

@@ -69,6 +69,10 @@ class FeedbackLog:
         """The log with another target."""
         return dataclasses.replace(self, header=self.header | {"target": identify(target)})
 
+    def of_draft(self, draft: LanguageModel | Head) -> "FeedbackLog":
+        """The log with another draft."""
+        return dataclasses.replace(self, header=self.header | {"draft": identify(draft)})
+
     def room(self, state: DecodeState) -> int:
         """The number of rounds until the buffer of a batch is full."""
         assert state.rounds is not None  # a session with a log records rounds

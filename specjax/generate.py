@@ -3,32 +3,38 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import jax
 import numpy as np
 from flax import nnx
 
-from .apart import ApartSession
-from .checkpoints.heads import choose_head, load_drafter
 from .checkpoints.load import LanguageModel, load
 from .checks import whole
-from .drafter import Models, Nothing, TargetCopy, TrainedHead
-from .drafters import DraftModel, all_options, check_drafts, check_options, default_method, make_drafter, needs_of
+from .costs import find_costs
+from .drafter import Models, TargetCopy
+from .drafters import Auto, all_options, check_options, default_method, own_options
+from .drafts import (
+    as_list,
+    choose_drafts,
+    load_drafts,
+    make_session,
+    module_of,
+    name_of,
+    suits_auto,
+    with_module,
+)
 from .errors import RequestError
-from .feedback import MEGABYTES, FeedbackLog, open_log
+from .feedback import MEGABYTES, open_log
 from .heads.base import Head
-from .models.streamed import is_streamed
-from .parallel import are_apart, mesh_of, place
 from .requests.batch import Batch, build_batch
 from .requests.chat import end_of_turn_ids, is_conversation, render_chat
 from .requests.options import Options
 from .requests.other_libraries import from_other_libraries
 from .requests.prompts import encode_prompts, is_single
-from .requests.shared_vocabulary import translate_draft
 from .result import Result, results_of, settled_text
 from .sampling import check_processors
-from .session import Decoding, Session
+from .session import Decoding
 from .verify import resolve
 
 Prompt = str | Sequence[int]
@@ -42,8 +48,10 @@ class Generator:
     Args:
       target: the model whose output is wanted, or its name.
       method: one of ``drafters.METHODS``, or a list of methods that draft chains, between which
-        each row switches. The default depends on ``draft``: "draft_model" for one model, "merged"
-        for several, the head's own method for a trained head, "none" without a draft.
+        each row switches. The default is "auto" for no draft, one draft model, or a head of one module
+        that drafts token by token. It is "merged" for several drafts. With options of drafting, another
+        rule, a feedback log, several hosts, or a target that offloads layers, it is "draft_model" for one
+        model, "none" without a draft, and the head's own method for a head.
       draft: the draft of a method that needs a second model or a head: a name, a directory, a hub
         id, a loaded model, or a list of them. A method with one draft uses the first of a list. A
         draft model may have another vocabulary, see ``requests.shared_vocabulary``. If a method
@@ -80,21 +88,14 @@ class Generator:
         self.target = target = as_model(target)
         if method is None:
             draft = load_drafts(target, draft)
-            method = default_method(draft)
+            plain = rule == "auto" and feedback_log is None and set(drafting) <= set(own_options("auto"))
+            method = "auto" if plain and suits_auto(target, draft) else default_method(draft)
         check_options(method, drafting)
-        self.method = method if isinstance(method, str) else ",".join(method)
-        needs, given = needs_of(method), as_list(draft)
-        if given and isinstance(needs, Nothing | TargetCopy):
-            raise RequestError(f"method {self.method!r} takes no draft; leave it out or use method 'draft_model'")
-        check_drafts(method, len(given))
-        if isinstance(needs, TrainedHead):
-            target.config.refuse_encoder(f"method {self.method!r}")
-            head = choose_head(target, load_drafts(target, given[:1]), needs.kind, self.method)
-            self.drafts, module = (head,), head.module
-            self.drafter = make_drafter(method, head=head.config, **drafting)
-        else:
-            self.drafter = make_drafter(method, **drafting)
-            self.drafts, module = self._draft_models(needs, given)
+        self.method = name_of(method)
+        self.drafter, self.drafts, module = choose_drafts(target, method, draft, drafting)
+        times, self.costs_file = None, None
+        if isinstance(self.drafter, Auto):
+            self.drafter, times, self.costs_file = find_costs(self.drafter, target, self.drafts)
         self.drafter.check(target.config)
         if not self.drafter.with_encoder:
             target.config.refuse_encoder(f"method {self.method!r}")
@@ -102,51 +103,13 @@ class Generator:
         self.rule_name = rule
         self.processors = check_processors(tuple(processors), target.config.vocab_size)
         parameters = self.drafter.parameters(module, target.config.vocab_size)
+        if times is not None:
+            parameters = parameters.replace(times=times)
         log = None
         if feedback_log is not None:
             log = open_log(feedback_log, self.method, self.drafter, target, self.drafts, feedback_log_mb)
-        self.session = self._place_session(parameters, resolve(rule, self.drafter.drawn), capacity, log)
-
-    def _place_session(self, parameters, rule: Callable, capacity: int | None, log: FeedbackLog | None) -> Session:
-        """The session for the devices of the drafts."""
-        modules = [draft.module if isinstance(draft, Head) else draft.model for draft in self.drafts]
-        apart = any(are_apart(module, self.target.model) for module in modules)
-        if apart and self.drafter.reads_target:
-            raise RequestError(
-                f"method {self.method!r} drafts with the target's cache; load the draft on the target's devices"
-            )
-        if self.drafter.reads_target and is_streamed(self.target.model):
-            raise RequestError(
-                f"method {self.method!r} drafts with the target's layers, which offload keeps in the host's memory; use "
-                "a draft model, a trained head, or a method that drafts without a model"
-            )
-        if apart:
-            self.target.config.refuse_encoder("a draft on devices of its own")
-        if apart and len({mesh_of(module) for module in modules}) > 1:
-            raise RequestError("the drafts are on different devices; load all of them with the same mesh")
-        if not apart and isinstance(self.drafter, DraftModel) and self.drafter.draft_ahead:
-            raise RequestError(
-                "draft_ahead drafts while the target verifies, on devices of the draft's own; "
-                "give --draft-mesh, load the draft with another mesh, or leave draft_ahead out"
-            )
-        kind = ApartSession if apart else Session
-        return kind(self.target, self.drafter, parameters, rule, capacity, log)
-
-    def _draft_models(self, needs: Nothing | Models | TargetCopy, given: tuple) -> tuple[tuple, object]:
-        """The drafts that the method uses, and their modules for the target's tokens."""
-        if isinstance(needs, Nothing):
-            return (), None
-        if isinstance(needs, TargetCopy):
-            return (), self.target.model
-        drafts, models = load_drafts(self.target, given[: needs.most]), []
-        for draft in drafts:
-            if isinstance(draft, Head):
-                kind = draft.config.kind
-                raise RequestError(
-                    f"draft {draft.name!r} is a head of kind {kind!r}; method {self.method!r} needs a language model"
-                )
-            models.append(translate_draft(draft, self.target))
-        return drafts, models[0] if needs.is_one else tuple(models)
+        options: dict[str, Any] = dict(rule=resolve(rule, self.drafter.drawn), capacity=capacity, log=log)
+        self.session = make_session(target, self.drafter, self.drafts, parameters, name=self.method, **options)
 
     @overload
     def __call__(self, prompts: str, *, messages: None = None, n: Literal[1] = 1, **options) -> Result: ...
@@ -218,15 +181,22 @@ class Generator:
         self.remember([result])
         yield result
 
-    def update(self, parameters) -> None:
-        """Replaces the target's weights. Nothing is compiled anew.
+    def update(self, parameters=None, *, draft=None) -> None:
+        """Replaces the weights of the target, of the draft, or of both. Nothing is compiled anew.
 
         Args:
           parameters: a model of the target's structure; or, for a Flax module, its state
             (``nnx.state``).
+          draft: the same for the draft, of a method with one draft that has the target's vocabulary.
 
         Raises RequestError if structure, shapes or dtypes differ.
         """
+        if parameters is not None:
+            self._update_target(parameters)
+        if draft is not None:
+            self._update_draft(draft)
+
+    def _update_target(self, parameters) -> None:
         model = parameters
         if isinstance(parameters, nnx.State):
             model = nnx.merge(nnx.graphdef(self.target.model), parameters)
@@ -237,6 +207,23 @@ class Generator:
             self.session.parameters = self.drafter.parameters(model, target.config.vocab_size)
         if self.session.log is not None:
             self.session.log = self.session.log.of_target(target)
+
+    def _update_draft(self, parameters) -> None:
+        if len(self.drafts) != 1:
+            raise RequestError(f"method {self.method!r} has {len(self.drafts)} drafts, and update replaces one")
+        (draft,) = self.drafts
+        if isinstance(parameters, nnx.State):
+            parameters = nnx.merge(nnx.graphdef(module_of(draft)), parameters)
+        updated = with_module(draft, parameters)
+        needs = self.drafter.needs
+        module = (parameters,) if isinstance(needs, Models) and not needs.is_one else parameters
+        made = self.drafter.parameters(module, self.target.config.vocab_size)
+        if isinstance(self.drafter, Auto):
+            made = made.replace(times=self.session.parameters.times)
+        self.session.update_draft(made)
+        self.drafts = (updated,)
+        if self.session.log is not None:
+            self.session.log = self.session.log.of_draft(updated)
 
     @property
     def draft(self) -> LanguageModel | Head | None:
@@ -269,7 +256,7 @@ class Generator:
         return ids, batch
 
     def _results(self, decoding: Decoding) -> list[Result]:
-        return results_of(decoding, self.target, self.rule_name)
+        return results_of(decoding, self.target, self.rule_name, self.session)
 
     def remember(self, results: list[Result]) -> None:
         """Gives the texts of finished requests to a method that keeps them."""
@@ -315,33 +302,6 @@ def generate(
 def as_model(target: LanguageModel | str) -> LanguageModel:
     """The language model ``target``, loaded if it is a name."""
     return target if isinstance(target, LanguageModel) else load(target)
-
-
-def load_drafts(target: LanguageModel, draft) -> tuple[LanguageModel | Head, ...]:
-    """The drafts that a user gave, see ``Generator``, on the devices of the target.
-
-    A draft that is a name is loaded in the target's dtype. If a loaded draft is not on the target's
-    mesh, each device of the mesh gets all its weights. A draft stays on a mesh of devices that the
-    target does not use.
-    """
-    mesh = mesh_of(target.model)
-
-    def on_mesh(given: LanguageModel | Head) -> LanguageModel | Head:
-        part = "module" if isinstance(given, Head) else "model"
-        module = getattr(given, part)
-        if mesh is None or mesh_of(module) == mesh or are_apart(module, target.model):
-            return given
-        return dataclasses.replace(given, **{part: place(module, mesh, rows=False)})
-
-    return tuple(
-        on_mesh(given) if isinstance(given, LanguageModel | Head) else load_drafter(given, target)
-        for given in as_list(draft)
-    )
-
-
-def as_list(draft) -> tuple:
-    """The drafts that a user gave as a tuple: None, one draft, or a list of them."""
-    return () if draft is None else tuple(draft) if isinstance(draft, list | tuple) else (draft,)
 
 
 def _hashable(value):

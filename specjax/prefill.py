@@ -13,11 +13,12 @@ from jax import lax
 from .cache import EightBits, KVCache, commit, empty, full_dtype
 from .drafter import Drafter
 from .errors import RequestError
+from .features import FeatureRecording
 from .logprobs import empty_logprobs
 from .models.base import Model, Output, Sizes
 from .models.decoder import Decoder
 from .parallel import split_rows
-from .rounds import Recording, empty_rounds
+from .rounds import Recording
 from .sampling import KEYS, random_keys, sampling_params
 from .settings import own_settings
 from .state import DecodeState, RequestOptions
@@ -95,7 +96,7 @@ def prefill(
     dtype: jax.typing.DTypeLike | EightBits = "float32",
     chunk: int | None = None,
     logprobs: int | None = None,
-    recording: Recording | None = None,
+    recording: Recording | FeatureRecording | None = None,
 ) -> DecodeState:
     """Reads the prompts: all tokens but the last go into the cache, and the last becomes the root.
 
@@ -107,11 +108,12 @@ def prefill(
         has eight bits.
       chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
       logprobs: the number of likeliest tokens to record at each place. 0 records the emitted token
-        alone, None records nothing.
-      recording: the size of the record of rounds, for a drafter of chains that are drawn from a q;
-        None records none.
+        alone, None records nothing. See ``Logprobs``.
+      recording: the size of the record of rounds, for a drafter of chains that are drawn from a q; or
+        of the record of features, for a drafter that reads taps; None records none.
 
-    Raises RequestError for keys of another implementation than "threefry2x32".
+    Raises RequestError for keys of another implementation than "threefry2x32", and for a record that
+    does not fit the drafter.
     """
     options, tokens, lengths = requests.options, requests.tokens, requests.lengths
     if jax.random.key_impl(options.keys) != KEYS:
@@ -138,12 +140,15 @@ def begin_decoding(
     dtype: jax.typing.DTypeLike | EightBits,
     chunk: int,
     logprobs: int | None = None,
-    recording: Recording | None = None,
+    recording: Recording | FeatureRecording | None = None,
+    drafted: "Filled | None" = None,
 ) -> DecodeState:
     """The second half of ``prefill``: the drafter reads the prompts, whose first tokens are ``filled``.
 
-    The other arguments are those of ``prefill``.
+    ``drafted``: the prompts that are read with ``Drafter.reads``; by default the drafter reads them
+    now. The other arguments are those of ``prefill``.
     """
+    given = {} if drafted is None else {"filled": drafted}
     options, tokens, lengths = requests.options, requests.tokens, requests.lengths
     (B, T), (cache, taps, finite) = tokens.shape, filled
     state = DecodeState(
@@ -152,15 +157,15 @@ def begin_decoding(
         from_draft=jnp.zeros((B, T), bool),
         prompt_length=lengths,
         cache=cache.replace(length=lengths - 1),
-        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype)),
+        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype), **given),
         done=(lengths >= options.limit) | ~finite,
         failed=~finite,
         constraint_state=jnp.zeros(B, jnp.int32) if options.sampling.start is None else options.sampling.start,
         stop_state=jnp.zeros(B, jnp.int32) if options.stop_start is None else options.stop_start,
         round=jnp.int32(0),
         logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
-        counters=Counters.zeros(B, drafter.depth),
-        rounds=recording and empty_rounds(B, drafter.depth, recording, target.config.vocab_size),
+        counters=Counters.zeros(B, drafter.depth, len(drafter.choices)),
+        rounds=recording and recording.make_empty(B, drafter.depth, len(drafter.taps), target.config),
     )
     return split_rows(state, B)
 

@@ -8,8 +8,8 @@ from .checkpoints.load import LanguageModel
 from .errors import NumericsError
 from .parallel import fetch
 from .requests.vocabulary import decode_continuation, token_bytes
-from .session import Decoding
-from .stats import Stats, stats_of
+from .session import Decoding, Session
+from .stats import Choice, Counters, Stats, stats_of
 from .verify import is_lossy
 
 HALF = "\ufffd"
@@ -37,6 +37,8 @@ class Result:
       logprobs: the log-probability of each new token under the model, before any option is applied;
         None if it was not asked for.
       top_logprobs: for each new token {token id: log-probability} of the likeliest tokens.
+      policy_logprobs: the log-probability of each new token under the distribution from which it was
+        drawn, after all options; None if it was not asked for.
     """
 
     text: str
@@ -49,6 +51,7 @@ class Result:
     stop_reason: str | int | None = None
     logprobs: list[float] | None = None
     top_logprobs: list[dict[int, float]] | None = None
+    policy_logprobs: list[float] | None = None
 
     def as_dict(self) -> dict:
         """An object for JSON: the fields that have a value, and all figures of ``stats``."""
@@ -56,10 +59,12 @@ class Result:
         return fields | {"stats": self.stats.as_dict()}
 
 
-def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Result]:
+def results_of(decoding: Decoding, target: LanguageModel, rule: str, session: Session | None = None) -> list[Result]:
     """One Result for each row. Raises NumericsError if a row failed.
 
-    ``rule``: the name of the acceptance rule.
+    Args:
+      rule: the name of the acceptance rule.
+      session: tells the choices of a method that chooses.
     """
     state, batch = decoding.state, decoding.batch
     times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
@@ -85,10 +90,13 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str) -> list[Res
         by_id = at_own_id and stop_string is None
         stats = stats_of(counters, b, len(new), *times, lossy=is_lossy(rule, bool(sampled[b])))
         stats = stats if ahead is None else dataclasses.replace(stats, drafted_ahead=int(ahead[b]))
+        if session is not None:
+            stats = dataclasses.replace(stats, choices=_choices(session, counters, b, int(lengths[b])))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
         sample, drafts = b % batch.samples, from_draft[b, place].tolist()
         recorded = _logprobs(logprobs, b, place, batch.logprobs[b])
-        results.append(Result(text, new, list(prompt), reason, stats, drafts, sample, stop, *recorded))
+        policy = logprobs.policy[b, place].tolist() if batch.policy_logprobs[b] else None
+        results.append(Result(text, new, list(prompt), reason, stats, drafts, sample, stop, *recorded, policy))
     return results
 
 
@@ -117,6 +125,13 @@ def _seen_text(ids: list[int], target: LanguageModel) -> str:
     """The text in which stop strings are searched: the bytes of all tokens, special ones too."""
     table = token_bytes(target.tokenizer, target.config.vocab_size)
     return b"".join(table[token] or b"" for token in ids).decode(errors="replace")
+
+
+def _choices(session: Session, counters: Counters, b: int, context: int) -> tuple[Choice, ...]:
+    """The rounds of row ``b`` in each arm, for a method that names its arms."""
+    arms = session.drafter.describe_arms(session.parameters, len(counters.chosen), context)
+    rounds, tokens = counters.chosen[b].tolist(), counters.emitted[b].tolist()
+    return tuple(Choice(name, n, emitted, time) for (name, time), n, emitted in zip(arms, rounds, tokens))
 
 
 def _logprobs(recorded, b: int, place: slice, wanted: int | None) -> tuple[list | None, list | None]:

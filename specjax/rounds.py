@@ -33,6 +33,18 @@ class Recording:
         whole("rounds", self.rounds, 1, MOST_ROUNDS)
         whole("top", self.top, 1, MOST_TOP)
 
+    def make_empty(self, B: int, depth: int, taps: int, config) -> "Rounds":
+        """An empty record of B rows, for chains of at most ``depth`` tokens.
+
+        ``taps`` is not read. ``config`` is the target's, with ``vocab_size``.
+        """
+        R, D, K = self.rounds, depth, min(self.top, config.vocab_size)
+        whole = lambda *shape: jnp.zeros((B, *shape), jnp.int32)
+        return Rounds(
+            whole(), whole(R), whole(R, D), jnp.zeros((B, R, D)), whole(R), whole(R), whole(R, D + 1, K),
+            jnp.zeros((B, R, D + 1, K)),
+        )  # fmt: skip
+
 
 class Rounds(struct.PyTreeNode):
     """The newest R rounds of B rows, for chains of at most D tokens.
@@ -61,12 +73,12 @@ class Rounds(struct.PyTreeNode):
     top_ids: jax.Array
     top: jax.Array
 
-    def add(self, tree: Tree, logits: jax.Array, verdict: Verdict, place: jax.Array, active: jax.Array) -> "Rounds":
+    def add(self, tree: Tree, scored, verdict: Verdict, place: jax.Array, active: jax.Array) -> "Rounds":
         """The record with one more round of the rows that are ``active``, bool [B].
 
         Args:
           tree: a batched chain with q.
-          logits: [B, N, V], the target's logits after each node, before any option is applied.
+          scored: the target's output for every node, with its logits before any option is applied.
           verdict: the rule's verdict, before it is cut at the row's end.
           place: int32 [B], the place of the root.
         """
@@ -75,7 +87,7 @@ class Rounds(struct.PyTreeNode):
         fill = lambda x, size: jnp.pad(x, [(0, 0), (0, size - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
         token, is_drafted = tree.tokens[:, 1:], jnp.cumprod(tree.valid[:, 1:], 1) > 0
         q = jnp.take_along_axis(tree.q[:, :-1], token[..., None], 2)[..., 0]
-        logits = logits.astype(jnp.float32)
+        logits = scored.logits.astype(jnp.float32)
         top, top_ids = likeliest(logits, K)
         new = (
             place,
@@ -90,13 +102,3 @@ class Rounds(struct.PyTreeNode):
         put = jax.vmap(lambda buffer, value, at: buffer.at[at].set(value, mode="drop"))
         old = self.place, self.drafted, self.draft, self.accepted, self.correction, self.top_ids, self.top
         return Rounds(self.count + jnp.int32(active), *(put(*pair, slot) for pair in zip(old, new)))
-
-
-def empty_rounds(B: int, D: int, recording: Recording, vocab_size: int) -> Rounds:
-    """An empty record of B rows, for chains of at most D tokens."""
-    R, K = recording.rounds, min(recording.top, vocab_size)
-    whole = lambda *shape: jnp.zeros((B, *shape), jnp.int32)
-    return Rounds(
-        whole(), whole(R), whole(R, D), jnp.zeros((B, R, D)), whole(R), whole(R), whole(R, D + 1, K),
-        jnp.zeros((B, R, D + 1, K)),
-    )  # fmt: skip

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +17,43 @@ from .checkpoints.load import LanguageModel
 from .checks import LARGEST
 from .drafter import Drafter
 from .errors import RequestError
-from .feedback import FeedbackLog
+from .features import FeatureRecording
+from .heads.base import Head
 from .models.quantised import Quantised
-from .parallel import fetch, mesh_of, place, split_rows, use_mesh
+from .parallel import fetch, mesh_of, place, several_hosts, split_rows, use_mesh
 from .prefill import Requests, prefill
 from .requests.batch import Batch
-from .requests.options import MOST_LOGPROBS
+from .rounds import Recording
 from .settings import own_settings
 from .state import DecodeState, RequestOptions
 
 _LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
+
+
+class Log(Protocol):
+    """What a session asks of the log of its rounds; see ``feedback.FeedbackLog``.
+
+    Attributes:
+      recording: the size of the record on the device.
+    """
+
+    @property
+    def recording(self) -> Recording | FeatureRecording: ...
+    def of_target(self, target: LanguageModel) -> "Log":
+        """The log with another target."""
+        ...
+
+    def of_draft(self, draft: LanguageModel | Head) -> "Log":
+        """The log with another draft."""
+        ...
+
+    def room(self, state: DecodeState) -> int:
+        """The number of rounds until the record of a batch is full."""
+        ...
+
+    def drain(self, state: DecodeState) -> DecodeState:
+        """The state with an empty record, after its content was kept."""
+        ...
 
 
 @dataclasses.dataclass
@@ -74,7 +101,7 @@ class Session:
         parameters: Any,
         rule: Callable,
         capacity: int | None = None,
-        log: FeedbackLog | None = None,
+        log: Log | None = None,
     ):
         self.target, self.drafter, self.parameters = target, drafter, parameters
         self.rule, self.capacity, self.log = rule, capacity, log
@@ -113,23 +140,48 @@ class Session:
         args = (decoding.state, place(np.int32(until), self.mesh, rows=False))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
         donated = dict(donate_argnums=2) | ({} if self.mesh is None else dict(out_shardings=shardings(decoding.state)))
+        before = self.count_choices(decoding.state)
         decoding.state, seconds, compile_seconds = self._run(("run",), function, args, **donated)
+        self.learn_times(before, decoding.state, seconds)
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
+
+    def count_choices(self, state: DecodeState) -> np.ndarray | None:
+        """The rounds of each of ``Drafter.choices``, int32 [B, A]; None for a method with one."""
+        return fetch(state.counters.chosen) if len(self.drafter.lengths) > 1 else None
+
+    def learn_times(self, before: np.ndarray | None, state: DecodeState, seconds: float) -> None:
+        """Tells a method that chooses how long its rounds took.
+
+        Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and all
+        of them must choose alike.
+
+        Args:
+          before: ``count_choices`` before the rounds.
+          state: the batch after the rounds.
+          seconds: the time of the rounds.
+        """
+        if before is None or several_hosts():
+            return
+        ran, context = fetch(state.counters.chosen) - before, int(fetch(state.length).max())
+        rounds = ran[ran.sum(1).argmax()]
+        self.parameters = self.drafter.learn_times(self.parameters, rounds, len(ran), context, seconds)
 
     def update(self, target: LanguageModel) -> None:
         """Replaces the target's weights by others of the same structure. Nothing is compiled anew.
 
         Raises RequestError if structure, shapes or dtypes differ.
         """
-        known, given = self.target.model, target.model
-        for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(known), _leaves_like(known, given)):
-            if old.shape != new.shape or old.dtype != new.dtype:
-                raise RequestError(
-                    f"parameter {jax.tree_util.keystr(path)} is {new.dtype}{list(new.shape)}, not "
-                    f"{old.dtype}{list(old.shape)}; make a new Generator for another model"
-                )
+        _check_same(self.target.model, target.model)
         self.target = target
+
+    def update_draft(self, parameters: Any) -> None:
+        """Replaces ``parameters`` by others of the same structure. Nothing is compiled anew.
+
+        Raises RequestError if structure, shapes or dtypes differ.
+        """
+        _check_same(self.parameters, parameters)
+        self.parameters = parameters
 
     def _prepare(self, prompts: list[list[int]], batch: Batch) -> tuple[Requests, RequestOptions, dict]:
         """The prompts with the options of their first samples, the options of all rows on the host,
@@ -147,14 +199,15 @@ class Session:
             batch.stop_ids,
             batch.stops,
             batch.stopping,
+            batch.seeded,
         ]
         options = RequestOptions(*given)
         tokens, lengths = place((tokens, lengths), self.mesh, rows=True)
         requests = Requests(tokens, lengths, place_options(first_samples(options, batch.samples), self.mesh))
-        asked = [n for n in batch.logprobs if n is not None]
-        width = None if not asked else MOST_LOGPROBS if max(asked) else 0
         recording = self.log and self.log.recording
-        static = dict(chunk=chunk, logprobs=width, dtype=cache_dtype(self.target), recording=recording)
+        static = dict(
+            chunk=chunk, logprobs=batch.recorded_logprobs, dtype=cache_dtype(self.target), recording=recording
+        )
         return requests, options, static
 
     def _repeat(self, state: DecodeState, options: RequestOptions, mesh: Mesh | None, n: int) -> DecodeState:
@@ -253,13 +306,18 @@ def dtype_beside(parameters):
     return next(leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
-def _leaves_like(old, new) -> list:
-    """The leaves of ``new``. Raises RequestError if ``old`` has another structure."""
+def _check_same(old, new) -> None:
+    """Raises RequestError if structure, shapes or dtypes of two models differ."""
     if jax.tree.structure(old) != jax.tree.structure(new):
         raise RequestError(
             "the new parameters have another structure than the model; make a new Generator for another model"
         )
-    return jax.tree.leaves(new)
+    for (path, known), given in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new)):
+        if known.shape != given.shape or known.dtype != given.dtype:
+            raise RequestError(
+                f"parameter {jax.tree_util.keystr(path)} is {given.dtype}{list(given.shape)}, not "
+                f"{known.dtype}{list(known.shape)}; make a new Generator for another model"
+            )
 
 
 def _power_of_two(n: int) -> int:

@@ -8,6 +8,7 @@ from flax import struct
 
 from .cache import KVCache
 from .context import Context, advance_tree
+from .features import Features
 from .logprobs import Logprobs
 from .rounds import Rounds
 from .sampling import SamplingParams
@@ -26,6 +27,8 @@ class RequestOptions(struct.PyTreeNode):
       stops: the automaton of all rows' stop strings, with the fields ``next``, ``classes`` and
         ``accept``; or None.
       stop_start: int32 [B], each row's first state in ``stops``; or None for state 0.
+      seeded: bool [B], whether the request has a seed of its own; or None if none has. See the rule
+        ``walk_if_seeded``.
     """
 
     sampling: SamplingParams
@@ -34,6 +37,7 @@ class RequestOptions(struct.PyTreeNode):
     stop_ids: jax.Array
     stops: Any = None
     stop_start: jax.Array | None = None
+    seeded: jax.Array | None = None
 
 
 class DecodeState(struct.PyTreeNode):
@@ -53,7 +57,7 @@ class DecodeState(struct.PyTreeNode):
       round: int32, the number of rounds so far.
       logprobs: log-probabilities of the emitted tokens, or None if they are not recorded.
       counters: sums over rounds, for statistics.
-      rounds: the newest rounds, or None if they are not recorded.
+      rounds: the newest rounds, or the features of the newest tokens; None if nothing is recorded.
     """
 
     request: RequestOptions
@@ -69,7 +73,7 @@ class DecodeState(struct.PyTreeNode):
     round: jax.Array
     logprobs: Logprobs | None
     counters: Counters
-    rounds: Rounds | None = None
+    rounds: Rounds | Features | None = None
 
     @property
     def root(self) -> jax.Array:

@@ -15,16 +15,21 @@ class Counters(struct.PyTreeNode):
       calls: int32 [B], forwards of the target, without the prefill.
       drafted: int32 [B], drafted tokens that the target scored.
       accepted_at: int32 [B, depth], how often a drafted token at each depth was emitted.
+      chosen, emitted: int32 [B, A], the rounds of each of ``Drafter.choices``, and the tokens
+        that they emitted. A is 0 for a method with one length.
     """
 
     calls: jax.Array
     drafted: jax.Array
     accepted_at: jax.Array
+    chosen: jax.Array
+    emitted: jax.Array
 
     @staticmethod
-    def zeros(batch: int, depth: int) -> "Counters":
-        """Counters before the first round."""
-        return Counters(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, jnp.int32), jnp.zeros((batch, depth), jnp.int32))
+    def zeros(batch: int, depth: int, choices: int = 0) -> "Counters":
+        """Counters before the first round, for so many ``Drafter.choices``."""
+        nothing = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
+        return Counters(nothing(), nothing(), nothing(depth), nothing(choices), nothing(choices))
 
     @property
     def acceptance_rate(self) -> jax.Array:
@@ -41,10 +46,46 @@ class Counters(struct.PyTreeNode):
         """
         depth = jnp.arange(self.accepted_at.shape[1])
         reached = active[:, None] & (depth < accepted[:, None])
-        return Counters(
-            self.calls + jnp.int32(active),
-            self.drafted + jnp.where(active, drafted, 0),
-            self.accepted_at + jnp.int32(reached),
+        return self.replace(
+            calls=self.calls + jnp.int32(active),
+            drafted=self.drafted + jnp.where(active, drafted, 0),
+            accepted_at=self.accepted_at + jnp.int32(reached),
+        )
+
+    def add_choice(self, active: jax.Array, choice: jax.Array, emitted: jax.Array) -> "Counters":
+        """The counters after a round of number ``choice`` (int32) of ``Drafter.choices``.
+
+        ``active`` is as in ``add``. ``emitted``: int32 [B], the tokens that the round emitted.
+        """
+        entry = active[:, None] & (jnp.arange(self.chosen.shape[1]) == choice)
+        return self.replace(
+            chosen=self.chosen + jnp.int32(entry), emitted=self.emitted + jnp.where(entry, emitted[:, None], 0)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The rounds of one arm of method "auto" in a request.
+
+    Attributes:
+      name: the arm, such as "n-grams, 4".
+      rounds: the rounds in which the method chose it.
+      tokens: the tokens that these rounds emitted.
+      time: the time of such a round in plain rounds, as the method knows it.
+    """
+
+    name: str
+    rounds: int
+    tokens: int
+    time: float
+
+    def __str__(self) -> str:
+        if not self.rounds:
+            return f"{self.name}: no round ({self.time:.2f} times the time of a plain round)"
+        each = self.tokens / self.rounds
+        return (
+            f"{self.name}: {self.rounds} rounds of {each:.2f} tokens in {self.time:.2f} times the time of a plain "
+            f"round, so {each / self.time:.2f} times plain decoding"
         )
 
 
@@ -62,6 +103,8 @@ class Stats:
       lossy: whether the rule changed the target's distribution.
       drafted_ahead: target calls whose tree had been drafted before the verdict on the tree before
         it, see the option ``draft_ahead``.
+      cached_tokens: tokens of the prompt that an earlier request of the same engine had read.
+      choices: the rounds of each arm of method "auto"; empty for other methods.
     """
 
     target_calls: int
@@ -74,6 +117,8 @@ class Stats:
     compile_seconds: float
     lossy: bool = False
     drafted_ahead: int = 0
+    cached_tokens: int = 0
+    choices: tuple[Choice, ...] = ()
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -100,10 +145,11 @@ class Stats:
 
     def as_dict(self) -> dict:
         """All figures under their public names, for JSON."""
-        names = [f.name for f in dataclasses.fields(self) if f.name != "accepted_at"]
+        names = [f.name for f in dataclasses.fields(self) if f.name not in ("accepted_at", "choices")]
         names += ["mean_acceptance_length", "draft_acceptance_rate"]
         names += ["acceptance_rate_per_position", "tokens_per_second"]
-        return {name: getattr(self, name) for name in names}
+        choices = {"choices": [dataclasses.asdict(choice) for choice in self.choices]} if self.choices else {}
+        return {name: getattr(self, name) for name in names} | choices
 
 
 def stats_of(
@@ -123,7 +169,11 @@ def stats_of(
 
 def total(stats: list[Stats]) -> Stats:
     """The sums over requests that were decoded one after another."""
-    names = [f.name for f in dataclasses.fields(Stats) if f.name not in ("accepted_at", "lossy")]
+    names = [f.name for f in dataclasses.fields(Stats) if f.name not in ("accepted_at", "lossy", "choices")]
     added = {name: sum(getattr(s, name) for s in stats) for name in names}
     accepted_at = tuple(map(sum, zip(*(s.accepted_at for s in stats))))
-    return Stats(lossy=any(s.lossy for s in stats), accepted_at=accepted_at, **added)
+    together = lambda same: Choice(
+        same[0].name, sum(c.rounds for c in same), sum(c.tokens for c in same), same[-1].time
+    )
+    choices = tuple(map(together, zip(*(s.choices for s in stats))))
+    return Stats(lossy=any(s.lossy for s in stats), accepted_at=accepted_at, choices=choices, **added)

@@ -23,6 +23,7 @@ exact.
 import dataclasses
 import enum
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +31,10 @@ from jax import lax
 
 from .errors import RequestError
 from .rules.chains import block_verification, rejection
+from .rules.seeded import WalkIfSeeded
 from .rules.several_paths import greedy_block
 from .rules.siblings import k_seq, multi_step, recursive_rejection
-from .rules.soft import Loosening, SoftMatch
+from .rules.soft import Loosening, NearMatch, SoftMatch, cosines_of
 from .rules.traversal import traversal
 from .rules.verdict import Verdict
 from .rules.walks import argmax_walk, sample_and_walk, typical
@@ -50,27 +52,34 @@ RULES = {
     "k_seq": k_seq,
     "traversal": traversal,
     "greedy_block": greedy_block,
+    "walk_if_seeded": WalkIfSeeded(),
     "typical": typical,
     "soft_match": SoftMatch(),
     "loosening": Loosening(),
+    "near_match": NearMatch(),
 }
 """The rules by their public names. A soft rule takes another margin as "soft_match=0.1"."""
 
-LOSSY = ("typical", "soft_match", "loosening")
+LOSSY = ("typical", "soft_match", "loosening", "near_match")
 """The rules that change the target's distribution."""
 
 
 class Drawn(enum.StrEnum):
-    """How the nodes of a tree were drawn from its q."""
+    """How the nodes of a tree were drawn from its q.
+
+    CHAIN_OR_CHOSEN: trees with a q are drawn chains, and the nodes of trees without one are chosen.
+    """
 
     CHOSEN = "chosen"
     CHAIN = "chain"
+    CHAIN_OR_CHOSEN = "chain_or_chosen"
     WITHOUT_REPLACEMENT = "without_replacement"
     INDEPENDENT = "independent"
     FROM_SEVERAL = "from_several"
 
 
 _HOLDS_FOR = {
+    "walk_if_seeded": (Drawn.CHAIN, Drawn.CHAIN_OR_CHOSEN),
     "rejection": (Drawn.CHAIN,),
     "block": (Drawn.CHAIN,),
     "recursive_rejection": (Drawn.CHAIN, Drawn.WITHOUT_REPLACEMENT),
@@ -84,6 +93,7 @@ _HOLDS_FOR = {
 _AUTO = {
     Drawn.CHOSEN: "sample_and_walk",
     Drawn.CHAIN: "block",
+    Drawn.CHAIN_OR_CHOSEN: "walk_if_seeded",
     Drawn.WITHOUT_REPLACEMENT: "recursive_rejection",
     Drawn.INDEPENDENT: "greedy_block",
     Drawn.FROM_SEVERAL: "multi_step",
@@ -131,6 +141,8 @@ def accept(
     keys: jax.Array,
     temperature: jax.Array,
     counters: Counters | None = None,
+    seeded: jax.Array | None = None,
+    target: Any = None,
 ) -> Verdict:
     """The rule's verdict for every row of a batch.
 
@@ -142,12 +154,23 @@ def accept(
       temperature: float32 [B]. If it is 0 in all rows, a rule that is not soft computes only the
         greedy walk.
       counters: the sums of the rows so far, whose acceptance rate a soft rule reads.
+      seeded: bool [B], the rows whose request has a seed, for ``walk_if_seeded``; None for no row.
+      target: the model whose ``token_embeddings`` a rule of embeddings reads.
+
+    Raises RequestError if the rule reads embeddings and the target has no ``token_embeddings``.
     """
     if isinstance(rule, SoftMatch):
         rate = jnp.ones_like(temperature) if counters is None else counters.acceptance_rate
-        return jax.vmap(rule)(p, tree, keys, temperature == 0, rate)
+        embed = getattr(target, "token_embeddings", None)
+        if rule.reads_embeddings and embed is None:
+            raise RequestError("the rule compares embeddings, and the target has no token_embeddings; use another rule")
+        cosines = cosines_of(embed, p, tree) if rule.reads_embeddings and embed else None
+        return jax.vmap(rule)(p, tree, keys, temperature == 0, rate, cosines)
     walk_greedily = lambda p, tree, keys: jax.vmap(argmax_walk)(p, tree)
     apply_rule = lambda p, tree, keys: jax.vmap(rule)(p, tree, keys)
+    if isinstance(rule, WalkIfSeeded):
+        seeded = jnp.zeros(temperature.shape, bool) if seeded is None else seeded
+        apply_rule = lambda p, tree, keys: rule.of_rows(p, tree, keys, seeded)
     return lax.cond(jnp.all(temperature == 0), walk_greedily, apply_rule, p, tree, keys)
 
 

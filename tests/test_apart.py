@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_sharded
+import test_tpu_compiler
 from flax import nnx
-from support.loops import make_drafters
+from support.loops import SHARES, STRUCTURES, make_drafters
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
 from support.program import make_blank_requests
 from test_gpu_compiler import gpu  # noqa: F401, the fixture of a device that exists only for its compiler
@@ -38,20 +40,28 @@ PROMPTS = random_prompts(4, TINY.vocab_size, seed=3)
 MIXED = dict(
     temperature=[0.0, 0.0, 1.0, 0.7], seed=[1, 2, 3, 4], max_new_tokens=[20, 13, 20, 7], stop=[None, ["A"], None, None]
 )
+FAMILIES = make_drafters(TINY.replace(num_layers=1, num_kv_heads=1))
 DRAFTERS = {
-    name: drafter
-    for name, drafter in make_drafters(TINY.replace(num_layers=1, num_kv_heads=1)).items()
-    if not isinstance(drafter.needs, Nothing) and not drafter.reads_target
+    name: FAMILIES[name]
+    for name in (*STRUCTURES, *SHARES["apart"])
+    if not isinstance(FAMILIES[name].needs, Nothing) and not FAMILIES[name].reads_target
 } | {"ahead": DraftModel(3, draft_ahead=3), "ahead by one": DraftModel(1, draft_ahead=61)}
 MESHES = {  # of the target, or None, and of the drafts
     "one device each": (None, dict()),
-    "model": (None, dict(model=2)),
-    "data": (dict(data=2), dict(data=2)),
     "data and model": (dict(data=2, model=2), dict(data=2, model=2)),
 }
 CELLS = [(name, "one device each") for name in DRAFTERS] + [
-    (name, mesh) for name in ("ahead", "draft_model", "eagle3") for mesh in MESHES if mesh != "one device each"
+    ("ahead", "data and model"),
+    ("eagle3", "data and model"),
 ]
+"""Each drafter of ``DRAFTERS``, and the mesh with both axes with a drafter of each kind."""
+
+
+def test_every_drafter_is_compiled_for_several_devices():
+    """Here, on a mesh, or by the compiler of TPUs; those of each structure in all three where they can be."""
+    cells = [{name for name, _ in module.CELLS} for module in (test_sharded, test_tpu_compiler)]
+    assert {name for name, _ in CELLS}.union(*cells) >= set(FAMILIES)
+    assert all(names >= set(STRUCTURES) for names in cells)
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +279,7 @@ def test_the_drafts_of_the_next_round_are_ready_before_the_verdict(apart, monkey
 
     monkeypatch.setattr(session, "_enqueue", watch)
     given = apart.target
-    apart.update(dataclasses.replace(given.model, steps=jnp.int32(3000)))
+    apart.update(dataclasses.replace(given.model, steps=jnp.int32(6000)))
     session.advance(decoding, 1)
     apart.update(given.model)
     assert (ready["before"], ready["after"]) == (False, True)

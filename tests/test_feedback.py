@@ -7,7 +7,7 @@ import stat
 import numpy as np
 import pytest
 from support.decoding import finish, start
-from support.models import random_prompts
+from support.models import TINY, random_prompts
 from support.reference import log_softmax, logits_after, rank_tokens
 
 from specjax import Generator, RequestError
@@ -15,7 +15,7 @@ from specjax.drafters import DraftModel, make_drafter
 from specjax.errors import StorageError
 from specjax.feedback import FILES, check_method, identify, open_log
 from specjax.parallel import make_draft_mesh, make_mesh, place
-from specjax.rounds import Recording, empty_rounds
+from specjax.rounds import Recording
 
 DRAFTS, NEW, TOP = 3, 20, 4
 PROMPTS = random_prompts(4, 12, seed=3)
@@ -165,7 +165,7 @@ def test_the_pure_loop_keeps_the_newest_rounds_and_counts_the_others(target, dra
 
 def record(state, rounds: int):
     """The state with an empty record of rounds."""
-    return state.replace(rounds=empty_rounds(len(PROMPTS), DRAFTS, Recording(rounds, TOP), 61))
+    return state.replace(rounds=Recording(rounds, TOP).make_empty(len(PROMPTS), DRAFTS, 0, TINY))
 
 
 def test_the_oldest_files_are_deleted_beyond_the_size(target, draft, tmp_path):

@@ -7,13 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import jax
 import pytest
 from support.models import language_model, tiny_model
 
-from specjax import RequestError, parallel, save
+from specjax import Generator, RequestError, load, parallel, save
 
 DEVICES = 4
 """The devices of all processes together."""
@@ -31,12 +33,12 @@ def models(tmp_path_factory) -> Path:
     return path
 
 
-def launch(command: list[str], processes: int) -> list[subprocess.Popen]:
-    """The processes of one command, which share ``DEVICES`` simulated devices."""
+def launch(command: list[str], processes: int, devices: int = DEVICES) -> list[subprocess.Popen]:
+    """The processes of one command, which share simulated devices."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = os.environ["XLA_FLAGS"].replace("device_count=8", f"device_count={DEVICES // processes}")
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", f"device_count={devices // processes}")
     environment = os.environ | dict(XLA_FLAGS=flags, JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES=str(processes))
     return [
         subprocess.Popen(
@@ -55,7 +57,7 @@ def specjax(*arguments) -> list[str]:
 
 
 def generate(models: Path, *arguments) -> list[str]:
-    files = "--model", models / "target", "--draft", models / "draft"
+    files = "--model", models / "target", "--draft", models / "draft", "--method", "draft_model"
     prompts = [part for text in ("abcab", "ba", "cdcdcdc", "aa") for part in ("--prompt", text)]
     return specjax("generate", *files, *prompts, "--temperature", 0.8, "--json", *arguments)
 
@@ -69,8 +71,8 @@ def finish(process: subprocess.Popen, seconds: float = 300) -> tuple[int, str, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "mesh"), [(2, "model=4"), (4, "data=2,model=2")])
-def test_several_processes_give_the_tokens_of_one(models, processes, mesh):
+def test_several_processes_give_the_tokens_of_one(models):
+    processes, mesh = 4, "data=2,model=2"
     alone = finish(launch(generate(models, "--max-new-tokens", 12), 1)[0])
     assert alone[0] == 0, alone[2]
     texts = lambda out: [record["token_ids"] for record in json.loads(out)]
@@ -110,6 +112,40 @@ def test_a_process_that_does_not_join_is_reported_in_time():
     assert errors.splitlines()[-1].startswith(
         f"specjax: error: not all of the 2 processes joined at 127.0.0.1:{port} within 5 s"
     )
+
+
+@pytest.mark.slow
+def test_a_server_on_two_processes_gives_the_texts_of_one(models):
+    """Process 0 answers HTTP. Its deterministic texts must be those of a Generator, though clients go away meanwhile."""
+    command = specjax("serve", "--model", models / "target", "--method", "ngram", "--mesh", "model=2", "--name", "tiny")
+    command += ["--slots", "2", "--capacity", "256", "--chunk", "16", "--port", "0", "--logprobs", "0"]
+    generator = Generator(load(models / "target"), "ngram", capacity=256)
+    bodies = [
+        dict(prompt=[9 + i] * (3 + 9 * i), max_new_tokens=20 + i, temperature=0.8 * (i % 2), seed=i, ignore_eos=True)
+        for i in range(4)
+    ]
+    bodies[3] = dict(prompt=[9] * 20, max_new_tokens=23, seed=3, temperature=0.5, regex="[!-Z]+")
+    expected = [generator(body["prompt"], **{k: v for k, v in body.items() if k != "prompt"}).text for body in bodies]
+    first, second = launch(command, 2, devices=2)
+    try:
+        line = first.stderr.readline()
+        assert line.startswith("specjax: tiny is ready at "), line
+        url = line.split()[-1]
+        ask = lambda body: httpx.post(f"{url}/completions", json=dict(body, model="tiny"), timeout=100).json()
+        with ThreadPoolExecutor(4) as clients:
+            found = clients.map(ask, bodies)
+            gone = dict(model="tiny", prompt=[7], max_tokens=200, ignore_eos=True, n=4, stream=True)
+            with httpx.stream("POST", f"{url}/completions", json=gone, timeout=100) as stream:
+                next(stream.iter_lines())
+            assert [answer["choices"][0]["text"] for answer in found] == expected
+        time.sleep(3)  # an idle engine goes on
+        assert ask(bodies[0])["choices"][0]["text"] == expected[0]
+        second.send_signal(signal.SIGTERM)  # a launcher may send it to all
+        first.send_signal(signal.SIGTERM)
+        assert [finish(process)[0] for process in (first, second)] == [0, 0]
+    finally:
+        first.kill()
+        second.kill()
 
 
 SHARDS = """

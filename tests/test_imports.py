@@ -10,14 +10,14 @@ import specjax
 
 ROOT = Path(specjax.__file__).parent
 ORDER = [
-    "errors checks settings stats processor parallel kernels records",
-    "selection truncation tree recurrence cache context sampling logprobs rules verify rounds state",
+    "errors checks settings conditional stats processor parallel kernels records",
+    "selection truncation tree recurrence cache context sampling logprobs rules verify rounds features state",
     "models",
     "heads",
     "drafter prefill ending decode",
     "drafters",
     "checkpoints requests",
-    "feedback session apart result generate beam_search",
+    "machine costs feedback session apart drafts result generate beam_search",
     "engine",
     "specjax",
     "training planning evaluation",

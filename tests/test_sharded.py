@@ -1,4 +1,4 @@
-"""Meshes of eight simulated devices: every drafter gives the tokens of one device.
+"""Meshes of eight simulated devices: drafters give the tokens of one device.
 
 The parameters and caches that a mesh splits lie in parts on its devices.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
-from support.loops import make_drafters
+from support.loops import SHARES, STRUCTURES, make_drafters
 from support.models import TINY, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError, make_mesh, save
@@ -88,8 +88,8 @@ def check_parts(state, mesh) -> None:
 
 
 TURNS = [*MESHES, "data and model"]
-CELLS = [(name, TURNS[i % len(TURNS)]) for i, name in enumerate(DRAFTERS)]
-"""Every drafter, and every mesh with several drafters, most on the one with all difficulties but nodes."""
+CELLS = [(name, TURNS[i % len(TURNS)]) for i, name in enumerate((*STRUCTURES, *SHARES["sharded"]))]
+"""Drafters of each structure, and every mesh with several drafters, most on the one with all difficulties but nodes."""
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ CELLS = [(name, TURNS[i % len(TURNS)]) for i, name in enumerate(DRAFTERS)]
         for cell in sorted({*CELLS, *FIRST_TIER})
     ],
 )
-def test_every_drafter_gives_the_tokens_of_one_device(name, mesh, directory, unsharded):
+def test_drafters_give_the_tokens_of_one_device(name, mesh, directory, unsharded):
     if name not in unsharded:
         unsharded[name] = texts(DRAFTERS[name], directory, None)
     assert texts(DRAFTERS[name], directory, make_mesh(**MESHES[mesh])) == unsharded[name]
@@ -124,9 +124,9 @@ def test_a_given_draft_goes_to_the_targets_devices(directory):
     target = language_model(load_model(directory, mesh=make_mesh(data=2, model=2)), "tiny")
     draft = language_model(tiny_model(1, num_layers=1), "draft")
     generator = Generator(target, draft=draft)
-    assert {leaf.sharding.spec for leaf in jax.tree.leaves(nnx.state(generator.session.parameters))} == {
-        PartitionSpec()
-    }
+    assert generator.method == "auto"
+    (given,) = generator.session.parameters.models
+    assert {leaf.sharding.spec for leaf in jax.tree.leaves(nnx.state(given))} == {PartitionSpec()}
     alone = Generator(language_model(load_model(directory), "tiny"), draft=draft)
     options = dict(max_new_tokens=8, n=2, temperature=1.0, seed=5)
     together, apart = (g(PROMPTS[:2], **options) for g in (generator, alone))

@@ -13,9 +13,12 @@ from support.loops import DRAFTERS, compile_loop
 from support.program import MOVES, Program, count_compilations, make_blank_requests
 
 from specjax import DecodeState, Generator
+from specjax.drafters import Auto
+from specjax.drafters.parts.arms import Arm
 from specjax.models.layers import linear
 from specjax.planning import hlo
 
+DRAFTERS = DRAFTERS | {"auto": Auto(arms=(Arm(0), Arm(2), Arm(2, True)))}
 PROGRAMS = [("none", 1), ("ngram", 1), ("draft_model", 1)] + [(method, 4) for method in DRAFTERS]
 FIRST_TIER = [("none", 1), ("tree", 4), ("eagle3", 4)]
 
@@ -90,7 +93,7 @@ def test_checker_sees_a_callback():
 
 def test_one_program_per_bucket(target):
     """Prompt lengths of a bucket, options, seeds and limits share a program. The next bucket costs one more prefill."""
-    generator = Generator(target, capacity=256)
+    generator = Generator(target, "none", capacity=256)
     generator([5] * 9, max_new_tokens=4)
     assert count_compilations(generator, [5] * 4, max_new_tokens=8) == 0
     sampled = dict(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, seed=4)

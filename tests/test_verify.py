@@ -393,6 +393,7 @@ def test_auto_takes_the_rule_that_fits_the_draft():
     wanted = {
         Drawn.CHOSEN: "sample_and_walk",
         Drawn.CHAIN: "block",
+        Drawn.CHAIN_OR_CHOSEN: "walk_if_seeded",
         Drawn.WITHOUT_REPLACEMENT: "recursive_rejection",
         Drawn.INDEPENDENT: "greedy_block",
         Drawn.FROM_SEVERAL: "multi_step",

@@ -18,7 +18,7 @@ from .parser import integer, name, path
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "min_new_tokens", "logit_bias", "allowed_tokens", "suppressed_tokens", "stop", "stop_token_ids", "logprobs",
-    "regex", "choices", "json_schema", "ignore_eos",
+    "policy_logprobs", "regex", "choices", "json_schema", "ignore_eos",
 )  # fmt: skip
 """The options of ``requests.options.Options`` that commands pass on under the same names."""
 
@@ -212,13 +212,14 @@ def add_sampling_arguments(command: argparse.ArgumentParser, temperature: float 
 
 
 def choose_method(args: argparse.Namespace) -> str | None:
-    """The method that the user named; "none" without a method and drafts.
+    """The method by whose name flags are checked: the user's, or "none" without a method and drafts.
 
-    None for drafts without a method: one of them may be a head, which has a method of its own.
+    None for drafts without a method: one of them may be a head, which has a method of its own; and
+    for times of method auto.
     """
     from ..drafters import default_method
 
-    return args.method or (None if args.draft else default_method(()))
+    return args.method or (None if args.draft or args.costs else default_method(()))
 
 
 def check_method(args: argparse.Namespace, method: str | None, options: dict) -> None:

@@ -59,8 +59,8 @@ def add_command(commands) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measures the methods, and prints a table or JSON."""
     from ..drafters import METHODS
+    from ..drafts import load_drafts
     from ..evaluation import compare, left_out, report
-    from ..generate import load_drafts
 
     everything, drafting = args.methods in (None, "all"), given_drafting(args)
     methods = list(METHODS) if everything else [method.strip() for method in args.methods.split(",") if method.strip()]

@@ -69,13 +69,13 @@ def add_command(commands) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Answers the questions that are left, and writes the report."""
+    from ..drafts import load_drafts
     from ..evaluation.benchmark import html, report
     from ..evaluation.benchmark.answers import replace_text
     from ..evaluation.benchmark.further import read_or_measure
     from ..evaluation.benchmark.run import run_suite
     from ..evaluation.suites import find_suite
     from ..evaluation.suites.files import read_questions
-    from ..generate import load_drafts
 
     suite, drafting = find_suite(args.suite), given_drafting(args)
     methods = [method.strip() for method in args.methods.split(",") if method.strip()]

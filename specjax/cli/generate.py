@@ -65,6 +65,13 @@ def add_command(commands) -> None:
         help="with --json, print log-probabilities of the new tokens and of the N likeliest ones",
     )
     add(
+        "--policy-logprobs",
+        action="store_true",
+        default=None,
+        help="with --json, print log-probabilities of the new tokens under the distribution that they are drawn from, "
+        "after all options",
+    )
+    add(
         "--capacity",
         type=integer(1),
         metavar="N",
@@ -88,6 +95,7 @@ def add_command(commands) -> None:
     add_model_arguments(command, apart=True)
     add_method_arguments(command)
     add_sampling_arguments(command)
+    command.set_defaults(seed=None)
     add_drafting_flags(command)
 
 

@@ -4,21 +4,40 @@ import argparse
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import jax
 
 from .. import __version__
-from ..errors import SpecjaxError
+from ..errors import SpecjaxError, SpecjaxWarning
 from ..parallel import leave_others, several_hosts
-from . import beams, compare, design, doctor, evaluate, generate, grow, ngrams, plan, prune, serve, train, tune, verify
+from . import (
+    beams,
+    compare,
+    design,
+    doctor,
+    evaluate,
+    explain,
+    generate,
+    grow,
+    ngrams,
+    plan,
+    prune,
+    serve,
+    train,
+    tune,
+    verify,
+)
 from .hosts import join_hosts
 from .interrupt import leave, watch_interrupts
 from .log_filter import ERROR
 from .parser import Parser
 
-COMMANDS = (generate, serve, beams, compare, evaluate, doctor, verify, tune, train, ngrams, grow, plan, design, prune)
+COMMANDS = (
+    generate, serve, beams, compare, evaluate, doctor, explain, verify, tune, train, ngrams, grow, plan, design, prune
+)  # fmt: skip
 """The modules of the commands. Each has ``add_command(commands)``, which sets ``handler``."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -38,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         process at once.
     """
     _open_closed_streams()
-    with watch_interrupts(argv is None):
+    with watch_interrupts(argv is None), _short_warnings():
         try:
             args = _parse(argv)
             if argv is None and "coordinator" in args:
@@ -58,6 +77,21 @@ def main(argv: list[str] | None = None) -> int:
                 _discard_output()
                 return _complain(message, 1)
             raise
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Prints warnings of specjax in one line, and those of others as before."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message, category, *place, **more):
+            if not issubclass(category, SpecjaxWarning):
+                return others(message, category, *place, **more)
+            print(f"specjax: note: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

@@ -42,7 +42,8 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
     left = {i: prompt for i, prompt in enumerate(prompts) if i not in done}
     with status("loading"):
         target = load_target(args)
-        sizes = dict(slots=args.slots or _SLOTS, logprobs=options.get("logprobs"))
+        recorded = options.get("logprobs", 0 if "policy_logprobs" in options else None)
+        sizes = dict(slots=args.slots or _SLOTS, logprobs=recorded)
         sizes |= {} if args.capacity is None else dict(capacity=args.capacity)
         engine = Engine(target, args.method, load_given_drafts(args, target), rule=args.rule, **sizes, **drafting)
     began, stats, failures = time.perf_counter(), [], {}
@@ -88,9 +89,6 @@ def _check(args: argparse.Namespace, options: dict) -> None:
         "--stream": args.stream,
         "--json": args.json,
         "--n": args.n > 1,
-        "--regex": "regex" in options,
-        "--choice": "choices" in options,
-        "--json-schema": "json_schema" in options,
         "--feedback-log": args.feedback_log or args.feedback_log_mb,
     }.items():
         if given:

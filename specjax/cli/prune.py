@@ -26,6 +26,13 @@ def add_command(commands) -> None:
     add("--intermediate", type=integer(1), metavar="N", help=f"units of an MLP; {keeps}")
     add("--heads", type=integer(1), metavar="N", help=f"query heads; {keeps}")
     add(
+        "--importance",
+        choices=("activations", "masks"),
+        default="activations",
+        help="how to find the parts to keep: from activations (default), or by masks that are trained on the texts, "
+        "which takes minutes",
+    )
+    add(
         "--data",
         type=path,
         nargs="+",
@@ -50,7 +57,9 @@ def run(args: argparse.Namespace) -> None:
     with status("loading"):
         target = load(args.model, revision=args.revision)
     prune_config(target.config, sizes)
-    draft = prune_target(target, sizes, args.data, args.output, steps=args.steps, seed=args.seed)
+    draft = prune_target(
+        target, sizes, args.data, args.output, steps=args.steps, seed=args.seed, importance=args.importance
+    )
     config = draft.config
     print(
         f"{args.output}: {config.num_layers} layers of width {config.hidden_size}, {config.num_weights / 1e6:.3g} M of "

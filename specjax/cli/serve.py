@@ -2,9 +2,11 @@
 
 import argparse
 import os
+import signal
 import sys
 
 from ..errors import RequestError
+from ..parallel import is_first_host
 from ..requests.limits import MOST_PROMPTS
 from ..requests.options import MOST_LOGPROBS
 from .arguments import add_method_arguments, add_model_arguments, check_method, choose_method
@@ -15,11 +17,14 @@ from .terminal import status
 
 KEY = "SPECJAX_API_KEY"
 
+SIZES = "slots", "capacity", "chunk", "logprobs", "prefix_bytes", "constraint_states", "constraint_classes"
+"""The flags that are arguments of the engine."""
+
 
 def add_command(commands) -> None:
     about = "answer requests of the OpenAI protocol, by continuous batching"
     command = commands.add_parser("serve", usage="specjax serve [option ...]", help=about, description=about)
-    command.set_defaults(handler=run, draft_mesh=None, offload=None)
+    command.set_defaults(handler=run)
     add = command.add_argument_group("server").add_argument
     add("--host", type=name, default="127.0.0.1", help="address to listen on (default 127.0.0.1, this machine only)")
     add("--port", type=integer(0, 65535), default=8000, metavar="N", help="port; 0 is any free one (default 8000)")
@@ -30,9 +35,28 @@ def add_command(commands) -> None:
     add(
         "--chunk",
         type=integer(1),
-        default=128,
         metavar="N",
-        help="tokens of a prompt read between rounds (default 128)",
+        help="tokens of a prompt read between rounds; by default up to 128, so that running texts hardly wait",
+    )
+    add(
+        "--prefix-bytes",
+        type=integer(0),
+        metavar="N",
+        help="memory that keeps beginnings of prompts for later ones; 0 is none (default: as much as a slot)",
+    )
+    add(
+        "--constraint-states",
+        type=integer(2),
+        default=4096,
+        metavar="N",
+        help="states of the table of all running requests' constraints (default 4096)",
+    )
+    add(
+        "--constraint-classes",
+        type=integer(1),
+        default=1024,
+        metavar="N",
+        help="classes of tokens of that table (default 1024)",
     )
     add("--queue", type=integer(0), default=256, metavar="N", help="texts that may wait for a slot (default 256)")
     add(
@@ -68,18 +92,12 @@ def run(args: argparse.Namespace) -> None:
     try:
         from ..serve import app, server
     except ImportError as error:
-        raise RequestError(
-            f"specjax serve needs FastAPI ({error}); install it with pip install 'specjax[serve]'"
-        ) from None
+        raise RequestError(str(error)) from None
+    if not is_first_host():
+        return follow(args, drafting)
     bound = server.bind(args.host, args.port)
-    from ..engine import Engine
-
     with bound:
-        with status("loading"):
-            target = load_target(args)
-            sizes = dict(slots=args.slots, capacity=args.capacity, chunk=args.chunk, logprobs=args.logprobs)
-            drafts = load_given_drafts(args, target)
-            engine = Engine(target, args.method, drafts, rule=args.rule, **sizes, **drafting)
+        engine = make_engine(args, drafting)
         given = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
         made = app.make_app(engine, name=given, api_key=key, queue=args.queue, largest_body=args.max_body_bytes)
@@ -89,3 +107,22 @@ def run(args: argparse.Namespace) -> None:
             host, port = bound.getsockname()[:2]
             say = f"specjax: {given} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
             server.run(made, bound, deadline=args.deadline, ready=lambda: print(say, file=sys.stderr, flush=True))
+
+
+def follow(args: argparse.Namespace, drafting: dict) -> None:
+    """Makes the steps of process 0 until its server has stopped. Signals to stop are for process 0."""
+    engine = make_engine(args, drafting)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)
+    engine.follow()
+
+
+def make_engine(args: argparse.Namespace, drafting: dict):
+    """The engine of the flags, with its models loaded."""
+    from ..engine import Engine
+
+    with status("loading"):
+        target = load_target(args)
+        sizes = {name: getattr(args, name) for name in SIZES}
+        drafts = load_given_drafts(args, target)
+        return Engine(target, args.method, drafts, rule=args.rule, **sizes, **drafting)

@@ -91,6 +91,8 @@ def print_stats(stats: list) -> None:
             f"Per-position acceptance rate: {rates}, "
             f"Avg Draft acceptance rate: {100 * whole.draft_acceptance_rate:.1f}%",
         ]
+    if whole.choices:
+        lines += ["Chosen: " + "; ".join(f"{c.name}: {c.rounds} rounds" for c in whole.choices if c.rounds)]
     if whole.drafted_ahead:
         lines += [f"Drafted ahead: {whole.drafted_ahead} of {whole.target_calls} trees"]
     speed = whole.generated / first.decode_seconds if first.decode_seconds else 0.0

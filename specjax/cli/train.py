@@ -57,8 +57,8 @@ def add_command(commands) -> None:
     add(
         "--draft",
         type=name,
-        help="the draft that recipes of kind feedback and draft continue, by name like --model; by default the "
-        "recipe's start",
+        help="the draft that recipes of kind feedback and draft continue, or the head that recipe online continues, by "
+        "name like --model; by default the recipe's start",
     )
     add(
         "--output",

@@ -33,10 +33,21 @@ def add_command(commands) -> None:
     )
     add("--layers", action="store_true", help="tune the target's layers that draft, for early_exit and layer_skip")
     add("--lookahead", action="store_true", help="tune the sizes W, N and G of lookahead decoding")
+    add(
+        "--auto",
+        action="store_true",
+        help="measure the times by which method auto chooses, once for machine and models",
+    )
+    add("--anew", action="store_true", help="with --auto: measure also where a file of this machine exists")
     add_prompts_arguments(command, "all of the file, or 16")
     add_chat_argument(command)
     add("--temperature", type=float, metavar="X", default=0.0, help="0 is greedy (default 0)")
-    add("--output", type=path, metavar="FILE", help="write the result to this TOML file")
+    add(
+        "--output",
+        type=path,
+        metavar="FILE",
+        help="write the result to this TOML file; with --auto to this JSON file, by default in the cache folder",
+    )
     add("--json", action="store_true", help="print one JSON object")
     add_model_arguments(command)
     add = command.add_argument_group("options of --tree").add_argument
@@ -64,9 +75,8 @@ def add_command(commands) -> None:
     add(
         "--batch",
         type=integer(1, _MOST_BATCH),
-        default=1,
         metavar="N",
-        help="rows that will be decoded together (default 1)",
+        help="rows that will be decoded together (default 1; with --auto the most, default 4)",
     )
     add = command.add_argument_group("options of --layers and --lookahead").add_argument
     add(
@@ -81,10 +91,31 @@ def add_command(commands) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measures the target, prints the result, and writes it to ``--output``."""
-    if args.tree + args.layers + args.lookahead != 1:
-        raise RequestError("give one of --tree, --layers and --lookahead")
+    if args.tree + args.layers + args.lookahead + args.auto != 1:
+        raise RequestError("give one of --tree, --layers, --lookahead and --auto")
+    if args.anew and not args.auto:
+        raise RequestError("--anew is for --auto; leave it out")
     check_output(args.output)
-    (_tune_tree if args.tree else _tune_layers if args.layers else _tune_lookahead)(args)
+    args.batch = args.batch or (4 if args.auto else 1)
+    tune = (
+        _tune_tree if args.tree else _tune_layers if args.layers else _tune_lookahead if args.lookahead else _tune_auto
+    )
+    tune(args)
+
+
+def _tune_auto(args: argparse.Namespace) -> None:
+    from ..planning import auto
+
+    with status("loading"):
+        target = load_target(args)
+        drafts = load_given_drafts(args, target)
+    with progress_bar("measuring") as progress:
+        batches = auto.batches_up_to(args.batch)
+        record = auto.tune_auto(target, drafts, file=args.output, batches=batches, anew=args.anew, progress=progress)
+    if args.json:
+        print(json.dumps(record))
+    else:
+        print_table(auto.table(record), [record["note"], f"{record['file']}; method auto reads it"])
 
 
 def _prepare(args: argparse.Namespace) -> Callable:
@@ -137,7 +168,7 @@ def _tune_lookahead(args: argparse.Namespace) -> None:
 
 
 def _tune_tree(args: argparse.Namespace) -> None:
-    from ..generate import load_drafts
+    from ..drafts import load_drafts
     from ..parallel import mesh_of, use_mesh
     from ..planning import tune
 

@@ -60,6 +60,8 @@ def add_command(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Checks a method against plain decoding. Returns 1 where they disagree."""
+    from ..drafters import default_method
+    from ..drafts import load_drafts
     from ..evaluation import lossless
     from ..generate import Generator
     from ..requests.chat import end_of_turn_ids
@@ -70,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
     with status("loading"):
         target = load_target(args)
         plain = Generator(target, "none")
-        method = Generator(target, args.method, load_given_drafts(args, target), **drafting, rule=args.rule)
+        drafts = load_drafts(target, load_given_drafts(args, target))
+        name = args.method or default_method(drafts)
+        method = Generator(target, name, drafts, **drafting, rule=args.rule)
     with status("preparing prompts"):
         prompts = prompts(target)
     if args.chat and not args.ignore_eos:

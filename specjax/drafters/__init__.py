@@ -12,6 +12,7 @@ from ..errors import RequestError
 from ..heads.base import Head
 from .adaptive import LENGTHS, Adaptive
 from .assistant import AssistantDrafter
+from .auto import Auto
 from .block import BlockDrafter
 from .cascade import Cascade
 from .draft_model import DraftModel
@@ -35,6 +36,7 @@ from .token_recycling import TokenRecycling
 from .tree import DraftTree
 
 METHODS: dict[str, type[Drafter]] = {
+    "auto": Auto,
     "none": Plain,
     "ngram": Ngram,
     "suffix": Suffix,
@@ -63,14 +65,14 @@ METHODS: dict[str, type[Drafter]] = {
 """The class of each method, by the method's name."""
 
 __all__ = [
-    "METHODS", "Adaptive", "AssistantDrafter", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree",
+    "METHODS", "Adaptive", "AssistantDrafter", "Auto", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree",
     "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models",
     "Mtp", "Ngram", "Nothing", "PartialCache", "PartialCascade", "Plain", "QuantizedSelf", "Suffix", "Switch",
     "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options", "default_method",
     "make_drafter", "method_for_head", "needs_of", "own_options", "split_methods",
 ]  # fmt: skip
 
-_INTERNAL = ("drafter", "drafters", "head", "length")
+_INTERNAL = ("arm", "arms", "drafter", "drafters", "ends_together", "head", "length")
 """Fields of drafters that are no options of a user."""
 
 _ALONE = ("draft_ahead",)

@@ -136,8 +136,11 @@ class Adaptive(Drafter):
     def remember(self, parameters, texts):
         return self.drafter.remember(parameters, texts)
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> AdaptiveState:
-        inner = self.drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.drafter.reads(target, draft, tokens, lengths, taps)
+
+    def init(self, target, draft, tokens, lengths, taps, **reading) -> AdaptiveState:
+        inner = self.drafter.init(target, draft, tokens, lengths, taps, **reading)
         acceptance = RunningAcceptance.start(lengths.size)
         wanted = jnp.full(lengths.size, self.depth, jnp.int32)
         return AdaptiveState(inner, self._best(acceptance, 0) if self.draft_length == "ema" else wanted, acceptance)

@@ -42,8 +42,11 @@ class DraftModel(DrawnChain):
         whole("draft_ahead", self.draft_ahead, 0)
         super().__post_init__()
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> ReaderState:
-        return _READER.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+    def init(self, target, draft, tokens, lengths, taps, **reading) -> ReaderState:
+        return _READER.init(target, draft, tokens, lengths, taps, self.depth, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return _READER.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def catch_up(self, draft, state) -> ReaderState:
         """Reads all tokens but the newest two."""
@@ -51,8 +54,13 @@ class DraftModel(DrawnChain):
         length = jnp.maximum(state.cache.length - 1, 0)
         return own.replace(cache=catch_up(draft, own.cache, state.tokens, length))
 
-    def propose(self, target, draft, state, key, least=None):
-        """See ``Drafter``. ``least``: float32 [B], the confidence at which a row stops."""
+    def propose(self, target, draft, state, key, least=None, most=None):
+        """See ``Drafter``.
+
+        Args:
+          least: float32 [B], the confidence at which a row stops.
+          most: int32, the number of tokens of this round; by default ``num_speculative_tokens``.
+        """
         state, B, gamma = self.drafting(state), state.root.size, self.depth
         first = _READER.begin(target, draft, state, gamma)
         chain = chains.begin(state, gamma, target.config.vocab_size)
@@ -70,7 +78,7 @@ class DraftModel(DrawnChain):
             out = draft(token, position, seen, first.cache, **known)
             return draft.logits(out.hidden), rows.put(out.rows, 1, R + i - 1)
 
-        chain, rows, _ = chains.grow(chain, 1, read, first.rows.room(gamma - 1), state, key, least)
+        chain, rows, _ = chains.grow(chain, 1, read, first.rows.room(gamma - 1), state, key, least, most)
         return chain.tree, state.drafter.replace(cache=first.cache, rows=rows)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> ReaderState:

@@ -25,10 +25,13 @@ class Hydra(Medusa):
         """Whether the heads have a prefix layer."""
         return self.head.layers is not None
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
+    def init(self, target, draft, tokens, lengths, taps, **reading):
         if not self.prefixed:
-            return super().init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
-        return _READER.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+            return super().init(target, draft, tokens, lengths, taps, **reading)
+        return _READER.init(target, draft, tokens, lengths, taps, self.depth, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return _READER.reads(target, draft, tokens, lengths, taps, self.depth) if self.prefixed else None
 
     def propose(self, target, draft, state, key):
         if not self.prefixed:

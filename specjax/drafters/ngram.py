@@ -55,16 +55,8 @@ class Ngram(Drafter):
 
     def _propose_row(self, tokens: jax.Array, last: jax.Array, statistics: Statistics | None) -> Tree:
         """The chain of one row. Its text is ``tokens`` int32 [T] up to index ``last``, included."""
-        end = jnp.arange(tokens.size)  # where an earlier occurrence may end
-        same = [(tokens == tokens[last]) & (end < last)]
-        for back in range(1, self.prompt_lookup_max):
-            earlier = jnp.roll(tokens, back) == tokens[jnp.maximum(last - back, 0)]
-            same.append(same[-1] & earlier & (end >= back))
-        matched = sum((s.astype(jnp.int32) for s in same), jnp.int32(0))
-        best = jnp.argmax(matched * tokens.size + end)  # the longest match, and of these the most recent
-        found = matched[best] >= self.prompt_lookup_min
-        period = jnp.maximum(last - best, 1)
-        drafted = tokens[best + 1 + jnp.arange(self.depth) % period]
+        drafted, matched = self.look_up(tokens, last)
+        found = matched >= self.prompt_lookup_min
         valid = jnp.broadcast_to(found, self.depth)
         if statistics is not None:
             back = last - jnp.arange(max(ORDERS))[::-1]
@@ -72,3 +64,20 @@ class Ngram(Drafter):
             drafted, valid = jnp.where(found, drafted, jnp.maximum(other, 0)), found | (other >= 0)
         nodes = jnp.concatenate([tokens[last][None], drafted])
         return chain(nodes, valid=jnp.concatenate([jnp.ones(1, bool), valid]))
+
+    def look_up(self, tokens: jax.Array, last: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The continuation of the longest match in a row, int32 [K], and the length of the match.
+
+        The row's text is ``tokens`` int32 [T] up to index ``last``, included. The continuation is
+        void if the match is shorter than ``prompt_lookup_min``.
+        """
+        end = jnp.arange(tokens.size)  # where an earlier occurrence may end
+        before = jnp.pad(tokens, (self.prompt_lookup_max, 0), constant_values=-1)  # no token is -1
+        same = [(tokens == tokens[last]) & (end < last)]
+        for back in range(1, self.prompt_lookup_max):
+            start = self.prompt_lookup_max - back  # slices join the loop of the comparison, as a roll does not
+            same.append(same[-1] & (before[start : start + tokens.size] == tokens[jnp.maximum(last - back, 0)]))
+        matched = sum((s.astype(jnp.int32) for s in same), jnp.int32(0))
+        best = jnp.argmax(matched * tokens.size + end)  # the longest match, and of these the most recent
+        period = jnp.maximum(last - best, 1)
+        return tokens[best + 1 + jnp.arange(self.depth) % period], matched[best]

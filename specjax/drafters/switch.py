@@ -9,7 +9,7 @@ from flax import struct
 from jax import lax
 
 from ..checks import per_row
-from ..decode import run_if
+from ..conditional import run_if
 from ..drafter import Drafter, Models, Nothing
 from ..errors import RequestError
 from ..tree import chain

@@ -1,7 +1,9 @@
 """Continuous batching: requests come and go while a batch of fixed width is decoded.
 
-``slots`` has the pure functions of the device, ``request`` reads a request, ``handle`` is what the
-user holds, and ``engine`` has the step that joins them.
+``slots`` and ``blocks`` have the pure functions of the device, and ``programs`` compiles them.
+``request`` reads a request, and ``handle`` is the user's part of it. ``reading`` reads prompts, with a
+``pace`` and a store of ``prefixes``. ``constraints`` has the table of all requests' constraints, and
+``engine`` has the step that joins these.
 """
 
 from .engine import Engine

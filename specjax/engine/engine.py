@@ -8,50 +8,30 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from ..apart import ApartSession
-from ..cache import KVCache
 from ..checkpoints.load import LanguageModel
 from ..checks import whole
-from ..errors import NumericsError, RequestError
+from ..drafters import Auto
+from ..errors import RequestError
 from ..generate import Generator, Prompt
-from ..prefill import Filled
+from ..parallel import is_first_host, several_hosts
 from ..requests.options import MOST_LOGPROBS
-from ..result import results_of
-from ..session import Decoding
+from . import hosts
+from .constraints import Constraints
 from .handle import Handle
+from .outcome import take_outcome
+from .pace import Pace
+from .prefixes import Prefixes, longest_shared_prompt
 from .programs import LEAST_CHUNK, Programs
+from .reading import Reader, Row
 from .request import read_blank, read_request
+from .step_loop import StepLoop
 
-_LARGEST_CHUNK = 512
-
-
-@dataclasses.dataclass
-class _Row:
-    """A request that is being read or decoded.
-
-    Attributes:
-      slot: its row of the batch.
-      compiled: the engine's seconds of compilation when reading began.
-      stop_state: the state of its stop strings after the newest token.
-      filled: the prompt as far as it is read; None before the first chunk and after the last.
-      start: the number of tokens that are read.
-      prefill_seconds: seconds of its chunks.
-      began: the time at which decoding began.
-    """
-
-    handle: Handle
-    slot: int
-    compiled: float
-    stop_state: int
-    filled: Filled | None = None
-    start: int = 0
-    prefill_seconds: float = 0.0
-    began: float = 0.0
+_USUAL_CHUNK, _LARGEST_CHUNK = 128, 512
 
 
-class Engine:
+class Engine(StepLoop):
     """Decodes requests that come at any time, in a batch of ``slots`` rows.
 
     A request waits for a free slot. Its prompt is read in chunks of its own, one chunk between two
@@ -63,17 +43,24 @@ class Engine:
     ``with`` block starts the thread, and waits at its end for all requests.
 
     Args:
-      target, method, draft, rule, processors, drafting: as in ``Generator``. All models must be on
-        one device.
+      target, method, draft, rule, processors, drafting: as in ``Generator``. Models on the mesh of
+        several hosts need an engine in each process: process 0 takes the requests, and the others
+        call ``follow``.
       slots: rows of the batch.
       capacity: positions of a slot, for prompt, new tokens and one draft. It becomes the next power
         of two, but no more than the model's context needs.
-      chunk: the most tokens of a prompt that are read between two rounds, a power of two.
+      chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
+        the engine chooses up to 128, so that a chunk takes at most twice the time of the rounds.
       rounds: rounds of one step.
-      logprobs: the largest value of a request's option ``logprobs``; None records none.
+      logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
+        a request may also have ``policy_logprobs``.
+      prefix_bytes: bytes of keys and values that are kept for later prompts with the same beginning;
+        0 keeps none. By default as many as those of one slot, and none on a mesh.
+      constraint_states, constraint_classes: the numbers of states and of classes of tokens in the
+        table of all running requests' constraints.
 
-    Raises RequestError for a method whose rows share a state, for models on several devices, for an
-    encoder-decoder, and for slots that do not fit the memory.
+    Raises RequestError for a method whose rows share a state, for a draft on devices of its own, for
+    an encoder-decoder, and for slots that do not fit the memory.
     """
 
     def __init__(
@@ -84,36 +71,57 @@ class Engine:
         *,
         slots: int = 16,
         capacity: int = 4096,
-        chunk: int = 128,
+        chunk: int | None = None,
         rounds: int = 1,
         logprobs: int | None = None,
+        prefix_bytes: int | None = None,
+        constraint_states: int = 4096,
+        constraint_classes: int = 1024,
         rule: str = "auto",
         processors: Sequence[Callable] = (),
         **drafting,
     ):
         whole("slots", slots)
         whole("rounds", rounds)
-        if whole("chunk", chunk, LEAST_CHUNK, _LARGEST_CHUNK) & (chunk - 1):
+        most = _USUAL_CHUNK if chunk is None else whole("chunk", chunk, LEAST_CHUNK, _LARGEST_CHUNK)
+        if most & (most - 1):
             raise RequestError(f"chunk must be a power of two, not {chunk}")
         if logprobs is not None:
             whole("logprobs", logprobs, 0, MOST_LOGPROBS)
+        whole("constraint_states", constraint_states, 2)
+        whole("constraint_classes", constraint_classes)
         self.generator = Generator(target, method, draft, rule=rule, processors=processors, **drafting)
         self.target.config.refuse_encoder("an engine")
         session = self.generator.session
-        if session.mesh is not None or isinstance(session, ApartSession):
-            raise RequestError("an engine runs on one device; load its models without a mesh, or call a Generator")
-        most = self.target.config.context + self.generator.drafter.depth + 1
-        self.capacity = max(1 << (min(whole("capacity", capacity), most) - 1).bit_length(), chunk)
+        if isinstance(session.drafter, Auto):
+            session.drafter = dataclasses.replace(session.drafter, ends_together=False)
+        if isinstance(session, ApartSession):
+            raise RequestError("an engine has its draft on the target's devices; leave out the draft's mesh")
+        self._is_shared = session.mesh is not None and several_hosts()
+        if session.mesh is not None:
+            prefix_bytes = prefix_bytes or 0
+        if prefix_bytes is not None and whole("prefix_bytes", prefix_bytes, 0) and session.mesh is not None:
+            raise RequestError("an engine on a mesh keeps no beginnings of prompts; leave prefix_bytes out, or give 0")
+        need = min(whole("capacity", capacity), self.target.config.context + self.generator.drafter.depth + 1)
+        self.capacity = max(1 << (need - 1).bit_length(), most)
         self.logprobs = logprobs
         blank = read_blank(self.generator, self.capacity)
-        self.programs = Programs(session, blank, count=slots, chunk=chunk, rounds=rounds, logprobs=logprobs)
+        sizes: dict[str, Any] = dict(count=slots, chunk=most, rounds=rounds, logprobs=logprobs, beside=prefix_bytes)
+        self.programs = Programs(session, blank, **sizes)
+        kept = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
+        self.prefixes = Prefixes(kept, longest_shared_prompt(self.target.config))
+        # The clocks of several hosts differ, and all of them must read chunks of one size.
+        self._pace = Pace(LEAST_CHUNK if chunk is None and not self._is_shared else most, most)
+        self._reader = Reader(self.programs, self.prefixes, self._pace)
+        self.constraints = Constraints(constraint_states, constraint_classes, session.mesh)
         self.slots = slots
-        self._slots: list[_Row | None] = [None] * slots
-        self._reading: _Row | None = None
+        self._slots: list[Row | None] = [None] * slots
+        self._reading: Row | None = None
+        self._came: list[tuple[Handle, dict]] = []
         self._waiting: deque[Handle] = deque()
-        self._thread: threading.Thread | None = None
-        self._stopping, self._stepping = False, threading.Lock()
-        self.changed = threading.Condition(threading.RLock())
+        self._stepping = threading.Lock()
+        self._updating, self._is_held = threading.Lock(), False
+        super().__init__()
 
     def submit(self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, **options) -> Handle:
         """Adds a request to the queue. Any thread may call this.
@@ -121,15 +129,25 @@ class Engine:
         Arguments are those of a ``Generator``'s call, for one prompt or one conversation. The text is
         that of the prompt's sample number ``sample`` in a call with the option ``n``.
 
-        Raises RequestError for bad input, for the options ``n``, ``regex``, ``choices`` and
-        ``json_schema``, and for a request that needs more positions than a slot has.
+        A constraint is compiled by this call, in the caller's thread, and the running rows go on.
+
+        Raises RequestError for bad input, for the option ``n``, for a request that needs more
+        positions than a slot has, and for a constraint that needs more room than the engine's table
+        has.
         """
-        request = read_request(
-            self.generator, prompt, messages, options, capacity=self.capacity, logprobs=self.logprobs, sample=sample
-        )
+        if self._is_shared and not is_first_host():
+            raise RequestError("process 0 takes the requests of an engine on several hosts; call follow() here")
+        return self._submit(dict(prompt=prompt, messages=messages, sample=sample, options=options))
+
+    def _submit(self, given: dict) -> Handle:
+        request = read_request(self.generator, **given, capacity=self.capacity, logprobs=self.logprobs)
+        if request.constraint is not None:
+            self.constraints.check_size(request.constraint)
+            if not self._is_shared:
+                self.programs.compile_constrained_rounds(self.constraints.prepare(request.constraint))
         handle = Handle(self, request)
         with self.changed:
-            self._waiting.append(handle)
+            self._came.append((handle, given))
             self.changed.notify_all()
         return handle
 
@@ -140,13 +158,46 @@ class Engine:
         """
         with self._stepping:
             try:
-                self._free_cancelled()
+                self._free_cancelled(self._take_changes())
                 self._read_chunk()
                 self._run_rounds()
             except Exception as error:
                 self._fail(error)
                 raise
         return self.has_work
+
+    def update(self, parameters) -> None:
+        """Replaces the target's weights between two steps. Nothing is compiled anew.
+
+        Requests that are read or decoded end under the old weights: the call waits for them, and no
+        other request begins meanwhile. Requests that wait for a slot are read under the new weights.
+        Any thread may call this, but not a callback of ``Handle.watch``.
+
+        Args:
+          parameters: as for ``Generator.update``.
+
+        Raises RequestError on several hosts, and if structure, shapes or dtypes differ; the weights are
+        then the old ones.
+        """
+        if self._is_shared:
+            raise RequestError("an engine on several hosts keeps its weights; make a new engine for new ones")
+        with self._updating:
+            try:
+                with self.changed:
+                    self._is_held = True
+                self.wait(lambda: self.num_running == 0)
+                with self._stepping:
+                    self._replace(parameters)
+            finally:
+                with self.changed:
+                    self._is_held = False
+                    self.changed.notify_all()
+
+    def _replace(self, parameters) -> None:
+        """Replaces the weights while no row runs. Results of the old weights are dropped here."""
+        self.generator.update(parameters)
+        self.programs.forget_weights()
+        self.prefixes.clear()
 
     @property
     def target(self) -> LanguageModel:
@@ -156,135 +207,118 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a request waits, is being read or is being decoded."""
-        return bool(self._waiting or self._reading or any(self._slots))
+        return bool(self._came or self._waiting or self._reading or any(self._slots))
 
     @property
     def num_running(self) -> int:
         """The number of requests that are read or decoded."""
-        return len([row for row in [self._reading, *self._slots] if row is not None])
+        return len(self._rows)
 
     @property
     def num_waiting(self) -> int:
         """The number of requests that wait for a slot."""
-        return len([handle for handle in list(self._waiting) if not handle.is_over])
-
-    def start(self) -> "Engine":
-        """Starts a thread that drives the device until ``stop``."""
-        if not self.is_started:
-            self._stopping = False
-            self._thread = threading.Thread(target=self._drive, name="specjax engine", daemon=True)
-            self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Waits for all requests, and ends the thread."""
         with self.changed:
-            self._stopping = True
-            self.changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-
-    def __enter__(self) -> "Engine":
-        return self.start()
-
-    def __exit__(self, *_) -> None:
-        self.stop()
+            waiting = [*self._waiting, *(handle for handle, _ in self._came)]
+        return len([handle for handle in waiting if not handle.is_over])
 
     @property
-    def is_started(self) -> bool:
-        """Whether a thread drives the device."""
-        return self._thread is not None and self._thread.is_alive()
+    def _rows(self) -> list[Row]:
+        """The requests that are read or decoded."""
+        return [row for row in [self._reading, *self._slots] if row is not None]
 
-    def wait(self, until: Callable[[], bool]) -> None:
-        """Waits for the thread until ``until()`` is true, or drives the device if there is no thread."""
-        while not until():
-            if self.is_started:
-                with self.changed:
-                    self.changed.wait_for(lambda: until() or not self.is_started, 1.0)
-            else:
-                self.step()
+    def follow(self) -> None:
+        """Makes the steps of process 0 until its engine stops. All other processes of a mesh call this."""
+        while (news := hosts.hear()) is not None:
+            came, over = news
+            held = self._held()
+            for i in over:
+                held[i].cancel()
+            for given in came:
+                self._submit(given)
+            self.step()
 
-    def _drive(self) -> None:
-        while self.has_work or not self._stopping:
-            with self.changed:
-                self.changed.wait_for(lambda: self.has_work or self._stopping)
-            try:
-                self.step()
-            except Exception:  # the handles raise it
-                continue
+    def _held(self) -> list[Handle]:
+        """The requests that all processes have, in the same order."""
+        return [*(row.handle for row in self._rows), *self._waiting]
 
-    def _free_cancelled(self) -> None:
+    def _take_changes(self) -> set[Handle]:
+        """Puts the requests that came into the queue. Returns those that were cancelled since the last step.
+
+        On several hosts process 0 tells the others of both.
+        """
+        with self.changed:
+            came, self._came = [pair for pair in self._came if not pair[0].is_over], []
+            held = self._held()
+            over = [i for i, handle in enumerate(held) if handle.is_over]
+            cancelled = {held[i] for i in over}
+            queue = [*self._waiting, *(handle for handle, _ in came)]
+            self._waiting = deque(handle for handle in queue if handle not in cancelled)
+        if self._is_shared and is_first_host():
+            hosts.tell(([given for _, given in came], over))
+        return cancelled
+
+    def _free_cancelled(self, cancelled: set[Handle]) -> None:
         for row in filter(None, self._slots):
-            if row.handle.is_over:
+            if row.handle in cancelled:
                 self._free(row)
-        if self._reading is not None and self._reading.handle.is_over:
+        if self._reading is not None and self._reading.handle in cancelled:
+            self.constraints.release(self._reading.handle.request.constraint)
             self._reading = None
 
-    def _free(self, row: _Row) -> None:
+    def _free(self, row: Row) -> None:
         self.programs.free(row.slot)
+        self.constraints.release(row.handle.request.constraint)
         self._slots[row.slot] = None
 
     def _read_chunk(self) -> None:
         """Reads a chunk of the next prompt, if a slot is free. After the last one the row is decoded."""
-        with self.changed:
-            while self._reading is None and self._waiting and None in self._slots:
-                handle = self._waiting.popleft()
-                if not handle.is_over:
-                    slot, begin = self._slots.index(None), int(handle.request.batch.stopping[0])
-                    self._reading = _Row(handle, slot, self.programs.compile_seconds, begin)
+        self._take_next()
         row = self._reading
-        if row is None:
-            return
-        began, compiled = time.perf_counter(), self.programs.compile_seconds
-        arrays, length = row.handle.request.arrays, len(row.handle.request.prompt)
-        filled = self.programs.begin_reading() if row.filled is None else row.filled
-        if row.start < length - 1:
-            filled, row.start = self.programs.read(arrays, length, filled, row.start)
-        row.filled = filled
-        if row.start >= length - 1:
-            self.programs.admit(arrays, length, filled, row.slot)
-            row.filled, self._reading, self._slots[row.slot] = None, None, row
-        row.began = time.perf_counter()
-        row.prefill_seconds += row.began - began - (self.programs.compile_seconds - compiled)
+        if row is not None and self._reader.read(row, running=any(self._slots)):
+            self._slots[row.slot], self._reading = row, None  # in this order, see ``num_running``
+
+    def _take_next(self) -> None:
+        """Takes the next request from the queue, if a slot is free and its constraint has room in the table."""
+        with self.changed:
+            if self._is_held or self._reading is not None or not self._waiting or None not in self._slots:
+                return
+            handle = self._waiting[0]
+            state = self.constraints.hold(handle.request.constraint)
+            if state is not None:
+                self._reading = Row(handle, self._slots.index(None), state, self.programs.compile_seconds)
+                self._waiting.popleft()
 
     def _run_rounds(self) -> None:
         """Runs the next rounds of the running rows, and hands out their tokens."""
         rows = [row for row in self._slots if row is not None]
         if not rows:
             return
-        news = self.programs.advance()
+        constrained = any(row.handle.request.constraint is not None for row in rows)
+        began, compiled = time.perf_counter(), self.programs.compile_seconds
+        news = self.programs.advance(self.constraints.table if constrained else None)
+        if compiled == self.programs.compile_seconds:
+            self._pace.add_round(time.perf_counter() - began)
         for row in rows:
             tokens = news.tokens[row.slot, : news.count[row.slot]].tolist()
             row.stop_state, stop = row.handle.request.find_stop(row.stop_state, tokens)
             counters, logprobs = jax.tree.map(lambda x: x[row.slot], (news.counters, news.logprobs))
-            row.handle.add(tokens[:stop], int(counters.drafted), counters.accepted_at.tolist(), logprobs)
-            if stop is not None or news.done[row.slot]:
-                self._finish(row, stop is not None)
-
-    def _finish(self, row: _Row, stopped: bool) -> None:
-        """Ends a request with its result, and frees its slot. ``stopped``: a stop string ended it."""
-        request, text = row.handle.request, self.programs.take_text(row.slot)
-        if stopped:  # what the rounds emitted after the stop string is no part of the text
-            end: Any = np.array([len(request.prompt) + len(row.handle.token_ids) - 1])
-            text = text.replace(cache=KVCache((), end), failed=np.array([False]))
-        compiling = self.programs.compile_seconds - row.compiled
-        times = row.prefill_seconds, time.perf_counter() - row.began, compiling
-        try:
-            decoded = Decoding(text, [request.prompt], request.batch, *times)
-            (result,) = results_of(decoded, self.target, self.generator.rule_name)
-            self.generator.remember([result])
-            row.handle.end(result)
-        except NumericsError as error:
-            row.handle.end(error)
-        self._free(row)
+            row.emitted += len(tokens[:stop])
+            is_over = stop is not None or bool(news.done[row.slot])
+            outcome = take_outcome(row, self.programs, self.generator, stop is not None) if is_over else None
+            row.handle.add(tokens[:stop], int(counters.drafted), counters.accepted_at.tolist(), logprobs, outcome)
+            if is_over:
+                self._free(row)
 
     def _fail(self, error: Exception) -> None:
         """Ends all requests with ``error``, and empties the slots."""
         with self.changed:
-            rows = [row.handle for row in [self._reading, *self._slots] if row is not None]
-            handles = [*rows, *self._waiting]
+            handles = [*self._held(), *(handle for handle, _ in self._came)]
             self._waiting.clear()
+            self._came.clear()
         self._reading, self._slots = None, [None] * len(self._slots)
+        self.prefixes.clear()
+        self.constraints.release_all()
         for handle in handles:
             handle.end(error)
-        self.programs.empty()
+        if not self._is_shared:
+            self.programs.empty()

@@ -40,7 +40,10 @@ class Handle:
       steps: drafted, accepted and emitted tokens of each step of the engine so far. It grows after
         ``token_ids``.
       accepted_at: for each depth, how often a drafted token at this depth was emitted so far.
-      logprobs, top_logprobs: those of ``token_ids`` so far, see ``Result``; empty if not asked for.
+      cached_tokens: the tokens of the prompt that an earlier request had read, see ``prefixes``; 0
+        until the prompt's reading begins.
+      logprobs, top_logprobs, policy_logprobs: those of ``token_ids`` so far, see ``Result``; empty if
+        not asked for.
     """
 
     def __init__(self, engine: Driver, request: Request):
@@ -48,8 +51,10 @@ class Handle:
         self.token_ids: list[int] = []
         self.drafted, self.steps = 0, list[tuple[int, int, int]]()
         self.accepted_at: list[int] = []
+        self.cached_tokens = 0
         self.logprobs: list[float] = []
         self.top_logprobs: list[dict[int, float]] = []
+        self.policy_logprobs: list[float] = []
         self._outcome: Result | Exception | None = None
         self._watchers: list[Callable[[], object]] = []
 
@@ -130,9 +135,11 @@ class Handle:
 
     def _grow(self, text: str) -> str:
         """The text that is final now; it begins with ``text``, the final text of an earlier time."""
-        if isinstance(self._outcome, Result):
-            return self._outcome.text
-        target, batch, ids = self._engine.target, self.request.batch, self.token_ids.copy()
+        with self._engine.changed:
+            outcome, ids = self._outcome, self.token_ids.copy()
+        if isinstance(outcome, Result):
+            return outcome.text
+        target, batch = self._engine.target, self.request.batch
         grown = decode_continuation(target.tokenizer, target.config.vocab_size, self.request.prompt, ids)
         grown = settled_text(grown, ids, target, batch.stop_strings[0])
         return grown if grown.startswith(text) else text
@@ -141,28 +148,45 @@ class Handle:
         if isinstance(self._outcome, Exception) and not isinstance(self._outcome, CancelledError):
             raise self._outcome
 
-    def add(self, tokens: list[int], drafted: int, accepted_at: list[int], logprobs: Logprobs | None) -> None:
-        """Appends the new tokens of a step. The engine calls this.
+    def add(
+        self,
+        tokens: list[int],
+        drafted: int,
+        accepted_at: list[int],
+        logprobs: Logprobs | None,
+        outcome: Result | Exception | None,
+    ) -> None:
+        """Appends the new tokens of a step, unless the request is over. The engine calls this.
 
         Args:
           drafted, accepted_at: sums of all steps so far.
           logprobs: the records of the step's tokens, without an axis of rows; None if there are none.
+          outcome: the result or the error of the request after its last step, else None. Readers see
+            it together with the tokens, because the end may cut their text.
         """
-        if not tokens or self.is_over:
-            return
+        with self._engine.changed:
+            if self.is_over:
+                return
+            if tokens:
+                self._append(tokens, drafted, accepted_at, logprobs)
+            self._outcome = outcome
+        self._notify()
+
+    def _append(self, tokens: list[int], drafted: int, accepted_at: list[int], logprobs: Logprobs | None) -> None:
         self.token_ids.extend(tokens)
         (wanted,) = self.request.batch.logprobs
         if logprobs is not None and wanted is not None:
             self.logprobs += logprobs.chosen[: len(tokens)].tolist()
             top = zip(logprobs.top_ids[: len(tokens), :wanted].tolist(), logprobs.top[: len(tokens), :wanted].tolist())
             self.top_logprobs += [dict(zip(ids, values)) for ids, values in top]
+        if logprobs is not None and self.request.batch.policy_logprobs[0]:
+            self.policy_logprobs += logprobs.policy[: len(tokens)].tolist()
         step = drafted - self.drafted, sum(accepted_at) - sum(self.accepted_at), len(tokens)
         self.drafted, self.accepted_at = drafted, accepted_at
         self.steps.append(step)
-        self._notify()
 
-    def end(self, outcome: Result | Exception) -> None:
-        """Ends the request with its result or error, unless it is over. The engine calls this."""
+    def end(self, outcome: Exception) -> None:
+        """Ends the request before its last step, unless it is over. The engine calls this."""
         with self._engine.changed:
             if self.is_over:
                 return

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 from ..errors import RequestError
 
@@ -19,17 +20,21 @@ def free_bytes(device) -> int | None:
     return int(line.split()[1]) * 1024
 
 
-def check_memory(row, slots: int) -> None:
-    """Raises RequestError where the device has no room for the slots of an engine.
+def check_memory(row, slots: int, beside: int, mesh: Mesh | None = None) -> None:
+    """Raises RequestError where a device has no room for its part of an engine's slots.
 
     Args:
-      row: the state of one row, on the device.
-      slots: the number of slots. One more row is needed while a prompt is read.
+      row: the state of one row, on the devices.
+      slots: the number of slots, which the axis ``data`` of the mesh splits. One more row is needed
+        while a prompt is read.
+      beside: bytes that the engine needs beside the rows.
     """
-    leaves = jax.tree.leaves(row)
-    (device,) = leaves[0].devices()
-    need, free = (slots + 1) * sum(leaf.nbytes for leaf in leaves), free_bytes(device)
+    data = 1 if mesh is None else mesh.shape["data"]
+    rows = slots // data if slots % data == 0 else slots
+    parts = [leaf.addressable_shards[0] for leaf in jax.tree.leaves(row)]
+    need, free = (rows + 1) * sum(part.data.nbytes for part in parts) + beside, free_bytes(parts[0].device)
     if free is not None and need > free:
         raise RequestError(
-            f"{slots} slots need {need:,} bytes and the device has {free:,} bytes free; give fewer slots or less capacity"
+            f"{slots} slots need {need:,} bytes and the device has {free:,} bytes free; give fewer slots, less "
+            "capacity or less prefix_bytes"
         )

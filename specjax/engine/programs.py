@@ -1,20 +1,30 @@
 """The compiled programs of an engine, and the state of its slots."""
 
+import threading
+import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from ..parallel import fetch
-from ..prefill import Filled, Requests, begin_decoding
-from ..session import Session, cache_dtype
+from ..parallel import fetch, place, use_mesh
+from ..prefill import Filled, Requests
+from ..requests.constraint import Automaton
+from ..session import Session, cache_dtype, shardings
 from ..state import DecodeState
-from . import slots
+from . import blocks, slots
+from .blocks import BLOCK, Block
+from .leaves import LeavesOf, modules_of
 from .memory import check_memory
 
-LEAST_CHUNK = 16
+LEAST_CHUNK = BLOCK
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""
+
+_TOGETHER = 8
+"""Blocks that one program writes. Another program writes one block."""
 
 
 class Programs:
@@ -30,25 +40,70 @@ class Programs:
       chunk: the most tokens of a prompt that one forward reads.
       rounds: rounds of one call of ``advance``.
       logprobs: see ``prefill``.
+      beside: bytes that the device needs beside the rows; None for those of a row's keys and values.
+
+    Attributes:
+      row_bytes: the bytes of a row's keys, values and taps.
 
     Raises RequestError for a method whose rows share a state, and for slots that do not fit the memory.
     """
 
-    def __init__(self, session: Session, blank: Requests, *, count: int, chunk: int, rounds: int, logprobs: int | None):
+    def __init__(
+        self,
+        session: Session,
+        blank: Requests,
+        *,
+        count: int,
+        chunk: int,
+        rounds: int,
+        logprobs: int | None,
+        beside: int | None,
+    ):
         self.session, self.count, self.chunk, self.rounds = session, count, chunk, rounds
         self.capacity, self.compile_seconds = blank.tokens.shape[1], 0.0
         self._static: dict[str, Any] = dict(
             drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs
         )
-        self._taps = session.drafter.taps
-        self._axes = slots.find_row_axes(*self._modules, blank, chunk=LEAST_CHUNK, **self._static)
-        self._blank = self._begin(blank, 1, self.begin_reading())
-        check_memory(self._blank, count)
+        self._taps, self._compiling, self._leaves_of = session.drafter.taps, threading.Lock(), LeavesOf()
+        self._whole = None if session.mesh is None else NamedSharding(session.mesh, PartitionSpec())
+        self._filled_layout = self._choose_filled_layout(blank)
+        with use_mesh(session.mesh):
+            self._axes = slots.find_row_axes(*self._models, blank, chunk=LEAST_CHUNK, **self._static)
+        filled = self.begin_reading()
+        self.row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(filled))
+        self._blank = self._begin(blank, 1, filled, self.begin_reading_draft(blank, filled))
+        check_memory(self._blank, count, self.row_bytes if beside is None else beside, session.mesh)
         self.empty()
 
     @property
-    def _modules(self) -> tuple[Any, Any]:
+    def _models(self) -> tuple[Any, Any]:
         return self.session.target.model, self.session.parameters
+
+    @property
+    def _modules(self) -> tuple[Any, Any]:
+        """The models with the arrays of their modules taken out, see ``leaves``."""
+        return self._leaves_of(self._models)
+
+    def forget_weights(self) -> None:
+        """Takes the weights from the session's models anew."""
+        self._leaves_of.forget()
+
+    @property
+    def _row_sizes(self) -> dict[str, Any]:
+        return dict(capacity=self.capacity, dtype=self._static["dtype"], taps=self._taps)
+
+    @property
+    def _state_layout(self) -> DecodeState | None:
+        """The shardings of the state, which every program keeps; None without a mesh."""
+        return None if self.session.mesh is None else shardings(self._state)
+
+    def _choose_filled_layout(self, request: Requests) -> Filled | None:
+        """The shardings in which the program of a first chunk makes a row; None without a mesh."""
+        if self.session.mesh is None:
+            return None
+        function = partial(slots.read_first_chunk, chunk=LEAST_CHUNK, **self._row_sizes)
+        compiled, _ = self._compile(function, (request,), self._modules[:1], (), {})
+        return compiled.output_shardings
 
     def empty(self) -> None:
         """Empties all slots."""
@@ -56,55 +111,119 @@ class Programs:
 
     def begin_reading(self) -> Filled:
         """One row before the first chunk of its prompt."""
-        sizes = dict(capacity=self.capacity, dtype=self._static["dtype"], taps=self._taps)
-        return self._call(partial(slots.begin_reading, **sizes), (), self._modules[:1])
+        options: dict[str, Any] = dict(out_shardings=self._filled_layout)
+        return self._call(partial(slots.begin_reading, **self._row_sizes), (), self._modules[:1], **options)
 
-    def read(self, request: Requests, length: int, filled: Filled, start: int) -> tuple[Filled, int]:
-        """Reads a chunk of the prompt from place ``start`` on.
-
-        ``length`` is the prompt's. Returns the row, and the place of the next chunk.
-        """
-        size = self._chunk_for(length - 1 - start)
+    def read(self, request: Requests, filled: Filled, start: int, size: int) -> Filled:
+        """Reads the chunk of ``size`` tokens of the prompt from place ``start`` on."""
         function = partial(slots.read_chunk, chunk=size, taps=self._taps)
-        args = request, filled, np.int32(start)
-        return self._call(function, args, self._modules[:1], (size,), donate_argnums=2), start + size
+        return self._call(function, (request, filled, np.int32(start)), self._modules[:1], (size,), donate_argnums=2)
 
-    def admit(self, request: Requests, length: int, filled: Filled, slot: int) -> None:
-        """Begins to decode a row in ``slot``. The chunks of its prompt are ``filled``."""
-        self._place(self._begin(request, length, filled), slot)
+    def chunk_for(self, unread: int, most: int, start: int = 0) -> int:
+        """The smallest power of two that suffices for ``unread`` tokens from place ``start`` on.
+
+        It is at most ``most``, and the chunk does not reach beyond the capacity.
+        """
+        size = min(1 << (max(unread, LEAST_CHUNK) - 1).bit_length(), most)
+        while start + size > self.capacity:
+            size //= 2
+        return size
+
+    def begin_reading_draft(self, request: Requests, filled: Filled) -> Filled | None:
+        """One row before the draft's first chunk of its prompt; None for a method that reads none in chunks."""
+        static = dict(drafter=self.session.drafter, dtype=self._static["dtype"])
+        return self._call(partial(slots.begin_reading_draft, **static), (request, filled), self._modules)
+
+    def read_draft(self, request: Requests, filled: Filled, drafted: Filled, start: int, size: int) -> Filled:
+        """The draft reads the chunk of ``size`` tokens from place ``start`` on. The target's row is ``filled``."""
+        function = partial(slots.read_draft_chunk, drafter=self.session.drafter, chunk=size)
+        args = request, filled.taps, drafted, np.int32(start)
+        return self._call(function, args, self._modules, (size,), donate_argnums=4)
+
+    def take_blocks(self, filled: Filled, start: int, size: int) -> tuple[Block, ...]:
+        """The blocks of ``size`` tokens from place ``start`` on."""
+        count = size // BLOCK
+        return self._call(partial(blocks.take_blocks, count=count), (filled, np.int32(start)), key=(count,))
+
+    def put_blocks(self, filled: Filled, given: Sequence[Block]) -> Filled:
+        """The row ``filled``, which has read nothing, with the blocks of its beginning."""
+        done = 0
+        while done < len(given):
+            count = _TOGETHER if len(given) - done >= _TOGETHER else 1
+            args = filled, tuple(given[done : done + count]), np.int32(done * BLOCK)
+            filled = self._call(partial(blocks.put_blocks), args, donate_argnums=0)
+            done += count
+        return filled
+
+    def admit(self, request: Requests, length: int, filled: Filled, drafted: Filled | None, slot: int) -> None:
+        """Begins to decode a row in ``slot``, after target and draft have read its prompt of ``length`` tokens."""
+        self._place(self._begin(request, length, filled, drafted), slot)
 
     def free(self, slot: int) -> None:
         """Empties ``slot``."""
         self._place(self._blank, slot)
 
-    def advance(self) -> slots.News:
-        """Runs the next rounds of all slots. Returns the news on the host."""
-        options = dict(drafter=self.session.drafter, rule=self.session.rule, rounds=self.rounds)
-        function = partial(slots.advance, **options)
-        self._state, news = self._call(function, (self._state,), self._modules, donate_argnums=2)
+    def advance(self, constraints: Automaton | None = None) -> slots.News:
+        """Runs the next rounds of all slots. Returns the news on the host.
+
+        ``constraints``: the table of the rows' constraints; None if no row has one.
+        """
+        args = (self._state,) if constraints is None else (self._state, constraints)
+        before, compiled, began = self.session.count_choices(self._state), self.compile_seconds, time.perf_counter()
+        self._state, news = self._call(self._rounds, args, self._modules, **self._rounds_options)
+        seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
+        self.session.learn_times(before, self._state, seconds)
         return fetch(news)
+
+    def compile_constrained_rounds(self, constraints: Automaton) -> None:
+        """Compiles the program of rounds with constraints, if it is not. Any thread may call this."""
+        shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+        args = jax.tree.map(shape, (self._state, constraints))
+        with self._compiling:
+            self._compile(self._rounds, args, self._modules, (), self._rounds_options)
 
     def take_text(self, slot: int) -> DecodeState:
         """The text of ``slot`` and its records on the host, as a state of one row."""
-        return fetch(self._call(partial(slots.take_text), (self._state, np.int32(slot))))
+        args = self._state, np.int32(slot)
+        return fetch(self._call(partial(slots.take_text), args, out_shardings=self._whole))
 
-    def _begin(self, request: Requests, length: int, filled: Filled) -> DecodeState:
-        chunk = self._chunk_for(length - 1)
-        function = partial(begin_decoding, chunk=chunk, **self._static)
-        return self._call(function, (request, filled), self._modules, (chunk,))
+    def _begin(self, request: Requests, length: int, filled: Filled, drafted: Filled | None) -> DecodeState:
+        chunk = self.chunk_for(length - 1, self.chunk) if drafted is None else LEAST_CHUNK  # for the unread rest
+        function = partial(slots.begin_row, chunk=chunk, **self._static)
+        return self._call(function, (request, filled, drafted), self._modules, (chunk,))
 
     def _place(self, row: DecodeState, slot: int) -> None:
-        function = partial(slots.place, axes=self._axes)
-        self._state = self._call(function, (self._state, row, np.int32(slot)), donate_argnums=0)
+        function, args = partial(slots.place, axes=self._axes), (self._state, row, np.int32(slot))
+        self._state = self._call(function, args, donate_argnums=0, out_shardings=self._state_layout)
 
-    def _chunk_for(self, unread: int) -> int:
-        """The smallest power of two that suffices for ``unread`` tokens, at most ``chunk``."""
-        return min(1 << (max(unread, LEAST_CHUNK) - 1).bit_length(), self.chunk)
+    @property
+    def _rounds(self) -> partial:
+        return partial(slots.advance, drafter=self.session.drafter, rule=self.session.rule, rounds=self.rounds)
+
+    @property
+    def _rounds_options(self) -> dict[str, Any]:
+        return dict(donate_argnums=2, out_shardings=(self._state_layout, self._whole))
 
     def _call(self, function: partial, args: tuple, modules: tuple = (), key: tuple = (), **options) -> Any:
         """``function(*modules, *args)``. ``key`` tells apart the programs of one function."""
-        key = "engine", function.func.__name__, *key
+        args = jax.tree.map(self._on_devices, args)
+        compiled, seconds = self._compile(function, args, modules, key, options)
+        self.compile_seconds += seconds
         with jax.disable_jit(False):
-            compiled, seconds = self.session.compile(key, function, modules, args, None, lambda: options)
-            self.compile_seconds += seconds
             return jax.block_until_ready(compiled(*modules, *args))
+
+    def _compile(self, function: partial, args: tuple, modules: tuple, key: tuple, options: dict) -> tuple:
+        """The program of a call, and its compilation's seconds.
+
+        On a mesh a program is compiled for the shardings of its arguments.
+        """
+        mesh = self.session.mesh
+        layout = () if mesh is None else tuple(x.sharding for x in jax.tree.leaves(args))
+        name = "engine", function.func.__name__, *key, *layout
+        on_modules = lambda *given: function(*map(modules_of, given[: len(modules)]), *given[len(modules) :])
+        with jax.disable_jit(False):
+            return self.session.compile(name, on_modules, modules, args, mesh, lambda: options)
+
+    def _on_devices(self, x):
+        """An argument, whole on all devices of the mesh if it is a number of the host."""
+        return x if isinstance(x, jax.Array) or self.session.mesh is None else place(x, self.session.mesh, rows=False)

@@ -9,8 +9,10 @@ import numpy as np
 from ..checks import whole
 from ..errors import RequestError
 from ..generate import Generator
+from ..parallel import place
 from ..prefill import Requests
 from ..requests.batch import Batch
+from ..requests.constraint import Constraint
 from ..requests.limits import MOST_SAMPLES
 from ..requests.options import Options
 from ..requests.samples import key_of_sample
@@ -19,14 +21,6 @@ from ..state import RequestOptions
 
 STOP_IDS = 32
 """The most tokens that may end a request: end-of-text tokens and ``stop_token_ids``."""
-
-_REFUSED = {
-    "n": "submit the prompt once for each sample, numbered by the argument sample",
-    "regex": "call a Generator for constraints",
-    "choices": "call a Generator for constraints",
-    "json_schema": "call a Generator for constraints",
-}
-"""Options whose arrays have no fixed shape, and the mend."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +31,8 @@ class Request:
       prompt: the prompt's token ids.
       batch: its options, a batch of one row.
       arrays: prompt and options for the device, one row of the engine's capacity.
+      constraint: its constraint on the host, or None. The engine has one table for all requests, see
+        ``constraints``.
       stops: the automaton of its stop strings on the host, or None. The host searches them, because
         their tables have no fixed shape.
     """
@@ -44,6 +40,7 @@ class Request:
     prompt: list[int]
     batch: Batch
     arrays: Requests
+    constraint: Constraint | None
     stops: StopAutomaton | None
 
     def find_stop(self, state: int, tokens: list[int]) -> tuple[int, int | None]:
@@ -60,6 +57,15 @@ class Request:
                 return state, i + 1
         return state, None
 
+    def arrays_from(self, state: int) -> Requests:
+        """``arrays`` of a row whose constraint starts in this state of the engine's table.
+
+        The number of the state is on the host.
+        """
+        options = self.arrays.options
+        sampling = options.sampling.replace(start=np.array([state], np.int32))
+        return self.arrays.replace(options=options.replace(sampling=sampling))
+
 
 def read_request(
     generator: Generator,
@@ -75,16 +81,18 @@ def read_request(
 
     Args:
       capacity: positions of a slot.
-      logprobs: the largest value of the option ``logprobs``; None for an engine that records none.
+      logprobs: the largest value of the option ``logprobs``; None for an engine that records none, and
+        thus no ``policy_logprobs``.
       sample: the number of the sample of its prompt, see the option ``n``.
 
     Raises RequestError for an option that an engine cannot have, and for a request that needs more
     positions than a slot has.
     """
-    asked = Options.of(options)
-    for name, mend in _REFUSED.items():
-        if getattr(asked, name) != getattr(Options(), name):
-            raise RequestError(f"{name} is no option of an engine's request; {mend}")
+    if Options.of(options).n != 1:
+        raise RequestError(
+            "n is no option of an engine's request; submit the prompt once for each sample, numbered by the argument "
+            "sample"
+        )
     ids, batch = generator.read_options(prompt, messages=messages, **options)
     if len(ids) != 1:
         raise RequestError(f"a request has one prompt, not {len(ids)}; submit each prompt")
@@ -93,6 +101,8 @@ def read_request(
     (wanted,) = batch.logprobs
     if wanted is not None and (logprobs is None or wanted > logprobs):
         raise RequestError(f"logprobs is {wanted} and the engine records {logprobs}; make it with logprobs={wanted}")
+    if batch.policy_logprobs[0] and logprobs is None:
+        raise RequestError("policy_logprobs is asked for and the engine records none; make it with logprobs=0")
     need = int(batch.limit[0]) + generator.drafter.depth + 1
     if need > capacity:
         raise RequestError(
@@ -102,7 +112,8 @@ def read_request(
     stop_ids = batch.stop_ids[batch.stop_ids >= 0]
     if len(stop_ids) > STOP_IDS:
         raise RequestError(f"stop_token_ids: {len(stop_ids)} tokens end the request, and the most is {STOP_IDS}")
-    return Request(ids[0], batch, _arrays(ids[0], batch, stop_ids, capacity), jax.device_get(batch.stops))
+    arrays = place(_arrays(ids[0], batch, stop_ids, capacity), generator.session.mesh, rows=False)
+    return Request(ids[0], batch, arrays, batch.constraints[0], jax.device_get(batch.stops))
 
 
 def _arrays(prompt: list[int], batch: Batch, stop_ids: np.ndarray, capacity: int) -> Requests:
@@ -110,9 +121,11 @@ def _arrays(prompt: list[int], batch: Batch, stop_ids: np.ndarray, capacity: int
     tokens[0, : len(prompt)] = prompt
     padded = np.full((1, STOP_IDS), -1, np.int32)
     padded[0, : len(stop_ids)] = stop_ids
-    length = np.array([len(prompt)], np.int32)
-    tokens, length, limit, padded = map(jax.device_put, (tokens, length, np.int32(batch.limit), padded))
-    return Requests(tokens, length, RequestOptions(batch.sampling, batch.keys, limit, padded))
+    arrays = tokens, np.array([len(prompt)], np.int32), np.int32(batch.limit), padded, batch.seeded
+    tokens, length, limit, padded, seeded = map(jax.device_put, arrays)
+    sampling = batch.sampling.replace(constraint=None)  # the engine's table stands for it
+    options = RequestOptions(sampling, batch.keys, limit, padded, seeded=seeded)
+    return Requests(tokens, length, options)
 
 
 def read_blank(generator: Generator, capacity: int) -> Requests:

@@ -14,12 +14,14 @@ from flax import struct
 from jax import lax
 
 from .. import decode
-from ..cache import KVCache
+from ..cache import KVCache, full_dtype
 from ..drafter import Drafter
 from ..errors import RequestError
 from ..logprobs import Logprobs
 from ..models.base import Model
-from ..prefill import Filled, Requests, fill_chunk, nothing_filled, prefill
+from ..parallel import split_rows
+from ..prefill import Filled, Requests, begin_decoding, fill_chunk, nothing_filled, prefill
+from ..requests.constraint import Automaton
 from ..state import DecodeState
 from ..stats import Counters
 
@@ -88,9 +90,46 @@ def read_chunk(
     return fill_chunk(target, requests.tokens, requests.lengths - 1, filled, start, chunk, taps)
 
 
+def read_first_chunk(target: Model, requests: Requests, *, chunk: int, **sizes) -> Filled:
+    """One row after the first ``chunk`` tokens of its prompt. ``sizes``: the arguments of ``begin_reading``."""
+    filled = begin_reading(target, **sizes)
+    return read_chunk(target, requests, filled, jnp.int32(0), chunk=chunk, taps=sizes["taps"])
+
+
+def begin_reading_draft(target: Model, draft, requests: Requests, filled: Filled, *, drafter: Drafter, dtype):
+    """One row before the draft's first chunk of its prompt; None for a drafter that reads no chunks."""
+    found = drafter.reads(target, draft, requests.tokens, requests.lengths, filled.taps)
+    B, T = requests.tokens.shape
+    return None if found is None else nothing_filled(found[0], B, T, full_dtype(dtype))
+
+
+def read_draft_chunk(
+    target: Model,
+    draft,
+    requests: Requests,
+    taps: tuple,
+    drafted: Filled,
+    start: jax.Array,
+    *,
+    drafter: Drafter,
+    chunk: int,
+) -> Filled:
+    """One row after the draft has read ``chunk`` more tokens, from place ``start`` on. Donate ``drafted``."""
+    found = drafter.reads(target, draft, requests.tokens, requests.lengths, taps)
+    assert found is not None  # there is a row to read in
+    return fill_chunk(found[0], requests.tokens, found[1], drafted, start, chunk)
+
+
+def begin_row(
+    target: Model, draft, requests: Requests, filled: Filled, drafted: Filled | None, **static
+) -> DecodeState:
+    """A state of one row after its prompt is read; ``static`` are arguments of ``begin_decoding``."""
+    return begin_decoding(target, draft, requests, filled, drafted=drafted, **static)
+
+
 def spread(row: DecodeState, *, axes: DecodeState, slots: int) -> DecodeState:
     """A state of ``slots`` rows, each of them ``row``, a state of one row."""
-    return jax.tree.map(lambda axis, x: x if axis < 0 else jnp.repeat(x, slots, axis), axes, row)
+    return split_rows(jax.tree.map(lambda axis, x: x if axis < 0 else jnp.repeat(x, slots, axis), axes, row), slots)
 
 
 def place(state: DecodeState, row: DecodeState, slot: jax.Array, *, axes: DecodeState) -> DecodeState:
@@ -109,14 +148,30 @@ def take_text(state: DecodeState, slot: jax.Array) -> DecodeState:
 
 
 def advance(
-    target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable, rounds: int
+    target: Model,
+    draft,
+    state: DecodeState,
+    constraints: Automaton | None = None,
+    *,
+    drafter: Drafter,
+    rule: Callable,
+    rounds: int,
 ) -> tuple[DecodeState, News]:
-    """The state after ``rounds`` rounds, and the news. Donate ``state``."""
+    """The state after ``rounds`` rounds, and the news. Donate ``state``.
+
+    ``constraints``: the automaton of all rows' constraints; None if no row has one.
+    """
     before = state.length
-    started = state.replace(round=jnp.zeros_like(state.round))
+    started = _with_constraints(state.replace(round=jnp.zeros_like(state.round)), constraints)
     state = decode.run(target, draft, started, jnp.int32(rounds), drafter=drafter, rule=rule)
     places = before[:, None] + jnp.arange(rounds * (drafter.depth + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
     count = state.length - before
-    return state, News(take(state.tokens, places), count, state.done, state.failed, state.counters, logprobs)
+    news = News(take(state.tokens, places), count, state.done, state.failed, state.counters, logprobs)
+    return _with_constraints(state, None), news
+
+
+def _with_constraints(state: DecodeState, constraints: Automaton | None) -> DecodeState:
+    sampling = state.request.sampling.replace(constraint=constraints)
+    return state.replace(request=state.request.replace(sampling=sampling))

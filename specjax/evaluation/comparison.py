@@ -4,26 +4,21 @@ Runs alternate in one process, so drift of the machine affects all methods equal
 """
 
 import dataclasses
-import os
-import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax
-import jax
 import numpy as np
 
 from ..apart import ApartSession
 from ..checkpoints.heads import choose_head
 from ..checkpoints.load import LanguageModel
 from ..drafter import Models, Nothing, TrainedHead
-from ..drafters import check_drafts, make_drafter, needs_of, own_options
+from ..drafters import Auto, check_drafts, make_drafter, needs_of, own_options
+from ..drafts import load_drafts
 from ..errors import RequestError
-from ..generate import Generator, Prompt, load_drafts
+from ..generate import Generator, Prompt
 from ..heads.base import Head
-from ..models import product_kernel
-from ..models.quantised import scheme_of
-from ..processor import matrix_extensions, processor
+from ..machine import machine
 from ..result import Result
 from ..stats import total
 from ..verify import is_lossy
@@ -94,7 +89,9 @@ def compare(
     lossy = is_lossy(rule, sampled=False)
     summaries = [_summarise(method, runs[method], runs["none"], target, lossy) for method in generators]
     for summary in summaries:
-        summary["drafting_share"] = drafting_share(generators[summary["method"]], ids[0]) if shares else None
+        generator = generators[summary["method"]]
+        shared = shares and not isinstance(generator.drafter, Auto)  # its rounds have no one drafter
+        summary["drafting_share"] = drafting_share(generator, ids[0]) if shared else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
 
 
@@ -138,25 +135,6 @@ def select_drafts(method: str, drafts: tuple) -> tuple:
     if isinstance(needs, TrainedHead):
         return tuple(draft for draft in drafts if isinstance(draft, Head) and draft.config.kind == needs.kind)
     return tuple(draft for draft in drafts if isinstance(draft, LanguageModel)) if isinstance(needs, Models) else ()
-
-
-def machine(target: LanguageModel) -> dict:
-    """Describes a measurement's machine: device, processor, versions, and dtype of the weights."""
-    return {
-        "platform": jax.default_backend(),
-        "device": jax.devices()[0].device_kind,
-        "devices": jax.device_count(),
-        "cpu": processor(),
-        "matrix_extensions": list(matrix_extensions()),
-        "product_kernel": product_kernel.is_installed(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "flax": flax.__version__,
-        "dtype": str(target.model.embed[...].dtype),
-        "quantize": scheme_of(target.model),
-    }
 
 
 def interval(statistic: Callable, *samples) -> list[float] | None:

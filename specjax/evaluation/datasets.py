@@ -66,7 +66,7 @@ def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
     even for a model that cannot copy foreign text.
     """
     pieces = held_out_prompts(target.tokenizer, count, tokens)
-    write = Generator(target)
+    write = Generator(target, "none")
     return [
         f"{piece}{write(piece, max_new_tokens=tokens, ignore_eos=True).text}\n\n# second version\n{piece}"
         for piece in pieces

@@ -1,1 +1,1 @@
-"""Stages for other libraries that run many prompts over many machines. Each needs its own extra."""
+"""Runners of other libraries that spread prompts over many machines. Each needs its own extra."""

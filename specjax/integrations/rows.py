@@ -27,6 +27,7 @@ PROMPTS = {
 _REFUSED = {
     "n": "make a row for each sample, with seeds of their own",
     "logprobs": "call a Generator for log-probabilities",
+    "policy_logprobs": "call a Generator for log-probabilities",
 }
 """Options that a row cannot have, and the mend."""
 

@@ -56,7 +56,7 @@ def start(
     if any(value is not None for value in given):
         _check(*given)
     # JAX's own time-out would abort the process with a stack trace.
-    late = threading.Timer(timeout, _end, [_not_joined(*given, timeout)])
+    late = threading.Timer(timeout, end_all, [_not_joined(*given, timeout)])
     late.daemon = True
     late.start()
     try:
@@ -157,18 +157,19 @@ def _watch() -> None:
             time.sleep(_BEAT)
             if _client() is None:
                 return  # the program has ended in order
-            _end("process 0 has ended")
+            end_all("process 0 has ended")
         now = time.monotonic()
         for other, (sign, since) in last.items():
             new = signs.get(f"{_SIGNS}/{other}", "")
             last[other] = (new, now) if new != sign else (sign, since)
             if f"{_ENDED}/{other}" in ended:
-                _end(f"process {other} has ended with an error")
+                end_all(f"process {other} has ended with an error")
             elif now - last[other][1] > PATIENCE:
-                _end(f"process {other} gives no sign of life for {PATIENCE:.0f} s")
+                end_all(f"process {other} gives no sign of life for {PATIENCE:.0f} s")
         time.sleep(_BEAT)
 
 
-def _end(reason: str) -> None:
+def end_all(reason: str) -> None:
+    """Ends this process with one line and exit code 1. The others notice it, and end too."""
     os.write(2, f"specjax: error: {reason}; all processes end; start the command again on every host\n".encode())
     os._exit(1)

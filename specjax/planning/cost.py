@@ -12,6 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from .. import decode
 from ..checkpoints.load import LanguageModel
@@ -19,6 +20,7 @@ from ..drafter import Drafter, Models
 from ..drafters import Plain, TokenRecycling, make_drafter, own_options
 from ..drafters.parts.fixed_tree import level_order
 from ..heads import Head
+from ..models.base import Model, Output
 from ..prefill import Requests, prefill
 from ..requests.shared_vocabulary import translate_draft
 from ..sampling import KEYS, sampling_params
@@ -184,6 +186,27 @@ class Unscored(Drafter):
         return self.drafter.commit(target, draft, state, tree, scored, verdict.replace(path=path))
 
 
+class Unread(struct.PyTreeNode):
+    """Stands for a model in ``prefill``: its outputs are random numbers of the model's shapes.
+
+    They fill the caches of long texts in seconds, because no layer runs. The time of a round of
+    attention does not depend on the numbers in its caches.
+    """
+
+    model: Model
+
+    @property
+    def config(self):
+        return self.model.config
+
+    def __call__(self, tokens, positions, mask, cache, **options) -> Output:
+        shapes = jax.eval_shape(lambda tokens: self.model(tokens, positions, mask, cache, **options), tokens)
+        leaves, structure = jax.tree.flatten(shapes)
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), positions[0, 0]), len(leaves))
+        draw = lambda key, leaf: jax.random.normal(key, leaf.shape).astype(leaf.dtype)
+        return jax.tree.unflatten(structure, map(draw, keys, leaves))
+
+
 def _bushy(nodes: int) -> Topology:
     """A binary tree of ``nodes`` nodes, filled level by level."""
     below = range(nodes - 1)
@@ -204,10 +227,12 @@ def round_timers(
     batch: int = 1,
     temperature: float = 0.0,
     rounds: int = 8,
+    unread: bool = False,
 ) -> dict:
     """A function for each drafter, which runs ``rounds`` compiled rounds and returns their seconds.
 
-    The other arguments are those of ``measure``.
+    The other arguments are those of ``measure``. With ``unread`` the caches hold random keys and
+    values, see ``Unread``; it is for models with attention alone, and for drafts that are no heads.
     """
     model, dtype = target.model, cache_dtype(target)
     draft_model = draft.module if isinstance(draft, Head) else draft and translate_draft(draft, target)
@@ -220,12 +245,14 @@ def round_timers(
     keys, stop_ids = jax.random.split(jax.random.key(0, impl=KEYS), batch), jnp.full((batch, 1), -1, jnp.int32)
     requests = Requests(tokens, lengths, RequestOptions(options, keys, rows(capacity), stop_ids))
     chunk = min(128, capacity)
+    stand_in = lambda one: Unread(one) if unread and one is not None else one
     first, states = {}, {}
     for name, drafter in drafters.items():
-        kind = type(drafter).init  # Drafters with the same ``init`` have the same first state.
+        # Drafters of trees with the same ``init`` have the same first state, and a text is read once for all.
+        kind = drafter if unread else type(drafter).init
         if kind not in first:
             read = jax.jit(partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype))
-            first[kind] = read(model, draft_model, requests)
+            first[kind] = read(stand_in(model), stand_in(draft_model), requests)
         states[name] = first[kind].replace(counters=Counters.zeros(batch, drafter.depth))
     return {name: _timer(model, draft_model, states[name], drafter, rounds) for name, drafter in drafters.items()}
 

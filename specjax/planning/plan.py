@@ -29,6 +29,9 @@ ACCEPTANCES = (0.6, 0.7, 0.8)
 _PROMPT = 256
 """Tokens of a prompt that one forward reads; capacities are multiples of it."""
 
+_PARTS = 512
+"""Capacities of long texts are multiples of this number, see ``capacity_for``."""
+
 
 def plan(
     target: ModelConfig,
@@ -78,7 +81,7 @@ def plan(
         )
     devices = compile_only(name, shape)
     grid = _make_mesh(mesh or {"model": len(devices)}, device, devices)
-    capacity = -(-(max_length + drafter.depth + 1) // _PROMPT) * _PROMPT
+    capacity = capacity_for(max_length, drafter.depth)
     forms = dict(quantize=quantize, draft_quantize=draft_quantize)
     sizes: dict[str, Any] = dict(batch=batch, capacity=capacity, dtype=jnp.dtype(dtype), offload=offload, **forms)
     planned = partial(plan_round, target, mesh=grid, device=DEVICES[name], **sizes)
@@ -123,6 +126,18 @@ def plan(
         "speedup": {alpha: n * ratio for alpha, n in tokens.items()},
         "break_even_acceptance": break_even(ratio, drafter.depth),
     }
+
+
+def capacity_for(max_length: int, depth: int) -> int:
+    """Positions of the caches of a plan: room for the text and a path of ``depth`` drafts.
+
+    XLA:GPU splits the product of weights and values of a long cache into up to 64 parts of a multiple
+    of 8 positions. Where the capacity does not divide so, it first copies all values into a padded
+    array, in every layer and round. The capacities of sessions are powers of two, which divide.
+    """
+    need = max_length + depth + 1
+    unit = _PROMPT if need < 16 * _PARTS else _PARTS
+    return -(-need // unit) * unit
 
 
 def tokens_a_round(alpha: float, depth: int) -> float:

@@ -5,7 +5,7 @@ One report holds the measured acceptance, the measured cost, and the trees of th
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,7 @@ DRAFT_TRUNCATIONS: tuple[dict[str, Any], ...] = (
     {"draft_top_p": 0.8},
     {"draft_top_p": 0.95},
 )
-"""The truncations of the draft's distribution to try, at the target's temperature."""
+"""The truncations of the draft's distribution to try, at the fastest draft temperature."""
 
 _COLUMNS = ("nodes", "depth", "expected tokens a call", "ms a round", "expected speed-up", "")
 
@@ -103,8 +103,8 @@ def tune_tree(
       repeats: the number of timed runs of each program.
       nodes, widths: see ``cost.measure``; sizes above ``max_nodes`` are left out.
 
-    Above temperature 0 a draft model is measured at each of ``DRAFT_TEMPERATURES`` and under each of
-    ``DRAFT_TRUNCATIONS``, and the fastest is kept.
+    Above temperature 0 a draft model is measured at each of ``DRAFT_TEMPERATURES``, then at the
+    fastest of them under each of ``DRAFT_TRUNCATIONS``. The fastest options of all are kept.
 
     Returns an object for JSON: "machine", "settings", "acceptance", "cost"; "trees", the best tree
     of each size; "chain", the best chain; "best", the best tree; and "draft_options", a list of the
@@ -128,7 +128,9 @@ def tune_tree(
             )
         max_depth = min(max_depth, draft.config.num_heads or max_depth)
     Generator(target, method, draft)  # raises RequestError where the models do not fit
-    texts = Generator(target)(list(prompts), max_new_tokens=max_new_tokens, temperature=temperature, ignore_eos=True)
+    texts = Generator(target, "none")(
+        list(prompts), max_new_tokens=max_new_tokens, temperature=temperature, ignore_eos=True
+    )
     length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))
     nodes = sorted({n for n in nodes if n < max_nodes} | {1, max_nodes})
     widths = sorted({w for w in widths if w < max_nodes} | {1})
@@ -152,8 +154,8 @@ def tune_tree(
             found = acceptance.of_recycling(target, prompts, temperature=temperature, max_new_tokens=max_new_tokens)
         else:
             of_draft = partial(acceptance.of_draft, target, draft, texts, temperature=temperature, depth=max_depth)
-            measured = [(options, of_draft(**options)) for options in _draft_options(temperature)]
-            tried = [{"options": own, "speedup": fastest(search(found)).speedup} for own, found in measured]
+            measured = _measure_options(of_draft, lambda found: fastest(search(found)).speedup, temperature)
+            tried = [{"options": own, "speedup": speedup} for own, _, speedup in measured]
             found = measured[tried.index(_fastest(tried))][1]
         trees = search(found)
         lengths = range(1, min(max_depth, max_nodes - 1) + 1)
@@ -211,16 +213,20 @@ def notes(report: dict) -> list[str]:
 
 
 def toml(report: dict) -> str:
-    """The best tree as a file for ``--tree``, with the measurement in comments."""
-    best = report["best"]
+    """The best tree as a file for ``--tree``, the draft's fastest options, and the measurement in comments.
+
+    ``--tree`` reads the paths alone. The options are flags of their own, which a comment names.
+    """
+    best, own = report["best"], report["settings"]["draft_options"]
     lines = [
         f"{best['nodes']} nodes, depth {best['depth']}: {best['tokens']:.2f} expected tokens a call, "
         f"{best['speedup']:.2f} times plain decoding",
         *_about(report).split("; "),
         *notes(report),
+        *([f"use it with {shlex.join(_flags(own))}"] if own else []),
     ]
-    paths = json.dumps(best["paths"])
-    return "".join(f"# {line}\n" for line in lines) + f"paths = {paths}\n"
+    values = [f"{name} = {json.dumps(value)}" for name, value in ({"paths": best["paths"]} | own).items()]
+    return "".join(f"{line}\n" for line in [*(f"# {line}" for line in lines), *values])
 
 
 def command(report: dict, file) -> str:
@@ -248,12 +254,22 @@ def _about(report: dict) -> str:
     )
 
 
-def _draft_options(temperature: float) -> list[dict[str, Any]]:
-    """The draft's own sampling options to try; at temperature 0 none."""
+def _measure_options(of_draft: Callable, speed: Callable, temperature: float) -> list[tuple[dict, Any, float]]:
+    """The draft's own sampling options that are tried, each with its acceptance and expected speed.
+
+    Temperatures come first, then truncations at the fastest of them. At temperature 0 no option
+    changes a draft.
+    """
+
+    def measure(**own) -> tuple[dict, Any, float]:
+        found = of_draft(**own)
+        return own, found, speed(found)
+
     if not temperature:
-        return [{}]
-    temperatures = [{"draft_temperature": round(share * temperature, 4)} for share in DRAFT_TEMPERATURES]
-    return [*temperatures, *DRAFT_TRUNCATIONS]
+        return [measure()]
+    measured = [measure(draft_temperature=round(share * temperature, 4)) for share in DRAFT_TEMPERATURES]
+    best, *_ = max(measured, key=lambda one: one[2])
+    return measured + [measure(**best, **truncation) for truncation in DRAFT_TRUNCATIONS]
 
 
 def _fastest(tried: list[dict[str, Any]]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def tune_lookahead(
     wanted = [start]
     while wanted:
         sizes = wanted[: budget - len(tried)]
-        generators = {None: Generator(target)} | {size: _generator(target, size) for size in sizes}
+        generators = {None: Generator(target, "none")} | {size: _generator(target, size) for size in sizes}
         runs = alternate_runs(generators, ids, max_new_tokens, repeats, lambda done, of: None, **options)
         tried |= {size: _record(size, runs[size], runs[None]) for size in sizes}
         progress(len(tried), budget)

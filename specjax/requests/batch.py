@@ -14,7 +14,7 @@ from ..sampling import SamplingParams
 from .constraint import Constraint, check_lengths, combine_constraints, compile_constraint
 from .limits import MOST_CONSTRAINTS, check_limit
 from .options import MOST_LOGPROBS, Options, read_bias, read_numbers, read_tokens
-from .samples import make_keys, repeat_rows
+from .samples import make_keys, read_seeds, repeat_rows
 from .stop_strings import StopAutomaton, combine_stops, compile_stops
 
 _FEWEST_STOP_IDS = 8
@@ -30,8 +30,11 @@ class Batch:
       sampling, keys, limit, stop_ids, stops: see ``state.RequestOptions``.
       stopping: int32 [rows], the state of ``stops`` in which each row starts.
       logprobs: the option of each row, an int or None.
+      policy_logprobs: the option of each row.
       stop_strings: the stop strings of each row.
       extra_stops: the token ids that end each row besides end-of-text tokens.
+      constraints: the constraint of each row on the host, or None.
+      seeded: bool [rows], whether the request of each row has a seed of its own.
       samples: the number of rows of each prompt.
     """
 
@@ -42,9 +45,21 @@ class Batch:
     stops: StopAutomaton | None
     stopping: np.ndarray
     logprobs: list[int | None]
+    policy_logprobs: list[bool]
     stop_strings: list[list[str]]
     extra_stops: list[list[int]]
+    constraints: list[Constraint | None]
+    seeded: np.ndarray
     samples: int = 1
+
+    @property
+    def recorded_logprobs(self) -> int | None:
+        """The number of likeliest tokens to record at each place, see ``prefill.prefill``.
+
+        It has two values besides None, so that there are few programs.
+        """
+        asked = [n for n in self.logprobs if n is not None] + [0] * any(self.policy_logprobs)
+        return None if not asked else MOST_LOGPROBS if max(asked) else 0
 
 
 def build_batch(
@@ -87,11 +102,13 @@ def build_batch(
             bias[b] = read_bias(row, V)
     limit = np.minimum(lengths + wanted, target.config.most_tokens(lengths)).astype(np.int32)
     each = ((row, bias[b], int(least[b]), int(limit[b] - lengths[b]), target) for b, row in enumerate(rows))
-    constraint, start = combine_constraints(_count(_constraint(*one) for one in each))
+    constraints = _count(_constraint(*one) for one in each)
+    constraint, start = combine_constraints(constraints)
     strings = [list(row["stop"] or ()) for row in rows]
     stops, stopping = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
     numbers = read_numbers(options, B).replace(bias=jax.device_put(bias), start=jax.device_put(start))
-    keys = make_keys(per_row("seed", options.seed, B, np.uint32, most=2**32 - 1), n)
+    seeds, seeded = read_seeds(options.seed, B)
+    keys = make_keys(seeds, n)
     return Batch(
         sampling=repeat_rows(numbers, n).replace(constraint=constraint, processors=processors),
         keys=keys,
@@ -100,8 +117,11 @@ def build_batch(
         stops=stops,
         stopping=repeat_rows(stopping, n),
         logprobs=_repeat([row["logprobs"] for row in rows], n),
+        policy_logprobs=_repeat([bool(row["policy_logprobs"]) for row in rows], n),
         stop_strings=_repeat(strings, n),
         extra_stops=_repeat(extra, n),
+        constraints=_repeat(constraints, n),
+        seeded=repeat_rows(seeded, n),
         samples=n,
     )
 

@@ -23,7 +23,8 @@ class Options:
 
     An option is one value for all prompts, or a list with one value for each prompt. ``n`` is
     always one number. New values need no new compilation, with one exception: the first call with
-    ``logprobs``, with stop strings or with a constraint compiles a program for it.
+    ``logprobs`` or ``policy_logprobs``, with stop strings or with a constraint compiles a program for
+    it.
 
     Attributes:
       max_new_tokens: the largest number of new tokens.
@@ -35,7 +36,8 @@ class Options:
       suppressed_tokens: token ids. These tokens become impossible.
       seed: a whole number from 0 to 2^32 - 1. A prompt's output depends only on its own options and
         seed, so equal prompts with one seed give equal texts. Use ``n`` for several samples of a
-        prompt.
+        prompt. None is seed 0. With method "auto", a sampled text without a seed may also depend on
+        the batch's choices, see ``drafters.auto``.
       n: the number of samples of each prompt, 1 to ``limits.MOST_SAMPLES``. See ``samples`` for
         their keys.
       ignore_eos: continue past end-of-text tokens.
@@ -43,6 +45,9 @@ class Options:
       stop_token_ids: further tokens that end the text.
       logprobs: a number from 0 to 20. The result records the log-probability under the model of
         each new token, and of this many likeliest tokens at its place.
+      policy_logprobs: whether the result records the log-probability of each new token under the
+        distribution from which it was drawn: that of the model after all options, temperature
+        included. At temperature 0 it is 0.
       regex: the text must match this regular expression in full. The syntax is that of Python's
         ``re``.
       choices: the text must be one of these strings.
@@ -62,12 +67,13 @@ class Options:
     logit_bias: Any = None
     allowed_tokens: Any = None
     suppressed_tokens: Any = None
-    seed: Any = 0
+    seed: Any = None
     n: Any = 1
     ignore_eos: Any = False
     stop: Any = None
     stop_token_ids: Any = None
     logprobs: Any = None
+    policy_logprobs: Any = False
     regex: Any = None
     choices: Any = None
     json_schema: Any = None
@@ -114,6 +120,10 @@ def _is_whole(x) -> bool:
     return isinstance(x, int | np.integer) and not isinstance(x, bool)
 
 
+def _is_truth(x) -> bool:
+    return isinstance(x, bool | np.bool_)
+
+
 def _is_text(x) -> bool:
     return isinstance(x, str)
 
@@ -129,7 +139,8 @@ _KINDS = {
     "stop": (_is_list_of(_is_text), "a string or a list of strings"),
     "stop_token_ids": (_is_list_of(_is_whole), "a list of token ids"),
     "logprobs": (_is_whole, f"a whole number from 0 to {MOST_LOGPROBS}"),
-    "ignore_eos": (lambda value: isinstance(value, bool | np.bool_), "true or false"),
+    "policy_logprobs": (_is_truth, "true or false"),
+    "ignore_eos": (_is_truth, "true or false"),
     "regex": (_is_text, "a string"),
     "choices": (_is_list_of(_is_text), "a list of strings"),
     "json_schema": (lambda value: isinstance(value, str | Mapping), "a dict or JSON text"),

@@ -118,20 +118,42 @@ def stack_tables(tables: Sequence[TokenTable]) -> tuple[np.ndarray, np.ndarray, 
     ``limits`` allows.
     """
     check_limit(len(tables), "MOST_CONSTRAINTS", "the number of the batch's different constraints", "split the batch")
-    joint, inverse = np.unique(np.stack([table.classes for table in tables]), axis=1, return_inverse=True)
-    shape = 1 + sum(len(table.next) for table in tables), joint.shape[1]
+    columns, classes = join_classes(tables)
+    ends = 1 + np.cumsum([len(table.next) for table in tables])
+    shape = int(ends[-1]), columns.shape[1]
     rounded = [_round_up(n, least) for n, least in zip(shape, _SMALLEST)]
     if rounded[0] * rounded[1] > MOST_CELLS:  # Then the exact size may still fit.
         rounded = shape
     cells = rounded[0] * rounded[1]
     check_limit(cells, "MOST_CELLS", "the batch's constraints: states times classes of tokens", "split the batch")
-    stacked, offsets = np.zeros(rounded, np.int32), [1]
-    for table, columns in zip(tables, joint):
-        wide = table.next[:, columns]
-        end = offsets[-1] + len(wide)
-        stacked[offsets[-1] : end, : shape[1]] = np.where(wide < 0, -1, wide + offsets[-1])
-        offsets.append(end)
-    return stacked, inverse.reshape(-1), offsets[:-1]
+    numbers = np.split(np.arange(1, ends[-1]), ends[:-1] - 1)
+    return place_tables(tables, columns, numbers, tuple(rounded)), classes, [int(own[0]) for own in numbers]
+
+
+def join_classes(tables: Sequence[TokenTable]) -> tuple[np.ndarray, np.ndarray]:
+    """The classes of tokens that behave alike in all tables.
+
+    Returns int [K, C], for each of K tables its class of each joint class, and int [V], the joint
+    class of each token.
+    """
+    joint, classes = distinct_rows(np.stack([table.classes for table in tables], 1))
+    return joint.T, classes
+
+
+def place_tables(
+    tables: Sequence[TokenTable], columns: np.ndarray, numbers: Sequence[np.ndarray], shape: tuple[int, ...]
+) -> np.ndarray:
+    """Int32 [S, C] = ``shape``, the tables in one table. A state without a number leads to state 0.
+
+    Args:
+      columns: the first result of ``join_classes``.
+      numbers: for each table the numbers of its states in the result.
+    """
+    placed = np.zeros(shape, np.int32)
+    for table, own, number in zip(tables, columns, numbers):
+        wide = table.next[:, own]
+        placed[number, : len(own)] = np.where(wide < 0, -1, number[wide])
+    return placed
 
 
 def stack_states(first, values: Sequence[np.ndarray], size: int) -> np.ndarray:

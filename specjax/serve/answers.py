@@ -111,11 +111,18 @@ class Answer:
         """The chunk with the usage of a stream."""
         return self._envelope([], ".chunk") | {"usage": self.usage(handles), "specjax": {"seed": self.seed}}
 
-    def usage(self, handles: Sequence[Handle]) -> dict:
+    def usage(self, handles: Sequence[Handle]) -> dict[str, Any]:
         """The tokens of prompts and texts. A prompt counts once for all its samples."""
-        prompts = sum(len(handle.request.prompt) for handle in handles[:: self.samples])
+        firsts = handles[:: self.samples]
+        prompts = sum(len(handle.request.prompt) for handle in firsts)
         texts = sum(len(handle.token_ids) for handle in handles)
-        return {"prompt_tokens": prompts, "completion_tokens": texts, "total_tokens": prompts + texts}
+        cached = {"cached_tokens": sum(handle.cached_tokens for handle in firsts)}
+        return {
+            "prompt_tokens": prompts,
+            "completion_tokens": texts,
+            "total_tokens": prompts + texts,
+            "prompt_tokens_details": cached,
+        }
 
     def _envelope(self, choices: list[dict], chunk: str = "") -> dict:
         kind, prefix = (f"chat.completion{chunk}", "chatcmpl-") if self.chat else ("text_completion", "cmpl-")

@@ -32,6 +32,10 @@ class Metrics:
         by_position = "Accepted drafted tokens by their position in the draft, from 0"
         self._accepted_at = counter("spec_decode_num_accepted_tokens_per_pos", by_position, "position")
         self._prompt_tokens = counter("prompt_tokens", "Tokens of the prompts whose text has begun")
+        self._looked_up = counter(
+            "prefix_cache_queries", "Tokens of prompts that were looked up in the store of prefixes"
+        )
+        self._found = counter("prefix_cache_hits", "Tokens of prompts that the store of prefixes had")
         self._tokens = counter("generation_tokens", "New tokens")
         self._ended = counter("request_success", "Requests that ended, by the reason", "finished_reason")
         self._first = seconds("time_to_first_token_seconds", "Seconds from the request to its first token")
@@ -66,7 +70,9 @@ class _Follower:
         m, handle, now = self._metrics, self._handle, time.perf_counter()
         steps = handle.steps[self._told :]
         if steps and not self._told:
-            m._prompt_tokens.inc(len(handle.request.prompt))
+            for told in (m._prompt_tokens, m._looked_up):
+                told.inc(len(handle.request.prompt))
+            m._found.inc(handle.cached_tokens)
             m._first.observe(now - self._began)
         elif steps:
             emitted = sum(step[2] for step in steps)

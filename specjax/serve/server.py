@@ -38,13 +38,15 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def warm_up(engine: Engine) -> None:
-    """Compiles the engine's programs: one short request for each size of a prompt's chunk."""
-    size, handles = LEAST_CHUNK, []
+    """Compiles the engine's programs: one short request for each size of a prompt's chunk.
+
+    Then the longest of them again, whose beginning is now in the store of prefixes. Rounds with
+    constraints are compiled when the first request asks for them.
+    """
     room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 2
-    while size <= min(engine.programs.chunk, room):
-        handles.append(engine.submit([0] * (size + 1), max_new_tokens=1))
-        size *= 2
-    for handle in handles:
+    sizes = [LEAST_CHUNK << i for i in range(16) if LEAST_CHUNK << i <= min(engine.programs.chunk, room)]
+    prompts = [[i % engine.target.config.vocab_size] * (size + 1) for i, size in enumerate(sizes)]
+    for handle in [engine.submit(prompt, max_new_tokens=1) for prompt in (*prompts, *prompts[:1], *prompts[-1:])]:
         handle.result()
 
 

@@ -6,9 +6,8 @@ import numpy as np
 from flax import nnx
 
 from ..checkpoints.load import LanguageModel
-from ..drafters import method_for_head
 from ..generate import Generator
-from ..heads.base import HeadModule
+from ..heads.base import Head, HeadModule
 from ..models.decoder import Decoder
 from ..stats import total
 from .data import Mixture
@@ -24,14 +23,14 @@ class Writer:
     The decoding loop is compiled once for all parameters.
 
     Attributes:
-      generator: decodes with the model that writes.
+      generator: decodes, with the model that writes as its target.
       mixture: the texts from which the beginnings are cut.
       length: the number of tokens in a window, less one. The beginning is a quarter of them.
       temperature: the temperature of sampling.
     """
 
-    def __init__(self, model: LanguageModel, mixture: Mixture, length: int, temperature: float = 1.0):
-        self.generator = Generator(model, "none")
+    def __init__(self, generator: Generator, mixture: Mixture, length: int, temperature: float = 1.0):
+        self.generator = generator
         self.mixture, self.length, self.temperature = mixture, length, temperature
 
     def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +75,6 @@ class MeasuredAcceptance:
 
     def __init__(self, target: LanguageModel, kind: str, prompts: Sequence[list[int]], tokens: int = 64):
         self.target, self.kind, self.prompts, self.tokens = target, KINDS[kind], list(prompts), tokens
-        self.method = method_for_head(kind) if self.kind.is_head else "draft_model"
         self.generator = None
 
     def __call__(self, module: HeadModule | Decoder) -> float | None:
@@ -85,9 +83,9 @@ class MeasuredAcceptance:
             return None
         if self.generator is None:
             draft = self.kind.wrap(module, self.target, self.kind.name)
-            self.generator = Generator(self.target, self.method, draft)
+            method = None if isinstance(draft, Head) else "draft_model"
+            self.generator = Generator(self.target, method, draft)
         else:
-            vocab_size = self.target.config.vocab_size
-            self.generator.session.parameters = self.generator.drafter.parameters(module, vocab_size)
+            self.generator.update(draft=module)
         results = self.generator(self.prompts, max_new_tokens=self.tokens, ignore_eos=True)
         return total([result.stats for result in results]).mean_acceptance_length

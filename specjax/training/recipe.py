@@ -104,6 +104,8 @@ class Recipe:
                 "on_policy 'draft' needs a drafter that writes text by itself; "
                 f"use it for kind draft, and 'target' for {self.kind}"
             )
+        if self.on_policy and KINDS[self.kind].records:
+            raise RequestError("kind 'online' learns from text that the target writes anyway; leave on_policy out")
         if self.on_policy and KINDS[self.kind].reads_log:
             raise RequestError("on_policy writes text, and a log of rounds has its text; leave on_policy out")
         if self.dtype not in ("float32", "bfloat16"):

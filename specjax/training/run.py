@@ -15,6 +15,7 @@ from flax import nnx
 from ..checkpoints.heads import save_head
 from ..checkpoints.load import LanguageModel, save
 from ..errors import RequestError
+from ..generate import Generator
 from ..heads import Head
 from ..heads.base import HeadModule
 from ..models.decoder import Decoder
@@ -22,6 +23,7 @@ from . import data
 from .kinds import KINDS
 from .loop import fit
 from .on_policy import MeasuredAcceptance, Writer
+from .online.batches import OnlineBatches
 from .recipe import Recipe
 from .saving import CHECKPOINTS, lock, report_failure
 from .sources import Source
@@ -81,7 +83,8 @@ def train(
         read_acceptance = measure or _make_measure(recipe, target, held_out)
         module = KINDS[recipe.kind].shape.make(recipe.head, target, mixture.learnt, jax.random.key(recipe.seed))
         keep_recipe(recipe, mixture.summarize(), output, len(earlier))
-        batches = Batches(recipe, mixture, target, module)
+        made = OnlineBatches if KINDS[recipe.kind].records else Batches
+        batches = made(recipe, mixture, target, module)
         extra = cast_target(target.model), *([tuple(cast_target(draft.model) for draft in earlier)] if earlier else [])
 
         def report(step: int, module: HeadModule | Decoder) -> dict:
@@ -140,7 +143,7 @@ class Batches:
         if recipe.on_policy:
             draft = KINDS[recipe.kind].wrap(module, target, recipe.kind)
             writes = draft if recipe.on_policy == "draft" and isinstance(draft, LanguageModel) else target
-            self.writer = Writer(writes, mixture, recipe.length)
+            self.writer = Writer(Generator(writes, "none"), mixture, recipe.length)
 
     def read(self, step: int) -> tuple[np.ndarray, np.ndarray, np.uint32]:
         """The batch of a step, see ``data.Mixture.cut``, and the step, from which the loss makes its key."""

@@ -233,7 +233,7 @@ def test_a_shape_is_read_from_a_file_or_a_directory(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp", "medusa", "block"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
 def test_the_embedded_models_grown(method, tmp_path):
     """Whatever weights are embedded: the same greedy text, in the same rounds."""
     small = specjax.load("tiny-python", dtype="float32")

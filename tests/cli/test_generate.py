@@ -90,7 +90,7 @@ def test_several_prompts_and_stdin_are_one_batch(specjax_main, models, monkeypat
 SOME_OPTIONS = (
     "--temperature", "0.8", "--top-k", "40", "--min-p", "0.01", "--repetition-penalty", "1.2", "--presence-penalty", "0.1",
     "--frequency-penalty", "0.1", "--min-new-tokens", "2", "--logit-bias", '{"5": 1.5}', "--suppress-token", "7", "--suppress-token", "8",
-    "--stop-token-id", "9", "--regex", "[!-Z]+", "--logprobs", "2", "--seed", "3",
+    "--stop-token-id", "9", "--regex", "[!-Z]+", "--logprobs", "2", "--policy-logprobs", "--seed", "3",
 )  # fmt: skip
 
 
@@ -101,13 +101,15 @@ def test_options_reach_the_generator(specjax_main, models):
     found = json.loads(out)
     options = dict(
         temperature=0.8, top_k=40, min_p=0.01, repetition_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.1, min_new_tokens=2,
-        logit_bias={5: 1.5}, suppressed_tokens=[7, 8], stop_token_ids=[9], regex="[!-Z]+", logprobs=2, seed=3, stop=["!", "#"],
+        logit_bias={5: 1.5}, suppressed_tokens=[7, 8], stop_token_ids=[9], regex="[!-Z]+", logprobs=2, policy_logprobs=True, seed=3,
+        stop=["!", "#"],
     )  # fmt: skip
     wanted = specjax.Generator(specjax.load(models["target"]), capacity=300)("def f(", max_new_tokens=10, **options)
     assert (found["token_ids"], found["text"]) == (wanted.token_ids, wanted.text)
     assert found["logprobs"] == pytest.approx(wanted.logprobs) and [len(top) for top in found["top_logprobs"]] == [
         2
     ] * len(wanted.token_ids)
+    assert found["policy_logprobs"] == pytest.approx(wanted.policy_logprobs)
     plain = specjax_main(*argv, "--json")[1]
     assert json.loads(plain)["token_ids"] != found["token_ids"]
 

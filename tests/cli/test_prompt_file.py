@@ -112,9 +112,6 @@ BAD = {
     "--stream": ("--stream",),
     "--json": ("--json",),
     "--n": ("--n", "2"),
-    "--regex": ("--regex", "a"),
-    "--choice": ("--choice", "a"),
-    "--json-schema": ("--json-schema", '{"type": "integer"}'),
     "--feedback-log": ("--feedback-log-mb", "1"),
 }
 

@@ -33,6 +33,7 @@ def test_bad_input_gets_one_line(prune, specjax_main, tmp_path):
         (["--heads", "5"], "5 heads cannot be taken evenly"),
         (["--width", "100"], "no multiple of heads 6"),
         (["--layers", "0"], "must be a whole number from 1"),
+        (["--importance", "weights"], "invalid choice: 'weights'"),
     ):
         assert_one_line(prune(*argv), words)
         assert not (tmp_path / "draft").exists()
@@ -41,10 +42,13 @@ def test_bad_input_gets_one_line(prune, specjax_main, tmp_path):
 
 
 @pytest.mark.slow
-def test_healing_lowers_the_divergence(prune, tmp_path):
+def test_healing_lowers_the_divergence(prune, tmp_path, monkeypatch):
+    goals = []
+    masks = lambda model, measured, windows, goal, seed: goals.append(goal) or measured
+    monkeypatch.setattr("specjax.training.pruning.heal.learn_masks", masks)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes types
-        code, _, _ = prune(*SMALL, "--steps", "6")
-    assert code == 0
+        code, _, _ = prune(*SMALL, "--steps", "6", "--importance", "masks")
+    assert code == 0 and [goal.hidden_size for goal in goals] == [96]
     losses = [line.split('"loss": ')[1] for line in (tmp_path / "draft" / "log.jsonl").read_text().splitlines()]
     assert len(losses) == 6 and float(losses[-1].split(",")[0]) < float(losses[0].split(",")[0])
     assert specjax.load(tmp_path / "draft").config == specjax.load(tmp_path / "draft" / "pruned").config

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ import time
 import httpx
 import pytest
 from support.command_line import assert_one_line, models, specjax_main
+
+from specjax.engine import memory
 
 SIZES = ("--slots", "2", "--capacity", "256", "--chunk", "16", "--port", "0")
 BODY = dict(model="tiny", prompt=[7, 8, 9], max_tokens=120, ignore_eos=True, temperature=1.0, n=5)
@@ -38,6 +41,22 @@ def test_a_port_in_use_is_one_line_before_anything_is_loaded(specjax_main):
 )
 def test_bad_flags(specjax_main, models, flags, words):
     assert_one_line(specjax_main("serve", "--model", models["target"], *SIZES, *flags), words)
+
+
+def test_without_its_packages_one_line_names_the_extra(specjax_main, models, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("specjax.serve")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    found = specjax_main("serve", "--model", models["target"], *SIZES)
+    assert_one_line(found, "specjax.serve needs its packages")
+    assert "pip install 'specjax[serve]'" in found[2]
+
+
+def test_slots_that_do_not_fit_the_memory_are_one_line_with_figures(specjax_main, models, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 12_345)
+    found = specjax_main("serve", "--model", models["target"], "--method", "none", *SIZES)
+    assert_one_line(found, "the device has 12,345 bytes free; give fewer slots, less capacity or less prefix_bytes")
+    assert re.search(r"2 slots need 1\d\d,\d{3} bytes", found[2])
 
 
 class Process:

@@ -65,8 +65,10 @@ def test_lookahead_prints_and_writes_the_best_sizes(specjax_main, models, tmp_pa
 
 def test_what_to_tune_is_named_once(specjax_main, models):
     target = ("--model", models["target"])
-    assert_one_line(specjax_main("tune", *target), "one of --tree, --layers and --lookahead")
-    assert_one_line(specjax_main("tune", "--tree", "--lookahead", *target), "one of --tree, --layers and --lookahead")
+    assert_one_line(specjax_main("tune", *target), "one of --tree, --layers, --lookahead and --auto")
+    assert_one_line(
+        specjax_main("tune", "--tree", "--lookahead", *target), "one of --tree, --layers, --lookahead and --auto"
+    )
     assert_one_line(specjax_main("tune", "--lookahead", *target, "--draft", models["target"]), "takes no draft")
     assert_one_line(specjax_main("tune", "--lookahead", *target, "--budget", "0"), "--budget: must be")
     assert_one_line(specjax_main("tune", "--lookahead", *target, "--temperature", "-1"), "temperature")

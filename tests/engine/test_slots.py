@@ -15,6 +15,7 @@ from support.program import make_blank_requests
 from specjax.drafters import Ngram
 from specjax.engine import slots
 from specjax.errors import RequestError
+from specjax.prefill import Requests, fill
 
 STATIC = dict(chunk=16, dtype="float32", logprobs=None)
 FIRST_TIER = ("eagle3",)
@@ -61,3 +62,37 @@ def test_a_placed_row_is_whole_and_leaves_the_others_alone():
     full = slots.spread(row, axes=axes, slots=3)
     for new, own in zip(*(map(numbers, jax.tree.leaves(t.replace(round=None))) for t in (full, row))):
         np.testing.assert_array_equal(new, np.repeat(own, 3, 0))
+
+
+IN_CHUNKS = (
+    "draft_model",
+    "eagle3",
+    "mtp, two modules",
+    "hydra, prefix layer",
+    "draft_model, ema",
+    "dynamic_tree",
+    "auto",
+    "auto, head",
+)
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.slow) for name in IN_CHUNKS]
+)
+def test_a_draft_that_reads_a_prompt_in_chunks_has_the_state_of_a_prefill(method):
+    drafter = METHODS[method][0]
+    target, draft = target_of(drafter), drafter.parameters(draft_of(drafter, 1), V)
+    prompt = [int(n) * n % V for n in range(42)]
+    expected = start(target, draft, drafter, [prompt], capacity=64, chunk=64)
+    requests = Requests(expected.tokens, expected.prompt_length, expected.request)
+    filled = jax.jit(partial(fill, chunk=64, dtype="float32", taps=drafter.taps, unread=1))(
+        target, requests.tokens, requests.lengths
+    )
+    drafted = slots.begin_reading_draft(target, draft, requests, filled, drafter=drafter, dtype="float32")
+    for begin, size in ((0, 16), (16, 32)):
+        read = jax.jit(partial(slots.read_draft_chunk, drafter=drafter, chunk=size))
+        drafted = read(target, draft, requests, filled.taps, drafted, jnp.int32(begin))
+    found = jax.jit(partial(slots.begin_row, drafter=drafter, **STATIC))(target, draft, requests, filled, drafted)
+    for new, old in zip(jax.tree.leaves(found.drafter), jax.tree.leaves(expected.drafter)):
+        own, other = (x[:, :, :39] if x.ndim == 4 else x for x in (new, old))  # later places of a cache are void
+        np.testing.assert_allclose(own, other, atol=1e-5)

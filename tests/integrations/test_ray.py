@@ -1,15 +1,19 @@
-"""The stage for Ray Data on a local cluster, one of whose workers is killed, against a Generator in this process."""
+"""The stage for Ray Data on a local cluster, one of whose workers is killed, and the server in Ray Serve, against a Generator."""
 
 import importlib
+import json
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -164,6 +168,34 @@ def test_a_job_ends_at_a_refused_row_where_that_is_asked_for(ray):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Using extra keyword arguments:DeprecationWarning")
+def test_a_deployment_of_ray_serve_answers_with_the_texts_of_a_generator(ray):
+    from ray import serve
+
+    from specjax.integrations.ray_serve import Server
+
+    generator = Generator(specjax.load("tiny-python", dtype="float32"), "ngram", capacity=256)
+    expected = generator(PROMPTS[3], max_new_tokens=24, temperature=0.8, seed=3)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        serve.start(http_options={"port": port})
+        sizes = dict(slots=2, capacity=256, chunk=16, logprobs=None)
+        serve.run(Server.bind("tiny-python", "ngram", dtype="float32", name="tiny", **sizes))
+        ask = partial(httpx.post, f"http://127.0.0.1:{port}/v1/completions", timeout=100)
+        body = dict(model="tiny", prompt=PROMPTS[3], max_tokens=24, temperature=0.8, seed=3)
+        assert ask(json=body).json()["choices"][0]["text"] == expected.text
+        *chunks, end = ask(json=body | {"stream": True}).text.strip().split("\n\n")
+        choices = [json.loads(chunk.removeprefix("data: "))["choices"][0] for chunk in chunks]
+        assert "".join(choice["text"] for choice in choices) == expected.text and end == "data: [DONE]"
+        refused = ask(json=body | {"temperature": -1})
+        assert refused.status_code == 400 and "temperature must be" in refused.json()["error"]["message"]
+    finally:
+        serve.shutdown()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,15 +212,22 @@ def test_arguments_that_do_not_fit(arguments, message):
         Generate("tiny-python", "none", **arguments)
 
 
-@pytest.mark.parametrize("missing", ["ray.data.block", "pyarrow"])
-def test_without_ray_one_line_names_the_extra(missing, monkeypatch):
+@pytest.mark.parametrize(
+    ("missing", "module", "message"),
+    [
+        ("ray.data.block", "ray", r"needs Ray Data .*; install it with pip install 'specjax\[ray\]'$"),
+        ("pyarrow", "ray", r"needs Ray Data .*; install it with pip install 'specjax\[ray\]'$"),
+        ("ray", "ray_serve", r"needs Ray Serve .*; install it with pip install 'specjax\[ray,serve\]'$"),
+    ],
+)
+def test_without_ray_one_line_names_the_extra(missing, module, message, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "specjax.integrations.ray", raising=False)
-    with pytest.raises(ImportError, match=r"needs Ray Data .*; install it with pip install 'specjax\[ray\]'$"):
-        importlib.import_module("specjax.integrations.ray")
+    monkeypatch.delitem(sys.modules, f"specjax.integrations.{module}", raising=False)
+    with pytest.raises(ImportError, match=message):
+        importlib.import_module(f"specjax.integrations.{module}")
 
 
 def test_no_other_module_imports_ray():
     folder = Path(specjax.__file__).parent
     importing = [path for path in folder.rglob("*.py") if re.search(r"^\s*(import|from) ray\b", path.read_text(), re.M)]
-    assert importing == [folder / "integrations" / "ray.py"]
+    assert sorted(importing) == [folder / "integrations" / "ray.py", folder / "integrations" / "ray_serve.py"]

@@ -44,7 +44,7 @@ def test_the_loop_gives_the_tokens_of_resident_layers(directory):
     """A quantised target: its layers hold numbers and scales. The draft is resident, and so are its layers."""
     draft = language_model(disturbed(tiny_model()))
     results = [
-        Generator(language_model(load_model(directory, quantize="int8", offload=offload)), draft=draft)(
+        Generator(language_model(load_model(directory, quantize="int8", offload=offload)), "draft_model", draft)(
             [5, 6, 7], max_new_tokens=12, logprobs=1
         )
         for offload in (False, True)

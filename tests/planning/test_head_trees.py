@@ -57,7 +57,7 @@ def rounds(ranks: np.ndarray, tree: set, new: int) -> list[int]:
 @pytest.fixture(scope="module")
 def longer() -> list:
     """Texts of the target, a few tokens longer than the rounds will see."""
-    return Generator(TARGET)(PROMPTS, max_new_tokens=NEW + 4, ignore_eos=True)
+    return Generator(TARGET, "none")(PROMPTS, max_new_tokens=NEW + 4, ignore_eos=True)
 
 
 @pytest.mark.slow

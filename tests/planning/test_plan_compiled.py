@@ -14,7 +14,7 @@ from specjax.drafters import DraftModel, EarlyExit, Plain
 from specjax.planning.design import make_shape
 from specjax.planning.devices import DEVICES, compile_only, parse_device
 from specjax.planning.draft_latency import fit, plan_samples
-from specjax.planning.plan import tokens_a_round
+from specjax.planning.plan import capacity_for, tokens_a_round
 from specjax.planning.plan_settings import make_plan
 from specjax.planning.program import abstract, compile_loop, compile_prefill, figures_of
 from specjax.planning.rounds import plan_round
@@ -59,9 +59,9 @@ def test_a_plan_by_the_compiler(device, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", COMPILERS)
-def test_a_deep_model_has_the_figures_that_short_ones_foretell(device):
-    """A round extended from few layers against the compiled round of all nine."""
+def test_a_deep_model_has_the_figures_that_short_ones_foretell():
+    """A round extended from few layers against the compiled round of all nine, on TPUs, whose fast memory holds few."""
+    device = "v5e:2x2"
     pytest.importorskip(COMPILERS[device], reason="needs the compiler; scripts/test.sh --all installs it")
     name, shape = parse_device(device)
     mesh = make_mesh(model=math.prod(shape), devices=list(compile_only(name, shape)))
@@ -78,6 +78,22 @@ def test_a_deep_model_has_the_figures_that_short_ones_foretell(device):
 
 
 @pytest.mark.slow
+def test_no_values_of_a_long_cache_are_padded():
+    """With the capacity of plans a GPU moves the least; 256 positions less, and it copies the values of the layer."""
+    pytest.importorskip("jax_plugins.xla_cuda13", reason="needs the compiler; scripts/test.sh --all installs it")
+    mesh = make_mesh(model=1, devices=list(compile_only("h100", (1,))))
+    capacity, sizes, moved = capacity_for(131072, 0), dict(batch=1, dtype=jnp.dtype("bfloat16")), {}
+    for positions in (capacity, capacity - 256):
+        program = abstract(SMALL.replace(num_layers=1), Plain(), (), mesh, capacity=positions, **sizes)
+        figures = figures_of(program, *compile_loop(program))
+        moved[positions] = figures.moved - figures.least
+    values = SMALL.num_kv_heads * SMALL.head_dim * 2 * capacity
+    assert moved[capacity] < 0.3 * values and moved[capacity - 256] - moved[capacity] == pytest.approx(
+        2 * values, rel=0.05
+    )
+
+
+@pytest.mark.slow
 def test_the_state_lies_where_the_prefill_puts_it():
     """The shardings that plans assume are those with which the compiled prefill returns the state."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="needs the compiler; scripts/test.sh --all installs it")
@@ -88,7 +104,7 @@ def test_the_state_lies_where_the_prefill_puts_it():
         program = abstract(small, drafter, drafts, mesh, **sizes)
         found = compile_prefill(program).output_shardings
         for leaf, sharding in zip(jax.tree.leaves(program.state), jax.tree.leaves(found), strict=True):
-            assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+            assert leaf.size == 0 or leaf.sharding.is_equivalent_to(sharding, leaf.ndim)  # an empty array lies nowhere
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import itertools
 import json
 import shlex
+import tomllib
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -13,15 +15,16 @@ from support.models import disturbed, language_model, random_head, random_prompt
 from support.reference import list_successors
 
 import specjax
-from specjax import Generator
+from specjax import Generator, make_requests, prefill, step
 from specjax.cli import tune as tune_command
 from specjax.cli.drafting import given_drafting
 from specjax.cli.main import _make_parser, main
-from specjax.drafters import TokenRecycling, make_drafter
+from specjax.drafters import DraftModel, TokenRecycling, make_drafter
 from specjax.heads import Head, MedusaConfig, MedusaHeads
 from specjax.planning import acceptance, cost, tune
 from specjax.planning.cost import Cost, Curve
 from specjax.planning.tree_search import expected_tokens
+from specjax.rules.chains import rejection
 from specjax.tree import as_topology, from_paths
 
 K, DEPTH = 4, 3
@@ -200,6 +203,24 @@ def test_costs_are_timed_after_everything_is_compiled(monkeypatch):
     assert found.verify.quartiles.shape == (3, 2) and found.of_round(as_topology("2")) > 0
 
 
+def test_caches_of_unread_texts():
+    """They have the shapes and lengths of a text that was read, and all their positions are filled."""
+    drafter = DraftModel(2)
+    requests = make_requests([[1, 2, 3, 4, 5, 6, 7], [3, 1, 2]], drafter=drafter, max_new_tokens=6, capacity=32)
+    given = TARGET.model, DRAFT.model
+    prefilled = lambda *models: prefill(*models, requests, drafter=drafter, chunk=4)
+    unread = jax.jit(prefilled)(*map(cost.Unread, given))
+    shapes = lambda state: jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert shapes(unread) == shapes(jax.eval_shape(prefilled, *given))
+    for cache, lengths in ((unread.cache, [6, 2]), (unread.drafter.cache, [5, 1])):
+        np.testing.assert_array_equal(cache.length, lengths)
+        for leaf in jax.tree.leaves(cache.layers):
+            filled = np.asarray(leaf)[0, :, : lengths[0]]
+            assert np.unique(filled).size == filled.size and 0.7 < filled.std() < 1.3
+    after = jax.jit(partial(step, drafter=drafter, rule=rejection))(*given, unread)
+    assert (after.length > unread.length).all() and not after.failed.any()
+
+
 @pytest.fixture
 def specjax_main(capsys, monkeypatch):
     models = {"target": TARGET, "draft": DRAFT, "head": HEAD}
@@ -268,13 +289,35 @@ def test_above_temperature_0_the_best_options_of_the_draft_are_kept(specjax_main
     best, tried = report["best"], [one["options"] for one in report["draft_options"]]
     assert (code, err) == (0, "") and report["settings"]["draft_options"] == {"draft_temperature": 0.4}
     assert [one["draft_temperature"] for one in tried[:5]] == [0.4, 0.56, 0.68, 0.8, 0.96]
-    assert tried[5:] == [{"draft_top_k": 4}, {"draft_top_k": 16}, {"draft_top_p": 0.8}, {"draft_top_p": 0.95}]
+    cuts = [{"draft_top_k": 4}, {"draft_top_k": 16}, {"draft_top_p": 0.8}, {"draft_top_p": 0.95}]
+    assert tried[5:] == [{"draft_temperature": 0.4} | cut for cut in cuts]
     assert report["acceptance"]["P"][0] == pytest.approx(1, abs=1e-3)
     assert report["draft_options"][0]["speedup"] == best["speedup"]
     (note,) = (note for note in tune.notes(report) if "own options" in note)
     assert f"{best['speedup']:.2f} with --draft-temperature 0.4" in note
+    written = tomllib.loads(tune.toml(report))
+    assert written == {"paths": best["paths"], "draft_temperature": 0.4}
+    assert "# use it with --draft-temperature 0.4\n" in tune.toml(report)
     args = _make_parser().parse_args(shlex.split(tune.command(report, "2,1"))[1:])
     assert make_drafter(args.method, **given_drafting(args)).draft_temperature == 0.4
+
+
+def test_a_truncation_is_tried_at_the_best_temperature():
+    """The target draws from 4 tokens. The draft has them at half their logits, and a tail. Speed is sum min(p, q)."""
+    logits = np.array([3.0, 2.0, 1.5, 1.0, *[0.0] * 20])
+    p = np.where(np.arange(24) < 4, np.exp(logits), 0) / np.exp(logits[:4]).sum()
+
+    def overlap(draft_temperature, draft_top_k=0, draft_top_p=1.0):
+        q = np.exp(logits / 2 / draft_temperature) / np.exp(logits / 2 / draft_temperature).sum()
+        kept = np.arange(24) < (draft_top_k or 24)
+        kept &= np.cumsum(q) - q < draft_top_p  # the tokens are sorted
+        return np.minimum(p, q * kept / (q * kept).sum()).sum()
+
+    tried = tune._measure_options(overlap, lambda found: found, 1.0)
+    grid = {t: overlap(t) for t in tune.DRAFT_TEMPERATURES}
+    assert [speed for *_, speed in tried[:5]] == list(grid.values()) and len(tried) == 9
+    best, _, speed = max(tried, key=lambda one: one[2])
+    assert best == {"draft_temperature": max(grid, key=grid.get), "draft_top_k": 4} and speed == pytest.approx(1)
 
 
 def test_a_head_brings_its_method(specjax_main, monkeypatch, tmp_path):

@@ -114,6 +114,7 @@ def test_samples_repeat_the_options_of_their_prompts():
         (dict(stop_token_ids=[10**30]), "stop_token_ids holds a token outside"),
         (dict(allowed_tokens=7), "allowed_tokens must be a list of token ids"),
         (dict(allowed_tokens=[-1]), "allowed_tokens holds a token outside"),
+        (dict(policy_logprobs=1), "policy_logprobs must be true or false"),
         (dict(logprobs=True), "logprobs must be a whole number from 0 to 20"),
         (dict(logprobs=1.0), "logprobs must be a whole number from 0 to 20"),
         (dict(logprobs=21), "logprobs must be a whole number, at least 0 and at most 20, not 21"),

@@ -126,8 +126,8 @@ def test_q_is_restricted_and_never_empty(options):
 
 def test_generators_translate_where_vocabularies_differ(target):
     draft = language_model(tiny_model(5, vocab_size=50), "fewer letters")
-    assert Generator(target, draft=language_model(DRAFT)).session.parameters is DRAFT
-    through = Generator(target, draft=draft).session.parameters
+    assert Generator(target, "draft_model", language_model(DRAFT)).session.parameters is DRAFT
+    through = Generator(target, "draft_model", draft).session.parameters
     assert isinstance(through, Translated) and through.shared[...].sum() == 50
     padded = LanguageModel(tiny_model(5, vocab_size=64), TINY.replace(vocab_size=64), target.tokenizer, "padded")
     assert translate_draft(padded, target).shared[...].all()

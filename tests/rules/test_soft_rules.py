@@ -1,5 +1,7 @@
 """Soft rules against plain Python over paths, and texts of the loop against forwards without a cache."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,9 @@ from support.models import disturbed, language_model, random_prompts, tiny_model
 from support.reference import logits_after, softmax
 
 from specjax import Generator, RequestError
-from specjax.rules.soft import Loosening, SoftMatch
+from specjax.rules.soft import Loosening, NearMatch, SoftMatch
 from specjax.tree import Tree
-from specjax.verify import LOSSY, RULES, Drawn, is_lossy, resolve
+from specjax.verify import LOSSY, RULES, Drawn, accept, is_lossy, resolve
 
 WORDS, PARENT = 5, [0, 0, 0, 1, 1, 2, 3]
 DEPTH = 3
@@ -83,13 +85,49 @@ def test_greedy_texts_hold_near_best_drafts_and_the_targets_own_tokens(rule, mar
     assert (others > 0) == (margin > 0)
 
 
+@pytest.mark.slow
+def test_near_match_keeps_drafts_whose_embeddings_are_near_the_targets_choice():
+    """Drafts in the text against cosines by numpy."""
+    generator = Generator(TARGET, "draft_model", DRAFT, rule="near_match=0.9", num_speculative_tokens=3, capacity=64)
+    table = np.asarray(TARGET.model.embed[...], np.float64)
+    table /= np.linalg.norm(table, axis=-1, keepdims=True)
+    others = 0
+    for result in generator(random_prompts(6, 8, seed=3), max_new_tokens=20, ignore_eos=True):
+        assert result.stats.lossy
+        for i, (token, drafted) in enumerate(zip(result.token_ids, result.from_draft)):
+            choice = logits_after(TARGET.model, result.prompt_token_ids + result.token_ids[:i]).argmax()
+            assert token == choice or drafted and table[token] @ table[choice] >= 0.1 - 1e-5
+            others += token != choice
+    assert others > 3
+
+
+def test_near_match_by_hand():
+    """A chain 0, 3, 1: of the embeddings below, 3 is near the likely 2, and 1 is at a right angle to it."""
+    embeddings = jnp.array([[1.0, 0], [0, -5], [1, 0.1], [2, 0.4], [0, 0]])
+    tree = Tree(jnp.array([[0, 3, 1]]), jnp.array([[0, 0, 1]]), jnp.ones((1, 3), bool), max_depth=2)
+    p = jnp.array([[[0.0, 0.1, 0.6, 0.3, 0], [0.1, 0.2, 0.6, 0.1, 0], [0.0, 0, 0, 0.9, 0.1]]])
+    keys, target = (
+        random.split(random.key(0), (1, 3)),
+        SimpleNamespace(token_embeddings=lambda tokens: embeddings[tokens]),
+    )
+    cosine = lambda a, b: float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    far = 1 - cosine(embeddings[2], embeddings[3])
+    length = lambda rule, p=p: int(accept(rule, p, tree, keys, jnp.zeros(1), target=target).length[0])
+    assert [length(NearMatch(margin)) for margin in (0.9, far + 1e-4, far - 1e-4, 0.0, 1.0)] == [2, 2, 1, 1, 2]
+    assert length(NearMatch(0.9), p.at[0, 0, 3].set(0)) == 1  # a forbidden token
+    assert length(NearMatch(0.0), p.at[0, 0, 3].set(0.7)) == 2  # the target's own choice
+    with pytest.raises(RequestError, match="the target has no token_embeddings; use another rule"):
+        accept(NearMatch(), p, tree, keys, jnp.zeros(1))
+
+
 def test_soft_rules_are_lossy_and_never_chosen_by_auto():
     assert not any(resolve("auto", drawn) is RULES[rule] for rule in LOSSY for drawn in Drawn)
     assert resolve("soft_match=0.05", Drawn.CHOSEN) == SoftMatch(0.05)
     assert resolve("loosening=0.4", Drawn.CHAIN) == Loosening(0.4)
-    names = ("soft_match", "soft_match=0.1", "loosening", "typical", "block")
-    assert [is_lossy(name, sampled=False) for name in names] == [True, True, True, False, False]
-    assert [is_lossy(name, sampled=True) for name in names] == [True, True, True, True, False]
+    assert resolve("near_match=0.4", Drawn.CHAIN) == NearMatch(0.4)
+    names = ("soft_match", "soft_match=0.1", "loosening", "near_match", "typical", "block")
+    assert [is_lossy(name, sampled=False) for name in names] == [True, True, True, True, False, False]
+    assert [is_lossy(name, sampled=True) for name in names] == [True, True, True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +136,7 @@ def test_soft_rules_are_lossy_and_never_chosen_by_auto():
         ("soft_match=2", "margin of rule 'soft_match' must be a number from 0 to 1, not '2'"),
         ("loosening=nan", "not 'nan'"),
         ("soft_match=", "not ''"),
+        ("near_match=-1", "margin of rule 'near_match' must be a number from 0 to 1, not '-1'"),
         ("typical=0.1", "rule 'typical=0.1' is unknown"),
         ("soft", "rule 'soft' is unknown"),
     ],

@@ -165,6 +165,32 @@ def test_chat_is_a_generators_answer_to_the_messages(client, alone):
     assert chunks[-1].choices[0].finish_reason == expected.finish_reason
 
 
+def test_texts_have_the_format_that_the_client_asks_for(client, post, url):
+    """The tokens of the tiny vocabulary spell no braces, so the schema is a list of values."""
+    values = ["AB", "CD", 17]
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": {"enum": values}}}
+    own = dict(model="tiny", response_format=form, temperature=1.0, seed=2)
+    chat = client.chat.completions.create(messages=[{"role": "user", "content": "!"}], **own)
+    text = client.completions.create(prompt=PROMPT, model="tiny", extra_body=dict(response_format=form)).choices[0]
+    for found in (chat.choices[0].message.content, text.text):
+        assert json.loads(found) in values
+    assert (chat.choices[0].finish_reason, text.finish_reason) == ("stop", "stop")
+    number = client.completions.create(model="tiny", prompt=PROMPT, extra_body=dict(regex="[0-9]{3}"))
+    assert number.choices[0].text.isdecimal() and len(number.choices[0].text) == 3
+    with pytest.raises(openai.BadRequestError, match="json_schema cannot match over this vocabulary"):
+        client.completions.create(model="tiny", prompt=PROMPT, extra_body={"response_format": {"type": "json_object"}})
+
+
+def test_samples_share_the_reading_of_their_prompt(client, url):
+    before, prompt = scrape(url), [9, *range(2, 51)]
+    found = client.completions.create(model="tiny", prompt=prompt, n=3, max_tokens=4)
+    again = client.completions.create(model="tiny", prompt=prompt, max_tokens=4)
+    assert found.usage.prompt_tokens_details.cached_tokens == 0
+    assert again.usage.prompt_tokens_details.cached_tokens == 48
+    grown = {name: value - before.get(name, 0) for name, value in scrape(url).items()}
+    assert grown["prefix_cache_queries_total[]"] == 4 * 50 and grown["prefix_cache_hits_total[]"] == 3 * 48
+
+
 def test_without_a_length_a_chat_may_fill_the_slot(client, engine):
     messages = [{"role": "user", "content": "!"}]
     found = client.chat.completions.create(model="tiny", messages=messages, extra_body=dict(ignore_eos=True))
@@ -218,11 +244,13 @@ def test_models_and_health(client, url):
         ({"model": "other"}, 404, "model", "no model 'other'; this server has 'tiny'"),
         ({"model": 3}, 400, "model", "valid string"),
         ({"tools": [{"type": "function"}]}, 400, "tools", "tools is not supported"),
+        ({"audio": {"voice": "a"}}, 400, "audio", "audio is not supported"),
         ({"best_of": 3}, 400, "best_of", "best_of is not supported"),
         ({"suffix": "x"}, 400, "suffix", "suffix is not supported"),
         ({"temprature": 1}, 400, "temprature", "temprature is unknown"),
         ({"temperature": -1}, 400, "temperature", "temperature must be"),
         ({"temperature": "hot"}, 400, "temperature", "temperature must be"),
+        ({"top_p": 1.5}, 400, "top_p", "top_p must be"),
         ({"max_tokens": 0}, 400, "max_tokens", "greater than or equal to 1"),
         ({"max_tokens": 4, "max_new_tokens": 5}, 400, "max_new_tokens", "names of one option"),
         ({"n": 0}, 400, "n", "greater than or equal to 1"),
@@ -280,6 +308,15 @@ def test_the_client_raises_the_protocols_exceptions(client, url):
             stranger.models.list()
     with pytest.raises(openai.APIError, match="NaN"):
         list(client.completions.create(model="tiny", prompt=[NAN, 5], stream=True))
+
+
+def test_nan_ends_its_request_alone(client, post, alone, submitted):
+    events = client.completions.create(model="tiny", prompt=PROMPT, temperature=0, stream=True, **LONG)
+    text = next(events).choices[0].text
+    assert post({"prompt": [NAN, 5], "max_tokens": 30}).status_code == 500
+    assert not submitted[0].is_over  # the stream
+    text += "".join(event.choices[0].text for event in events)
+    assert text == alone(PROMPT, max_new_tokens=200, ignore_eos=True).text
 
 
 def scrape(url) -> dict[str, float]:

@@ -63,6 +63,18 @@ def make_drafters(config: ModelConfig) -> dict[str, Drafter]:
     }
 
 
+STRUCTURES = ("ngram", "draft_model", "dynamic_tree", "early_exit", "eagle3", "block")
+"""One method of each structure: a look-up, a chain, a tree, the target's own layers, a head's tree, and a block."""
+
+
+SHARES = {
+    "sharded": ("none", "suffix", "token_recycling", "ema", "partial_cascade"),
+    "apart": ("switch", "merged", "mtp", "tree"),
+    "tpu": ("lookahead", "cascade", "hydra", "one pass"),
+}
+"""The other drafters, each with one of the tests that compile for several devices. A compilation takes 10 to 30 s."""
+
+
 ONE_LAYER = dict(num_layers=1, num_kv_heads=1)
 DRAFTERS = make_drafters(TARGET.replace(**ONE_LAYER, intermediate_size=160, head_dim=48))
 """One of each family, for the models ``program.TARGET`` and ``program.DRAFT``."""

@@ -47,7 +47,7 @@ class Program:
         self.target, self.draft = (placed(abstract_decoder(config, jnp.bfloat16)) for config in models)
         self.draft = self.draft if draft is None else placed(draft)
         if isinstance(drafter.needs, Models) and not drafter.needs.is_one:
-            self.draft = (self.draft,) * drafter.needs.least
+            self.draft = (self.draft,) * max(drafter.needs.least, 1)
         self.given = drafter.parameters(self.draft, models[0].vocab_size)
         requests = jax.eval_shape(lambda: make_blank_requests(batch, capacity))
         read = partial(prefill, drafter=drafter, chunk=16, dtype=dtype)

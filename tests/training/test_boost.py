@@ -48,7 +48,7 @@ def test_each_draft_is_trained_with_the_earlier_ones_and_saved(small, text, tmp_
         for a, b in zip(parameters(draft), parameters(specjax.load(tmp_path / str(m + 1)))):
             np.testing.assert_array_equal(a, b)
     generator = specjax.Generator(small, "merged", [str(tmp_path / "1"), str(tmp_path / "2")])
-    plain = specjax.Generator(small)([5, 6, 7], max_new_tokens=12, ignore_eos=True)
+    plain = specjax.Generator(small, "none")([5, 6, 7], max_new_tokens=12, ignore_eos=True)
     assert generator([5, 6, 7], max_new_tokens=12, ignore_eos=True).token_ids == plain.token_ids
 
     # Interrupted before the last checkpoint of the second draft, and again.

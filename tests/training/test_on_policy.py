@@ -30,7 +30,7 @@ class Parrot:
 
 @pytest.mark.parametrize("writer", ["target", "draft"])
 def test_text_on_policy_is_written_by_the_newest_model(small, writer, monkeypatch):
-    monkeypatch.setattr("specjax.training.on_policy.Generator", Parrot)
+    monkeypatch.setattr("specjax.training.run.Generator", Parrot)
     monkeypatch.setattr(Parrot, "used", [])
     recipe = make_recipe(dict(kind="draft", on_policy=writer, batch=2, length=12, every=4, steps=8), "test")
     learnt = np.arange(STREAM.size) % 2 == 0

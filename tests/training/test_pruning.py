@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from support.models import TINY, language_model, tiny_model
 
 from specjax import RequestError, load
 from specjax.checkpoints.grow import grow_model
+from specjax.checkpoints.growth.axes import gate_up_rows
 from specjax.training import losses
-from specjax.training.pruning import Importance, Sizes, measure_importance, prune
+from specjax.training.pruning import Importance, Sizes, learn_masks, masks, measure_importance, prune
 from specjax.training.pruning.cut import prune_config
 
 WINDOWS = np.random.default_rng(0).integers(0, 61, (8, 24), np.int32)
@@ -38,6 +40,38 @@ def test_pruning_finds_the_parts_that_matter(grown):
     assert cut.config.num_weights == c.num_weights
     tokens = jnp.asarray(WINDOWS)
     np.testing.assert_allclose(losses.scores(cut, tokens), losses.scores(small, tokens), atol=2e-3)
+
+
+@pytest.mark.slow
+def test_masks_find_parts_that_activations_miss(grown):
+    """The parts of the small model are the first ones; the units that nothing reads have the largest activations."""
+    small, large = grown
+    loud, c = nnx.merge(*nnx.split(large)), small.config
+    useful = [np.abs(np.asarray(layer.mlp.down[...])).max(0) > 0 for layer in loud.layers[: c.num_layers]]
+    for layer, units in zip(loud.layers, useful):
+        rows = gate_up_rows(loud.config)[:, ~units].ravel()
+        layer.mlp.gate_up[...] = layer.mlp.gate_up[...].at[rows].multiply(100)
+    goal = prune_config(loud.config, Sizes(c.num_layers, c.hidden_size, c.intermediate_size, c.num_heads))
+    measured = measure_importance(loud, WINDOWS)
+    learned = learn_masks(loud, measured, WINDOWS, goal, steps=600)
+    most = lambda values, count: set(np.argsort(values, kind="stable")[-count:].tolist())  # of equals the last ones
+    assert most(learned.layers, c.num_layers) == set(range(c.num_layers))
+    assert most(learned.channels, c.hidden_size) == set(range(c.hidden_size))
+    for number, units in enumerate(useful):
+        read = np.abs(np.asarray(loud.layers[number].mixer.out[...])).reshape(64, 8, -1).max((0, 2)) > 0
+        assert most(learned.heads[number], c.num_heads) == set(np.flatnonzero(read).tolist())
+        found = lambda importance, units=units: len(most(importance, c.intermediate_size) & {*np.flatnonzero(units)})
+        assert found(measured.units[number]) < 20 and found(learned.units[number]) > 42  # of 48
+
+
+def test_the_law_of_the_masks():
+    """Draws against the closed form of Louizos et al., equation 12, and its limits."""
+    log_alpha = jnp.array([-4.0, -1.0, 0.5, 3.0])
+    drawn = np.asarray(masks.draw(jnp.tile(log_alpha, (20_000, 1)), jax.random.key(0)))
+    assert drawn.min() == 0 and drawn.max() == 1
+    above = 1 / (1 + np.exp(-(np.array(log_alpha) - 2 / 3 * np.log(0.1 / 1.1))))
+    np.testing.assert_allclose((drawn > 0).mean(0), above, atol=0.015)
+    np.testing.assert_allclose(masks.chance_above_zero(log_alpha), above, rtol=1e-5)
 
 
 def test_all_parts_kept_is_the_same_model():

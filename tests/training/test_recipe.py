@@ -50,6 +50,7 @@ WRONG = {
     "kind = 'medusa'\n[mesh]\nmodel = 0": "[mesh] model 0 is too small; 1 is the least",
     "kind = 'medusa'\non_policy = 'draft'": "on_policy 'draft' needs",
     "kind = 'feedback'\non_policy = 'target'": "a log of rounds has its text; leave on_policy out",
+    "kind = 'online'\non_policy = 'target'": "learns from text that the target writes anyway; leave on_policy out",
     "kind = 'feedback'\n[loss]\nobjective = 'reward'": "objective 'reward' is unknown; use distill or pseudo or policy",
     "kind = 'feedback'\n[loss]\npositions = 'none'": "positions 'none' is unknown; use rejected or all",
     "kind = 'feedback'\n[loss]\nreplay = 1.0": "[loss] replay 1.0 is too large; 0.9 is the most",

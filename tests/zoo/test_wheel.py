@@ -24,7 +24,7 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path):
     (wheel,) = (tmp_path / "wheels").glob("specjax-*.whl")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    run(str(python), *pip, "install", "--constraint", str(ROOT / "constraints.txt"), str(wheel))
+    run(str(python), *pip, "install", "--no-compile", "--constraint", str(ROOT / "constraints.txt"), str(wheel))
     where = run(str(python), "-c", "import specjax; print(specjax.__file__)")
     assert str(tmp_path) in where
     command = str(python.with_name("specjax"))

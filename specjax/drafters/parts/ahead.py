@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from ...cache import Rows
-from ...decode import Round, commit, round_keys, run_if
+from ...conditional import run_if
+from ...decode import Round, commit, round_keys
 from ...models.base import Model, Output, Scored
 from ...sampling import adjust
 from ...selection import likeliest

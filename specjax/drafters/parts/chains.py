@@ -1,6 +1,7 @@
 """Chains that are drawn token by token, from a draft, a head or a part of the target.
 
-``key`` is the key of ``Drafter.propose``. It is folded with the place in the chain.
+``key`` is the key [B] of ``Drafter.propose``, which is folded with the place in the chain; or keys
+[B, D], one for each place.
 """
 
 from collections.abc import Callable
@@ -58,7 +59,8 @@ def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None
     context = state.context(chain.tokens, path, chain.states[:, None])
     logits = adjust(logits.astype(jnp.float32), options, context)
     q = warp(logits, options)[:, 0]
-    token = sample(jax.vmap(jax.random.fold_in, (0, None))(key, i), q, options)
+    key = key[:, i] if key.ndim == 2 else jax.vmap(jax.random.fold_in, (0, None))(key, i)
+    token = sample(key, q, options)
     states = chain.states if options.constraint is None else advance(options.constraint, chain.states, token)
     put = lambda leaf, new, at: lax.dynamic_update_slice_in_dim(leaf, new[:, None], at, 1)
     return Chain(
@@ -71,7 +73,14 @@ def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None
 
 
 def grow(
-    chain: Chain, start: int, read: Callable, rows: Any, state, key, least: jax.Array | None = None
+    chain: Chain,
+    start: int,
+    read: Callable,
+    rows: Any,
+    state,
+    key,
+    least: jax.Array | None = None,
+    most: jax.Array | None = None,
 ) -> tuple[Chain, Any, jax.Array]:
     """Reads nodes and draws their successors, from node ``start`` on until the chain is full.
 
@@ -80,6 +89,7 @@ def grow(
         of the nodes before it.
       rows: the rows before node ``start``.
       least: see ``draw``. With it, the loop also ends when no row draws another token.
+      most: int32, the number of tokens of this chain; by default as many as there is room for.
 
     Returns the chain, the rows, and int32, the first node that was not read.
     """
@@ -87,7 +97,8 @@ def grow(
 
     def is_unfinished(carry):
         i, chain, _ = carry
-        return (i < P - 1) if least is None else (i < P - 1) & chain.going.any()
+        unfinished = i < (P - 1 if most is None else most)
+        return unfinished if least is None else unfinished & chain.going.any()
 
     def extend(carry):
         i, chain, rows = carry

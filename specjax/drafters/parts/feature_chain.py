@@ -23,10 +23,14 @@ class FeatureChain(DrawnChain):
     num_speculative_tokens: int
     reader: FeatureReader = FeatureReader()
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, **reading)
 
-    def propose(self, target, draft, state, key):
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
+
+    def propose(self, target, draft, state, key, most=None):
+        """See ``Drafter``. ``most``: int32, the number of tokens of this round; by default the length."""
         state, reader = self.drafting(state), self.reader
         modules = reader.modules(draft, self.depth)
         first, layers = reader.begin(target, draft, state, self.depth), ()
@@ -52,7 +56,7 @@ class FeatureChain(DrawnChain):
             return reader.logits(target, module, out.hidden), (out.hidden, rows.put(out.rows, 1, R + i - D))
 
         carry = (first.hidden, first.rows.room(node.size))
-        chain, (_, rows), _ = chains.grow(chain, D, read, carry, state, key)
+        chain, (_, rows), _ = chains.grow(chain, D, read, carry, state, key, most=most)
         rows = rows.replace(layers=layers + rows.layers)
         return chain.tree, state.drafter.replace(cache=first.cache, rows=rows)
 

@@ -33,11 +33,15 @@ class FeatureReader:
     were emitted.
     """
 
-    def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
+    def reads(self, target: Model, draft, tokens, lengths, taps, depth: int) -> tuple["_Pairs", jax.Array]:
+        return _Pairs(target, draft, self.modules(draft, depth), tokens, taps), lengths - 1
+
+    def init(
+        self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype, filled=None
+    ) -> ReaderState:
         """Reads all pairs of the prompt. The first round reads the last D of them again."""
-        n, modules = lengths - 1, self.modules(draft, depth)
-        D = len(modules)
-        cache, _, _ = fill(_Pairs(target, draft, modules, tokens, taps), tokens, n, chunk, dtype)
+        pairs, n = self.reads(target, draft, tokens, lengths, taps, depth)
+        D, (cache, _, _) = len(pairs.modules), fill(pairs, tokens, n, chunk, dtype) if filled is None else filled
         length = jnp.maximum(n - D, 0)
         at = (length[:, None] + jnp.arange(D))[..., None]
         newest = draft.fuse(target, tuple(jnp.take_along_axis(tap, at, 1) for tap in taps))

@@ -54,8 +54,11 @@ class FixedTree(Drawing):
     def drawn(self) -> Drawn:
         return Drawn.CHOSEN if self.siblings == "top_k" else Drawn(self.siblings)
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def propose(self, target, draft, state, key):
         state, order = self.drafting(state), level_order(self.tree)

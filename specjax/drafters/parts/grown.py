@@ -31,8 +31,11 @@ class GrownDrafter(Drafter):
     def drawn(self) -> Drawn:
         return self.grower.drawn
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return self.grower.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=dtype)
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.grower.init(target, draft, tokens, lengths, taps, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.grower.reads(target, draft, tokens, lengths, taps)
 
     def propose(self, target, draft, state, key):
         return self.grower.propose(target, draft, state, key)

@@ -39,8 +39,11 @@ class OnePass(Drafter):
     def depth(self) -> int:
         return self.places
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def propose(self, target, draft, state, key):
         first = self.reader.pairs(state)

@@ -56,8 +56,11 @@ class ProbableTree(Drafter):
     def depth(self) -> int:
         return self.tree_depth
 
-    def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, chunk=chunk, dtype=dtype)
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def propose(self, target, draft, state, key):
         B, k, D = state.tokens.shape[0], self.top_k, self.tree_depth

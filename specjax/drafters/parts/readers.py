@@ -61,11 +61,18 @@ class FirstRows(struct.PyTreeNode):
 class Reader(Protocol):
     """The functions of ``TokenReader`` and ``FeatureReader``."""
 
-    def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
+    def init(
+        self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype, filled=None
+    ) -> ReaderState:
         """The state after the prompt, for rounds of ``depth`` levels.
 
-        The other arguments are those of ``Drafter.init``.
+        The other arguments are those of ``Drafter.init``. ``filled`` is the prompt, already read with
+        ``reads``; by default ``init`` reads it.
         """
+        ...
+
+    def reads(self, target: Model, draft, tokens, lengths, taps, depth: int) -> tuple[Any, jax.Array]:
+        """See ``Drafter.reads``, for rounds of ``depth`` levels."""
         ...
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:

@@ -21,9 +21,14 @@ class TokenReader:
     in an encoder-decoder stands behind the source, has no token before it.
     """
 
-    def init(self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype) -> ReaderState:
-        cache, _, _ = fill(draft, tokens, lengths, chunk, dtype, unread=2)
-        return ReaderState(cache)
+    def reads(self, target: Model, draft, tokens, lengths, taps, depth: int) -> tuple[Model, jax.Array]:
+        return draft, jnp.maximum(lengths - 2, 0)
+
+    def init(
+        self, target: Model, draft, tokens, lengths, taps, depth: int, *, chunk, dtype, filled=None
+    ) -> ReaderState:
+        filled = fill(draft, tokens, lengths, chunk, dtype, unread=2) if filled is None else filled
+        return ReaderState(filled.cache)
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
         """Reads the root, which is at position n, and the token before it, if there is one."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from ...checkpoints.load import LanguageModel
 from ...checks import per_row, whole
+from ...drafters import default_method
+from ...drafts import load_drafts
 from ...errors import RequestError
 from ...evaluation.comparison import machine
 from ...generate import Generator, Prompt
@@ -62,6 +64,9 @@ def examine(
     """
     target.config.refuse_encoder("doctor")
     check(method, batches, temperatures, max_new_tokens)
+    if method is None:
+        draft = load_drafts(target, draft)
+        method = default_method(draft)
     generator = Generator(target, method, draft, **drafting)
     check(generator.method, batches, temperatures, max_new_tokens)
     if conversations is not None:
@@ -132,7 +137,7 @@ class _Trial:
 def _prepare(generator: Generator, prompts: list[list[int]], tokens: int) -> _Trial:
     texts.check_room(generator, prompts, tokens)
     generator.session.capacity = room_for(generator, prompts, tokens)
-    nodes, plain = count_nodes(generator, prompts[0]), Generator(generator.target)
+    nodes, plain = count_nodes(generator, prompts[0]), Generator(generator.target, "none")
     plain.session.capacity = generator.session.capacity
     return _Trial(generator, plain, without_draft(generator, nodes), nodes, prompts, tokens)
 

@@ -96,16 +96,28 @@ class Eagle3Loss:
     def __call__(
         self, head: Eagle3Head, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
     ) -> jax.Array:
-        out, config = read_target(target, window, head.config.taps), head.config
-        N = window.shape[1] - self.steps
+        out = read_target(target, window, head.config.taps)
+        return self.of_features(head, target, window, out.taps, out.hidden, weight)
+
+    def of_features(
+        self,
+        head: Eagle3Head,
+        target: Decoder,
+        window: jax.Array,
+        taps: tuple,
+        hidden: jax.Array,
+        weight: jax.Array,
+    ) -> jax.Array:
+        """The loss from the target's ``taps`` and ``hidden`` states [B, S + 1, E] of the windows."""
+        config, N = head.config, window.shape[1] - self.steps
         known = jnp.arange(config.draft_vocab_size) + head.draft_to_target[...]
         drafted = jnp.zeros(config.vocab_size, bool).at[known].set(True)
-        p = jax.lax.stop_gradient(target.logits(out.hidden[:, 1:]))  # Row i predicts token i + 2.
+        p = jax.lax.stop_gradient(target.logits(hidden[:, 1:]))  # Row i predicts token i + 2.
         weight = jnp.where(drafted[p.argmax(-1)], weight[:, 2:], 0)
         p = p[..., known]
         value = lambda hidden, p: soft_cross_entropy(p, head.draft_logits(hidden))
         total = jnp.float32(0)
-        features = head.fuse(target, out.taps)[:, :N]
+        features = head.fuse(target, taps)[:, :N]
         for s, (_, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
             values = map_pieces(value, config.draft_vocab_size, hidden, p[:, s : s + N])
             total += self.decay**s * weighted_mean(values, weight[:, s : s + N])

@@ -54,6 +54,8 @@ class Kind(NamedTuple):
       is_head: whether the drafter is a head. Otherwise it is a language model, which can also write
         text by itself.
       reads_log: whether the batches come from a log of rounds, see ``feedback``.
+      records: whether the batches come from features that are recorded while the target generates with
+        the drafter, see ``online``.
       optimizer: the keys of [optimizer] in a recipe without this table.
     """
 
@@ -62,6 +64,7 @@ class Kind(NamedTuple):
     loss: type
     is_head: bool = True
     reads_log: bool = False
+    records: bool = False
     optimizer: dict[str, Any] = {}
 
     def wrap(self, module: HeadModule | Decoder, target: LanguageModel, name: str) -> LanguageModel | Head:

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...checkpoints.load import LanguageModel, save
+from ...errors import RequestError
 from .. import data
 from ..recipe import read_recipe
 from ..run import train
-from .cut import Sizes, prune
+from .cut import Sizes, prune, prune_config
 from .importance import measure_importance
+from .masks import learn_masks
+
+MEASURES = ("activations", "masks")
+"""How the importance of parts is found: measured in activations, or learned."""
 
 PRUNED, RECIPE = "pruned", "heal.toml"
 """The model before it is healed, and the recipe of its healing, in the output directory."""
@@ -39,6 +44,7 @@ def prune_target(
     *,
     steps: int = 200,
     seed: int = 0,
+    importance: str = "activations",
 ) -> LanguageModel:
     """Writes a draft model of these sizes into ``output``, and returns it.
 
@@ -48,15 +54,21 @@ def prune_target(
       paths: the texts on which to measure importance and to heal, as in ``run.train``.
       output: the directory of the draft, and of its training.
       steps: the steps of distillation (forward KL, DistillSpec, 2310.08461); 0 for none.
-      seed: draws windows of text.
+      seed: draws windows of text, and masks.
+      importance: one of ``MEASURES``.
 
     Raises RequestError for sizes and texts that do not fit, and the errors of ``run.train``.
     """
+    if importance not in MEASURES:
+        raise RequestError(f"importance {importance!r} is unknown; use {' or '.join(MEASURES)}")
     output, length = Path(output), min(_LENGTH, target.config.context - 1)
     mixture, _ = data.read_streams(paths, target.tokenizer, (target.config.eos_token_ids or (0,))[0])
     mixture.check_windows(length)
-    importance = measure_importance(target.model, mixture.cut(seed, 0, _WINDOWS, length)[0])
-    module = prune(target.model, importance, sizes)
+    windows, goal = mixture.cut(seed, 0, _WINDOWS, length)[0], prune_config(target.config, sizes)
+    parts = measure_importance(target.model, windows)
+    if importance == "masks":
+        parts = learn_masks(target.model, parts, windows, goal, seed=seed)
+    module = prune(target.model, parts, sizes)
     draft = LanguageModel(module, module.config, target.tokenizer, str(output))
     if not steps:
         save(draft, output)

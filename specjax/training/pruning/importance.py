@@ -5,12 +5,14 @@ the block influence of ShortGPT (2403.03853, section 3.1) for layers.
 """
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...models.attention import Seen
+from ...models.config import ModelConfig
 from ...models.decoder import Decoder
 from ...models.layer import Nodes
 from ...models.layers import linear, value_of
@@ -49,28 +51,79 @@ def measure_importance(model: Decoder, windows: np.ndarray) -> Importance:
     return Importance(**mean)
 
 
-def _read(model: Decoder, tokens: jax.Array) -> dict[str, jax.Array]:
-    config, mean = model.config, lambda x: x.mean((0, 1))
+class Masks(NamedTuple):
+    """Factors of the parts of a model; 1 keeps a part, and 0 leaves it out. Or other numbers, part by part.
+
+    Attributes:
+      layers: float32 [L]. channels: float32 [E]. heads: float32 [L, H]. units: float32 [L, F].
+    """
+
+    layers: Any
+    channels: Any
+    heads: Any
+    units: Any
+
+
+def sizes_of(config: ModelConfig) -> Masks:
+    """The number of parts that a model has: L, E, H and F."""
+    return Masks(config.num_layers, config.hidden_size, config.num_heads, config.intermediate_size)
+
+
+def whole(config: ModelConfig) -> Masks:
+    """Masks that keep all parts."""
+    L, E, H, F = sizes_of(config)
+    return Masks(jnp.ones(L), jnp.ones(E), jnp.ones((L, H)), jnp.ones((L, F)))
+
+
+class Passage(NamedTuple):
+    """What passes through a layer, float32 [B, S, ...].
+
+    Attributes:
+      before, between, after: [E], the stream before attention, before the MLP, and after it.
+      normed, read: [E], the inputs of attention and of the MLP, behind their norms.
+      attended: [H D], the outputs of the heads. gated: [F], those of the units.
+    """
+
+    before: jax.Array
+    normed: jax.Array
+    attended: jax.Array
+    between: jax.Array
+    read: jax.Array
+    gated: jax.Array
+    after: jax.Array
+
+
+def passages(model: Decoder, tokens: jax.Array, masks: Masks) -> list[Passage]:
+    """The passages of tokens int32 [B, S] through all layers, with masks on the parts."""
     B, S = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(S), (B, S))
     nodes = Nodes(positions, Seen.causal(S), jnp.float32, jnp.zeros(B, jnp.int32))
-    x = model.embedded(tokens, positions)
-    channels, moments, layers, heads, units = [], [], [], [], []
-    for layer in model.layers:
+    x, found = model.embedded(tokens, positions) * masks.channels, []
+    for layer, kept, heads, units in zip(model.layers, masks.layers, masks.heads, masks.units):
         before, normed, mixer, mlp = x, layer.before("mixer", x), layer.mixer, layer.mlp
-        attended, _ = mixer.attend(normed, nodes, None, None)
-        x = x + linear(attended, mixer.out[...], value_of(mixer.out_bias))
-        between, read = x, layer.before("mlp", x)
-        gated = mlp.units(read)
-        x = x + linear(gated, mlp.down[...], value_of(mlp.down_bias))
+        attended = mixer.attend(normed, nodes, None, None)[0] * jnp.repeat(heads, model.config.head_dim)
+        written = kept * masks.channels
+        x = between = x + written * linear(attended, mixer.out[...], value_of(mixer.out_bias))
+        read = layer.before("mlp", x)
+        gated = mlp.units(read) * units
+        x = x + written * linear(gated, mlp.down[...], value_of(mlp.down_bias))
+        found.append(Passage(before, normed, attended, between, read, gated, x))
+    return found
 
-        channels += [mean(jnp.abs(normed)), mean(jnp.abs(read))]
-        moments += [jnp.stack([mean(before**2), mean(between**2)])]
-        cosine = (before * x).sum(-1) / (jnp.linalg.norm(before, axis=-1) * jnp.linalg.norm(x, axis=-1) + 1e-9)
-        layers += [1 - cosine.mean()]
-        heads += [mean(jnp.linalg.norm(attended.reshape(B, S, config.num_heads, -1), axis=-1))]
-        units += [mean(jnp.abs(gated))]
-    channels += [mean(jnp.abs(model.last_norm(x)))]
+
+def _read(model: Decoder, tokens: jax.Array) -> dict[str, jax.Array]:
+    config, mean = model.config, lambda x: x.mean((0, 1))
+    channels, moments, layers, heads, units = [], [], [], [], []
+    through = passages(model, tokens, whole(config))
+    for one in through:
+        channels += [mean(jnp.abs(one.normed)), mean(jnp.abs(one.read))]
+        moments += [jnp.stack([mean(one.before**2), mean(one.between**2)])]
+        lengths = jnp.linalg.norm(one.before, axis=-1) * jnp.linalg.norm(one.after, axis=-1)
+        layers += [1 - ((one.before * one.after).sum(-1) / (lengths + 1e-9)).mean()]
+        heads += [mean(jnp.linalg.norm(one.attended.reshape(*tokens.shape, config.num_heads, -1), axis=-1))]
+        units += [mean(jnp.abs(one.gated))]
+    last = through[-1].after
+    channels += [mean(jnp.abs(model.last_norm(last)))]
     stacked = dict(layers=layers, heads=heads, units=units, moments=moments)
     found = {name: jnp.stack(values) for name, values in stacked.items()}
-    return found | {"channels": jnp.stack(channels).mean(0), "last_moments": mean(x**2)}
+    return found | {"channels": jnp.stack(channels).mean(0), "last_moments": mean(last**2)}

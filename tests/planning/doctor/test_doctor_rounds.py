@@ -49,7 +49,7 @@ def test_greedy_replays_take_the_rounds_of_the_real_loop(target, draft, method: 
         draft = Head(random_head(MedusaHeads, config), config, "head")
     generator, prompts = Generator(target, method, draft, **options), [[5, 6, 7], *random_prompts(5, 20, seed=3)]
     prompts = [prompt for prompt in prompts if len(prompt) > 1]
-    written = texts.write_texts(Generator(target), prompts, TOKENS + 3, 0.0, 3)
+    written = texts.write_texts(Generator(target, "none"), prompts, TOKENS + 3, 0.0, 3)
     assert texts.is_forced(generator, 0.0)
     replayed = texts.count_rounds(generator, written, TOKENS, 0.0, 3)
     real = generator(prompts, max_new_tokens=TOKENS, ignore_eos=True)
@@ -61,7 +61,7 @@ def test_greedy_replays_take_the_rounds_of_the_real_loop(target, draft, method: 
 def test_sampled_replays_take_the_rounds_of_the_real_loop(target, draft):
     generator = Generator(target, "draft_model", draft, num_speculative_tokens=3, rule="rejection")
     prompts = random_prompts(32, 20, seed=3)
-    written = texts.write_texts(Generator(target), prompts, 67, 1.0, 32)
+    written = texts.write_texts(Generator(target, "none"), prompts, 67, 1.0, 32)
     replayed = texts.count_rounds(generator, written, 64, 1.0, 32)
     real = generator(prompts, max_new_tokens=64, temperature=1.0, ignore_eos=True)
     assert replayed.mean() == pytest.approx(np.mean([r.stats.target_calls for r in real]), rel=0.05)
@@ -71,7 +71,7 @@ def test_sampled_replays_take_the_rounds_of_the_real_loop(target, draft):
 def test_a_method_with_a_table_is_run(target):
     generator = Generator(target, "ngram")
     assert not texts.is_forced(generator, 0.0)
-    written = texts.write_texts(Generator(target), [[5, 6, 5, 6, 5]], 12, 0.0, 1)
+    written = texts.write_texts(Generator(target, "none"), [[5, 6, 5, 6, 5]], 12, 0.0, 1)
     assert texts.count_rounds(generator, written, 12, 0.0, 1).shape == (1, 1)
 
 

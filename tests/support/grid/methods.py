@@ -10,6 +10,7 @@ from specjax.drafter import Drafter, Models, TrainedHead
 from specjax.drafters import (
     Adaptive,
     AssistantDrafter,
+    Auto,
     BlockDrafter,
     Cascade,
     DraftModel,
@@ -34,6 +35,7 @@ from specjax.drafters import (
     Switch,
     TokenRecycling,
 )
+from specjax.drafters.parts.arms import Arm
 from specjax.drafters.parts.drawing import Drawing
 from specjax.heads import (
     KINDS,
@@ -62,6 +64,15 @@ TARGETS: dict[str, ModelConfig] = {
     "hybrid": CONFIG.replace(num_layers=2, mixers=(DeltaRuleConfig(1, 2, 8, 8, 3), None)),
 }
 """A target of each class. Drafts are dense."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotating(Auto):
+    """Method auto with another arm in each round, so that every arm follows every other."""
+
+    def _choose(self, draft, state, matched):
+        return (state.round + state.round // len(self.arms)) % len(self.arms)
+
 
 BUSHY = expansion((2, 1))  # two tokens after the root, one after each of them
 BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
@@ -126,6 +137,8 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "block, refined": (BlockDrafter(head=XPRESS), ("sample_and_walk",)),
     "assistant": (AssistantDrafter(DRAFTS, head=ASSISTANT), ("block",)),
     "switch": (Switch((Ngram(1), DraftModel(DRAFTS), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
+    "auto": (Rotating(arms=(Arm(0), Arm(1), Arm(DRAFTS, True), Arm(1, True))), ("walk_if_seeded",)),
+    "auto, head": (Rotating(arms=(Arm(0), Arm(1), Arm(DRAFTS, True), Arm(1, True)), head=EAGLE3), ("walk_if_seeded",)),
     "draft_model, confidence": (
         Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7),
         ("block", "rejection"),
@@ -177,6 +190,8 @@ def draft_of(drafter: Drafter, seed: int):
     """A random draft that suits the drafter: a head, one model or several, or a model that nobody reads."""
     if isinstance(drafter.needs, TrainedHead):
         return _random_head(drafter.head, seed)
+    if isinstance(drafter, Auto) and drafter.head is not None:
+        return (_random_head(drafter.head, seed),)
     if isinstance(drafter.needs, Models) and not drafter.needs.is_one:
         return tuple(random_model(seed + i) for i in range(max(drafter.needs.least, 1)))
     return random_model(seed)

@@ -1,0 +1,260 @@
+"""Measures method auto against plain decoding and five fixed methods, on four kinds of text.
+
+    python scripts/auto_grid.py [--model tiny-python] [--draft tiny-python-draft] [--label 14m]
+
+The kinds are held-out code, a file written again, prose that the pair has not seen, and random
+tokens. Each cell has a kind, a temperature and a batch size. In a cell the methods alternate, in an
+order that rotates, and ratios are those of paired runs. Then a text changes its kind in the middle.
+Before the first cell, `specjax tune --auto` measures the times if no file has them.
+
+A run that was interrupted goes on at the next cell. Needs the extra "plot". Writes
+docs/results/auto_<label>_<platform>.json, .md and .png.
+"""
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import specjax
+from specjax.cli.parser import integer
+from specjax.evaluation import edit_prompts, held_out_prompts, machine
+from specjax.evaluation.report import markdown_table
+from specjax.planning.auto import batches_up_to, tune_auto
+
+ROOT = Path(__file__).resolve().parent.parent
+FIXED = {
+    "ngram": ("ngram", {}),
+    "suffix": ("suffix", {}),
+    "draft_model": ("draft_model", {}),
+    "draft_model, ema": ("draft_model", {"draft_length": "ema"}),
+    "switch": ("switch", {}),
+}
+"""The fixed methods with their options, the five best of docs/results/compare_cpu.md."""
+
+SEGMENT, SETTLED = 64, 32
+"""Rounds of each kind in a text that changes, and rounds within which the method must adapt."""
+
+HEAD = """# Method auto against fixed methods
+
+Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over {repeats} paired runs that
+alternate; {tokens} new tokens, {model} with {draft}; {cpu}, {cores} cores; jax {jax}.
+
+![Method auto against the best fixed method of each cell](auto_{name}.png)
+"""
+
+
+def main():
+    args = parse_arguments()
+    target = specjax.load(args.model)
+    draft = specjax.load(args.draft)
+    tune_auto(target, draft, batches=batches_up_to(max(args.batches)))
+    name = f"{args.label}_{jax.default_backend()}"
+    file = ROOT / f"docs/results/auto_{name}.json"
+    report = json.loads(file.read_text()) if file.exists() else {"cells": {}}
+    report |= {"machine": machine(target), "settings": describe(args)}
+    made = generators(target, draft, args)
+    for kind, temperature, batch in itertools.product(args.texts, args.temperatures, args.batches):
+        key = f"{kind}, temperature {temperature:g}, batch {batch}"
+        if key not in report["cells"]:
+            report["cells"][key] = measure_cell(made, prompts_of(target, kind, batch), temperature, args)
+            file.write_text(json.dumps(report, indent=1) + "\n")
+            print(key, {name: round(float(np.median(x)), 3) for name, x in report["cells"][key]["ratio"].items()})
+    if "changes" not in report:
+        report["changes"] = follow_changes(made["auto"], {kind: prompts_of(target, kind, 1)[0] for kind in args.texts})
+    file.write_text(json.dumps(report, indent=1) + "\n")
+    file.with_suffix(".md").write_text(page(report, name))
+    draw(report).savefig(file.with_suffix(".png"), dpi=150)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--model", default="tiny-python")
+    add("--draft", default="tiny-python-draft")
+    add("--label", default="14m", help="a name for the files")
+    add("--texts", nargs="+", choices=list(TEXTS), default=list(TEXTS))
+    add("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
+    add("--batches", nargs="+", type=integer(1), default=[1, 4, 16])
+    add("--methods", nargs="+", choices=list(FIXED), default=list(FIXED))
+    add("--prompt-tokens", type=integer(16), default=96)
+    add("--max-new-tokens", type=integer(1), default=128)
+    add("--repeats", type=integer(1), default=5)
+    args = parser.parse_args()
+    PROMPT.append(args.prompt_tokens)
+    return args
+
+
+PROMPT: list[int] = []
+"""Tokens of a prompt, the last entry."""
+
+
+def prose(target, count: int) -> list[list[int]]:
+    """Pieces of this project's documentation, which is English and in no training set of the pair."""
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+    tokens = target.tokenizer.encode(text)
+    starts = np.random.default_rng(0).integers(0, len(tokens) - PROMPT[-1], count)
+    return [tokens[start : start + PROMPT[-1]] for start in starts]
+
+
+def random_tokens(target, count: int) -> list[list[int]]:
+    """Tokens drawn uniformly from the vocabulary."""
+    return np.random.default_rng(0).integers(0, target.config.vocab_size, (count, PROMPT[-1])).tolist()
+
+
+TEXTS = {
+    "held-out code": lambda target, count: held_out_prompts(target.tokenizer, count, PROMPT[-1]),
+    "a file written again": lambda target, count: edit_prompts(target, count, PROMPT[-1]),
+    "prose": prose,
+    "random tokens": random_tokens,
+}
+
+
+def prompts_of(target, kind: str, batch: int) -> list:
+    return list(TEXTS[kind](target, batch))
+
+
+def describe(args) -> dict:
+    return vars(args) | {name: Path(getattr(args, name)).name for name in ("model", "draft")}
+
+
+def generators(target, draft, args) -> dict:
+    capacity = 1 << (4 * args.prompt_tokens + max(args.max_new_tokens, 5 * SEGMENT) + 64).bit_length()
+    made = {"plain": specjax.Generator(target, "none", capacity=capacity)}
+    made["auto"] = specjax.Generator(target, "auto", draft, capacity=capacity)
+    for name in args.methods:
+        method, options = FIXED[name]
+        given = None if method in ("ngram", "suffix") else draft
+        made[name] = specjax.Generator(target, method, given, capacity=capacity, **options)
+    return made
+
+
+def measure_cell(made: dict, prompts: list, temperature: float, args) -> dict:
+    """Tokens a second of each run, the ratios to the plain run of the same turn, and the choices."""
+    names, speeds = list(made), {name: [] for name in made}
+    for turn in range(args.repeats + 1):
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            results = made[name](prompts, max_new_tokens=args.max_new_tokens, temperature=temperature, ignore_eos=True)
+            if turn:  # the first turn compiles
+                tokens = sum(len(result.token_ids) for result in results)
+                speeds[name].append(tokens / results[0].stats.decode_seconds)
+            if name == "auto":
+                choices = {c.name: c.rounds for c in results[0].stats.choices}
+    ratio = {name: (np.array(speeds[name]) / speeds["plain"]).tolist() for name in names if name != "plain"}
+    return {"tokens_per_second": speeds, "ratio": ratio, "choices": choices}
+
+
+def follow_changes(generator, prompts: dict) -> list[dict]:
+    """The choices after each change of text, round by round, and the speed by the known times.
+
+    The state with which the method chooses is carried from one text to the next. ``settled`` is the
+    speed after ``SETTLED`` rounds over that of the same rounds of a text without a past.
+    """
+    session, kinds, carried, found = generator.session, list(prompts), None, []
+    for kind in [*kinds, *kinds[::-1][1:]]:
+        runs = {}
+        for name in ("fresh", "carried"):
+            decoding = generator.start([prompts[kind]], max_new_tokens=session.capacity // 2, ignore_eos=True)
+            if name == "carried" and carried is not None:
+                own = decoding.state.drafter.replace(**carried)
+                decoding.state = decoding.state.replace(drafter=own)
+            runs[name] = play(session, decoding)
+        drafter = decoding.state.drafter
+        carried = {"acceptance": drafter.acceptance, "probing": drafter.probing}
+        speed = {name: run["tokens"][SETTLED:].sum() / run["time"][SETTLED:].sum() for name, run in runs.items()}
+        run = {key: value.tolist() for key, value in runs["carried"].items()}
+        found.append({"text": kind, "settled": speed["carried"] / speed["fresh"]} | run)
+    return found
+
+
+def play(session, decoding) -> dict[str, np.ndarray]:
+    """The arm, the tokens and the time (in plain rounds) of each of ``SEGMENT`` rounds."""
+    arms, tokens, times = [], [], []
+    for _ in range(SEGMENT):
+        before = jax.device_get(decoding.state.counters)
+        session.advance(decoding, 1)
+        after = jax.device_get(decoding.state.counters)
+        ran = (after.chosen - before.chosen)[0]
+        if not ran.sum():
+            break
+        seconds = np.asarray(session.parameters.times.at(1, 128))
+        arms.append(int(ran.argmax()))
+        tokens.append(int((after.emitted - before.emitted)[0].sum()))
+        times.append(float(seconds[arms[-1]] / seconds[0]))
+    return {"arm": np.array(arms), "tokens": np.array(tokens), "time": np.array(times)}
+
+
+def medians(report: dict) -> dict[str, dict[str, float]]:
+    """The median ratio to plain decoding, by cell and method."""
+    return {
+        key: {name: float(np.median(values)) for name, values in cell["ratio"].items()}
+        for key, cell in report["cells"].items()
+    }
+
+
+def page(report: dict, name: str) -> str:
+    cells, settings = medians(report), report["settings"]
+    methods = ["auto", *settings["methods"]]
+    rows = []
+    for key, ratio in cells.items():
+        best = max(ratio[method] for method in methods[1:])
+        values = report["cells"][key]["ratio"]["auto"]
+        spread = f"{ratio['auto']:.2f} ({min(values):.2f} to {max(values):.2f})"
+        rows.append([key, spread, *(f"{ratio[m]:.2f}" for m in methods[1:]), f"{ratio['auto'] / max(best, 1):.2f}"])
+    mean = lambda values: float(np.exp(np.mean(np.log(list(values)))))
+    means = {method: mean(ratio[method] for ratio in cells.values()) for method in methods}
+    best = mean(ratio["auto"] / max(ratio[m] for m in methods[1:]) for ratio in cells.values())
+    loads: dict[str, list[float]] = {}
+    for key, ratio in cells.items():
+        text, _, batch = key.split(", ")
+        loads.setdefault(f"{text}, {batch}", []).append(ratio["auto"])
+    lowest = min(loads, key=lambda load: mean(loads[load]))
+    worst = min(cells, key=lambda key: cells[key]["auto"])
+    head = HEAD.format(
+        **report["machine"], name=name, repeats=settings["repeats"], tokens=settings["max_new_tokens"],
+        model=settings["model"], draft=settings["draft"],
+    )  # fmt: skip
+    lines = [
+        f"- Geometric means over the cells: {', '.join(f'{m} {v:.3f}' for m, v in means.items())}.",
+        f"- Auto over the best fixed method of each cell, geometric mean: {best:.3f}.",
+        f"- Lowest mean of a text and load against plain decoding: {mean(loads[lowest]):.3f} ({lowest}).",
+        f"- Lowest cell against plain decoding: {cells[worst]['auto']:.3f} ({worst}).",
+    ]
+    changes = [[one["text"], f"{one['settled']:.2f}"] for one in report["changes"][1:]]
+    table = markdown_table(["cell", "auto (range)", *methods[1:], "auto / best, plain included"], rows)
+    after = markdown_table(["text after a change", f"speed from round {SETTLED} on, over that without a past"], changes)
+    return "\n".join([head, *lines, "", table, "", "## Texts that change", "", after, ""])
+
+
+def draw(report: dict):
+    """A matplotlib figure: the regret of each cell, and the choices in the text that changes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    cells = medians(report)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 0.25 * len(cells) + 2.5))
+    regret = [1 - r["auto"] / max(1.0, *(v for m, v in r.items() if m != "auto")) for r in cells.values()]
+    left.barh(list(cells), regret)
+    left.invert_yaxis()
+    left.set_xlabel("regret: share of the best method's speed that auto loses")
+    start = 0
+    for one in report["changes"]:
+        place = start + np.arange(len(one["arm"]))
+        lost = np.cumsum(np.array(one["time"]) - np.array(one["tokens"]) / (sum(one["tokens"]) / sum(one["time"])))
+        right.plot(place, lost, label=one["text"])
+        start += len(place)
+    right.set_xlabel("round of a text that changes")
+    right.set_ylabel("time behind the segment's mean, plain rounds")
+    right.legend(fontsize=7)
+    figure.tight_layout()
+    return figure
+
+
+if __name__ == "__main__":
+    main()

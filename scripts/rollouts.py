@@ -1,0 +1,158 @@
+"""Measures rollouts: new weights, sampling with drafts beside plain sampling, and a head that learns along.
+
+    python scripts/rollouts.py
+
+Three tables: a hundred swaps of weights in an engine, with compilations and memory; the time of one
+batch with drafts over that without, both alternating in this process; and the mean acceptance length
+of the embedded EAGLE-3 head on C headers while it learns between calls, on beginnings that it never
+learns from. Writes docs/results/rollouts_<platform>.md.
+"""
+
+import argparse
+import sysconfig
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from specjax import Engine, Generator, LanguageModel, load
+from specjax.cli.parser import integer
+from specjax.evaluation import held_out_prompts, machine
+from specjax.evaluation.report import markdown_table
+from specjax.stats import total
+from specjax.training.online.head import OnlineHead
+from specjax.training.recipe import make_recipe
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+NEW, PROMPT = 64, 24
+"""New tokens of a text, and tokens of its beginning."""
+
+PAGE = """# Rollouts
+
+Written by `python scripts/rollouts.py`: tiny-python in float32, on {machine}.
+
+## New weights
+
+{swaps}
+
+## Sampling with drafts
+
+tiny-python-draft with the rule `sample_and_walk`: equal texts. Time of a batch without drafts over
+that with drafts at temperature {temperature}, median and quartiles of {runs} alternating runs.
+
+{speed}
+
+## A head that learns along
+
+tiny-python-eagle3 on C headers at temperature 1. The head learns from the texts of one half of the
+beginnings, and is measured greedily on the other half.
+
+{online}
+"""
+
+
+def measure_swaps(target: LanguageModel, swaps: int) -> str:
+    engine = Engine(target, draft="tiny-python-draft", slots=2, capacity=128)
+    models = target.model, jax.tree.map(lambda x: x * 1.01, target.model)
+
+    def swap(times: int) -> float:
+        began = time.perf_counter()
+        for i in range(times):
+            engine.update(models[i % 2])
+            engine.submit("import os\n", max_new_tokens=4).result()
+        return time.perf_counter() - began
+
+    swap(4)
+    compiled, before = engine.programs.compile_seconds, (read_arrays(), read_resident())
+    seconds = swap(swaps)
+    rows = [
+        ["seconds of compilation", f"{engine.programs.compile_seconds - compiled:.1f}"],
+        ["growth of device arrays", f"{read_arrays() - before[0]:,} bytes"],
+        ["growth of resident memory", f"{read_resident() - before[1]:,} bytes"],
+        ["time of a swap and a text of 4 tokens", f"{1000 * seconds / swaps:.1f} ms"],
+    ]
+    return markdown_table([f"{swaps} swaps", "value"], rows)
+
+
+def read_arrays() -> int:
+    """The bytes of all arrays on the device."""
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+def read_resident() -> int:
+    """The resident memory of this process in bytes; 0 where the system does not say it."""
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * 4096 if status.exists() else 0
+
+
+def measure_speed(target: LanguageModel, batches: list[int], runs: int, temperature: float) -> str:
+    plain, rows = Generator(target, "none"), []
+    options = dict(draft_temperature=0.1, rule="sample_and_walk", num_speculative_tokens=3)
+    drafted = Generator(target, draft="tiny-python-draft", **options)
+    prompts = [target.tokenizer.encode(text)[:PROMPT] for text in held_out_prompts(target.tokenizer, max(batches), 64)]
+    for batch in batches:
+        ratios, calls = [], []
+        for seed in range(runs + 1):
+            found = [
+                g(prompts[:batch], max_new_tokens=NEW, ignore_eos=True, temperature=temperature, seed=seed)
+                for g in (plain, drafted)
+            ]
+            assert [r.token_ids for r in found[0]] == [r.token_ids for r in found[1]]
+            if seed:  # the first run compiles
+                slow, fast = (results[0].stats.decode_seconds for results in found)
+                ratios.append(slow / fast)
+                calls.append(NEW / max(r.stats.target_calls for r in found[1]))
+        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+        rows.append([str(batch), f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{np.mean(calls):.2f}"])
+    return markdown_table(["rows", "speed-up", "tokens per round of the slowest row"], rows)
+
+
+def measure_online(target: LanguageModel, rounds: int, steps: int) -> str:
+    generator = Generator(target, draft="tiny-python-eagle3", num_speculative_tokens=4)
+    recipe = dict(kind="online", steps=rounds * steps, batch=8, length=96, loss={"steps": 4})
+    head = OnlineHead(generator, make_recipe(recipe, "this script"))
+    texts = [path.read_text(errors="replace") for path in sorted(Path(sysconfig.get_path("include")).rglob("*.h"))]
+    ids = [target.tokenizer.encode(text[2000:3000])[:PROMPT] for text in texts if len(text) > 3000]
+    seen, unseen = ids[0:64:2], ids[1:64:2]
+    measure = lambda prompts, **options: (
+        total(
+            [result.stats for result in generator(prompts, max_new_tokens=NEW, ignore_eos=True, **options)]
+        ).mean_acceptance_length
+    )
+    rows = []
+    for i in range(rounds + 1):
+        measured = measure(unseen)
+        head.recorded.windows.clear()
+        rows.append([str(i * steps), f"{measured:.3f}"])
+        if i < rounds:
+            measure(seen, temperature=1.0, seed=i)
+            head.learn(steps)
+    return markdown_table(["steps", "tokens per target call"], rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--swaps", type=integer(1), default=100)
+    parser.add_argument("--runs", type=integer(1), default=9)
+    parser.add_argument("--rows", type=integer(1), nargs="+", default=[1, 4, 16])
+    parser.add_argument("--rounds", type=integer(1), default=6, help="calls after which the head learns")
+    parser.add_argument("--steps", type=integer(1), default=20, help="steps that it learns after each")
+    parser.add_argument("--output", type=Path, default=RESULTS / f"rollouts_{jax.default_backend()}.md")
+    args = parser.parse_args()
+    target, temperature = load("tiny-python", dtype="float32"), 0.7
+    here = machine(target)
+    page = PAGE.format(
+        machine=f"{here['cpu']}, {here['cores']} cores; jax {here['jax']}",
+        swaps=measure_swaps(target, args.swaps),
+        temperature=temperature,
+        runs=args.runs,
+        speed=measure_speed(target, args.rows, args.runs, temperature),
+        online=measure_online(target, args.rounds, args.steps),
+    )
+    args.output.write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""The drafter, its draft length, or none: chosen in each round by expected tokens over time."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from ..cache import Rows
+from ..conditional import run_if
+from ..decode import round_keys
+from ..drafter import Drafter, Models
+from ..errors import RequestError
+from ..heads.base import HeadConfig
+from ..rules.verdict import q_of
+from ..tree import chain
+from ..verify import Drawn
+from .ngram import Ngram
+from .parts.arms import ARMS, Arm, best_arm, expected_tokens
+from .parts.gain import RunningAcceptance, tally
+from .parts.prepared import Draft, Prepared
+from .parts.probing import Probing, confidence
+from .parts.resting import RestingHead, RestingModel
+from .parts.times import Times, predict
+
+MATCHES = 6
+"""The longest match that is looked up. A match of each length has an acceptance rate of its own."""
+
+_REST_MEMORY = 0.98
+"""The factor by which a round without the model reduces the weight of its acceptance rate."""
+
+
+class Parameters(struct.PyTreeNode):
+    """The draft model or the head, if there is one, and the times of the arms."""
+
+    models: tuple
+    times: Times
+
+
+class AutoState(struct.PyTreeNode):
+    """The state between rounds.
+
+    Attributes:
+      models: the state of the draft model or of the head, if there is one.
+      acceptance: the running acceptance rates, [B, MATCHES + 1]: those of tokens looked up after a
+        match of 1, 2, ... tokens, and of the model's.
+      probing: when to try the model again.
+      prepared: the proposals, within a round only.
+    """
+
+    models: tuple
+    acceptance: RunningAcceptance
+    probing: Probing
+    prepared: Prepared | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Auto(Drafter):
+    """Chooses the arm with the most expected tokens a second, for the whole batch in each round.
+
+    An arm is a number of drafted tokens, and whether the draft model drafts, or in its place a head.
+    In an arm with the model, each row takes the model's tokens or those that it looked up, whichever
+    has the higher expectation. With acceptance rate alpha, k drafts give
+    (1 - alpha^(k + 1)) / (1 - alpha) tokens (Leviathan et al. 2023, equation 1). The time of each
+    arm is measured or predicted, see ``Times``.
+
+    The emitted tokens test every look-up, used or not. Only use tests the model. If it does not
+    pay, the batch tries it again now and then, see ``Probing``.
+
+    The output is exact. Where the model drafts, ``walk_if_seeded`` judges: a row with a seed walks
+    along the target's samples. For such a row the model draws with the noise of these samples, so
+    its tokens agree with them as often as one noise for both allows (Daliri, Musco and Suresh 2024,
+    the Gumbel coupling). For the other rows choice and draws depend on the text so far and on
+    earlier rounds, not on draws that are judged.
+
+    Attributes:
+      costs: a file that ``specjax tune --auto`` wrote; by default the one in the cache folder for
+        this machine and these models, or a prediction.
+      arms: the arms, plain decoding first.
+      ends_together: whether the batch ends with its last row. The rows with most tokens to come then
+        weigh most, because drafts that help the others save no time. An engine fills the slots of
+        rows that end, so there all tokens weigh the same.
+      length: the length of this round, see ``at_length``.
+      head: the configuration of the head that drafts in place of a draft model, see ``RestingHead``.
+    """
+
+    costs: str | None = None
+    arms: tuple[Arm, ...] = ARMS
+    ends_together: bool = True
+    length: int | None = None
+    head: HeadConfig | None = None
+    needs = Models(0, 1)
+    with_encoder = True
+
+    @property
+    def depth(self) -> int:
+        return max(self.choices) if self.length is None else self.length
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn.CHAIN_OR_CHOSEN if self._has_model else Drawn.CHOSEN
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.head.taps if self.head else ()
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self.choices))) if self.length is None else ()
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The length of each arm."""
+        return tuple(arm.length for arm in self.arms)
+
+    def at_length(self, length: int) -> "Auto":
+        return dataclasses.replace(self, length=length)
+
+    def without_model(self) -> "Auto":
+        """The same method for a target without a draft model."""
+        return dataclasses.replace(self, arms=tuple(arm for arm in self.arms if not arm.model))
+
+    def predict(self, draft_cost: float) -> Times:
+        """Predicted times of the arms, see ``times.predict``."""
+        return predict([(arm.length, arm.model) for arm in self.arms], draft_cost, jax.default_backend())
+
+    def parameters(self, draft, vocab_size: int) -> Parameters:
+        models = tuple(draft or ())
+        if len(models) < self._has_model:
+            raise RequestError("method auto has arms with a draft model and none is given; call without_model()")
+        return Parameters(models, self.predict(0.1))
+
+    def describe_arms(self, parameters: Parameters, batch, context):
+        seconds = np.asarray(parameters.times.at(batch, context))
+        return [(str(arm), float(time)) for arm, time in zip(self.arms, seconds / seconds[0])]
+
+    def learn_times(self, parameters: Parameters, rounds, batch, context, seconds) -> Parameters:
+        if not rounds.sum() or seconds <= 0:
+            return parameters
+        return parameters.replace(times=parameters.times.correct(rounds, batch, context, seconds))
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self._model.reads(target, draft.models[0], tokens, lengths, taps) if self._has_model else None
+
+    def init(self, target, draft, tokens, lengths, taps, **reading) -> AutoState:
+        read = lambda model: self._model.init(target, model, tokens, lengths, taps, **reading)
+        # Every round tests the look-ups, used or not, so their rates need no hope.
+        matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
+        alpha = jnp.asarray(np.broadcast_to([*matches, 0.6], (lengths.size, MATCHES + 1)), jnp.float32)
+        acceptance = RunningAcceptance(2 * alpha, jnp.full_like(alpha, 2))
+        return AutoState(tuple(map(read, draft.models)), acceptance, Probing.start(lengths.size))
+
+    def begin(self, target, draft, state):
+        """Looks tokens up, and chooses the arm."""
+        state = self._make_room(target, draft, state)
+        looked_up, matched = self._look_up(state)
+        chosen = self._choose(draft, state, matched)
+        return state, self._prepare(state, looked_up, matched, chosen), chosen
+
+    def _choose(self, draft, state, matched) -> jax.Array:
+        """Int32, the number of the arm with the most tokens a second, or of a probe."""
+        seconds = draft.times.at(state.done.size, jnp.max(jnp.where(state.done, 0, state.length)))
+        left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
+        best = best_arm(self.expect(state, matched), left, seconds, self.ends_together)
+        if not self._has_model:
+            return best
+        probe = next(i for i, arm in enumerate(self.arms) if arm.model)
+        extra = jnp.maximum(seconds[probe] / seconds[best] - 1, 0.05)
+        found, drawn = self._rates(state, matched)
+        would_draw = expected_tokens(drawn, self.arms[probe].length) > expected_tokens(found, self.arms[probe].length)
+        asked = would_draw & ~state.done
+        due = asked & state.drafter.probing.is_due(extra)
+        return jnp.where(due.any() & (2 * due.sum() >= asked.sum()) & ~self._draws[best], probe, best)
+
+    def expect(self, state, matched) -> jax.Array:
+        """Float32 [B, A], the expected number of emitted tokens of each row in each arm."""
+        found, drawn = self._rates(state, matched)
+        left = (state.request.limit - state.length).astype(jnp.float32)
+        of_arm = lambda arm: jnp.maximum(
+            expected_tokens(found, arm.length), expected_tokens(drawn, arm.length) if arm.model else 0
+        )
+        return jnp.minimum(jnp.stack([of_arm(arm) for arm in self.arms], 1), left[:, None])
+
+    def _prepare(self, state, looked_up, matched, chosen) -> Prepared:
+        """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
+        count, ran = jnp.array(self.choices)[chosen], self._draws[chosen]
+        found, drawn = self._rates(state, matched)
+        return Prepared(
+            looked_up, matched, ran, ran & (expected_tokens(drawn, count) > expected_tokens(found, count)), count
+        )
+
+    def _draft(self, target, draft, state) -> AutoState:
+        """The state with the model's tokens, if the arm wants them."""
+        own = state.drafter
+
+        def run_model(carry):
+            before, keys = state.replace(drafter=carry[0]), self._draft_keys(state)
+            tree, model = self._model.propose(target, draft.models[0], before, keys, most=own.prepared.count)
+            return model.replace(rows=Rows(())), Draft(tree.tokens, tree.valid, q_of(tree), model.rows)
+
+        shape = jax.eval_shape(run_model, (own.models[0], None))[1]
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        model, drafted = run_if(own.prepared.ran, run_model, (own.models[0], nothing))
+        return own.replace(models=(model,), prepared=own.prepared.replace(draft=drafted))
+
+    def propose(self, target, draft, state, key):
+        length, own = self.depth, state.drafter
+        if own.prepared is None:  # a round of one length alone
+            arm = max(i for i, arm in enumerate(self.arms) if arm.length == length)
+            own = self._make_room(target, draft, state).drafter
+            own = own.replace(prepared=self._prepare(state, *self._look_up(state), jnp.int32(arm)))
+        if self._draws_at(length):
+            own = self._draft(target, draft, state.replace(drafter=own))
+        found: Any = own.prepared
+        first = lambda value, rest: jnp.concatenate([value[:, None], rest], 1)
+        tokens = first(state.root, found.looked_up[:, :length])
+        matched = jnp.broadcast_to(found.matched[:, None] > 0, (tokens.shape[0], length))
+        valid, q = first(jnp.ones_like(state.done), matched), None
+        if self._draws_at(length):
+            cut = lambda leaf: leaf[:, : length + 1]
+            pick = lambda a, b: jnp.where(found.drew.reshape(-1, *(1,) * (a.ndim - 1)), cut(a), b)
+            # A token that was looked up counts as drawn from a one-hot q, see ``Switch``.
+            one_hot = jax.nn.one_hot(jnp.pad(tokens[:, 1:], ((0, 0), (0, 1))), target.config.vocab_size)
+            q = pick(found.draft.q, one_hot.at[:, -1].set(0))
+            tokens, valid = pick(found.draft.tokens, tokens), pick(found.draft.valid, valid)
+        return jax.vmap(chain)(tokens, q, valid), own
+
+    def commit(self, target, draft, state, tree, scored, verdict) -> AutoState:
+        own, found, length = state.drafter, state.drafter.prepared, self.depth
+        models, probing = self._commit_model(target, draft, state, tree, scored, verdict), own.probing
+        seen = tree.replace(tokens=jnp.pad(tree.tokens, ((0, 0), (0, 1))))  # with the bonus token's place
+        looked_up = found.looked_up[:, : length + 1]
+        accepted, tested = tally(looked_up, jnp.where(found.matched > 0, looked_up.shape[1], 0), seen, verdict)
+        source = jnp.arange(1, MATCHES + 2) == found.matched[:, None]
+        accepted, tested = (jnp.where(source, x[:, None], 0) for x in (accepted, tested))
+        if self._draws_at(length):
+            kept = jnp.maximum(verdict.length - 1, 0)
+            accepted = accepted.at[:, -1].set(jnp.where(found.drew, kept, 0))
+            tested = tested.at[:, -1].set(jnp.where(found.drew, jnp.minimum(kept + 1, found.count), 0))
+            probing = probing.tried(found.drew, kept == found.count)
+        acceptance = own.acceptance.update(accepted, tested)
+        if self._has_model:
+            idle = ~found.ran & (jnp.arange(MATCHES + 1) == MATCHES)
+            acceptance = acceptance.fade(idle, _REST_MEMORY)
+            probing = probing if self._draws_at(length) else probing.tried(jnp.zeros_like(found.drew), False)
+            probing = probing.hear(confidence(scored.logits, verdict))
+        return AutoState(models, acceptance, probing)
+
+    def _make_room(self, target, draft, state):
+        """The state before a round, see ``parts.resting``."""
+        room = lambda one, own: self._model.make_room(target, one, state.replace(drafter=own))
+        models = tuple(map(room, draft.models, state.drafter.models))
+        return state.replace(drafter=state.drafter.replace(models=models))
+
+    def _commit_model(self, target, draft, state, tree, scored, verdict) -> tuple:
+        """The state of the model, if there is one, for the next round."""
+        found, model = state.drafter.prepared, self._model
+
+        def commit(own):
+            before = state.replace(drafter=own.replace(rows=found.draft.rows))
+            return model.commit(target, draft.models[0], before, tree, scored, verdict, found.drew)
+
+        def rest(own):
+            return model.rest(target, draft.models[0], state.replace(drafter=own), scored, verdict)
+
+        def after(own):
+            own = run_if(found.ran, commit, own) if self._draws_at(self.depth) else own
+            return run_if(~found.ran, rest, own)
+
+        return tuple(map(after, state.drafter.models))
+
+    def _look_up(self, state) -> tuple[jax.Array, jax.Array]:
+        """The longest match's next tokens int32 [B, D + 1], the last for the bonus; its length int32 [B]."""
+        return jax.vmap(Ngram(self.depth + 1, MATCHES, 1).look_up)(state.tokens, state.cache.length)
+
+    def _rates(self, state, matched) -> tuple[jax.Array, jax.Array]:
+        """The acceptance rates float32 [B] of the tokens looked up, 0 for none, and of the model's."""
+        alpha = state.drafter.acceptance.alpha
+        of_match = jnp.take_along_axis(alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
+        return jnp.where(matched > 0, of_match, 0.0), alpha[:, -1]
+
+    def _draft_keys(self, state) -> jax.Array:
+        """Keys [B, L] of the model's draws: for a row with a seed those of the target's samples."""
+        length = self._model.depth
+        propose, accept = round_keys(state, length)
+        own = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(length)))(propose)
+        return own if state.request.seeded is None else jnp.where(state.request.seeded[:, None], accept, own)
+
+    @property
+    def _has_model(self) -> bool:
+        return any(arm.model for arm in self.arms)
+
+    def _draws_at(self, length: int) -> bool:
+        """Whether the model may draft in a round of ``length``."""
+        return Arm(length, True) in self.arms
+
+    @property
+    def _draws(self) -> jax.Array:
+        """Bool [A], the arms in which the model drafts."""
+        return jnp.array([arm.model for arm in self.arms])
+
+    @property
+    def _model(self) -> RestingModel | RestingHead:
+        longest = max((arm.length for arm in self.arms if arm.model), default=1)
+        if self.head is None:
+            return RestingModel(longest)
+        own = longest if self.length is None or not self._draws_at(self.length) else self.length
+        return RestingHead(own, longest=max(self.choices))

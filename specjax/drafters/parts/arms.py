@@ -1,0 +1,62 @@
+"""The kinds of rounds between which method auto chooses, and the best of them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One kind of round.
+
+    Attributes:
+      length: the number of drafted tokens; 0 is plain decoding.
+      model: whether the draft model, or the head, drafts. Otherwise all rows look their tokens up.
+    """
+
+    length: int
+    model: bool = False
+
+    def __str__(self) -> str:
+        return "none" if not self.length else f"{'draft' if self.model else 'n-grams'}, {self.length}"
+
+
+ARMS = Arm(0), Arm(4), Arm(12), Arm(4, True)
+"""The arms where no file names others."""
+
+_MARGIN, _MARGIN_OF_LAST = 1.05, 1.15
+"""The factors by which drafting must be better than plain decoding: the best of several estimates is too high.
+
+The second is for several rows that end together, because the last of them is behind their mean.
+"""
+
+_EVENNESS = 32
+"""The power of a row's share of the longest rest of a text, which weights the row's tokens."""
+
+
+def expected_tokens(alpha: jax.Array, count) -> jax.Array:
+    """The expected number of tokens of a round with ``count`` drafts, the bonus token included."""
+    alpha = jnp.minimum(alpha, 0.999)
+    return (1 - alpha ** (jnp.float32(count) + 1)) / (1 - alpha)
+
+
+def best_arm(expected: jax.Array, left: jax.Array, seconds: jax.Array, ends_together: bool) -> jax.Array:
+    """Int32, the number of the arm with the most tokens a second.
+
+    Where the batch ends with its last row, the time that is left counts. It is proportional to 1 / E in
+    each row, so the mean over the rows is harmonic, and the rows with most tokens to come weigh most.
+
+    Args:
+      expected: float32 [B, A], the tokens E that each arm is expected to emit; arm 0 is plain decoding.
+      left: float32 [B], the tokens to come in each row, 0 for a row that has ended.
+      seconds: float32 [A], the time of a round of each arm.
+      ends_together: whether the batch ends with its last row.
+    """
+    if ends_together:
+        weight = (left / jnp.maximum(left.max(), 1)) ** _EVENNESS
+        tokens = weight.sum() / jnp.maximum((weight[:, None] / jnp.maximum(expected, 1)).sum(0), 1e-9)
+    else:
+        tokens = jnp.where(left[:, None] > 0, expected, 0).sum(0)
+    margin = _MARGIN_OF_LAST if ends_together and left.size > 1 else _MARGIN
+    return jnp.argmax((tokens / seconds).at[0].multiply(margin)).astype(jnp.int32)

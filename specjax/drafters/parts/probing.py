@@ -1,0 +1,84 @@
+"""When to try a drafter again that has not paid: seldom while it keeps losing, at once when the text changes."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+_BUDGET = 0.02
+"""The share of the time that the first level of probing may cost."""
+
+_MOST = 16
+"""The highest level of probing."""
+
+_FAST, _SLOW = 0.9, 0.98
+"""The memories of the two running means of the target's confidence."""
+
+_JUMP = 0.25
+"""A difference between the means that counts as a change of the text.
+
+The probabilities of a text without a change spread by about 0.3, so the difference spreads by 0.08.
+"""
+
+_CHANGED = 0.25
+"""The level of probing after a change of the text."""
+
+
+class Probing(struct.PyTreeNode):
+    """The state of each row.
+
+    Attributes:
+      rest: float32 [B], rounds since the drafter last drafted.
+      level: float32 [B], a probe is due after level / 0.02 rounds of its extra cost. The level
+        doubles with each probe that loses, is 1 after one that wins, and falls after a change of
+        the text.
+      fast, slow: float32 [B], running means of the target's confidence: the probability of its
+        likeliest token after each round. Plain decoding has it too, so it tells that a text has
+        changed when nothing is drafted.
+      heard: float32 [B], the rounds in these means.
+    """
+
+    rest: jax.Array
+    level: jax.Array
+    fast: jax.Array
+    slow: jax.Array
+    heard: jax.Array
+
+    @staticmethod
+    def start(batch: int) -> "Probing":
+        """The state before the first round."""
+        zeros = jnp.zeros(batch)
+        return Probing(zeros, jnp.ones(batch), zeros, zeros, zeros)
+
+    def is_due(self, extra: jax.Array) -> jax.Array:
+        """Bool [B], whether to probe now. ``extra``: float32, time of a probe beyond the best round's, relative."""
+        return self.rest >= self.level * extra / _BUDGET
+
+    def tried(self, ran: jax.Array, won: jax.Array) -> "Probing":
+        """The state after a round in which the drafter drafted for the rows ``ran``.
+
+        ``won``: bool [B], whether all its drafts were accepted. A drafter that also ran in the round
+        before was no probe.
+        """
+        probed = jnp.where(won, 1.0, jnp.clip(2 * self.level, 1, _MOST))
+        level = jnp.where(self.rest > 0, probed, 1.0)
+        return self.replace(rest=jnp.where(ran, 0, self.rest + 1), level=jnp.where(ran, level, self.level))
+
+    def hear(self, confidence: jax.Array) -> "Probing":
+        """The state after a round whose last distribution had this ``confidence``, float32 [B]."""
+        heard = self.heard + 1  # The first rounds weigh the same, so that the very first does not set the mean.
+        mean = lambda old, memory: old + jnp.maximum(1 - memory, 1 / heard) * (confidence - old)
+        fast, slow = mean(self.fast, _FAST), mean(self.slow, _SLOW)
+        changed = jnp.abs(fast - slow) > _JUMP
+        return self.replace(
+            heard=heard,
+            fast=fast,
+            slow=jnp.where(changed, fast, slow),
+            level=jnp.where(changed, jnp.minimum(self.level, _CHANGED), self.level),
+        )
+
+
+def confidence(logits: jax.Array, verdict) -> jax.Array:
+    """Float32 [B], the target's highest probability at the end of the path, before any option."""
+    last = jnp.take_along_axis(verdict.path, jnp.maximum(verdict.length - 1, 0)[:, None], 1)
+    after = jnp.take_along_axis(logits, last[:, :, None], 1)[:, 0].astype(jnp.float32)
+    return 1 / jnp.exp(after - after.max(-1, keepdims=True)).sum(-1)

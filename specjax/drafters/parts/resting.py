@@ -1,0 +1,127 @@
+"""Chains from a draft model or a feature head that skips rounds, for ``Auto``.
+
+Both classes have three functions more than other drafters. ``make_room`` runs before each round.
+``rest`` takes the place of ``commit`` after a round in which the draft did not run. ``commit`` is also
+told which rows took the draft's tokens: the others took tokens that were looked up.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...cache import commit
+from ...errors import RequestError
+from ...heads.base import HeadConfig
+from ..draft_model import DraftModel
+from .feature_chain import FeatureChain
+
+WAITING = 32
+"""The most pairs that wait for the head at the beginning of a round."""
+
+_KINDS = ("eagle", "eagle3", "mtp")
+"""The kinds of heads that draft one token after another from features."""
+
+
+def can_rest(config: HeadConfig) -> bool:
+    """Whether ``RestingHead`` can use a head: it has one module, and drafts one token after another."""
+    return config.kind in _KINDS and config.modules == 1 and config.mask_token is None
+
+
+def check_resting(config: HeadConfig, name: str) -> None:
+    """Raises RequestError for a head that ``RestingHead`` cannot use. ``name`` is the head's."""
+    if not can_rest(config):
+        raise RequestError(
+            f"method 'auto' drafts with heads of one module that draft token by token ({', '.join(_KINDS)}), and "
+            f"head {name!r} of kind {config.kind!r} is none; name another draft, or decode by the head's own method"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RestingModel(DraftModel):
+    """``DraftModel``, which reads the tokens of skipped rounds before it drafts again."""
+
+    def make_room(self, target, draft, state):
+        """The model's state before a round, unchanged."""
+        return state.drafter
+
+    def propose(self, target, draft, state, key, least=None, most=None):
+        state = state.replace(drafter=self.catch_up(draft, state))
+        return super().propose(target, draft, state, key, least, most)
+
+    def commit(self, target, draft, state, tree, scored, verdict, drew=None):
+        """Of the rows without ``drew``, bool [B], none of the model's tokens counts."""
+        length = verdict.length if drew is None else jnp.where(drew, verdict.length, jnp.minimum(verdict.length, 1))
+        path = jnp.minimum(verdict.path, jnp.maximum(length - 1, 0)[:, None])
+        return super().commit(target, draft, state, tree, scored, verdict.replace(path=path, length=length))
+
+    def rest(self, target, draft, state, scored, verdict):
+        """The model's state after a round in which it did not draft, unchanged."""
+        return state.drafter
+
+
+@dataclasses.dataclass(frozen=True)
+class RestingHead(FeatureChain):
+    """``FeatureChain`` for a head of one module, which needs the features of skipped rounds.
+
+    The pairs of feature and token of these rounds wait in ``ReaderState.features``, see
+    ``FeatureReader``. The head reads them before it drafts, or if more than ``WAITING`` wait.
+
+    Attributes:
+      longest: the longest path of any round, in edges.
+    """
+
+    longest: int = dataclasses.field(kw_only=True)
+
+    @property
+    def _room(self) -> int:
+        """W, the pairs that fit: those that wait, and the path of a round."""
+        return max(WAITING, self.longest + 1) + self.longest + 1
+
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.reader.init(target, draft, tokens, lengths, taps, self._room - 1, **reading)
+
+    def make_room(self, target, draft, state):
+        """The head's state before a round, with room for the pairs of its path."""
+        return self._read_until(self._room - self.longest - 1, target, draft, state)
+
+    def _read_until(self, most: int, target, draft, state):
+        """The head's state, after it has read pairs until no row has more than ``most`` >= 1 waiting."""
+        n, R = state.cache.length, self.longest + 1
+
+        def read(own):
+            """Reads the first R pairs that wait, and leaves at least one."""
+            part = own.replace(features=own.features[:, :R])
+            before = state.replace(drafter=part)
+            first = self.reader.begin(target, draft, before, R - 1)
+            length = jnp.maximum(jnp.minimum(own.cache.length + R, n - 1), own.cache.length)
+            assert first.hidden is not None  # ``begin`` sets it
+            valid = jnp.isfinite(first.hidden).all((1, 2))
+            cache = commit(own.cache, first.rows.layers, None, length, valid=valid)
+            at = jnp.arange(self._room) + (length - own.cache.length)[:, None]
+            kept = jnp.take_along_axis(own.features, jnp.minimum(at, self._room - 1)[..., None], 1)
+            return own.replace(cache=cache, features=kept)
+
+        return lax.while_loop(lambda own: jnp.any(n - own.cache.length > most), read, state.drafter)
+
+    def propose(self, target, draft, state, key, most=None):
+        own = self._read_until(self.depth + 1, target, draft, state)
+        state = state.replace(drafter=own.replace(features=own.features[:, : self.depth + 1]))
+        tree, drafted = super().propose(target, draft, state, key, most)
+        return tree, drafted.replace(features=own.features)
+
+    def commit(self, target, draft, state, tree, scored, verdict, drew=None):
+        own, R = state.drafter, self.depth + 1
+        state = state.replace(drafter=own.replace(features=own.features[:, :R]))
+        committed = super().commit(target, draft, state, tree, scored, verdict)
+        assert committed.features is not None  # a feature reader has them
+        return committed.replace(features=lax.dynamic_update_slice(own.features, committed.features, (0, 0, 0)))
+
+    def rest(self, target, draft, state, scored, verdict):
+        """The head's state after a round in which it did not draft. The features of the path wait."""
+        own = state.drafter
+        path = draft.fuse(target, tuple(jnp.take_along_axis(tap, verdict.path[..., None], 1) for tap in scored.taps))
+        at = state.cache.length - own.cache.length
+        put = jax.vmap(lambda features, new, place: lax.dynamic_update_slice(features, new, (place, 0)))
+        return own.replace(features=put(own.features, path.astype(own.features.dtype), at))

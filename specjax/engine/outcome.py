@@ -1,0 +1,33 @@
+"""The end of a request: the result of its row, or the error."""
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+
+from ..cache import KVCache
+from ..errors import NumericsError
+from ..generate import Generator
+from ..result import Result, results_of
+from ..session import Decoding
+from .programs import Programs
+from .reading import Row
+
+
+def take_outcome(row: Row, programs: Programs, generator: Generator, stopped: bool) -> Result | NumericsError:
+    """The end of a request after its last round. ``stopped``: a stop string ended it."""
+    request, text = row.handle.request, programs.take_text(row.slot)
+    if stopped:  # what the rounds emitted after the stop string is no part of the text
+        end: Any = np.array([len(request.prompt) + row.emitted - 1])
+        text = text.replace(cache=KVCache((), end), failed=np.array([False]))
+    compiling = programs.compile_seconds - row.compiled
+    times = row.prefill_seconds, time.perf_counter() - row.began, compiling
+    try:
+        decoded = Decoding(text, [request.prompt], request.batch, *times)
+        (result,) = results_of(decoded, generator.target, generator.rule_name, generator.session)
+    except NumericsError as error:
+        return error
+    generator.remember([result])
+    stats = dataclasses.replace(result.stats, cached_tokens=row.handle.cached_tokens)
+    return dataclasses.replace(result, stats=stats)

@@ -1,0 +1,182 @@
+"""Measures the times of method "auto": a round of each arm, by batch size and context."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import costs
+from ..checkpoints.load import LanguageModel
+from ..drafters.parts.arms import Arm
+from ..drafters.parts.times import Times
+from ..drafts import as_list
+from ..generate import Generator
+from ..session import Decoding
+
+CANDIDATES = Arm(0), Arm(2), Arm(5), Arm(15), Arm(2, True), Arm(5, True)
+"""The arms that are measured. Those that never win are dropped."""
+
+CONTEXTS = 64, 512
+"""Tokens of the rows in which rounds are timed."""
+
+_SECONDS = 30.0
+"""The time that the timed runs may take in total."""
+
+_EMPTY = 9
+"""The calls without a round that are timed. Runs of few rounds would make drafts look cheap by the time of a call."""
+
+_NEVER = 1e9
+"""The time of an arm that must not be chosen."""
+
+
+def tune_auto(
+    target: LanguageModel,
+    draft=None,
+    *,
+    file: Path | None = None,
+    batches: Sequence[int] = (1, 4),
+    contexts: Sequence[int] = CONTEXTS,
+    anew: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
+    """Measures the times, and writes them to a file, by default in the cache folder.
+
+    A file of this machine, these versions and these models is kept, unless ``anew``. Any other is
+    replaced.
+
+    Returns an object for JSON: the record of the file, see ``costs.make_record``, with the keys
+    "file" and "note", which tells whether and why it was measured.
+
+    Raises RequestError for a file of another kind.
+    """
+    generator = Generator(target, "auto", draft)
+    drafts = generator.drafts
+    file = file or costs.default_file(target, drafts)
+    note = "measured"
+    if file.exists():
+        record = costs.read_costs(file)
+        other = costs.describe_difference(record, target, drafts)
+        if not (other or anew):
+            return record | {"file": str(file), "note": "measured before on this machine; --anew measures again"}
+        note = f"measured anew: the file was of {other}" if other else "measured anew"
+    arms = [arm for arm in CANDIDATES if drafts or not arm.model]
+    contexts = sorted({min(context, target.config.context // 2) for context in contexts})
+    seconds = measure(target, drafts, arms, batches, contexts, progress)
+    kept = choose_arms(arms, seconds)
+    record = costs.make_record(target, drafts, [arms[i] for i in kept], batches, contexts, seconds[..., kept].tolist())
+    costs.write_costs(file, record)
+    return record | {"file": str(file), "note": note}
+
+
+def batches_up_to(most: int) -> list[int]:
+    """1, 4, 16, ... and ``most``: the time of a round is not linear in the batch."""
+    return sorted({most, *(4**i for i in range(most.bit_length()) if 4**i < most)})
+
+
+def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: None) -> np.ndarray:
+    """The median seconds of a round, float64 [batches, contexts, arms].
+
+    One program is compiled for each batch size: that of method auto itself, which is made to choose
+    each arm by the times that it is given. Runs of the arms alternate.
+    """
+    made = Generator(target, "auto", as_list(drafts) or None)
+    session, found = made.session, np.zeros((len(batches), len(contexts), len(arms)))
+    session.drafter = dataclasses.replace(made.drafter, arms=tuple(arms))
+    budget = _SECONDS / (len(batches) * len(contexts))
+    rng, steps = np.random.default_rng(0), iter(range(1, len(batches) * len(contexts) + 1))
+    session.capacity = max(contexts) + 32 * (session.drafter.depth + 1)
+    for b, batch in enumerate(batches):
+        for c, context in enumerate(contexts):
+            prompts = rng.integers(0, target.config.vocab_size, (batch, context)).tolist()
+            options = dict(max_new_tokens=24 * (session.drafter.depth + 1), ignore_eos=True)
+            begun = session.start(*made.read_options(prompts, **options))
+            found[b, c] = _time_arms(session, begun, len(arms), budget)
+            progress(next(steps), len(batches) * len(contexts))
+    return found
+
+
+def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray:
+    """The median seconds of a round of each arm, float64 [arms], without those of a call that runs no round."""
+
+    def run(arm: int, rounds: int) -> float:
+        """The seconds of a call."""
+        times = np.where(np.arange(arms) == arm, 1.0, _NEVER)
+        session.parameters = session.parameters.replace(times=Times.of_table([[times]], [1], [1]))
+        state = jax.block_until_ready(jax.tree.map(lambda x: x.copy(), begun.state))
+        copy = dataclasses.replace(begun, state=state, decode_seconds=0.0)
+        session.advance(copy, rounds)
+        return copy.decode_seconds
+
+    for arm in range(arms):
+        run(arm, 2)  # compiles, and touches the memory of the arm, which takes longer than a round
+    empty = float(np.median([run(0, 0) for _ in range(_EMPTY)]))
+    first = sum(run(arm, 2) - empty for arm in range(arms)) / 2
+    rounds = int(np.clip(budget / 5 / first, 1, 8))
+    repeats = int(np.clip(budget / first / rounds, 3, 9))
+    samples = [[run((turn + arm) % arms, rounds) for arm in range(arms)] for turn in range(repeats)]
+    by_arm = [np.roll(row, turn) for turn, row in enumerate(samples)]
+    return np.maximum(np.median(by_arm, 0) - empty, 1e-9) / rounds
+
+
+def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:
+    """The numbers of the arms that are best at some acceptance rate, batch size and context.
+
+    An arm competes with plain decoding and with the arms of its kind. ``seconds`` is float64
+    [batches, contexts, arms].
+    """
+    alpha = np.linspace(0.02, 0.99, 98)[:, None]
+    lengths = np.array([arm.length for arm in arms])
+    tokens = (1 - alpha ** (lengths + 1)) / (1 - alpha)
+    value = tokens / seconds[:, :, None]  # [batches, contexts, rates, arms]
+    kept = {0}
+    for model in (False, True):
+        own = [i for i, arm in enumerate(arms) if arm.model == model or not arm.length]
+        kept |= {own[i] for i in np.unique(value[..., own].argmax(-1))}
+        long = [i for i in own if arms[i].length]
+        if long and not kept & set(long):  # The measurement may be of a bad moment: keep one arm of each kind.
+            kept.add(long[0])
+    return sorted(kept)
+
+
+def table(record: dict):
+    """A rich table of the record: the time of each arm in plain rounds."""
+    from rich.table import Table
+
+    shown = Table()
+    for column in ("batch", "context", "plain round, ms", *(str(Arm(**arm)) for arm in record["arms"][1:])):
+        shown.add_column(column)
+    for batch, rows in zip(record["batches"], record["seconds"]):
+        for context, row in zip(record["contexts"], rows):
+            shown.add_row(f"{batch}", f"{context}", f"{1e3 * row[0]:.2f}", *(f"{x / row[0]:.2f}" for x in row[1:]))
+    return shown
+
+
+def explain(target, prompts, draft=None, *, batch: int = 1, costs: str | None = None, **options) -> dict[str, Any]:
+    """Decodes ``prompts`` by method auto, ``batch`` at a time, and tells its choices.
+
+    Args:
+      target, prompts, draft: as in ``Generator``.
+      batch: the number of rows that are decoded together.
+      costs: see ``Auto``.
+      options: as in a call of the generator.
+
+    Returns an object for JSON: "prompts", the choices for each prompt as in ``Stats.as_dict``; and
+    "lines", the same in words.
+    """
+    generator = Generator(target, "auto", draft, costs=costs)
+    measured = generator.costs_file
+    prompts = list(prompts)
+    results = [r for i in range(0, len(prompts), batch) for r in generator(prompts[i : i + batch], **options)]
+    lines = [
+        f"times: measured by specjax tune --auto, {measured}, and corrected by the runs"
+        if measured
+        else "times: predicted from the models' sizes, and corrected by the runs; specjax tune --auto measures them"
+    ]
+    for i, result in enumerate(results):
+        stats = result.stats
+        lines.append(f"prompt {i}: {stats.generated} tokens in {stats.target_calls} rounds")
+        lines += [f"  {choice}" for choice in stats.choices]
+    return {"prompts": [result.stats.as_dict()["choices"] for result in results], "lines": lines}

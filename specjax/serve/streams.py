@@ -1,0 +1,101 @@
+"""Answers that are sent while their texts arrive, and clients that go away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ..engine import Handle
+from ..errors import CancelledError
+from .answers import Answer, event
+from .errors import error_of
+from .gate import Gate, Job
+from .schema import Common
+
+
+async def while_connected(receive: Receive, work: Awaitable) -> Any:
+    """What ``work`` gives. If the client goes away first, cancels it and raises CancelledError."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(watch())
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise CancelledError("the client has gone")
+        return working.result()
+    finally:
+        working.cancel()
+        watching.cancel()
+
+
+class Stream(StreamingResponse):
+    """A stream of events. However it ends, its job leaves the gate."""
+
+    def __init__(self, gate: Gate, job: Job, events: AsyncIterator[bytes]):
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        self._gate, self._job = gate, job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_connected(receive, self.stream_response(send))
+        except CancelledError:  # nobody reads an error
+            pass
+        finally:
+            self._gate.leave(self._job)
+
+
+async def events(answer: Answer, body: Common, job: Job) -> AsyncIterator[bytes]:
+    """The events of a stream, up to the mark of its end."""
+    with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+    extra = {"usage": None} if with_usage else {}
+    try:
+        for i in range(len(job.handles)):
+            if answer.chat or answer.echoes[i // answer.samples]:
+                yield event(answer.opening(i) | extra)
+        async for chunk in _chunks(answer, job.handles, bool(body.specjax_rounds)):
+            yield event(chunk | extra)
+        if with_usage:
+            yield event(answer.closing(job.handles))
+    except Exception as error:
+        yield event(error_of(error).as_dict())
+        return
+    yield event("[DONE]")
+
+
+async def _chunks(answer: Answer, handles: Sequence[Handle], rounds: bool) -> AsyncIterator[dict]:
+    """The chunks of all texts, as they arrive. Raises the first error of a text."""
+    arrived: asyncio.Queue[dict | BaseException | None] = asyncio.Queue()
+
+    async def follow(number: int, handle: Handle) -> None:
+        told = 0
+        try:
+            async for piece in handle:
+                steps = slice(told, len(handle.steps))
+                arrived.put_nowait(answer.chunk(number, piece, handle, steps, rounds=rounds))
+                told = steps.stop
+            result = await handle
+            steps = slice(told, len(handle.steps))
+            arrived.put_nowait(answer.chunk(number, "", handle, steps, rounds=rounds, end=result.finish_reason))
+            arrived.put_nowait(None)
+        except Exception as error:
+            arrived.put_nowait(error)
+
+    tasks = [asyncio.ensure_future(follow(i, handle)) for i, handle in enumerate(handles)]
+    try:
+        left = len(tasks)
+        while left:
+            found = await arrived.get()
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                left -= 1
+            else:
+                yield found
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,60 @@
+"""An EAGLE-3 head that learns from what verification computes while the target generates with it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...checkpoints.heads import load_drafter
+from ...checkpoints.load import LanguageModel
+from ...errors import RequestError
+from ...heads import Eagle3Head, Head
+from ...models.decoder import Decoder
+from ..online.recorded import RecordedWindow
+from .eagle3 import Eagle3Loss
+from .shared import Kind, Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlineShape(Shape):
+    """A head that exists.
+
+    Attributes:
+      start: the head to continue from: an embedded name, a directory or a hub id.
+    """
+
+    start: str = ""
+
+    def reach(self, loss) -> int:
+        return loss.steps
+
+    def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Eagle3Head:
+        """The head ``start`` in float32.
+
+        Raises RequestError where there is none, or where it is no EAGLE-3 head.
+        """
+        if not self.start:
+            raise RequestError("kind 'online' continues a head; name it with --draft, or as start in [head]")
+        head = load_drafter(self.start, target, "float32")
+        if not isinstance(head, Head) or not isinstance(head.module, Eagle3Head):
+            raise RequestError(f"kind 'online' continues a head of kind 'eagle3', and {self.start!r} is none")
+        return head.module
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlineLoss(Eagle3Loss):
+    """The loss of EAGLE-3, from recorded features instead of a forward of the target.
+
+    Attributes:
+      steps, decay: as in ``Eagle3Loss``.
+    """
+
+    def __call__(
+        self, head: Eagle3Head, window: RecordedWindow, weight: jax.Array, key: jax.Array, target: Decoder
+    ) -> jax.Array:
+        tokens, taps, hidden = map(jnp.asarray, window)
+        return self.of_features(head, target, tokens, tuple(jnp.moveaxis(taps, 2, 0)), hidden, weight)
+
+
+KIND = Kind("online", OnlineShape, OnlineLoss, records=True, optimizer={"name": "adamw", "rate": 3e-4, "warmup": 10})

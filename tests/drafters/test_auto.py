@@ -1,0 +1,270 @@
+"""Method auto: seeded texts are plain decoding's, the choice is the best by plain arithmetic, and trying costs little."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.decoding import new_tokens, run, start
+from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
+
+from specjax import Generator, RequestError
+from specjax.drafters import Auto, Eagle3, Plain, make_drafter
+from specjax.drafters.auto import MATCHES
+from specjax.drafters.parts.arms import Arm
+from specjax.drafters.parts.gain import RunningAcceptance
+from specjax.drafters.parts.probing import Probing
+from specjax.drafters.parts.resting import WAITING
+from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
+from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
+from specjax.rules.seeded import WalkIfSeeded
+from specjax.rules.walks import sample_and_walk
+
+V = 61
+TARGET = tiny_model(0, 8.0, num_layers=1)
+DRAFT = disturbed(TARGET, 0.1)
+PROMPTS = [*random_prompts(3, 20, vocab_size=6, seed=4), [3, 1, 4, 1, 5] * 4]
+ARMS = Arm(0), Arm(1), Arm(3), Arm(3, True)
+AUTO = Auto(arms=ARMS)
+COSTLY, CHEAP, PLAIN = [1, 1.05, 1.1, 5], [1, 1.1, 1.2, 1.3], [1, 50, 50, 50]
+SIZES = dict(capacity=64, chunk=32, limit=[len(prompt) + 24 for prompt in PROMPTS])
+
+
+def parameters(times):
+    """The parameters for these times of the arms."""
+    given = AUTO.parameters((DRAFT,), V)
+    return given.replace(times=Times.of_table([[times]], [1], [1]))
+
+
+def decode_with(times, seeded, prompts=PROMPTS, **options):
+    """The state when all rows are done. All calls share one program."""
+    given = parameters(times)
+    state = start(TARGET, given, AUTO, prompts, **SIZES | options)
+    state = state.replace(request=state.request.replace(seeded=jnp.array(seeded)))
+    state = run(TARGET, given, state, jnp.int32(99), drafter=AUTO, rule=WalkIfSeeded())
+    assert np.all(state.done) and not np.any(state.failed)
+    return state
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_seeded_text_is_that_of_plain_decoding_whatever_is_chosen(temperature):
+    options = dict(seeds=np.array([5, 6, 7, 8]), temperature=temperature)
+    plain = start(TARGET, None, Plain(), PROMPTS, **SIZES | options)
+    expected = run(TARGET, None, plain, jnp.int32(99), drafter=Plain(), rule=sample_and_walk)
+    expected, chosen = new_tokens(expected, PROMPTS), []
+    for times in (COSTLY, CHEAP, PLAIN):
+        state = decode_with(times, [True, True, False, True], **options)
+        texts = new_tokens(state, PROMPTS)
+        same = [text == other for text, other in zip(texts, expected)]
+        assert same[0] and same[1] and same[3]
+        assert same[2] or temperature  # the row without a seed has a text of its own
+        chosen.append(np.asarray(state.counters.chosen).sum(0))
+        np.testing.assert_array_equal(np.asarray(state.counters.emitted).sum(1), list(map(len, texts)))
+    costly, cheap, plain = chosen
+    assert cheap[3] > costly[3] and costly[1] + costly[2] > 0  # other times, other arms
+    assert plain[0] >= 24 and plain[0] > 10 * plain[1:].sum()
+
+
+def test_a_seeded_row_drafts_with_the_noise_of_the_targets_samples():
+    """So the target as its own draft is always accepted. With a noise of its own it would seldom be at this temperature."""
+    given = parameters([9, 9, 9, 1])
+    given = given.replace(models=(TARGET,))
+    state = start(TARGET, given, AUTO, PROMPTS, **SIZES, seeds=np.arange(4), temperature=3.0)
+    state = state.replace(request=state.request.replace(seeded=jnp.ones(4, bool)))
+    certain = jnp.tile(jnp.array([0.02] * MATCHES + [1.98], jnp.float32), (4, 1))  # all rows draw
+    state = state.replace(
+        drafter=state.drafter.replace(acceptance=RunningAcceptance(certain, jnp.full_like(certain, 2)))
+    )
+    state = run(TARGET, given, state, jnp.int32(4), drafter=AUTO, rule=WalkIfSeeded())
+    assert state.counters.accepted_at.sum() == state.counters.drafted.sum() == 4 * 4 * 3
+
+
+@pytest.mark.parametrize("ends_together", [True, False])
+def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
+    """All rows have as much to come. The mean over them is harmonic if the batch ends with its last row."""
+    auto = dataclasses.replace(AUTO, ends_together=ends_together)
+    given = parameters([1, 1.3, 1.7, 2.1])
+    state = start(TARGET, given, AUTO, PROMPTS, **SIZES)
+    rates = np.random.default_rng(0).uniform(0.05, 0.95, (4, MATCHES + 1)).astype(np.float32)
+    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 1), 2.0))
+    state = state.replace(drafter=state.drafter.replace(acceptance=acceptance))
+    for matched in ([0, 0, 0, 0], [1, 6, 3, 2], [6, 0, 0, 0]):
+        for done in ([False] * 4, [True, False, True, False]):
+            value = []
+            for arm, time in zip(ARMS, [1, 1.3, 1.7, 2.1]):
+                tokens = []
+                for b in np.flatnonzero(~np.array(done)):
+                    own = [rates[b, matched[b] - 1] if matched[b] else 0.0] + [rates[b, -1]] * arm.model
+                    tokens.append(max(sum(alpha**i for i in range(arm.length + 1)) for alpha in own))
+                mean = 1 / np.mean(1 / np.array(tokens)) if ends_together else sum(tokens)
+                margin = 1.15 if ends_together else 1.05
+                value.append(mean / time * (margin if arm.length == 0 else 1))
+            chosen = auto._choose(given, state.replace(done=jnp.array(done)), jnp.array(matched))
+            assert int(chosen) == int(np.argmax(value))
+
+
+def test_a_batch_waits_for_its_last_row_and_slots_do_not():
+    """Drafts help three rows and not the last. They pay if slots are filled again, or if all rows have as much to come."""
+    state = start(TARGET, parameters([1, 9, 1.7, 9]), AUTO, PROMPTS, **SIZES)
+    rates = np.full((4, MATCHES + 1), 0.9, np.float32)
+    rates[3] = 0.01
+    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 1), 2.0))
+    state = state.replace(drafter=state.drafter.replace(acceptance=acceptance))
+    slots, matched = dataclasses.replace(AUTO, ends_together=False), jnp.full(4, 2)
+    choose = lambda auto, left: int(
+        auto._choose(
+            parameters([1, 9, 1.7, 9]),
+            state.replace(request=state.request.replace(limit=state.length + jnp.array(left))),
+            matched,
+        )
+    )
+    assert choose(AUTO, [50, 50, 50, 50]) == choose(slots, [50, 50, 50, 50]) == choose(slots, [30, 30, 30, 50]) == 2
+    assert choose(AUTO, [30, 30, 30, 50]) == 0
+
+
+def test_the_model_is_not_tried_for_a_row_that_would_not_use_it():
+    given = parameters([1, 1.1, 1.2, 9])
+    state = start(TARGET, given, AUTO, PROMPTS, **SIZES).replace(done=jnp.array([False, True, True, True]))
+    state = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=jnp.full(4, 1e6))))
+    assert int(AUTO._choose(given, state, jnp.full(4, 6))) == 2  # the look-up has the higher rate
+    assert int(AUTO._choose(given, state, jnp.full(4, 0))) == 3
+
+
+def test_half_of_the_rows_must_ask_for_a_probe():
+    """The third row has ended, so there are three that could ask."""
+    given = parameters([1, 9, 9, 9])
+    state = start(TARGET, given, AUTO, PROMPTS, **SIZES).replace(done=jnp.array([False, False, True, False]))
+    for asking, arm in (([1, 0, 0, 0], 0), ([1, 0, 1, 0], 0), ([1, 1, 0, 0], 3), ([0, 0, 0, 0], 0)):
+        rest = jnp.array(asking, jnp.float32) * 1e6
+        asked = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=rest)))
+        assert int(AUTO._choose(given, asked, jnp.zeros(4, jnp.int32))) == arm
+
+
+def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
+    probing, tries, extra = Probing.start(2), [], jnp.float32(0.4)
+
+    @jax.jit
+    def play(probing, confidence):
+        due = probing.is_due(extra).any()
+        return due, probing.tried(jnp.full(2, due), jnp.zeros(2, bool)).hear(jnp.full(2, confidence))
+
+    for i in range(2010):
+        due, probing = play(probing, 0.3 if i < 1990 else 0.9)
+        tries += [i] * bool(due)
+    before = [i for i in tries if i < 1990]
+    assert len(before) * 0.4 < 0.02 * 1990 and np.all(np.diff(before) >= 20)
+    assert any(1990 <= i < 2010 for i in tries)
+
+
+def test_one_odd_token_at_the_beginning_is_no_change_of_the_text():
+    probing = Probing.start(1)
+    for confidence in [0.95] + [0.3] * 40:
+        probing = probing.hear(jnp.full(1, confidence))
+    assert probing.level == 1
+    for _ in range(12):
+        probing = probing.hear(jnp.full(1, 0.95))
+    assert probing.level < 1
+
+
+def test_times_interpolate_the_table_and_learn_from_runs():
+    table = np.arange(12).reshape(2, 2, 3) + 1.0
+    times = Times.of_table(table, [1, 5], [10, 20])
+    np.testing.assert_allclose(times.at(5, 10), table[1, 0], rtol=1e-5)
+    np.testing.assert_allclose(times.at(3, 15), table.mean((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(times.at(1, 99), table[0, 1], rtol=1e-5)
+    true, rng = table[0, 0] * [3.0, 2.0, 5.0], np.random.default_rng(0)
+    for _ in range(60):
+        rounds = rng.integers(0, 9, 3)
+        times = times.correct(rounds, 1, 1, float(rounds @ true) * rng.normal(1, 0.02) + 1e-9)
+    np.testing.assert_allclose(times.at(1, 1), true, rtol=0.1)
+    np.testing.assert_allclose(times.at(5, 10), table[1, 0], rtol=1e-5)  # another batch size has times of its own
+    runs = [(np.array([8, 0]), 8.0), (np.array([0, 8]), 48.0)] * 9  # arm 1 takes three times as long as in the table
+    learnt = []
+    for trust in (PREDICTED, MEASURED):
+        found = Times.of_table([[[1.0, 2.0]]], [1], [1], trust)
+        for rounds, seconds in runs:
+            found = found.correct(rounds, 1, 1, seconds)
+        learnt.append(float(found.at(1, 1)[1] / found.at(1, 1)[0]))
+    assert learnt[0] == pytest.approx(6, rel=0.2) and 2 < learnt[1] < 0.8 * learnt[0]  # a measured table gives way less
+    once = Times.of_table([[[1.0, 2.0]]], [1], [1]).correct(np.array([7, 0]), 1, 1, 21.0)
+    np.testing.assert_allclose(
+        once.at(1, 1), [3.0, 6.0], rtol=1e-5
+    )  # an arm that has not run has the scale of the others
+
+
+def test_predicted_times_grow_with_nodes_rows_and_the_draft():
+    at = lambda batch, platform="tpu": np.asarray(
+        predict([(0, False), (4, False), (4, True)], 0.1, platform).at(batch, 9)
+    )
+    assert at(1)[0] == 1 and at(1)[1] == pytest.approx(1 + 4 / 200) and at(1)[2] == pytest.approx(1.42)
+    assert np.all(at(16) > at(1)) and at(1, "cpu")[1] == pytest.approx(1 + 4 / 12)
+
+
+def test_auto_needs_no_draft_and_takes_one():
+    assert make_drafter("auto").lengths == (0, 4, 12)
+    alone = dataclasses.replace(AUTO).without_model()
+    assert alone.choices == (0, 1, 3) and alone.drawn == "chosen" and AUTO.drawn == "chain_or_chosen"
+    with pytest.raises(RequestError, match="belongs to another method"):
+        make_drafter("auto", prompt_lookup_max=3)
+
+
+LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
+HEAD = random_head(Eagle3Head, Eagle3Config(LAYERS, 32, 1, taps=(0, 1), draft_vocab_size=V), seed=5, scale=0.4)
+HEAD_ARMS = Arm(0), Arm(1), Arm(2, True), Arm(4, True)
+
+
+def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
+    """After rounds of other arms, its chains are those of method eagle3 with the text so far as its prompt."""
+    auto = Auto(arms=HEAD_ARMS, head=HEAD.config)
+    given, new = auto.parameters((HEAD,), V), WAITING + 40
+    force = lambda arm: given.replace(
+        times=Times.of_table([[[1.0 if i == arm else 1e9 for i in range(len(HEAD_ARMS))]]], [1], [1])
+    )
+    sizes = dict(capacity=128, chunk=32)
+    state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + new for prompt in PROMPTS])
+    tested = jnp.full((4, MATCHES + 1), 1e3)
+    all_draw = RunningAcceptance(jnp.full((4, MATCHES + 1), 1e-3).at[:, -1].set(1e3 - 1), tested)
+
+    @jax.jit
+    def draft_with(parameters, state):
+        found = {}
+        state, prepared, _ = auto.begin(TARGET, parameters, state)
+        own = state.drafter.replace(prepared=prepared)
+        for length in (2, 4):
+            tree, _ = auto.at_length(length).propose(TARGET, parameters, state.replace(drafter=own), None)
+            found[length] = tree.tokens[:, : length + 1]
+        return found, prepared.drew
+
+    compared = 0
+    for arm, rounds in ((3, 2), (2, 2), (0, 3), (3, 1), (1, 4), (2, 1), (0, WAITING + 5), (3, 1), (0, 1), (2, 1)):
+        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw))
+        if HEAD_ARMS[arm].model:
+            length, going = HEAD_ARMS[arm].length, ~np.asarray(state.done)
+            found, drew = draft_with(force(arm), state)
+            assert np.all(drew) and going.any()
+            texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
+            fresh = Eagle3(num_speculative_tokens=length, head=HEAD.config)
+            anew = start(TARGET, HEAD, fresh, texts, **sizes, limit=127)
+            expected = fresh.propose(TARGET, HEAD, anew, jnp.broadcast_to(jax.random.key(0), 4))[0].tokens
+            np.testing.assert_array_equal(np.asarray(found[length])[going], np.asarray(expected)[going])
+            compared += going.sum()
+        until = state.round + rounds
+        state = run(TARGET, force(arm), state, until, drafter=auto, rule=WalkIfSeeded())
+    assert compared >= 20
+    np.testing.assert_array_equal(np.asarray(state.counters.chosen).sum(0) > 0, True)
+
+
+def test_auto_takes_a_head_and_refuses_heads_that_cannot_rest():
+    target = language_model(TARGET, "target")
+    head = Head(HEAD, HEAD.config, "head")
+    plain = Generator(target, "none")([3, 1, 4, 1, 5] * 4, max_new_tokens=24)
+    generator = Generator(target, draft=head)
+    assert generator.method == "auto" and Generator(target, draft=head, tree_nodes=9).method == "eagle3"
+    result = generator([3, 1, 4, 1, 5] * 4, max_new_tokens=24)
+    assert result.token_ids == plain.token_ids
+    assert {choice.name for choice in result.stats.choices} <= {"none", "n-grams, 4", "n-grams, 12", "draft, 4"}
+    config = MedusaConfig(32, 1, V, num_heads=2)
+    with pytest.raises(RequestError, match="of kind 'medusa' is none"):
+        Generator(target, "auto", Head(random_head(MedusaHeads, config), config, "medusa"))
+    assert Generator(target, draft=Head(random_head(MedusaHeads, config), config, "medusa")).method == "medusa"

@@ -1,0 +1,43 @@
+"""The size of a chunk beside a clock that the test sets."""
+
+import pytest
+
+from specjax.engine.pace import Pace
+
+
+def read(pace: Pace, seconds, chunks: int = 30) -> list[int]:
+    """The sizes of chunks beside running rows; one of n tokens takes ``seconds(n)``."""
+    sizes = []
+    for _ in range(chunks):
+        pace.add_round(1.0)
+        sizes.append(pace.size(running=True))
+        pace.add_chunk(sizes[-1], seconds(sizes[-1]))
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size"),
+    [
+        (lambda n: 3.3 * n / 128, 64),  # proportional to the tokens
+        (lambda n: 1.0, 128),  # a device that waits for its memory
+        (lambda n: 0.5 + n / 32, 32),
+        (lambda n: 5.0, 16),
+    ],
+)
+def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
+    pace = Pace(16, 128)
+    sizes = read(pace, seconds)
+    assert sizes[0] == 16 and set(sizes[10:]) == {size}
+    assert all(seconds(n) <= 2.0 or n == 16 for n in sizes)
+    assert pace.size(running=False) == 128
+
+
+def test_the_size_follows_the_device_and_ignores_other_chunks():
+    pace = Pace(16, 128)
+    read(pace, lambda n: n / 128)
+    pace.add_chunk(16, 99.0)  # the end of a prompt
+    assert pace.size(running=True) == 128
+    assert read(pace, lambda n: n / 20)[-1] == 32
+    assert read(pace, lambda n: n / 128)[-1] == 128
+    pace.add_chunk(128, 9.0)
+    assert read(pace, lambda n: n / 128)[-1] == 128

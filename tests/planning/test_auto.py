@@ -1,0 +1,111 @@
+"""The file of method auto's times: measured once, read by a Generator, measured anew for another machine."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import Generator, RequestError, costs
+from specjax.drafters.auto import Parameters
+from specjax.drafters.parts.arms import Arm
+from specjax.drafters.parts.times import Times
+from specjax.planning import auto
+from specjax.session import Decoding
+
+PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [9, 8, 3]]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return tmp_path_factory.mktemp("costs") / "costs.json"
+
+
+@pytest.fixture(scope="module")
+def record(target, draft, file):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto, "CANDIDATES", (Arm(0), Arm(2), Arm(2, True)))
+        patch.setattr(auto, "_SECONDS", 0.2)
+        return auto.tune_auto(target, draft, file=file, batches=(2,), contexts=(20,))
+
+
+def test_the_file_names_machine_versions_and_models(record, file, target, draft):
+    kept = json.loads(file.read_text())
+    assert {"jax", "cpu", "device"} <= kept["machine"].keys() and kept["model"]["name"] == "target"
+    assert kept["drafts"][0]["name"] == "draft" and kept["arms"][0] == {"length": 0, "model": False}
+    assert np.all(np.array(kept["seconds"]) > 0) and np.shape(kept["seconds"]) == (1, 1, len(kept["arms"]))
+    again = auto.tune_auto(target, draft, file=file)
+    assert again["seconds"] == kept["seconds"] and "before" in again["note"]
+
+
+def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, draft):
+    generator = Generator(target, "auto", draft, costs=str(file))
+    assert [str(arm) for arm in generator.drafter.arms] == [str(Arm(**arm)) for arm in record["arms"]]
+    given = np.asarray(generator.session.parameters.times.at(2, 20))
+    results = generator(PROMPTS, max_new_tokens=20, ignore_eos=True)
+    assert [r.token_ids for r in results] == [
+        r.token_ids for r in Generator(target, "none")(PROMPTS, max_new_tokens=20, ignore_eos=True)
+    ]
+    for result in results:
+        choices = result.stats.choices
+        assert sum(c.rounds for c in choices) == result.stats.target_calls
+        assert sum(c.tokens for c in choices) == 20 and choices[0].time == 1
+        assert "times the time of a plain round" in str(choices[0])
+        assert result.as_dict()["stats"]["choices"][0]["name"] == "none"
+    assert not np.array_equal(generator.session.parameters.times.at(2, 20), given)  # the run corrected them
+
+
+def test_a_file_of_another_machine_is_not_used_and_measured_anew(record, file, target, draft, tmp_path, monkeypatch):
+    other = json.loads(file.read_text())
+    other["machine"]["jax"] = "0.0"
+    own = tmp_path / "costs.json"
+    own.write_text(json.dumps(other))
+    with pytest.warns(UserWarning, match=r"another machine or version \(jax\)"):
+        Generator(target, "auto", draft, costs=str(own))
+    own.write_text(json.dumps(json.loads(file.read_text()) | {"mesh": {"data": 2}}))
+    with pytest.warns(UserWarning, match="another mesh"):
+        Generator(target, "auto", draft, costs=str(own))
+    own.write_text(json.dumps(other))
+    monkeypatch.setattr(auto, "measure", lambda *_: np.ones((1, 1, 6)))
+    found = auto.tune_auto(target, draft, file=own, batches=(1,), contexts=(9,))
+    assert "measured anew: the file was of another machine or version (jax)" in found["note"]
+    assert costs.read_costs(own)["machine"]["jax"] != "0.0"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "specjax costs 2"}', None])
+def test_a_file_that_is_none_is_refused_in_one_line(text, target, draft, tmp_path, record, file):
+    wrong = tmp_path / "costs.json"
+    kept = json.loads(file.read_text())
+    kept["seconds"][0][0][0] = -1.0
+    wrong.write_text(json.dumps(kept) if text is None else text)
+    with pytest.raises(RequestError, match="costs .*measure") as error:
+        Generator(target, "auto", draft, costs=str(wrong))
+    assert "\n" not in str(error.value)
+    with pytest.raises(RequestError, match="cannot be read"):
+        Generator(target, "auto", draft, costs=str(tmp_path / "missing.json"))
+
+
+def test_arms_that_never_win_are_dropped():
+    arms = [Arm(0), Arm(4), Arm(8), Arm(4, True), Arm(8, True)]
+    seconds = np.array([[[1, 1.2, 1.25, 1.5, 9.0]]])
+    assert [arms[i] for i in auto.choose_arms(arms, seconds)] == [Arm(0), Arm(4), Arm(8), Arm(4, True)]
+    seconds = np.array([[[1, 50, 60, 70, 90.0]]])
+    assert [arms[i] for i in auto.choose_arms(arms, seconds)] == [Arm(0), Arm(4), Arm(4, True)]
+
+
+def test_the_time_of_a_call_is_no_part_of_a_round():
+    """Calls take 4 ms beside their rounds. Without the subtraction the plain round would take 5.5 ms or more."""
+    seconds, calls = [0.005, 0.009, 0.03], []
+
+    class Told:
+        parameters = Parameters((), Times.of_table([[[1.0] * 3]], [1], [1]))
+
+        def advance(self, decoding, rounds):
+            arm = int(np.argmin(self.parameters.times.table))
+            calls.append(rounds)
+            decoding.decode_seconds += 0.004 + rounds * seconds[arm]
+
+    told = Told()
+    begun = Decoding(jnp.zeros(1), [], None)
+    np.testing.assert_allclose(auto._time_arms(told, begun, 3, 1.0), seconds, rtol=1e-6)
+    assert 0 in calls

@@ -1,0 +1,27 @@
+"""scripts/serve_soak.py at toy size, with a server in a process of its own."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.models import disturbed, language_model, tiny_model
+
+import specjax
+
+
+@pytest.mark.slow
+def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "scripts")
+    script = importlib.import_module("serve_soak")
+    monkeypatch.setattr(script, "STOPS", ["!", "#", '"', "%&", "()", "A"])
+    for name, value in dict(NEW=40, SAMPLES=[1, 1, 2], LEAVING=0.2, WRONG=0.2).items():
+        monkeypatch.setattr(script, name, value)
+    model = tiny_model(0, 4.0, num_layers=1)
+    target, draft = language_model(model), language_model(disturbed(model))
+    specjax.save(draft, tmp_path)
+    texts = ["".join(map(chr, ids)) for ids in np.random.default_rng(0).integers(35, 80, (20, 40))]
+    report = script.soak(target, str(tmp_path), texts, requests=36, clients=4, slots=3, minutes=0)
+    assert report["passed"], report
+    assert min(report[name] for name in ("right", "left", "invalid")) > 0
+    assert report["at_the_signal"]["right"] == 8
