@@ -15,7 +15,7 @@ from support.reference import logits_after, softmax
 from specjax import RequestError, decode
 from specjax.cli.main import main
 from specjax.drafters import METHODS as CLASSES
-from specjax.drafters import Adaptive, BlockDrafter, DraftModel, DraftTree, Eagle3, Merged, Switch, make_drafter
+from specjax.drafters import Adaptive, Auto, BlockDrafter, DraftModel, DraftTree, Eagle3, Merged, Switch, make_drafter
 from specjax.drafters.parts.drawing import Drawing
 from specjax.verify import RULES, Drawn
 
@@ -25,7 +25,7 @@ PROMPTS = [[1, 2, 3], [4, 0]]  # without repeats, so that no n-gram is found
 DRAWN = {
     name: with_own(drafter, temperature=None)
     for name, (drafter, _) in METHODS.items()
-    if drafter.drawn is not Drawn.CHOSEN and name != "auto"  # its draft has no options of its own
+    if drafter.drawn is not Drawn.CHOSEN and not isinstance(drafter, Auto)  # the draft of auto has no options of its own
 }
 DRAWN["block, drawn"] = dataclasses.replace(DRAWN["block, drawn"], draft_confidence=0.0)  # chains of full length
 for name, wide in {"block, path selector": dict(candidates=4), "assistant": dict(clusters=0)}.items():
