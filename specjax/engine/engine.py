@@ -28,7 +28,7 @@ from .reading import Reader, Row
 from .request import read_blank, read_request
 from .step_loop import StepLoop
 
-_USUAL_CHUNK, _LARGEST_CHUNK = 128, 512
+_USUAL_CHUNK, _LARGEST_CHUNK, _MOST_ROUNDS = 128, 512, 8
 
 
 class Engine(StepLoop):
@@ -51,7 +51,8 @@ class Engine(StepLoop):
         of two, but no more than the model's context needs.
       chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
         the engine chooses up to 128, so that a chunk takes at most twice the time of the rounds.
-      rounds: rounds of one step.
+      rounds: rounds of one step. By default the engine chooses up to 8, so that a step's rounds take
+        20 ms at most, or has one round; one on several hosts.
       logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
         a request may also have ``policy_logprobs``.
       prefix_bytes: bytes of keys and values that are kept for later prompts with the same beginning;
@@ -72,7 +73,7 @@ class Engine(StepLoop):
         slots: int = 16,
         capacity: int = 4096,
         chunk: int | None = None,
-        rounds: int = 1,
+        rounds: int | None = None,
         logprobs: int | None = None,
         prefix_bytes: int | None = None,
         constraint_states: int = 4096,
@@ -82,7 +83,8 @@ class Engine(StepLoop):
         **drafting,
     ):
         whole("slots", slots)
-        whole("rounds", rounds)
+        if rounds is not None:
+            whole("rounds", rounds)
         most = _USUAL_CHUNK if chunk is None else whole("chunk", chunk, LEAST_CHUNK, _LARGEST_CHUNK)
         if most & (most - 1):
             raise RequestError(f"chunk must be a power of two, not {chunk}")
@@ -106,12 +108,16 @@ class Engine(StepLoop):
         self.capacity = max(1 << (need - 1).bit_length(), most)
         self.logprobs = logprobs
         blank = read_blank(self.generator, self.capacity)
-        sizes: dict[str, Any] = dict(count=slots, chunk=most, rounds=rounds, logprobs=logprobs, beside=prefix_bytes)
+        # The clocks of several hosts differ, and all of them must run the same rounds and chunks.
+        by_time = not self._is_shared
+        most_rounds = rounds or (_MOST_ROUNDS if by_time else 1)
+        sizes: dict[str, Any] = dict(count=slots, chunk=most, most_rounds=most_rounds)
+        sizes |= dict(logprobs=logprobs, beside=prefix_bytes)
         self.programs = Programs(session, blank, **sizes)
         kept = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
         self.prefixes = Prefixes(kept, longest_shared_prompt(self.target.config))
-        # The clocks of several hosts differ, and all of them must read chunks of one size.
-        self._pace = Pace(LEAST_CHUNK if chunk is None and not self._is_shared else most, most)
+        least = LEAST_CHUNK if chunk is None and by_time else most
+        self._pace = Pace(least, most, rounds or 1, most_rounds)
         self._reader = Reader(self.programs, self.prefixes, self._pace)
         self.constraints = Constraints(constraint_states, constraint_classes, session.mesh)
         self.slots = slots
@@ -145,7 +151,7 @@ class Engine(StepLoop):
             self.constraints.check_size(request.constraint)
             if not self._is_shared:
                 self.programs.compile_constrained_rounds(self.constraints.prepare(request.constraint))
-        handle = Handle(self, request)
+        handle = Handle(self, request, self.generator.drafter.depth)
         with self.changed:
             self._came.append((handle, given))
             self.changed.notify_all()
@@ -295,17 +301,18 @@ class Engine(StepLoop):
             return
         constrained = any(row.handle.request.constraint is not None for row in rows)
         began, compiled = time.perf_counter(), self.programs.compile_seconds
-        news = self.programs.advance(self.constraints.table if constrained else None)
-        if compiled == self.programs.compile_seconds:
-            self._pace.add_round(time.perf_counter() - began)
+        news = self.programs.advance(self._pace.rounds, self.constraints.table if constrained else None)
+        ran = int((news.rounds[..., 2].max(0) > 0).sum())
+        if compiled == self.programs.compile_seconds and ran:
+            self._pace.add_rounds(ran, time.perf_counter() - began)
         for row in rows:
             tokens = news.tokens[row.slot, : news.count[row.slot]].tolist()
             row.stop_state, stop = row.handle.request.find_stop(row.stop_state, tokens)
-            counters, logprobs = jax.tree.map(lambda x: x[row.slot], (news.counters, news.logprobs))
-            row.emitted += len(tokens[:stop])
+            logprobs = jax.tree.map(lambda x: x[row.slot], news.logprobs)
+            row.add_rounds(news.rounds[row.slot].tolist(), len(tokens[:stop]))
             is_over = stop is not None or bool(news.done[row.slot])
             outcome = take_outcome(row, self.programs, self.generator, stop is not None) if is_over else None
-            row.handle.add(tokens[:stop], int(counters.drafted), counters.accepted_at.tolist(), logprobs, outcome)
+            row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:
                 self._free(row)
 

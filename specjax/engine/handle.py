@@ -37,8 +37,7 @@ class Handle:
       request: the prompt and its options.
       token_ids: the new tokens so far.
       drafted: the drafted tokens so far that the target scored.
-      steps: drafted, accepted and emitted tokens of each step of the engine so far. It grows after
-        ``token_ids``.
+      rounds: drafted, accepted and emitted tokens of each round so far. It grows after ``token_ids``.
       accepted_at: for each depth, how often a drafted token at this depth was emitted so far.
       cached_tokens: the tokens of the prompt that an earlier request had read, see ``prefixes``; 0
         until the prompt's reading begins.
@@ -46,11 +45,11 @@ class Handle:
         not asked for.
     """
 
-    def __init__(self, engine: Driver, request: Request):
+    def __init__(self, engine: Driver, request: Request, depth: int):
         self._engine, self.request = engine, request
         self.token_ids: list[int] = []
-        self.drafted, self.steps = 0, list[tuple[int, int, int]]()
-        self.accepted_at: list[int] = []
+        self.drafted, self.rounds = 0, list[tuple[int, int, int]]()
+        self.accepted_at = [0] * depth
         self.cached_tokens = 0
         self.logprobs: list[float] = []
         self.top_logprobs: list[dict[int, float]] = []
@@ -151,15 +150,14 @@ class Handle:
     def add(
         self,
         tokens: list[int],
-        drafted: int,
-        accepted_at: list[int],
+        rounds: list[tuple[int, int, int]],
         logprobs: Logprobs | None,
         outcome: Result | Exception | None,
     ) -> None:
         """Appends the new tokens of a step, unless the request is over. The engine calls this.
 
         Args:
-          drafted, accepted_at: sums of all steps so far.
+          rounds: all rounds so far.
           logprobs: the records of the step's tokens, without an axis of rows; None if there are none.
           outcome: the result or the error of the request after its last step, else None. Readers see
             it together with the tokens, because the end may cut their text.
@@ -168,11 +166,11 @@ class Handle:
             if self.is_over:
                 return
             if tokens:
-                self._append(tokens, drafted, accepted_at, logprobs)
+                self._append(tokens, rounds, logprobs)
             self._outcome = outcome
         self._notify()
 
-    def _append(self, tokens: list[int], drafted: int, accepted_at: list[int], logprobs: Logprobs | None) -> None:
+    def _append(self, tokens: list[int], rounds: list[tuple[int, int, int]], logprobs: Logprobs | None) -> None:
         self.token_ids.extend(tokens)
         (wanted,) = self.request.batch.logprobs
         if logprobs is not None and wanted is not None:
@@ -181,9 +179,11 @@ class Handle:
             self.top_logprobs += [dict(zip(ids, values)) for ids, values in top]
         if logprobs is not None and self.request.batch.policy_logprobs[0]:
             self.policy_logprobs += logprobs.policy[: len(tokens)].tolist()
-        step = drafted - self.drafted, sum(accepted_at) - sum(self.accepted_at), len(tokens)
-        self.drafted, self.accepted_at = drafted, accepted_at
-        self.steps.append(step)
+        for drafted, accepted, _ in (new := rounds[len(self.rounds) :]):
+            self.drafted += drafted
+            for depth in range(accepted):
+                self.accepted_at[depth] += 1
+        self.rounds += new
 
     def end(self, outcome: Exception) -> None:
         """Ends the request before its last step, unless it is over. The engine calls this."""

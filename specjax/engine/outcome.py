@@ -19,8 +19,12 @@ def take_outcome(row: Row, programs: Programs, generator: Generator, stopped: bo
     """The end of a request after its last round. ``stopped``: a stop string ended it."""
     request, text = row.handle.request, programs.take_text(row.slot)
     if stopped:  # what the rounds emitted after the stop string is no part of the text
-        end: Any = np.array([len(request.prompt) + row.emitted - 1])
-        text = text.replace(cache=KVCache((), end), failed=np.array([False]))
+        drafted, accepted, emitted = np.array(row.rounds).T
+        end: Any = np.array([len(request.prompt) + emitted.sum() - 1])
+        reached: Any = (accepted[:, None] > np.arange(text.counters.accepted_at.shape[1])).sum(0)[None]
+        calls, drafts = np.array([len(row.rounds)]), np.array([drafted.sum()])
+        counters = text.counters.replace(calls=calls, drafted=drafts, accepted_at=reached)
+        text = text.replace(cache=KVCache((), end), failed=np.array([False]), counters=counters)
     compiling = programs.compile_seconds - row.compiled
     times = row.prefill_seconds, time.perf_counter() - row.began, compiling
     try:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -38,7 +39,7 @@ class Programs:
       blank: the request of an empty slot, of one token, which has ended.
       count: the number of slots.
       chunk: the most tokens of a prompt that one forward reads.
-      rounds: rounds of one call of ``advance``.
+      most_rounds: the most rounds of one call of ``advance``.
       logprobs: see ``prefill``.
       beside: bytes that the device needs beside the rows; None for those of a row's keys and values.
 
@@ -55,11 +56,11 @@ class Programs:
         *,
         count: int,
         chunk: int,
-        rounds: int,
+        most_rounds: int,
         logprobs: int | None,
         beside: int | None,
     ):
-        self.session, self.count, self.chunk, self.rounds = session, count, chunk, rounds
+        self.session, self.count, self.chunk, self.most_rounds = session, count, chunk, most_rounds
         self.capacity, self.compile_seconds = blank.tokens.shape[1], 0.0
         self._static: dict[str, Any] = dict(
             drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs
@@ -163,12 +164,12 @@ class Programs:
         """Empties ``slot``."""
         self._place(self._blank, slot)
 
-    def advance(self, constraints: Automaton | None = None) -> slots.News:
-        """Runs the next rounds of all slots. Returns the news on the host.
+    def advance(self, rounds: int, constraints: Automaton | None = None) -> slots.News:
+        """Runs the next ``rounds`` rounds of all slots. Returns the news on the host.
 
         ``constraints``: the table of the rows' constraints; None if no row has one.
         """
-        args = (self._state,) if constraints is None else (self._state, constraints)
+        args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
         before, compiled, began = self.session.count_choices(self._state), self.compile_seconds, time.perf_counter()
         self._state, news = self._call(self._rounds, args, self._modules, **self._rounds_options)
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
@@ -178,7 +179,7 @@ class Programs:
     def compile_constrained_rounds(self, constraints: Automaton) -> None:
         """Compiles the program of rounds with constraints, if it is not. Any thread may call this."""
         shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-        args = jax.tree.map(shape, (self._state, constraints))
+        args = jax.tree.map(shape, (self._state, self._on_devices(jnp.int32(0)), constraints))
         with self._compiling:
             self._compile(self._rounds, args, self._modules, (), self._rounds_options)
 
@@ -198,7 +199,9 @@ class Programs:
 
     @property
     def _rounds(self) -> partial:
-        return partial(slots.advance, drafter=self.session.drafter, rule=self.session.rule, rounds=self.rounds)
+        return partial(
+            slots.advance, drafter=self.session.drafter, rule=self.session.rule, most_rounds=self.most_rounds
+        )
 
     @property
     def _rounds_options(self) -> dict[str, Any]:

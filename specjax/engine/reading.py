@@ -29,7 +29,8 @@ class Row:
       filled, drafted: the prompt as far as target and draft have read it (``Filled``); None before
         the first chunk and after the last. A draft that reads no chunks has none.
       start, draft_start: the numbers of tokens that are read.
-      emitted: the number of its new tokens, which a cancelled handle no longer counts.
+      rounds: drafted, accepted and emitted tokens of each of its rounds. A cancelled handle no longer
+        counts them.
       prefill_seconds: seconds of its chunks.
       began: the time at which decoding began.
     """
@@ -43,13 +44,20 @@ class Row:
     drafted: Any = None
     start: int = 0
     draft_start: int = 0
-    emitted: int = 0
+    rounds: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     prefill_seconds: float = 0.0
     began: float = 0.0
 
     def __post_init__(self, state: int):
         request = self.handle.request
         self.arrays, self.stop_state = request.arrays_from(state), int(request.batch.stopping[0])
+
+    def add_rounds(self, rounds: Sequence[Sequence[int]], emitted: int) -> None:
+        """Appends rounds up to the one with the last of ``emitted`` tokens, and cuts it there."""
+        for drafted, accepted, count in rounds:
+            if count := min(count, emitted):
+                self.rounds.append((drafted, min(accepted, count), count))
+                emitted -= count
 
 
 class Reader:

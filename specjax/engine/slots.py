@@ -23,7 +23,6 @@ from ..parallel import split_rows
 from ..prefill import Filled, Requests, begin_decoding, fill_chunk, nothing_filled, prefill
 from ..requests.constraint import Automaton
 from ..state import DecodeState
-from ..stats import Counters
 
 
 class News(struct.PyTreeNode):
@@ -32,16 +31,17 @@ class News(struct.PyTreeNode):
     Attributes:
       tokens: int32 [B, W], the new tokens of each row; void from ``count`` on.
       count: int32 [B].
+      rounds: int32 [B, R, 3], the drafted tokens of each round that the target scored, the accepted
+        ones among them, and the emitted tokens; zeros after a row's last round.
       done, failed: bool [B], see ``DecodeState``.
-      counters: the sums of each row since it began.
       logprobs: the records of ``tokens``, for T = W; None if they are not recorded.
     """
 
     tokens: jax.Array
     count: jax.Array
+    rounds: jax.Array
     done: jax.Array
     failed: jax.Array
-    counters: Counters
     logprobs: Logprobs | None
 
 
@@ -151,25 +151,39 @@ def advance(
     target: Model,
     draft,
     state: DecodeState,
+    rounds: jax.Array,
     constraints: Automaton | None = None,
     *,
     drafter: Drafter,
     rule: Callable,
-    rounds: int,
+    most_rounds: int,
 ) -> tuple[DecodeState, News]:
-    """The state after ``rounds`` rounds, and the news. Donate ``state``.
+    """The state after ``rounds`` rounds, at most ``most_rounds``, and the news. Donate ``state``.
 
     ``constraints``: the automaton of all rows' constraints; None if no row has one.
     """
-    before = state.length
+
+    def do_round(carry):
+        state, told = carry
+        after = decode.step(target, draft, state, drafter=drafter, rule=rule)
+        return after, told.at[:, state.round].set(_sums(after) - _sums(state))
+
+    before, told = state.length, jnp.zeros((state.length.size, most_rounds, 3), jnp.int32)
     started = _with_constraints(state.replace(round=jnp.zeros_like(state.round)), constraints)
-    state = decode.run(target, draft, started, jnp.int32(rounds), drafter=drafter, rule=rule)
-    places = before[:, None] + jnp.arange(rounds * (drafter.depth + 1))
+    is_unfinished = lambda carry: jnp.any(~carry[0].done) & (carry[0].round < rounds)
+    state, told = lax.while_loop(is_unfinished, do_round, (started, told))
+    places = before[:, None] + jnp.arange(most_rounds * (drafter.depth + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
     count = state.length - before
-    news = News(take(state.tokens, places), count, state.done, state.failed, state.counters, logprobs)
+    news = News(take(state.tokens, places), count, told, state.done, state.failed, logprobs)
     return _with_constraints(state, None), news
+
+
+def _sums(state: DecodeState) -> jax.Array:
+    """Int32 [B, 3], the drafted, accepted and emitted tokens of each row so far."""
+    counters = state.counters
+    return jnp.stack([counters.drafted, counters.accepted_at.sum(1), state.length], 1)
 
 
 def _with_constraints(state: DecodeState, constraints: Automaton | None) -> DecodeState:

@@ -81,24 +81,24 @@ class Answer:
         }
 
     def chunk(
-        self, number: int, text: str, handle: Handle, steps: slice, *, rounds: bool, end: str | None = None
+        self, number: int, text: str, handle: Handle, new: slice, *, figures: bool, end: str | None = None
     ) -> dict:
         """A chunk of text ``number``.
 
         Args:
-          steps: the steps of the handle that the chunk tells of.
-          rounds: whether the chunk has the figures of each step and the texts of its tokens.
+          new: the rounds of the handle that the chunk tells of.
+          figures: whether the chunk has the figures of each round and the texts of its tokens.
           end: the reason why the text has ended, in the last chunk.
         """
-        begin = sum(step[2] for step in handle.steps[: steps.start])
-        tokens = slice(begin, begin + sum(step[2] for step in handle.steps[steps]))
+        begin, rounds = sum(emitted for _, _, emitted in handle.rounds[: new.start]), handle.rounds[new]
+        tokens = slice(begin, begin + sum(emitted for _, _, emitted in rounds))
         held = {"delta": {"content": text} if text else {}} if self.chat else {"text": text}
-        figures = _figures(handle)
-        if rounds:
-            figures["rounds"] = [list(step) for step in handle.steps[steps]]
-            figures["tokens"] = [self.spelling.text_of(token) for token in handle.token_ids[tokens]]
-            figures["accepted_by_position"] = list(handle.accepted_at)
-        return self._envelope([self._choice(number, held, end, handle, tokens)], ".chunk") | {"specjax": figures}
+        own = _figures(handle)
+        if figures:
+            own["rounds"] = [list(each) for each in rounds]
+            own["tokens"] = [self.spelling.text_of(token) for token in handle.token_ids[tokens]]
+            own["accepted_by_position"] = list(handle.accepted_at)
+        return self._envelope([self._choice(number, held, end, handle, tokens)], ".chunk") | {"specjax": own}
 
     def opening(self, number: int) -> dict:
         """The first chunk of a text: the role of a conversation, or the echo of the prompt."""

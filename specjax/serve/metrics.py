@@ -16,8 +16,8 @@ _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 class Metrics:
     """The figures of all requests of an engine since the server began.
 
-    A step of the engine counts as one draft of each of its rows that has drafted tokens. The counters
-    grow after each step, and not only when a request ends.
+    A round counts as one draft of each of its rows that has drafted tokens. The counters grow after
+    each step of the engine, and not only when a request ends.
 
     Args:
       name: the label ``model_name`` of each figure.
@@ -64,30 +64,29 @@ class _Follower:
 
     def __init__(self, metrics: Metrics, handle: Handle, began: float):
         self._metrics, self._handle, self._began, self._last = metrics, handle, began, began
-        self._told, self._accepted_at, self._is_over = 0, list[int](), False
+        self._told, self._accepted_at, self._is_over = 0, [0] * len(handle.accepted_at), False
 
     def __call__(self) -> None:
         m, handle, now = self._metrics, self._handle, time.perf_counter()
-        steps = handle.steps[self._told :]
-        if steps and not self._told:
+        rounds = handle.rounds[self._told :]
+        if rounds and not self._told:
             for told in (m._prompt_tokens, m._looked_up):
                 told.inc(len(handle.request.prompt))
             m._found.inc(handle.cached_tokens)
             m._first.observe(now - self._began)
-        elif steps:
-            emitted = sum(step[2] for step in steps)
+        elif rounds:
+            emitted = sum(emitted for _, _, emitted in rounds)
             for _ in range(emitted):
                 m._between.observe((now - self._last) / emitted)
-        for drafted, accepted, emitted in steps:
+        for drafted, accepted, emitted in rounds:
             m._drafts.inc(drafted > 0)
             m._drafted.inc(drafted)
             m._accepted.inc(accepted)
             m._tokens.inc(emitted)
         for position, count in enumerate(handle.accepted_at):
-            before = self._accepted_at[position] if self._accepted_at else 0
-            m._accepted_at(position).inc(count - before)
-        if steps:
-            self._told, self._last, self._accepted_at = len(handle.steps), now, list(handle.accepted_at)
+            m._accepted_at(position).inc(count - self._accepted_at[position])
+        if rounds:
+            self._told, self._last, self._accepted_at = len(handle.rounds), now, list(handle.accepted_at)
         if handle.is_over and not self._is_over:
             self._is_over = True
             m._ended(_reason(handle)).inc()

@@ -67,7 +67,7 @@ async def events(answer: Answer, body: Common, job: Job) -> AsyncIterator[bytes]
     yield event("[DONE]")
 
 
-async def _chunks(answer: Answer, handles: Sequence[Handle], rounds: bool) -> AsyncIterator[dict]:
+async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> AsyncIterator[dict]:
     """The chunks of all texts, as they arrive. Raises the first error of a text."""
     arrived: asyncio.Queue[dict | BaseException | None] = asyncio.Queue()
 
@@ -75,12 +75,12 @@ async def _chunks(answer: Answer, handles: Sequence[Handle], rounds: bool) -> As
         told = 0
         try:
             async for piece in handle:
-                steps = slice(told, len(handle.steps))
-                arrived.put_nowait(answer.chunk(number, piece, handle, steps, rounds=rounds))
-                told = steps.stop
+                new = slice(told, len(handle.rounds))
+                arrived.put_nowait(answer.chunk(number, piece, handle, new, figures=figures))
+                told = new.stop
             result = await handle
-            steps = slice(told, len(handle.steps))
-            arrived.put_nowait(answer.chunk(number, "", handle, steps, rounds=rounds, end=result.finish_reason))
+            new = slice(told, len(handle.rounds))
+            arrived.put_nowait(answer.chunk(number, "", handle, new, figures=figures, end=result.finish_reason))
             arrived.put_nowait(None)
         except Exception as error:
             arrived.put_nowait(error)

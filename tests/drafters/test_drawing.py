@@ -25,7 +25,8 @@ PROMPTS = [[1, 2, 3], [4, 0]]  # without repeats, so that no n-gram is found
 DRAWN = {
     name: with_own(drafter, temperature=None)
     for name, (drafter, _) in METHODS.items()
-    if drafter.drawn is not Drawn.CHOSEN and not isinstance(drafter, Auto)  # the draft of auto has no options of its own
+    if drafter.drawn is not Drawn.CHOSEN
+    and not isinstance(drafter, Auto)  # the draft of auto has no options of its own
 }
 DRAWN["block, drawn"] = dataclasses.replace(DRAWN["block, drawn"], draft_confidence=0.0)  # chains of full length
 for name, wide in {"block, path selector": dict(candidates=4), "assistant": dict(clusters=0)}.items():

@@ -17,4 +17,5 @@ def alone(target) -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def engine(target) -> Engine:
-    return Engine(target, **SETTING, slots=3, chunk=16, logprobs=2, constraint_states=48, constraint_classes=16)
+    sizes = dict(slots=3, chunk=16, rounds=1, logprobs=2, constraint_states=48, constraint_classes=16)
+    return Engine(target, **SETTING, **sizes)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
-from support.engine import COMMON, NAN, OPTIONS, PROMPTS, RECORDED, SETTING, facts, submit_over_time
+from support.engine import COMMON, NAN, OPTIONS, PROMPTS, RECORDED, SETTING, cost, facts, submit_over_time
 from support.models import TINY, language_model, random_head, tiny_model
 from support.program import count_compilations
 from support.reference import continue_greedily
@@ -29,10 +29,9 @@ def test_samples_are_those_of_a_generators_call(engine, target):
     handles = [engine.submit(PROMPTS[0], sample=i, logprobs=1, **options) for i in range(3)]
     assert [handle.result().token_ids for handle in handles] == [result.token_ids for result in expected]
     np.testing.assert_allclose(handles[2].logprobs, expected[2].logprobs, atol=1e-4)
-    steps = np.array(handles[1].steps)
-    stats = expected[1].stats
-    assert steps.sum(0).tolist() == [stats.drafted, stats.accepted, stats.generated]
-    assert handles[1].accepted_at == list(stats.accepted_at) and len(steps) == stats.target_calls
+    rounds, stats = np.array(handles[1].rounds), expected[1].stats
+    assert rounds.sum(0).tolist() == [stats.drafted, stats.accepted, stats.generated]
+    assert handles[1].accepted_at == list(stats.accepted_at) and len(rounds) == stats.target_calls
     assert handles[1].top_logprobs[0].keys() == expected[1].top_logprobs[0].keys()
 
 
@@ -49,12 +48,24 @@ def test_texts_are_those_of_each_request_alone(engine, alone):
     for handle, prompt, own in zip(handles, PROMPTS, OPTIONS * 2):
         result, expected = handle.result(), alone(prompt, **own)
         assert facts(result) == facts(expected)
-        assert result.stats.target_calls == expected.stats.target_calls
+        assert cost(result) == cost(expected)
         np.testing.assert_allclose(result.logprobs, expected.logprobs, atol=1e-4)
         np.testing.assert_allclose(result.policy_logprobs, expected.policy_logprobs, atol=1e-4)
         assert handle.policy_logprobs == result.policy_logprobs
     assert len({handle.result().text for handle in handles}) > 8
     assert {handle.result().finish_reason for handle in handles} == {"stop", "length"}
+
+
+@pytest.mark.parametrize("rounds", [5, None])
+def test_several_rounds_in_a_step_change_neither_texts_nor_figures(target, alone, rounds):
+    """With 5 rounds a step goes on beyond a stop string and beyond ends of rows. None: by measured times."""
+    engine = Engine(target, **SETTING, slots=2, chunk=16, rounds=rounds)
+    handles = submit_over_time(engine, PROMPTS, OPTIONS)
+    for handle, prompt, own in zip(handles, PROMPTS, OPTIONS):
+        result, expected = handle.result(), alone(prompt, **own)
+        assert facts(result) == facts(expected) and cost(result) == cost(expected)
+        assert np.sum(handle.rounds, 0).tolist() == [result.stats.drafted, result.stats.accepted, len(result.token_ids)]
+        assert (handle.drafted, handle.accepted_at) == (result.stats.drafted, list(result.stats.accepted_at))
 
 
 def test_nothing_is_compiled_for_later_requests(engine):

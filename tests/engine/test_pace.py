@@ -1,4 +1,4 @@
-"""The size of a chunk beside a clock that the test sets."""
+"""The rounds of a step and the size of a chunk beside a clock that the test sets."""
 
 import pytest
 
@@ -9,7 +9,7 @@ def read(pace: Pace, seconds, chunks: int = 30) -> list[int]:
     """The sizes of chunks beside running rows; one of n tokens takes ``seconds(n)``."""
     sizes = []
     for _ in range(chunks):
-        pace.add_round(1.0)
+        pace.add_rounds(1, 1.0)
         sizes.append(pace.size(running=True))
         pace.add_chunk(sizes[-1], seconds(sizes[-1]))
     return sizes
@@ -41,3 +41,22 @@ def test_the_size_follows_the_device_and_ignores_other_chunks():
     assert read(pace, lambda n: n / 128)[-1] == 128
     pace.add_chunk(128, 9.0)
     assert read(pace, lambda n: n / 128)[-1] == 128
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.001, 8), (0.0045, 4), (0.011, 1), (0.5, 1)])
+def test_a_step_has_the_rounds_that_fit_its_time(seconds, rounds):
+    pace = Pace(16, 128, 1, 8)
+    assert pace.rounds == 1  # before the first time
+    pace.add_rounds(4, 4 * seconds)
+    assert pace.rounds == rounds
+    assert Pace(16, 128, 3, 3).rounds == 3  # a number that the user gave
+
+
+def test_a_chunk_is_compared_with_all_rounds_of_a_step():
+    """A round of 5 ms: four fit a step. A chunk of 64 tokens takes 35 ms, which is within twice their 20 ms."""
+    for most_rounds, size in ((8, 64), (1, 16)):
+        pace = Pace(16, 128, 1, most_rounds)
+        for _ in range(30):
+            pace.add_rounds(pace.rounds, pace.rounds * 0.005)
+            pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.035 / 64)
+        assert pace.size(running=True) == size

@@ -51,7 +51,7 @@ def both(setting):
 
 @pytest.fixture(scope="module")
 def engine(setting):
-    with Engine(**setting, slots=SLOTS, chunk=16, logprobs=3) as engine:
+    with Engine(**setting, slots=SLOTS, chunk=16, rounds=2, logprobs=3) as engine:
         yield engine
 
 

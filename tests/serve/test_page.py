@@ -83,7 +83,7 @@ def test_accepted_tokens_are_marked(page, engine):
     handle = engine.submit(PROMPT, max_new_tokens=40, temperature=1.0, seed=7)
     handle.result()
     encode, marked, place = engine.target.tokenizer.decode, "", 0
-    for _, accepted, emitted in handle.steps:
+    for _, accepted, emitted in handle.rounds:
         marked += encode(handle.token_ids[place : place + accepted])
         place += emitted
     run(page, prompt=PROMPT, length=40, temperature=1, seed=7)

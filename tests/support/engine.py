@@ -36,6 +36,11 @@ def facts(result) -> tuple:
     return result.text, result.token_ids, result.finish_reason, result.stop_reason, result.from_draft
 
 
+def cost(result) -> tuple:
+    stats = result.stats
+    return stats.target_calls, stats.drafted, stats.accepted_at, stats.generated
+
+
 def submit_over_time(engine: Engine, prompts, options, seed: int = 0) -> list:
     """Handles of requests between whose arrivals there are random numbers of steps; all have ended."""
     handles = []
