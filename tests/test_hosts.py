@@ -85,20 +85,22 @@ def test_several_processes_give_the_tokens_of_one(models):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_the_death_of_a_process_ends_the_others_with_one_line(models, victim):
+def test_the_death_of_a_process_ends_the_others_with_one_line(models):
+    """Two commands at the same time: process 0 of the first dies, and process 1 of the second."""
     endless = specjax(
         "verify", "--model", models / "target", "--method", "ngram", "--samples", 10**7, "--mesh", "model=4"
     )
-    processes = launch(endless, 2)
-    time.sleep(30)
-    assert [process.poll() for process in processes] == [None, None]
-    processes[victim].send_signal(signal.SIGKILL)
+    commands = [launch(endless, 2), launch(endless, 2)]
+    time.sleep(40)  # all have joined
+    assert [process.poll() for processes in commands for process in processes] == [None] * 4
+    for victim, processes in enumerate(commands):
+        processes[victim].send_signal(signal.SIGKILL)
     began = time.monotonic()
-    code, _, errors = finish(processes[1 - victim], LATEST)
-    assert code != 0 and time.monotonic() - began < LATEST
-    assert errors.startswith("specjax: error:") and errors.count("\n") == 1 and "start the command again" in errors
-    processes[victim].kill()
+    for victim, processes in enumerate(commands):
+        code, _, errors = finish(processes[1 - victim], LATEST)
+        assert code != 0 and time.monotonic() - began < LATEST
+        assert errors.startswith("specjax: error:") and errors.count("\n") == 1 and "start the command again" in errors
+        processes[victim].kill()
 
 
 @pytest.mark.slow
