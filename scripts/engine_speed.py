@@ -1,11 +1,11 @@
 """Measures the engine's throughput, the time between tokens while a long prompt is read, and shared prompts.
 
-    python scripts/engine_speed.py [--requests 64] [--slots 8] [--rate 20] [--method ngram]
+    python scripts/engine_speed.py [--requests 64] [--slots 8] [--rate 20] [--methods none,auto]
 
 The requests are held-out code with 16 to 512 new tokens. They arrive at random (Poisson) times. The
 engine decodes them; so do fixed batches of the same width, in the order of arrival, and a Generator
-one after another. The last two have all requests at once. All texts must be equal. The ways
-alternate; the first run of each compiles and does not count. Writes
+one after another. The last two have all requests at once. All texts must be equal. The ways of a
+method alternate; the first run of each compiles and does not count. Writes
 docs/results/engine_<platform>.json and .md.
 """
 
@@ -26,6 +26,7 @@ from specjax.planning.auto import batches_up_to, tune_auto
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 SHORTEST, LONGEST, PROMPT = 16, 512, 64
 CAPACITY = 2048
+WITHOUT_DRAFT = ("none", "ngram", "suffix", "token_recycling", "lookahead")
 LATE = 1500
 """Tokens of the prompt that is read while other rows run."""
 COMMON, OWN = 1000, 50
@@ -42,7 +43,9 @@ def main():
         choices=("float32", "bfloat16"),
         help="in bfloat16 near ties of greedy texts depend on the number of rows (default float32)",
     )
-    parser.add_argument("--method", help="the method of all ways; by default that of the draft")
+    parser.add_argument(
+        "--methods", default="none,auto", help="separated by commas; the last one is that of the other tables"
+    )
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--rate", type=float, default=20.0, help="arrivals a second")
@@ -52,12 +55,13 @@ def main():
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()
     target = load(args.target, args.dtype)
-    drafting = dict(method=args.method, draft=None if args.draft == "none" else load(args.draft, args.dtype))
-    if args.method is None:
-        tune_auto(target, drafting["draft"], batches=batches_up_to(args.slots))
+    draft, methods = None if args.draft == "none" else load(args.draft, args.dtype), args.methods.split(",")
+    if "auto" in methods:
+        tune_auto(target, draft, batches=batches_up_to(args.slots))
+    drafting = [dict(method=name, draft=None if name in WITHOUT_DRAFT else draft) for name in methods]
     report = {"machine": machine(target), "settings": {**vars(args), "results": None}}
-    report |= throughput(target, drafting, args)
-    report |= {"gaps": gaps(target, drafting, args.slots, args.late), "shared": shared(target, drafting)}
+    report |= {"methods": {own["method"]: throughput(target, own, args) for own in drafting}}
+    report |= {"gaps": gaps(target, drafting[-1], args.slots, args.late), "shared": shared(target, drafting[-1])}
     path = args.results / f"engine_{jax.default_backend()}"
     path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     path.with_suffix(".md").write_text(page(report))
@@ -170,32 +174,32 @@ def quantiles(values: list[float], unit: float = 1) -> dict:
 
 def page(report: dict) -> str:
     """The results in Markdown."""
-    settings, seconds = report["settings"], report["seconds"]
+    settings, last = report["settings"], [*report["methods"]][-1]
     rows = []
-    for name, times in seconds.items():
-        ratios = np.array(times) / np.array(seconds["engine"])
-        spread = "" if name == "engine" else f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
-        rows.append([name, f"{np.median(times):.1f}", f"{report['tokens'] / np.median(times):.0f}", spread])
+    for method, found in report["methods"].items():
+        for name, times in found["seconds"].items():
+            ratios = np.array(times) / np.array(found["seconds"]["engine"])
+            spread = "" if name == "engine" else f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
+            rows.append([method, name, f"{np.median(times):.1f}", f"{found['tokens'] / np.median(times):.0f}", spread])
     number = lambda found: [f"{found[name]:.3g}" for name in ("median", "p90", "longest")]
-    timed = [["request, from arrival to end, s", *number(report["latency_seconds"])]]
+    timed = [["request, from arrival to end, s", *number(report["methods"][last]["latency_seconds"])]]
     timed += [[f"between two tokens, {name}, ms", *number(found)] for name, found in report["gaps"].items()]
     read = [
         [name, COMMON + OWN, one["cached_tokens"], f"{1000 * one['prefill_seconds']:.0f}"]
         for name, one in zip(("first", "second"), report["shared"])
     ]
-    method = settings["method"] or f"the draft {settings['draft']}"
     return f"""# The engine's speed
 
 Written by `scripts/engine_speed.py` on {report["machine"]["cpu"]}, {report["machine"]["device"]}.
 
 {settings["requests"]} requests of {SHORTEST} to {settings["longest"]} new tokens, {settings["rate"]:g} arrivals a second,
-{settings["slots"]} slots, decoded with {method}. Fixed batches and the calls one after another have all requests at the
-start. All texts are equal. Each way ran {settings["repeats"]} times, in turn; the last column has the median of the
-ratios of one turn, and their range.
+{settings["slots"]} slots, {settings["target"]} with the draft {settings["draft"]}. Fixed batches and the calls one after
+another have all requests at the start. All texts of a method are equal. Each way ran {settings["repeats"]} times, in turn; the
+last column has the median of the ratios of one turn, and their range.
 
-{markdown_table(["way", "seconds", "tokens a second", "seconds / those of the engine"], rows)}
+{markdown_table(["method", "way", "seconds", "tokens a second", "seconds / those of the engine"], rows)}
 
-A prompt of {settings["late"]:,} tokens is read while {settings["slots"] - 1} rows run. The time between two tokens is that of
+All below is of method {last}. A prompt of {settings["late"]:,} tokens is read while {settings["slots"] - 1} rows run. The time between two tokens is that of
 a step over the mean number of tokens that it gives to a row.
 
 {markdown_table(["time", "median", "90 %", "longest"], timed)}
