@@ -1,6 +1,6 @@
 """Measures latency and throughput of servers with and without drafts, at several numbers of clients.
 
-    python scripts/serve_speed.py [--methods none,ngram,draft_model] [--clients 1,4,16] [--turns 5]
+    python scripts/serve_speed.py [--methods none,ngram,auto] [--clients 1,4,16] [--turns 5]
 
 Each method has a server of its own, and all run at the same time. One turn sends the same requests to
 one server after another, so drift of the machine affects all methods equally; servers without requests
@@ -23,6 +23,7 @@ from serve_process import NAME, Server, serve
 from specjax import load
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
+from specjax.planning.auto import batches_up_to, tune_auto
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -36,7 +37,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="tiny-python")
     parser.add_argument("--draft", default="tiny-python-draft")
-    parser.add_argument("--methods", default="none,ngram,draft_model", help="the first one is the baseline")
+    parser.add_argument("--methods", default="none,ngram,auto", help="the first one is the baseline")
     parser.add_argument("--clients", default="1,4,16")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--requests", type=int, default=16, help="requests of a turn for each number of clients")
@@ -47,6 +48,8 @@ def main():
     args = parser.parse_args()
     target = load(args.target)
     prompts = held_out_prompts(target.tokenizer, args.requests, PROMPT)
+    if "auto" in args.methods.split(","):
+        tune_auto(target, load(args.draft), batches=batches_up_to(args.slots))
     settings = {name: value for name, value in vars(args).items() if name != "results"}
     report = {"machine": machine(target), "settings": settings, "runs": measure(args, prompts)}
     path = args.results / f"serve_{jax.default_backend()}"
