@@ -17,7 +17,7 @@ from .terminal import status
 
 KEY = "SPECJAX_API_KEY"
 
-SIZES = "slots", "capacity", "chunk", "logprobs", "prefix_bytes", "constraint_states", "constraint_classes"
+SIZES = "slots", "capacity", "chunk", "rounds", "logprobs", "prefix_bytes", "constraint_states", "constraint_classes"
 """The flags that are arguments of the engine."""
 
 
@@ -37,6 +37,12 @@ def add_command(commands) -> None:
         type=integer(1),
         metavar="N",
         help="tokens of a prompt read between rounds; by default up to 128, so that running texts hardly wait",
+    )
+    add(
+        "--rounds",
+        type=integer(1),
+        metavar="N",
+        help="rounds of a step, after which texts grow; by default up to 8, so that they take 20 ms",
     )
     add(
         "--prefix-bytes",

@@ -28,7 +28,8 @@ from .reading import Reader, Row
 from .request import read_blank, read_request
 from .step_loop import StepLoop
 
-_USUAL_CHUNK, _LARGEST_CHUNK, _MOST_ROUNDS = 128, 512, 8
+_USUAL_CHUNK, _LARGEST_CHUNK = 128, 512
+_USUAL_ROUNDS, _LARGEST_ROUNDS = 8, 64
 
 
 class Engine(StepLoop):
@@ -51,8 +52,8 @@ class Engine(StepLoop):
         of two, but no more than the model's context needs.
       chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
         the engine chooses up to 128, so that a chunk takes at most twice the time of the rounds.
-      rounds: rounds of one step. By default the engine chooses up to 8, so that a step's rounds take
-        20 ms at most, or has one round; one on several hosts.
+      rounds: rounds of one step, at most 64. By default the engine chooses up to 8, so that they take
+        20 ms, and has one on several hosts.
       logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
         a request may also have ``policy_logprobs``.
       prefix_bytes: bytes of keys and values that are kept for later prompts with the same beginning;
@@ -84,7 +85,7 @@ class Engine(StepLoop):
     ):
         whole("slots", slots)
         if rounds is not None:
-            whole("rounds", rounds)
+            whole("rounds", rounds, 1, _LARGEST_ROUNDS)
         most = _USUAL_CHUNK if chunk is None else whole("chunk", chunk, LEAST_CHUNK, _LARGEST_CHUNK)
         if most & (most - 1):
             raise RequestError(f"chunk must be a power of two, not {chunk}")
@@ -110,7 +111,7 @@ class Engine(StepLoop):
         blank = read_blank(self.generator, self.capacity)
         # The clocks of several hosts differ, and all of them must run the same rounds and chunks.
         by_time = not self._is_shared
-        most_rounds = rounds or (_MOST_ROUNDS if by_time else 1)
+        most_rounds = rounds or (_USUAL_ROUNDS if by_time else 1)
         sizes: dict[str, Any] = dict(count=slots, chunk=most, most_rounds=most_rounds)
         sizes |= dict(logprobs=logprobs, beside=prefix_bytes)
         self.programs = Programs(session, blank, **sizes)

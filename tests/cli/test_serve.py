@@ -16,7 +16,7 @@ from support.command_line import assert_one_line, models, specjax_main
 
 from specjax.engine import memory
 
-SIZES = ("--slots", "2", "--capacity", "256", "--chunk", "16", "--port", "0")
+SIZES = ("--slots", "2", "--capacity", "256", "--chunk", "16", "--rounds", "2", "--port", "0")
 BODY = dict(model="tiny", prompt=[7, 8, 9], max_tokens=120, ignore_eos=True, temperature=1.0, n=5)
 
 
@@ -34,6 +34,7 @@ def test_a_port_in_use_is_one_line_before_anything_is_loaded(specjax_main):
         (("--port", "65536"), "--port: must be a whole number from 0 to 65535"),
         (("--slots", "0"), "--slots: must be"),
         (("--chunk", "48"), "chunk must be a power of two"),
+        (("--rounds", "65"), "rounds must be"),
         (("--api-key", ""), "--api-key: is empty"),
         (("--temperature", "1"), "option --temperature is unknown"),
         (("--model", "absent"), "absent"),

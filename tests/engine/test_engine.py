@@ -270,6 +270,8 @@ def test_policy_logprobs_need_an_engine_that_records(engine, monkeypatch):
     ("setting", "message"),
     [
         (dict(slots=0), "slots must be"),
+        (dict(rounds=0), "rounds must be"),
+        (dict(rounds=65), "rounds must be"),
         (dict(chunk=48), "chunk must be a power of two, not 48"),
         (dict(prefix_bytes=-1), "prefix_bytes must be"),
         (dict(constraint_states=1), "constraint_states must be"),
