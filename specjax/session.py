@@ -142,7 +142,9 @@ class Session:
         donated = dict(donate_argnums=2) | ({} if self.mesh is None else dict(out_shardings=shardings(decoding.state)))
         before = self.count_choices(decoding.state)
         decoding.state, seconds, compile_seconds = self._run(("run",), function, args, **donated)
-        self.learn_times(before, decoding.state, seconds)
+        if before is not None:
+            chosen, length = fetch((decoding.state.counters.chosen, decoding.state.length))
+            self.learn_times(chosen - before, int(length.max()), seconds)
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
@@ -150,22 +152,20 @@ class Session:
         """The rounds of each of ``Drafter.choices``, int32 [B, A]; None for a method with one."""
         return fetch(state.counters.chosen) if len(self.drafter.lengths) > 1 else None
 
-    def learn_times(self, before: np.ndarray | None, state: DecodeState, seconds: float) -> None:
+    def learn_times(self, ran: np.ndarray, context: int, seconds: float) -> None:
         """Tells a method that chooses how long its rounds took.
 
         Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and all
         of them must choose alike.
 
         Args:
-          before: ``count_choices`` before the rounds.
-          state: the batch after the rounds.
+          ran: the rounds of each of ``Drafter.choices`` in each row, int32 [B, A].
+          context: the tokens of the longest row after the rounds.
           seconds: the time of the rounds.
         """
-        if before is None or several_hosts():
-            return
-        ran, context = fetch(state.counters.chosen) - before, int(fetch(state.length).max())
-        rounds = ran[ran.sum(1).argmax()]
-        self.parameters = self.drafter.learn_times(self.parameters, rounds, len(ran), context, seconds)
+        if not several_hosts():
+            rounds = ran[ran.sum(1).argmax()]
+            self.parameters = self.drafter.learn_times(self.parameters, rounds, len(ran), context, seconds)
 
     def update(self, target: LanguageModel) -> None:
         """Replaces the target's weights by others of the same structure. Nothing is compiled anew.

@@ -170,9 +170,8 @@ class Auto(Drafter):
         extra = jnp.maximum(seconds[probe] / seconds[best] - 1, 0.05)
         found, drawn = self._rates(state, matched)
         would_draw = expected_tokens(drawn, self.arms[probe].length) > expected_tokens(found, self.arms[probe].length)
-        asked = would_draw & ~state.done
-        due = asked & state.drafter.probing.is_due(extra)
-        return jnp.where(due.any() & (2 * due.sum() >= asked.sum()) & ~self._draws[best], probe, best)
+        due = would_draw & ~state.done & state.drafter.probing.is_due(extra)
+        return jnp.where(due.any() & (2 * due.sum() >= (~state.done).sum()) & ~self._draws[best], probe, best)
 
     def expect(self, state, matched) -> jax.Array:
         """Float32 [B, A], the expected number of emitted tokens of each row in each arm."""

@@ -170,11 +170,13 @@ class Programs:
         ``constraints``: the table of the rows' constraints; None if no row has one.
         """
         args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
-        before, compiled, began = self.session.count_choices(self._state), self.compile_seconds, time.perf_counter()
+        compiled, began = self.compile_seconds, time.perf_counter()
         self._state, news = self._call(self._rounds, args, self._modules, **self._rounds_options)
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
-        self.session.learn_times(before, self._state, seconds)
-        return fetch(news)
+        news = fetch(news)
+        if len(self.session.drafter.lengths) > 1:
+            self.session.learn_times(news.chosen, int(news.context), seconds)
+        return news
 
     def compile_constrained_rounds(self, constraints: Automaton) -> None:
         """Compiles the program of rounds with constraints, if it is not. Any thread may call this."""

@@ -33,6 +33,8 @@ class News(struct.PyTreeNode):
       count: int32 [B].
       rounds: int32 [B, R, 3], the drafted tokens of each round that the target scored, the accepted
         ones among them, and the emitted tokens; zeros after a row's last round.
+      chosen: int32 [B, A], the rounds of each of ``Drafter.choices``.
+      context: int32, the tokens of the longest row.
       done, failed: bool [B], see ``DecodeState``.
       logprobs: the records of ``tokens``, for T = W; None if they are not recorded.
     """
@@ -40,6 +42,8 @@ class News(struct.PyTreeNode):
     tokens: jax.Array
     count: jax.Array
     rounds: jax.Array
+    chosen: jax.Array
+    context: jax.Array
     done: jax.Array
     failed: jax.Array
     logprobs: Logprobs | None
@@ -168,7 +172,8 @@ def advance(
         after = decode.step(target, draft, state, drafter=drafter, rule=rule)
         return after, told.at[:, state.round].set(_sums(after) - _sums(state))
 
-    before, told = state.length, jnp.zeros((state.length.size, most_rounds, 3), jnp.int32)
+    before, chosen = state.length, state.counters.chosen
+    told = jnp.zeros((before.size, most_rounds, 3), jnp.int32)
     started = _with_constraints(state.replace(round=jnp.zeros_like(state.round)), constraints)
     is_unfinished = lambda carry: jnp.any(~carry[0].done) & (carry[0].round < rounds)
     state, told = lax.while_loop(is_unfinished, do_round, (started, told))
@@ -176,7 +181,8 @@ def advance(
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
     count = state.length - before
-    news = News(take(state.tokens, places), count, told, state.done, state.failed, logprobs)
+    ran, context = state.counters.chosen - chosen, jnp.max(state.length)
+    news = News(take(state.tokens, places), count, told, ran, context, state.done, state.failed, logprobs)
     return _with_constraints(state, None), news
 
 

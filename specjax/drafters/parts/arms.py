@@ -25,10 +25,11 @@ class Arm:
 ARMS = Arm(0), Arm(4), Arm(12), Arm(4, True)
 """The arms where no file names others."""
 
-_MARGIN, _MARGIN_OF_LAST = 1.05, 1.15
+_MARGIN, _MARGIN_OF_ROWS = 1.05, 1.15
 """The factors by which drafting must be better than plain decoding: the best of several estimates is too high.
 
-The second is for several rows that end together, because the last of them is behind their mean.
+The second is for several rows. If they end together, the last of them is behind their mean. If others
+take their places, the rates of new rows are guesses.
 """
 
 _EVENNESS = 32
@@ -58,5 +59,5 @@ def best_arm(expected: jax.Array, left: jax.Array, seconds: jax.Array, ends_toge
         tokens = weight.sum() / jnp.maximum((weight[:, None] / jnp.maximum(expected, 1)).sum(0), 1e-9)
     else:
         tokens = jnp.where(left[:, None] > 0, expected, 0).sum(0)
-    margin = _MARGIN_OF_LAST if ends_together and left.size > 1 else _MARGIN
+    margin = _MARGIN_OF_ROWS if left.size > 1 else _MARGIN
     return jnp.argmax((tokens / seconds).at[0].multiply(margin)).astype(jnp.int32)

@@ -8,11 +8,11 @@ from flax import struct
 _CLASSES = 15
 """Batch sizes are corrected by powers of two, up to 2^14."""
 
-_MEMORY = 0.95
-"""The factor by which each run reduces the weight of all earlier runs."""
+_MEMORY = 0.999
+"""The factor by which each round reduces the weight of all earlier rounds."""
 
-PREDICTED, MEASURED = 0.05, 1.0
-"""The weights of a predicted and of a measured table, in all earlier runs, against the times of runs."""
+PREDICTED, MEASURED = 0.5, 10.0
+"""The weights of a predicted and of a measured table, in rounds, against the times of runs."""
 
 ROW_COST = {"cpu": 1 / 12}
 """The time that a scored token adds to a round of plain decoding at batch 1, by platform."""
@@ -30,7 +30,7 @@ class Times(struct.PyTreeNode):
       table: [batches, contexts, A].
       batches, contexts: the sizes in the table, ascending.
       scale: [15, A], by the logarithm of the batch size.
-      squares, sums: [15, A, A] and [15, A], the decayed sums of ``correct``.
+      squares, sums, rounds: [15, A, A], [15, A] and [15], the decayed sums of ``correct``.
       trust: the weight of the table, ``PREDICTED`` or ``MEASURED``.
     """
 
@@ -40,6 +40,7 @@ class Times(struct.PyTreeNode):
     scale: jax.Array | np.ndarray
     squares: jax.Array | np.ndarray
     sums: jax.Array | np.ndarray
+    rounds: jax.Array | np.ndarray
     trust: jax.Array | np.ndarray
 
     @staticmethod
@@ -49,7 +50,7 @@ class Times(struct.PyTreeNode):
         arms = table.shape[-1]
         new = lambda make, *shape: make((_CLASSES, *shape), np.float32)
         grids = np.asarray(batches, np.float32), np.asarray(contexts, np.float32)
-        sums = new(np.zeros, arms, arms), new(np.zeros, arms)
+        sums = new(np.zeros, arms, arms), new(np.zeros, arms), new(np.zeros)
         return Times(table, *grids, new(np.ones, arms), *sums, np.array(trust, np.float32))
 
     def at(self, batch: int, context) -> jax.Array:
@@ -67,22 +68,23 @@ class Times(struct.PyTreeNode):
     def correct(self, rounds: np.ndarray, batch: int, context: int, seconds: float) -> "Times":
         """The times after a run of ``rounds`` [A] rounds of each arm in ``seconds``, on the host.
 
-        The scales s solve a ridge regression: sum over runs of (shares . s - 1)^2 is least, where
-        the shares of a run are the times that the table gives its rounds, divided by the run's
-        seconds. Arms that have not run keep the mean scale of the others.
+        The scales s solve a ridge regression: the sum over runs of n (shares . s - 1)^2 is least, where
+        n is the number of a run's rounds, and the shares of a run are the times that the table gives
+        them, divided by the run's seconds. The ridge is as strong as ``trust`` rounds. It draws all
+        scales to one, so arms that have not run keep the scale of the others.
         """
-        plain = self._table_at(batch, context, np)
-        shares, k = rounds * plain / seconds, _class(batch)
-        squares, sums = np.array(self.squares), np.array(self.sums)
-        squares[k] = _MEMORY * squares[k] + np.outer(shares, shares)
-        sums[k] = _MEMORY * sums[k] + shares
+        shares, k = rounds * self._table_at(batch, context, np) / seconds, _class(batch)
+        n, arms = rounds.sum(), len(shares)
+        squares, sums, count = np.array(self.squares), np.array(self.sums), np.array(self.rounds)
+        squares[k] = _MEMORY**n * squares[k] + n * np.outer(shares, shares)
+        sums[k] = _MEMORY**n * sums[k] + n * shares
+        count[k] = _MEMORY**n * count[k] + n
         mean = sums[k].sum() / max(squares[k].sum(), 1e-30)
-        weight = self.trust * squares[k].trace() / len(shares) / mean if mean > 0 else 1.0
-        ridge = weight * mean * np.eye(len(shares))
+        ridge = self.trust * max(squares[k].trace(), 1e-30) / count[k]
         scale = np.array(self.scale)
-        solved = np.linalg.solve(squares[k] + ridge, sums[k] + ridge @ np.full(len(shares), mean))
+        solved = np.linalg.solve(squares[k] + ridge * np.eye(arms), sums[k] + ridge * mean)
         scale[k] = np.clip(solved, mean / 4, mean * 4)
-        return self.replace(scale=scale, squares=squares, sums=sums)
+        return self.replace(scale=scale, squares=squares, sums=sums, rounds=count)
 
 
 def predict(arms: list[tuple[int, bool]], draft_cost: float, platform: str) -> Times:
