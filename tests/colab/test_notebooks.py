@@ -12,7 +12,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "colab").glob("*.ipynb"))
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook_runs(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "")  # optimised: products of halves are then the same for one row and for six
+    if path.stem == "quickstart":  # optimised: products of halves are then the same for one row and for six
+        monkeypatch.setenv("XLA_FLAGS", "")
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)
     nbclient.NotebookClient(

@@ -98,8 +98,7 @@ def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
                     own = [rates[b, matched[b] - 1] if matched[b] else 0.0] + [rates[b, -1]] * arm.model
                     tokens.append(max(sum(alpha**i for i in range(arm.length + 1)) for alpha in own))
                 mean = 1 / np.mean(1 / np.array(tokens)) if ends_together else sum(tokens)
-                margin = 1.15 if ends_together else 1.05
-                value.append(mean / time * (margin if arm.length == 0 else 1))
+                value.append(mean / time * (1.15 if arm.length == 0 else 1))
             chosen = auto._choose(given, state.replace(done=jnp.array(done)), jnp.array(matched))
             assert int(chosen) == int(np.argmax(value))
 
@@ -131,14 +130,21 @@ def test_the_model_is_not_tried_for_a_row_that_would_not_use_it():
     assert int(AUTO._choose(given, state, jnp.full(4, 0))) == 3
 
 
+def all_ask(drafter):
+    return drafter.replace(probing=drafter.probing.replace(rest=jnp.full(4, 1e6)))
+
+
 def test_half_of_the_rows_must_ask_for_a_probe():
-    """The third row has ended, so there are three that could ask."""
+    """The third row has ended, so there are three that could ask. A row that would not use the model counts too."""
     given = parameters([1, 9, 9, 9])
     state = start(TARGET, given, AUTO, PROMPTS, **SIZES).replace(done=jnp.array([False, False, True, False]))
     for asking, arm in (([1, 0, 0, 0], 0), ([1, 0, 1, 0], 0), ([1, 1, 0, 0], 3), ([0, 0, 0, 0], 0)):
         rest = jnp.array(asking, jnp.float32) * 1e6
         asked = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=rest)))
         assert int(AUTO._choose(given, asked, jnp.zeros(4, jnp.int32))) == arm
+    others_look_up = jnp.array([0, 6, 6, 6])
+    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), others_look_up)) == 0
+    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), jnp.array([0, 0, 6, 6]))) == 3
 
 
 def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
@@ -191,6 +197,19 @@ def test_times_interpolate_the_table_and_learn_from_runs():
     np.testing.assert_allclose(
         once.at(1, 1), [3.0, 6.0], rtol=1e-5
     )  # an arm that has not run has the scale of the others
+
+
+def test_a_run_counts_by_its_rounds_and_old_rounds_fade():
+    """An engine's runs have few rounds, a Generator's many."""
+    times, arm = Times.of_table([[[1.0, 2.0]]], [1], [1], PREDICTED), np.array([1, 0])
+    mixed = times.correct(64 * arm, 1, 1, 3.0 * 64).correct(arm, 1, 1, 1.0)
+    assert float(mixed.at(1, 1)[0]) == pytest.approx(3, rel=0.15)
+    together = times.correct(arm, 1, 1, 3.0)
+    for _ in range(63):
+        together = together.correct(arm, 1, 1, 3.0)
+    assert float(together.correct(arm, 1, 1, 1.0).at(1, 1)[0]) == pytest.approx(float(mixed.at(1, 1)[0]), rel=0.02)
+    later = mixed.correct(4000 * arm, 1, 1, 1.5 * 4000)
+    assert float(later.at(1, 1)[0]) == pytest.approx(1.5, rel=0.02)
 
 
 def test_predicted_times_grow_with_nodes_rows_and_the_draft():
