@@ -20,11 +20,11 @@ from specjax.planning.program import abstract, compile_loop, compile_prefill, fi
 from specjax.planning.rounds import plan_round
 
 SMALL = TINY.replace(
-    vocab_size=8192, hidden_size=2048, intermediate_size=8192, num_layers=7, num_heads=16, num_kv_heads=8, head_dim=128,
+    vocab_size=32000, hidden_size=2048, intermediate_size=8192, num_layers=7, num_heads=16, num_kv_heads=8, head_dim=128,
     max_position_embeddings=4096,
 )  # fmt: skip
-"""Layers of 134 MB: few of them fill the fast memory of a TPU. A large vocabulary compiles twice as long."""
-SMALL_DRAFT = 2 * 8192 * 2048 + (32 * 128 + 16 * 128 + 3 * 8192) * 2048 + 3 * 2048
+"""Layers of 134 MB: few of them fill the fast memory of a TPU."""
+SMALL_DRAFT = 2 * 32000 * 2048 + (32 * 128 + 16 * 128 + 3 * 8192) * 2048 + 3 * 2048
 """Parameters with one layer: two tables, the layer's matrices, and three norms."""
 COMPILERS = {"v5e:2x2": "libtpu", "h100:2": "jax_plugins.xla_cuda13"}
 
