@@ -19,7 +19,7 @@ fi
 stamp="$({ echo "$extras"; cat pyproject.toml constraints.txt; "$venv/bin/python" --version; } | cksum)"
 if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
     echo "installing specjax into $venv ..."
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]"
+    "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]"
     echo "$stamp" >"$venv/stamp"
 fi
 export PATH="$PWD/$venv/bin:$PATH"
