@@ -129,8 +129,8 @@ def soak(target, draft: str, texts: list[str], requests: int, clients: int, slot
 
 
 def takes_schemas(server: Server) -> bool:
-    """Whether the engine takes a JSON schema."""
-    ask = Ask(dict(prompt="a", max_new_tokens=1, json_schema=SCHEMA), False, False, None)
+    """Whether the model's vocabulary can write a JSON text of the schema."""
+    ask = Ask(dict(prompt="a", max_new_tokens=NEW, json_schema=SCHEMA), False, False, None)
     return httpx.post(server.url + ask.path, json=ask.body, timeout=600).status_code == 200
 
 
@@ -161,6 +161,9 @@ def random_ask(rng: np.random.Generator, texts: list[str], tokenizer, seed: int,
         json_schema=[SCHEMA] * schemas,
     )
     options |= {name: some(values) for name, values in optional.items() if values and rng.random() < 0.2}
+    if "json_schema" in options:  # it needs room for the shortest text, and the token that ends a text
+        options["max_new_tokens"] = max(options["max_new_tokens"], NEW // 2)
+        options.pop("ignore_eos", None)
     leaves, invalid = rng.random() < LEAVING, rng.random() < WRONG
     return Ask(options, bool(rng.random() < 0.5), leaves and not invalid, some(INVALID) if invalid else None)
 
@@ -310,7 +313,7 @@ def page(report: dict, args: argparse.Namespace) -> str:
     ended, (first, last) = report["at_the_signal"], report["resident_mb"]
     sent = sum(report.get(name, 0) for name in ("right", "wrong", "left", "invalid", "wrong_error"))
     arrays = [report["memory"][i]["arrays"] for i in (0, -1)]
-    options = "all options" + ("" if report["schemas"] else " but JSON schemas, which the engine refuses")
+    options = "all options" + ("" if report["schemas"] else " but JSON schemas, which the vocabulary cannot write")
     lines = [
         f"# Soak of the server: {sent:,} requests from {args.clients} clients",
         "",
