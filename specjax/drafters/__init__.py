@@ -65,7 +65,8 @@ METHODS: dict[str, type[Drafter]] = {
 """The class of each method, by the method's name."""
 
 __all__ = [
-    "METHODS", "Adaptive", "AssistantDrafter", "Auto", "BlockDrafter", "Cascade", "DraftModel", "DraftTree", "DynamicTree",
+    "METHODS", "Adaptive", "AssistantDrafter", "Auto", "BlockDrafter", "Cascade", "DraftModel", "DraftTree",
+    "DynamicTree",
     "Eagle", "Eagle2", "Eagle3", "EarlyExit", "Hydra", "LayerSkip", "Lookahead", "Medusa", "Merged", "Models",
     "Mtp", "Ngram", "Nothing", "PartialCache", "PartialCascade", "Plain", "QuantizedSelf", "Suffix", "Switch",
     "TokenRecycling", "TrainedHead", "all_options", "check_drafts", "check_options", "default_method",

@@ -30,7 +30,8 @@ from .split import (
 )
 
 __all__ = [
-    "AXES", "RULES", "WHOLE", "Rules", "are_apart", "each_part_of_heads", "each_part_of_queries", "each_part_of_rows", "end_all", "fetch", "is_first_host",
+    "AXES", "RULES", "WHOLE", "Rules", "are_apart", "each_part_of_heads", "each_part_of_queries",
+    "each_part_of_rows", "end_all", "fetch", "is_first_host",
     "leave_others", "make_draft_mesh", "make_mesh", "mesh_of", "nodes_are_split", "parse_mesh", "place",
     "several_hosts", "sharding", "split_nodes", "split_rows", "start", "sum_over_parts", "use_mesh",
     "weights_are_split", "whole_features", "whole_nodes",

@@ -29,7 +29,7 @@ class Probing(struct.PyTreeNode):
     Attributes:
       rest: float32 [B], rounds since the drafter last drafted.
       level: float32 [B], a probe is due after level / 0.02 rounds of its extra cost. The level
-        doubles with each probe that loses, is 1 after one that wins, and falls after a change of
+        doubles with each losing probe, is 1 after a winning probe, and falls after a change of
         the text.
       fast, slow: float32 [B], running means of the target's confidence: the probability of its
         likeliest token after each round. Plain decoding has it too, so it tells that a text has
