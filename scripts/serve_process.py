@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ class Server:
 
     Attributes:
       url: its address, without a path.
+      said: the lines that the process has written to its standard error since it is ready.
     """
 
     def __init__(self, process: subprocess.Popen):
@@ -48,7 +50,16 @@ class Server:
                 raise SystemExit("the server has not started:\n" + "".join(seen))
         if " is ready at " not in line:
             raise SystemExit(line.strip())
-        self.url = line.split()[-1].removesuffix("/v1")
+        self.url, self.said = line.split()[-1].removesuffix("/v1"), []
+        # A full pipe would stop the process.
+        self._listening = threading.Thread(target=lambda: self.said.extend(process.stderr), daemon=True)
+        self._listening.start()
+
+    def wait(self, seconds: float) -> int:
+        """The exit code of the process, which has been told to stop."""
+        code = self.process.wait(seconds)
+        self._listening.join()
+        return code
 
     def memory(self) -> dict[str, int]:
         """The resident bytes of the process, and the number and bytes of its live device arrays."""

@@ -7,7 +7,8 @@ away in the middle, and of twenty one sends a request that is invalid. Every tex
 Generator in this process, for the same options and seed. After each tenth the server must be idle;
 memory and device arrays must not have grown since the first tenth, but for the store of beginnings.
 When all requests have been sent, they are sent again until the minutes have passed. At the end the
-server gets SIGTERM under load, and must answer all requests that it has accepted. Writes docs/results/serve_soak_<platform>.md.
+server gets SIGTERM under load, and must answer all requests that it has accepted. It must not have written
+an error to its terminal. Writes docs/results/serve_soak_<platform>.md.
 """
 
 import argparse
@@ -228,7 +229,8 @@ async def run(server: Server, asks: list[Ask], clients: int, minutes: float) -> 
         + ended["exit_code"]
         + max(report["array_growth"] - STORE, 0)
     )
-    report["passed"] = not wrong and last["resident"] <= 1.05 * first["resident"]
+    report["errors"] = [line.strip() for line in server.said if "rror" in line]
+    report["passed"] = not wrong and not report["errors"] and last["resident"] <= 1.05 * first["resident"]
     return report
 
 
@@ -304,7 +306,7 @@ async def stop_under_load(client: httpx.AsyncClient, server: Server, asks: list[
             break
     server.process.send_signal(signal.SIGTERM)
     found = Counter(await asyncio.gather(*tasks))
-    code = await asyncio.to_thread(server.process.wait, 60)
+    code = await asyncio.to_thread(server.wait, 60)
     return {"held": int(held), "right": found["right"], "wrong": len(asks) - found["right"], "exit_code": code}
 
 
@@ -333,7 +335,7 @@ def page(report: dict, args: argparse.Namespace) -> str:
         f"| resident memory after the first tenth, at the end | {first:,} MB, {last:,} MB |",
         f"| idle moments at which no text ran or waited | {report['parts']} |",
         f"| texts at SIGTERM; answers after it that were right, wrong | {ended['held']}; {ended['right']}, {ended['wrong']} |",
-        f"| exit code after SIGTERM | {ended['exit_code']} |",
+        f"| exit code after SIGTERM, lines of errors that the server wrote | {ended['exit_code']}, {len(report['errors'])} |",
     ]
     return "\n".join(lines) + "\n"
 

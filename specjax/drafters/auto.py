@@ -18,7 +18,7 @@ from ..rules.verdict import q_of
 from ..tree import chain
 from ..verify import Drawn
 from .ngram import Ngram
-from .parts.arms import ARMS, Arm, best_arm, expected_tokens
+from .parts.arms import ARMS, Arm, expected_tokens, value_of_arms
 from .parts.gain import RunningAcceptance, tally
 from .parts.prepared import Draft, Prepared
 from .parts.probing import Probing, confidence
@@ -30,6 +30,13 @@ MATCHES = 6
 
 _REST_MEMORY = 0.98
 """The factor by which a round without the model reduces the weight of its acceptance rate."""
+
+
+_QUIET, _HELD = 16, 4
+"""After so many rounds in which no draft came near to paying, a choice of plain decoding holds for so many rounds."""
+
+_NEAR = 0.95
+"""The part of the best value from which on an arm is near to paying."""
 
 
 class Parameters(struct.PyTreeNode):
@@ -47,12 +54,14 @@ class AutoState(struct.PyTreeNode):
       acceptance: the running acceptance rates, [B, MATCHES + 1]: those of tokens looked up after a
         match of 1, 2, ... tokens, and of the model's.
       probing: when to try the model again.
+      quiet: int32 [B], the rounds of the row since a draft was last near to paying.
       prepared: the proposals, within a round only.
     """
 
     models: tuple
     acceptance: RunningAcceptance
     probing: Probing
+    quiet: jax.Array
     prepared: Prepared | None = None
 
 
@@ -74,6 +83,9 @@ class Auto(Drafter):
     its tokens agree with them as often as one noise for both allows (Daliri, Musco and Suresh 2024,
     the Gumbel coupling). For the other rows choice and draws depend on the text so far and on
     earlier rounds, not on draws that are judged.
+
+    The choice costs as much as many small operations. While drafts are far from paying, it holds for
+    four rounds, and between two choices nothing is looked up.
 
     Attributes:
       costs: a file that ``specjax tune --auto`` wrote; by default the one in the cache folder for
@@ -150,28 +162,43 @@ class Auto(Drafter):
         matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
         alpha = jnp.asarray(np.broadcast_to([*matches, 0.6], (lengths.size, MATCHES + 1)), jnp.float32)
         acceptance = RunningAcceptance(2 * alpha, jnp.full_like(alpha, 2))
-        return AutoState(tuple(map(read, draft.models)), acceptance, Probing.start(lengths.size))
+        return AutoState(tuple(map(read, draft.models)), acceptance, Probing.start(lengths.size), jnp.zeros_like(lengths))
 
     def begin(self, target, draft, state):
-        """Looks tokens up, and chooses the arm."""
+        """Looks tokens up, and chooses the arm, unless the last choice holds."""
         state = self._make_room(target, draft, state)
-        looked_up, matched = self._look_up(state)
-        chosen = self._choose(draft, state, matched)
-        return state, self._prepare(state, looked_up, matched, chosen), chosen
 
-    def _choose(self, draft, state, matched) -> jax.Array:
-        """Int32, the number of the arm with the most tokens a second, or of a probe."""
+        def choose(_):
+            looked_up, matched = self._look_up(state)
+            chosen, is_near = self._choose(draft, state, matched)
+            return self._prepare(state, looked_up, matched, chosen), chosen, is_near
+
+        shape = jax.eval_shape(choose, None)
+        plain = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        prepared, chosen, is_near = run_if(~self._holds(state), choose, plain)
+        quiet = jnp.where(is_near, 0, state.drafter.quiet + 1)
+        return state.replace(drafter=state.drafter.replace(quiet=quiet)), prepared, chosen
+
+    def _holds(self, state) -> jax.Array:
+        """Bool, whether this round is plain without a choice. A row that has just begun does not ask for one."""
+        quiet = jnp.where(state.done, 0, state.drafter.quiet).max()
+        return (quiet >= _QUIET) & (quiet % _HELD != 0)
+
+    def _choose(self, draft, state, matched) -> tuple[jax.Array, jax.Array]:
+        """Int32, the number of the arm with the most tokens a second, or of a probe. Bool, whether drafts nearly pay."""
         seconds = draft.times.at(state.done.size, jnp.max(jnp.where(state.done, 0, state.length)))
         left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
-        best = best_arm(self.expect(state, matched), left, seconds, self.ends_together)
+        value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together)
+        best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
         if not self._has_model:
-            return best
+            return best, is_near
         probe = next(i for i, arm in enumerate(self.arms) if arm.model)
         extra = jnp.maximum(seconds[probe] / seconds[best] - 1, 0.05)
         found, drawn = self._rates(state, matched)
         would_draw = expected_tokens(drawn, self.arms[probe].length) > expected_tokens(found, self.arms[probe].length)
         due = would_draw & ~state.done & state.drafter.probing.is_due(extra)
-        return jnp.where(due.any() & (2 * due.sum() >= (~state.done).sum()) & ~self._draws[best], probe, best)
+        probes = due.any() & (2 * due.sum() >= (~state.done).sum()) & ~self._draws[best]
+        return jnp.where(probes, probe, best), is_near | probes
 
     def expect(self, state, matched) -> jax.Array:
         """Float32 [B, A], the expected number of emitted tokens of each row in each arm."""
@@ -245,7 +272,7 @@ class Auto(Drafter):
             acceptance = acceptance.fade(idle, _REST_MEMORY)
             probing = probing if self._draws_at(length) else probing.tried(jnp.zeros_like(found.drew), False)
             probing = probing.hear(confidence(scored.logits, verdict))
-        return AutoState(models, acceptance, probing)
+        return AutoState(models, acceptance, probing, own.quiet)
 
     def _make_room(self, target, draft, state):
         """The state before a round, see ``parts.resting``."""

@@ -16,6 +16,7 @@ from ..cache import KVCache, commit
 from ..checks import per_row, whole
 from ..drafter import TrainedHead
 from ..errors import RequestError
+from ..selection import argmax
 from ..tree import Tree, chain
 from ..verify import Drawn
 from .parts import chains
@@ -99,7 +100,7 @@ class BlockDrafter(Drawing):
         if self.tree_nodes:
             grow = partial(best_first, nodes=self.tree_nodes, width=self.tree_top_k)
             return jax.vmap(grow)(root, jax.nn.log_softmax(scores)), state.drafter
-        tokens = jnp.concatenate([root[:, None], jnp.argmax(scores, -1).astype(jnp.int32)], 1)
+        tokens = jnp.concatenate([root[:, None], argmax(scores)], 1)
         valid = jnp.ones(tokens.shape, bool)
         if self.draft_confidence:
             going = jnp.cumprod(draft.sure(hidden, tokens[:, :-1]) >= self.draft_confidence, 1)
@@ -138,14 +139,13 @@ class BlockDrafter(Drawing):
         # Where the first place stands for the root, it reads the token before the root. A text of
         # one token has none, and the root stands for it.
         first = root if self.head.from_root else jnp.take_along_axis(state.tokens, jnp.maximum(n - 1, 0), 1)
-        guess = lambda logits: jnp.argmax(logits, -1).astype(jnp.int32)
         known = lambda tokens: tokens if self.head.from_root else tokens.at[:, :1].set(root)
 
         def correct(_, tokens):
             code = draft.refiner.codes(hidden, jnp.concatenate([first, tokens[:, :-1]], 1))
-            return known(guess(scores + draft.correction(code)))
+            return known(argmax(scores + draft.correction(code)))
 
-        tokens = lax.fori_loop(0, self.head.refiner_passes, correct, known(guess(scores)))
+        tokens = lax.fori_loop(0, self.head.refiner_passes, correct, known(argmax(scores)))
         start = self.head.block_size - self.head.drafts
         return jax.vmap(chain)(jnp.concatenate([root, tokens[:, start : start + self.depth]], 1))
 

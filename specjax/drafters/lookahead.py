@@ -23,6 +23,7 @@ from ..checks import whole
 from ..drafter import Drafter
 from ..errors import RequestError
 from ..sampling import KEYS
+from ..selection import argmax
 from ..tree import Tree, ancestors
 
 
@@ -115,7 +116,7 @@ class Lookahead(Drafter):
         width = (self.columns - filled)[:, None]
         last_row = jnp.minimum(filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1)
         # The predictions are void from ``width`` on.
-        predicted = jnp.argmax(jnp.take_along_axis(scored.logits, last_row[:, :, None], 1), -1).astype(jnp.int32)
+        predicted = argmax(jnp.take_along_axis(scored.logits, last_row[:, :, None], 1))
 
         leaving = window[:, :1].at[:, 0, 0].set(state.root)
         columns = jnp.concatenate([leaving, window[:, 1:], predicted[:, None]], 1)

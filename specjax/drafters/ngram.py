@@ -78,6 +78,7 @@ class Ngram(Drafter):
             start = self.prompt_lookup_max - back  # slices join the loop of the comparison, as a roll does not
             same.append(same[-1] & (before[start : start + tokens.size] == tokens[jnp.maximum(last - back, 0)]))
         matched = sum((s.astype(jnp.int32) for s in same), jnp.int32(0))
-        best = jnp.argmax(matched * tokens.size + end)  # the longest match, and of these the most recent
+        longest = jnp.max(matched * tokens.size + end)  # the longest match, and of these the most recent
+        matched, best = longest // tokens.size, longest % tokens.size
         period = jnp.maximum(last - best, 1)
-        return tokens[best + 1 + jnp.arange(self.depth) % period], matched[best]
+        return tokens[best + 1 + jnp.arange(self.depth) % period], matched

@@ -31,6 +31,7 @@ async def while_connected(receive: Receive, work: Awaitable) -> Any:
     finally:
         working.cancel()
         watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)  # asyncio logs errors that nobody has read
 
 
 class Stream(StreamingResponse):

@@ -99,8 +99,9 @@ def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
                     tokens.append(max(sum(alpha**i for i in range(arm.length + 1)) for alpha in own))
                 mean = 1 / np.mean(1 / np.array(tokens)) if ends_together else sum(tokens)
                 value.append(mean / time * (1.15 if arm.length == 0 else 1))
-            chosen = auto._choose(given, state.replace(done=jnp.array(done)), jnp.array(matched))
+            chosen, is_near = auto._choose(given, state.replace(done=jnp.array(done)), jnp.array(matched))
             assert int(chosen) == int(np.argmax(value))
+            assert bool(is_near) == (max(value[1:]) > 0.95 * max(value))
 
 
 def test_a_batch_waits_for_its_last_row_and_slots_do_not():
@@ -116,7 +117,7 @@ def test_a_batch_waits_for_its_last_row_and_slots_do_not():
             parameters([1, 9, 1.7, 9]),
             state.replace(request=state.request.replace(limit=state.length + jnp.array(left))),
             matched,
-        )
+        )[0]
     )
     assert choose(AUTO, [50, 50, 50, 50]) == choose(slots, [50, 50, 50, 50]) == choose(slots, [30, 30, 30, 50]) == 2
     assert choose(AUTO, [30, 30, 30, 50]) == 0
@@ -126,8 +127,8 @@ def test_the_model_is_not_tried_for_a_row_that_would_not_use_it():
     given = parameters([1, 1.1, 1.2, 9])
     state = start(TARGET, given, AUTO, PROMPTS, **SIZES).replace(done=jnp.array([False, True, True, True]))
     state = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=jnp.full(4, 1e6))))
-    assert int(AUTO._choose(given, state, jnp.full(4, 6))) == 2  # the look-up has the higher rate
-    assert int(AUTO._choose(given, state, jnp.full(4, 0))) == 3
+    assert int(AUTO._choose(given, state, jnp.full(4, 6))[0]) == 2  # the look-up has the higher rate
+    assert int(AUTO._choose(given, state, jnp.full(4, 0))[0]) == 3
 
 
 def all_ask(drafter):
@@ -141,10 +142,31 @@ def test_half_of_the_rows_must_ask_for_a_probe():
     for asking, arm in (([1, 0, 0, 0], 0), ([1, 0, 1, 0], 0), ([1, 1, 0, 0], 3), ([0, 0, 0, 0], 0)):
         rest = jnp.array(asking, jnp.float32) * 1e6
         asked = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=rest)))
-        assert int(AUTO._choose(given, asked, jnp.zeros(4, jnp.int32))) == arm
+        assert int(AUTO._choose(given, asked, jnp.zeros(4, jnp.int32))[0]) == arm
     others_look_up = jnp.array([0, 6, 6, 6])
-    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), others_look_up)) == 0
-    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), jnp.array([0, 0, 6, 6]))) == 3
+    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), others_look_up)[0]) == 0
+    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), jnp.array([0, 0, 6, 6]))[0]) == 3
+
+
+def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying():
+    far, near = parameters([1, 9, 9, 9]), parameters([1, 9, 9, 1.97])
+    state = start(TARGET, far, AUTO, PROMPTS, **SIZES)  # the last prompt repeats itself, so a look-up finds a match
+    begin = jax.jit(lambda given, state: AUTO.begin(TARGET, given, state))
+
+    def play(given, quiet, done=(False, False, False, False)):
+        own = state.drafter.replace(quiet=jnp.array([0, 0, quiet, 1]))
+        after, prepared, chosen = begin(given, state.replace(drafter=own, done=jnp.array(done)))
+        assert int(chosen) == 0 and not prepared.ran
+        return bool(prepared.matched[3] > 0), after.drafter.quiet.tolist()
+
+    for quiet in range(30):
+        assert play(far, quiet) == (quiet < 16 or quiet % 4 == 0, [1, 1, quiet + 1, 2])
+    assert play(far, 17, done=[False, False, True, False])[0]  # the row that was quiet has ended
+    assert play(near, 3) == (True, [0, 0, 0, 0])
+    state = run(TARGET, far, state, jnp.int32(17), drafter=AUTO, rule=WalkIfSeeded())
+    assert np.asarray(state.counters.chosen)[:, 1:].sum() == 0
+    state = run(TARGET, parameters(CHEAP), state, jnp.int32(21), drafter=AUTO, rule=WalkIfSeeded())
+    assert np.asarray(state.counters.chosen)[:, 1:].sum() > 0  # four rounds later the method drafts
 
 
 def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
@@ -179,6 +201,7 @@ def test_times_interpolate_the_table_and_learn_from_runs():
     np.testing.assert_allclose(times.at(5, 10), table[1, 0], rtol=1e-5)
     np.testing.assert_allclose(times.at(3, 15), table.mean((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(times.at(1, 99), table[0, 1], rtol=1e-5)
+    np.testing.assert_allclose(times.at(64, 1), table[1, 0], rtol=1e-5)
     true, rng = table[0, 0] * [3.0, 2.0, 5.0], np.random.default_rng(0)
     for _ in range(60):
         rounds = rng.integers(0, 9, 3)
@@ -257,7 +280,7 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
 
     compared = 0
     for arm, rounds in ((3, 2), (2, 2), (0, 3), (3, 1), (1, 4), (2, 1), (0, WAITING + 5), (3, 1), (0, 1), (2, 1)):
-        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw))
+        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw, quiet=jnp.zeros(4, jnp.int32)))
         if HEAD_ARMS[arm].model:
             length, going = HEAD_ARMS[arm].length, ~np.asarray(state.done)
             found, drew = draft_with(force(arm), state)

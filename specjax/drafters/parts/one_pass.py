@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ...drafter import Drafter
+from ...selection import argmax
 from ...tree import chain
 from .best_first import best_first
 from .feature_reader import FeatureReader
@@ -63,5 +64,5 @@ class OnePass(Drafter):
         if self.nodes:
             grow = partial(best_first, nodes=self.nodes, width=self.width)
             return jax.vmap(grow)(root, jax.nn.log_softmax(scores / self.temperature))
-        tokens = jnp.concatenate([root[:, None], jnp.argmax(scores, -1).astype(jnp.int32)], 1)
+        tokens = jnp.concatenate([root[:, None], argmax(scores)], 1)
         return jax.vmap(chain)(tokens)

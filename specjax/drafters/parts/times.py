@@ -108,9 +108,9 @@ def predict(arms: list[tuple[int, bool]], draft_cost: float, platform: str) -> T
 
 def _weights(sizes, size, xp):
     """The weights of linear interpolation between ``sizes`` at ``size``, float32 [n]."""
-    place = xp.arange(len(sizes), dtype=xp.float32)
-    at = xp.interp(xp.float32(size), xp.asarray(sizes), place)
-    return xp.maximum(1 - xp.abs(place - at), 0)
+    sizes = xp.asarray(sizes)
+    at = xp.clip((xp.float32(size) - sizes[:-1]) / (sizes[1:] - sizes[:-1]), 0, 1).sum()  # xp.interp would loop on the device
+    return xp.maximum(1 - xp.abs(xp.arange(len(sizes), dtype=xp.float32) - at), 0)
 
 
 def _class(batch: int) -> int:

@@ -71,7 +71,7 @@ class Rotating(Auto):
     """Method auto with another arm in each round, so that every arm follows every other."""
 
     def _choose(self, draft, state, matched):
-        return (state.round + state.round // len(self.arms)) % len(self.arms)
+        return (state.round + state.round // len(self.arms)) % len(self.arms), jnp.bool(True)
 
 
 BUSHY = expansion((2, 1))  # two tokens after the root, one after each of them
