@@ -72,8 +72,8 @@ def _check(rope: Rope, head_dim: int, where: str, within: str) -> None:
     for name in ("short_factor", "long_factor"):
         if kind == "longrope" and len(getattr(rope, name)) != size // 2:
             raise ConfigError(
-                f"{where}: {within}.{name} has {len(getattr(rope, name))} entries; it must have {size // 2}, one for each "
-                "pair of rotated dimensions"
+                f"{where}: {within}.{name} has {len(getattr(rope, name))} entries; it must have {size // 2}, one for "
+                "each pair of rotated dimensions"
             )
 
 

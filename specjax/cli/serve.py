@@ -7,7 +7,7 @@ import sys
 
 from ..errors import RequestError
 from ..parallel import is_first_host
-from ..requests.limits import MOST_PROMPTS
+from ..requests.limits import MOST_PROMPTS, MOST_ROUNDS
 from ..requests.options import MOST_LOGPROBS
 from .arguments import add_method_arguments, add_model_arguments, check_method, choose_method
 from .drafting import add_drafting_flags, given_drafting
@@ -40,7 +40,7 @@ def add_command(commands) -> None:
     )
     add(
         "--rounds",
-        type=integer(1),
+        type=integer(1, MOST_ROUNDS),
         metavar="N",
         help="rounds of a step, after which texts grow; by default up to 8, so that they take 20 ms",
     )

@@ -162,7 +162,8 @@ class Auto(Drafter):
         matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
         alpha = jnp.asarray(np.broadcast_to([*matches, 0.6], (lengths.size, MATCHES + 1)), jnp.float32)
         acceptance = RunningAcceptance(2 * alpha, jnp.full_like(alpha, 2))
-        return AutoState(tuple(map(read, draft.models)), acceptance, Probing.start(lengths.size), jnp.zeros_like(lengths))
+        models = tuple(map(read, draft.models))
+        return AutoState(models, acceptance, Probing.start(lengths.size), jnp.zeros_like(lengths))
 
     def begin(self, target, draft, state):
         """Looks tokens up, and chooses the arm, unless the last choice holds."""
@@ -185,7 +186,7 @@ class Auto(Drafter):
         return (quiet >= _QUIET) & (quiet % _HELD != 0)
 
     def _choose(self, draft, state, matched) -> tuple[jax.Array, jax.Array]:
-        """Int32, the number of the arm with the most tokens a second, or of a probe. Bool, whether drafts nearly pay."""
+        """The number of the arm with the most tokens a second, or of a probe, int32; whether drafts nearly pay, bool."""
         seconds = draft.times.at(state.done.size, jnp.max(jnp.where(state.done, 0, state.length)))
         left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
         value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together)

@@ -16,6 +16,7 @@ from ..drafters import Auto
 from ..errors import RequestError
 from ..generate import Generator, Prompt
 from ..parallel import is_first_host, several_hosts
+from ..requests.limits import MOST_ROUNDS
 from ..requests.options import MOST_LOGPROBS
 from . import hosts
 from .constraints import Constraints
@@ -29,7 +30,7 @@ from .request import read_blank, read_request
 from .step_loop import StepLoop
 
 _USUAL_CHUNK, _LARGEST_CHUNK = 128, 512
-_USUAL_ROUNDS, _LARGEST_ROUNDS = 8, 64
+_USUAL_ROUNDS = 8
 
 
 class Engine(StepLoop):
@@ -85,7 +86,7 @@ class Engine(StepLoop):
     ):
         whole("slots", slots)
         if rounds is not None:
-            whole("rounds", rounds, 1, _LARGEST_ROUNDS)
+            whole("rounds", rounds, 1, MOST_ROUNDS)
         most = _USUAL_CHUNK if chunk is None else whole("chunk", chunk, LEAST_CHUNK, _LARGEST_CHUNK)
         if most & (most - 1):
             raise RequestError(f"chunk must be a power of two, not {chunk}")

@@ -18,7 +18,7 @@ KINDS: dict[str, Kind] = {file.KIND.name: file.KIND for file in (medusa, hydra, 
 """All kinds of heads by their names."""
 
 __all__ = [
-    "KINDS", "Assistant", "AssistantConfig", "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig", "EagleHead", "Head",
-    "HeadConfig", "HeadModule", "HydraConfig", "HydraHeads", "Kind", "MedusaConfig", "MedusaHeads", "MtpConfig",
-    "MtpHead",
+    "KINDS", "Assistant", "AssistantConfig", "BlockConfig", "BlockHead", "Eagle3Config", "Eagle3Head", "EagleConfig",
+    "EagleHead", "Head", "HeadConfig", "HeadModule", "HydraConfig", "HydraHeads", "Kind", "MedusaConfig",
+    "MedusaHeads", "MtpConfig", "MtpHead",
 ]  # fmt: skip

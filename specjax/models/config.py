@@ -138,7 +138,8 @@ class ModelConfig:
         """Raises RequestError, if the model has an encoder, for something that only decoders support."""
         if self.encoder is not None:
             raise RequestError(
-                f"{what} is for models without an encoder, and {self.family} has one; leave it out, or use another model"
+                f"{what} is for models without an encoder, and {self.family} has one; leave it out, or use another "
+                "model"
             )
 
     @property

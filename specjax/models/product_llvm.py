@@ -36,8 +36,9 @@ class _BFloat(ir.Type):
 
 I16 = ir.IntType(16)
 WORDS, BFLOATS = ir.VectorType(I16, 2 * LANES), ir.VectorType(_BFloat(), 2 * LANES)
-_INT4 = ir.Constant(WORDS, [I16(n) for n in (0, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0,
-                                            0xC100, 0xC0E0, 0xC0C0, 0xC0A0, 0xC080, 0xC040, 0xC000, 0xBF80)] * 2)  # fmt: skip
+_NOT_NEGATIVE = 0, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0
+_NEGATIVE = 0xC100, 0xC0E0, 0xC0C0, 0xC0A0, 0xC080, 0xC040, 0xC000, 0xBF80
+_INT4 = ir.Constant(WORDS, [I16(bits) for bits in _NOT_NEGATIVE + _NEGATIVE] * 2)
 """The bits in bfloat16 of 0 to 7 and -8 to -1, twice."""
 
 

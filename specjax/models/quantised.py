@@ -148,7 +148,7 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
 
 
 def is_quantisable(param: nnx.Param) -> bool:
-    """Whether a quantised module has another form of the parameter: matrices of several rows and experts, no routers."""
+    """Whether a quantised module has another form of the parameter: matrices of rows or experts, no routers."""
     is_matrix = len(param.axes) == 2 and param.shape[0] > 1
     holds_experts = len(param.axes) == 3 and param.axes[0] is None
     return (is_matrix or holds_experts) and param.axes[0] != "choice"

@@ -85,8 +85,8 @@ def tune_layers(
     layers = target.config.layers
     if target.config.normed == "stream" or any(layer.mixer.source is not None for layer in layers):
         raise RequestError(
-            f"the layers of {target.name!r} norm the whole stream or read one another's keys, so they cannot be left out "
-            "one by one; use another method"
+            f"the layers of {target.name!r} norm the whole stream or read one another's keys, so they cannot be left "
+            "out one by one; use another method"
         )
     per_row("temperature", temperature, 1, np.float32)
     whole("longest", longest)

@@ -14,6 +14,9 @@ MOST_SAMPLES = 1024
 MOST_ROWS = 16384
 """Rows of one batch: prompts times samples."""
 
+MOST_ROUNDS = 64
+"""Rounds of one step of an engine."""
+
 MOST_MESSAGES = 4096
 """Turns of one conversation."""
 

@@ -34,7 +34,7 @@ def test_a_port_in_use_is_one_line_before_anything_is_loaded(specjax_main):
         (("--port", "65536"), "--port: must be a whole number from 0 to 65535"),
         (("--slots", "0"), "--slots: must be"),
         (("--chunk", "48"), "chunk must be a power of two"),
-        (("--rounds", "65"), "rounds must be"),
+        (("--rounds", "65"), "must be a whole number from 1 to 64"),
         (("--api-key", ""), "--api-key: is empty"),
         (("--temperature", "1"), "option --temperature is unknown"),
         (("--model", "absent"), "absent"),

@@ -109,7 +109,8 @@ def predict(arms: list[tuple[int, bool]], draft_cost: float, platform: str) -> T
 def _weights(sizes, size, xp):
     """The weights of linear interpolation between ``sizes`` at ``size``, float32 [n]."""
     sizes = xp.asarray(sizes)
-    at = xp.clip((xp.float32(size) - sizes[:-1]) / (sizes[1:] - sizes[:-1]), 0, 1).sum()  # xp.interp would loop on the device
+    # A sum of ramps, because jnp.interp loops on the device.
+    at = xp.clip((xp.float32(size) - sizes[:-1]) / (sizes[1:] - sizes[:-1]), 0, 1).sum()
     return xp.maximum(1 - xp.abs(xp.arange(len(sizes), dtype=xp.float32) - at), 0)
 
 
