@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from .checkpoints.load import LanguageModel
 from .checks import shorten
@@ -24,7 +25,7 @@ from .errors import RequestError, SpecjaxWarning
 from .machine import machine
 from .parallel import mesh_of, several_hosts
 
-_FORMAT = "specjax costs 2"
+_FORMAT = "specjax costs 3"
 
 
 def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) -> tuple[Auto, Times, Path | None]:
@@ -67,7 +68,7 @@ def default_file(target: LanguageModel, drafts: Sequence[Draft]) -> Path:
     """The file of these models in their dtype, on this mesh, in the cache folder of the user."""
     described = describe_models(target, drafts)
     numbers = [described["machine"][name] for name in ("dtype", "quantize")]
-    parts = json.dumps([*(described[part] for part in ("mesh", "model", "drafts")), numbers])
+    parts = json.dumps([*(described[part] for part in ("mesh", "model", "drafts")), numbers, _FORMAT])
     key = hashlib.sha256(parts.encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "specjax" / "costs" / f"{key}.json"
@@ -97,14 +98,17 @@ def read_costs(file: Path) -> dict[str, Any]:
 
 
 def make_record(target, drafts, arms: Sequence[Arm], batches, contexts, seconds) -> dict[str, Any]:
-    """The record of measured ``seconds`` [batches, contexts, arms], an object for JSON."""
+    """The record of measured ``seconds`` [temperatures, batches, contexts, arms], an object for JSON.
+
+    The temperatures are 0 and 1.
+    """
     return {
         "format": _FORMAT,
         **describe_models(target, drafts),
         "arms": [dataclasses.asdict(arm) for arm in arms],
         "batches": list(batches),
         "contexts": list(contexts),
-        "seconds": [[[float(x) for x in row] for row in rows] for rows in seconds],
+        "seconds": np.asarray(seconds, float).tolist(),
     }
 
 
@@ -122,14 +126,11 @@ def write_costs(file: Path, record: dict) -> None:
 def _is_record(record) -> bool:
     """Whether ``record`` has the parts of a file of costs, in shapes that fit and with positive times."""
     try:
-        sizes = len(record["batches"]), len(record["contexts"]), len(record["arms"])
-        shaped = len(record["seconds"]) == sizes[0] and all(
-            len(rows) == sizes[1] and all(len(row) == sizes[2] for row in rows) for rows in record["seconds"]
-        )
-        numbers = [x for rows in record["seconds"] for row in rows for x in row]
+        seconds = np.array(record["seconds"], float)
+        shaped = seconds.shape == (2, *(len(record[name]) for name in ("batches", "contexts", "arms")))
         increasing = all(list(x) == sorted(set(x)) for x in (record["batches"], record["contexts"]))
         arms = [Arm(int(arm["length"]), bool(arm["model"])) for arm in record["arms"]]
-        positive = min(numbers) > 0 and max(numbers) < float("inf")
+        positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
         known = {"machine", "mesh", "model", "drafts"} <= record.keys() and isinstance(record["machine"], dict)
         return record["format"] == _FORMAT and shaped and increasing and positive and known and arms[0] == Arm(0)
     except (TypeError, KeyError, ValueError, IndexError, AttributeError):

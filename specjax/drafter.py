@@ -203,7 +203,9 @@ class Drafter:
         """
         return []
 
-    def learn_times(self, parameters, rounds: np.ndarray, batch: int, context: int, seconds: float) -> Any:
+    def learn_times(
+        self, parameters, rounds: np.ndarray, batch: int, context: int, seconds: float, sampled: bool
+    ) -> Any:
         """The parameters, updated on the host with the time of a run of rounds.
 
         Args:
@@ -211,5 +213,6 @@ class Drafter:
           batch: the number of rows.
           context: the number of tokens of the longest row.
           seconds: the time of the run.
+          sampled: whether any row has a temperature above 0.
         """
         return parameters

@@ -143,8 +143,9 @@ class Session:
         before = self.count_choices(decoding.state)
         decoding.state, seconds, compile_seconds = self._run(("run",), function, args, **donated)
         if before is not None:
-            chosen, length = fetch((decoding.state.counters.chosen, decoding.state.length))
-            self.learn_times(chosen - before, int(length.max()), seconds)
+            state = decoding.state
+            chosen, length, heat = fetch((state.counters.chosen, state.length, state.request.sampling.temperature))
+            self.learn_times(chosen - before, int(length.max()), seconds, bool((heat > 0).any()))
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
@@ -152,7 +153,7 @@ class Session:
         """The rounds of each of ``Drafter.choices``, int32 [B, A]; None for a method with one."""
         return fetch(state.counters.chosen) if len(self.drafter.lengths) > 1 else None
 
-    def learn_times(self, ran: np.ndarray, context: int, seconds: float) -> None:
+    def learn_times(self, ran: np.ndarray, context: int, seconds: float, sampled: bool) -> None:
         """Tells a method that chooses how long its rounds took.
 
         Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and all
@@ -162,10 +163,11 @@ class Session:
           ran: the rounds of each of ``Drafter.choices`` in each row, int32 [B, A].
           context: the tokens of the longest row after the rounds.
           seconds: the time of the rounds.
+          sampled: whether any row has a temperature above 0.
         """
         if not several_hosts():
             rounds = ran[ran.sum(1).argmax()]
-            self.parameters = self.drafter.learn_times(self.parameters, rounds, len(ran), context, seconds)
+            self.parameters = self.drafter.learn_times(self.parameters, rounds, len(ran), context, seconds, sampled)
 
     def update(self, target: LanguageModel) -> None:
         """Replaces the target's weights by others of the same structure. Nothing is compiled anew.

@@ -32,6 +32,9 @@ _REST_MEMORY = 0.98
 """The factor by which a round without the model reduces the weight of its acceptance rate."""
 
 
+_HOPE = 0.5
+"""The part of a standard deviation by which the model's acceptance rate is taken to be higher than its estimate."""
+
 _QUIET, _HELD = 16, 4
 """After so many rounds in which no draft came near to paying, a choice of plain decoding holds for so many rounds."""
 
@@ -148,10 +151,10 @@ class Auto(Drafter):
         seconds = np.asarray(parameters.times.at(batch, context))
         return [(str(arm), float(time)) for arm, time in zip(self.arms, seconds / seconds[0])]
 
-    def learn_times(self, parameters: Parameters, rounds, batch, context, seconds) -> Parameters:
+    def learn_times(self, parameters: Parameters, rounds, batch, context, seconds, sampled) -> Parameters:
         if not rounds.sum() or seconds <= 0:
             return parameters
-        return parameters.replace(times=parameters.times.correct(rounds, batch, context, seconds))
+        return parameters.replace(times=parameters.times.correct(rounds, batch, context, seconds, sampled))
 
     def reads(self, target, draft, tokens, lengths, taps):
         return self._model.reads(target, draft.models[0], tokens, lengths, taps) if self._has_model else None
@@ -187,7 +190,8 @@ class Auto(Drafter):
 
     def _choose(self, draft, state, matched) -> tuple[jax.Array, jax.Array]:
         """The number of the arm with the most tokens a second, or of a probe, int32; whether drafts nearly pay, bool."""
-        seconds = draft.times.at(state.done.size, jnp.max(jnp.where(state.done, 0, state.length)))
+        longest = jnp.max(jnp.where(state.done, 0, state.length))
+        seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
         left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
         value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together)
         best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
@@ -303,10 +307,16 @@ class Auto(Drafter):
         return jax.vmap(Ngram(self.depth + 1, MATCHES, 1).look_up)(state.tokens, state.cache.length)
 
     def _rates(self, state, matched) -> tuple[jax.Array, jax.Array]:
-        """The acceptance rates float32 [B] of the tokens looked up, 0 for none, and of the model's."""
-        alpha = state.drafter.acceptance.alpha
+        """The acceptance rates float32 [B] of the tokens looked up, 0 for none, and of the model's.
+
+        The model's is an upper bound: its estimate and a part of the estimate's deviation. Only use
+        tests the model, so a few bad rounds would else end its use. The errors of rows are independent.
+        """
+        acceptance, rows = state.drafter.acceptance, jnp.maximum((~state.done).sum(), 1).astype(jnp.float32)
+        alpha, tested = acceptance.alpha, acceptance.tested[:, -1]
         of_match = jnp.take_along_axis(alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
-        return jnp.where(matched > 0, of_match, 0.0), alpha[:, -1]
+        drawn = alpha[:, -1]
+        return jnp.where(matched > 0, of_match, 0.0), drawn + _HOPE * jnp.sqrt(drawn * (1 - drawn) / tested / rows)
 
     def _draft_keys(self, state) -> jax.Array:
         """Keys [B, L] of the model's draws: for a row with a seed those of the target's samples."""

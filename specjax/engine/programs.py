@@ -175,7 +175,7 @@ class Programs:
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         news = fetch(news)
         if len(self.session.drafter.lengths) > 1:
-            self.session.learn_times(news.chosen, int(news.context), seconds)
+            self.session.learn_times(news.chosen, int(news.context), seconds, bool(news.sampled))
         return news
 
     def compile_constrained_rounds(self, constraints: Automaton) -> None:

@@ -35,6 +35,7 @@ class News(struct.PyTreeNode):
         ones among them, and the emitted tokens; zeros after a row's last round.
       chosen: int32 [B, A], the rounds of each of ``Drafter.choices``.
       context: int32, the tokens of the longest row.
+      sampled: bool, whether any row has a temperature above 0.
       done, failed: bool [B], see ``DecodeState``.
       logprobs: the records of ``tokens``, for T = W; None if they are not recorded.
     """
@@ -44,6 +45,7 @@ class News(struct.PyTreeNode):
     rounds: jax.Array
     chosen: jax.Array
     context: jax.Array
+    sampled: jax.Array
     done: jax.Array
     failed: jax.Array
     logprobs: Logprobs | None
@@ -180,9 +182,17 @@ def advance(
     places = before[:, None] + jnp.arange(most_rounds * (drafter.depth + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
-    count = state.length - before
-    ran, context = state.counters.chosen - chosen, jnp.max(state.length)
-    news = News(take(state.tokens, places), count, told, ran, context, state.done, state.failed, logprobs)
+    news = News(
+        tokens=take(state.tokens, places),
+        count=state.length - before,
+        rounds=told,
+        chosen=state.counters.chosen - chosen,
+        context=jnp.max(state.length),
+        sampled=jnp.any(state.request.sampling.temperature > 0),
+        done=state.done,
+        failed=state.failed,
+        logprobs=logprobs,
+    )
     return _with_constraints(state, None), news
 
 

@@ -1,6 +1,7 @@
-"""Measures the times of method "auto": a round of each arm, by batch size and context."""
+"""Measures the times of method "auto": a round of each arm, by temperature, batch size and context."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ CANDIDATES = Arm(0), Arm(2), Arm(5), Arm(15), Arm(2, True), Arm(5, True)
 
 CONTEXTS = 64, 512
 """Tokens of the rows in which rounds are timed."""
+
+TEMPERATURES = 0.0, 1.0
+"""Rounds of sampled rows take longer, and drafts more than plain decoding."""
 
 _SECONDS = 30.0
 """The time that the timed runs may take in total."""
@@ -77,24 +81,26 @@ def batches_up_to(most: int) -> list[int]:
 
 
 def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: None) -> np.ndarray:
-    """The median seconds of a round, float64 [batches, contexts, arms].
+    """The median seconds of a round, float64 [temperatures, batches, contexts, arms].
 
     One program is compiled for each batch size: that of method auto itself, which is made to choose
     each arm by the times that it is given. Runs of the arms alternate.
     """
     made = Generator(target, "auto", as_list(drafts) or None)
-    session, found = made.session, np.zeros((len(batches), len(contexts), len(arms)))
+    session, found = made.session, np.zeros((len(TEMPERATURES), len(batches), len(contexts), len(arms)))
     session.drafter = dataclasses.replace(made.drafter, arms=tuple(arms))
-    budget = _SECONDS / (len(batches) * len(contexts))
-    rng, steps = np.random.default_rng(0), iter(range(1, len(batches) * len(contexts) + 1))
+    cells, parameters = found[..., 0].size, session.parameters
+    rng, steps = np.random.default_rng(0), iter(range(1, cells + 1))
     session.capacity = max(contexts) + 32 * (session.drafter.depth + 1)
     for b, batch in enumerate(batches):
         for c, context in enumerate(contexts):
             prompts = rng.integers(0, target.config.vocab_size, (batch, context)).tolist()
             options = dict(max_new_tokens=24 * (session.drafter.depth + 1), ignore_eos=True)
-            begun = session.start(*made.read_options(prompts, **options))
-            found[b, c] = _time_arms(session, begun, len(arms), budget)
-            progress(next(steps), len(batches) * len(contexts))
+            for t, temperature in enumerate(TEMPERATURES):
+                session.parameters = parameters
+                begun = session.start(*made.read_options(prompts, temperature=temperature, **options))
+                found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
+                progress(next(steps), cells)
     return found
 
 
@@ -125,12 +131,12 @@ def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:
     """The numbers of the arms that are best at some acceptance rate, batch size and context.
 
     An arm competes with plain decoding and with the arms of its kind. ``seconds`` is float64
-    [batches, contexts, arms].
+    [..., arms].
     """
     alpha = np.linspace(0.02, 0.99, 98)[:, None]
     lengths = np.array([arm.length for arm in arms])
     tokens = (1 - alpha ** (lengths + 1)) / (1 - alpha)
-    value = tokens / seconds[:, :, None]  # [batches, contexts, rates, arms]
+    value = tokens / seconds[..., None, :]  # [..., rates, arms]
     kept = {0}
     for model in (False, True):
         own = [i for i, arm in enumerate(arms) if arm.model == model or not arm.length]
@@ -146,11 +152,17 @@ def table(record: dict):
     from rich.table import Table
 
     shown = Table()
-    for column in ("batch", "context", "plain round, ms", *(str(Arm(**arm)) for arm in record["arms"][1:])):
+    for column in (
+        "temperature",
+        "batch",
+        "context",
+        "plain round, ms",
+        *(str(Arm(**arm)) for arm in record["arms"][1:]),
+    ):
         shown.add_column(column)
-    for batch, rows in zip(record["batches"], record["seconds"]):
-        for context, row in zip(record["contexts"], rows):
-            shown.add_row(f"{batch}", f"{context}", f"{1e3 * row[0]:.2f}", *(f"{x / row[0]:.2f}" for x in row[1:]))
+    sizes = itertools.product(TEMPERATURES, record["batches"], record["contexts"])
+    for size, row in zip(sizes, np.reshape(record["seconds"], (-1, len(record["arms"])))):
+        shown.add_row(*(f"{x:g}" for x in size), f"{1e3 * row[0]:.2f}", *(f"{x / row[0]:.2f}" for x in row[1:]))
     return shown
 
 

@@ -22,7 +22,7 @@ def test_auto_is_the_default_unless_more_is_asked(target, draft):
 
 def test_explain_tells_choices_and_their_reasons(specjax_main, models, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(auto, "measure", lambda *given: np.full((len(given[3]), len(given[4]), len(given[2])), 0.01))
+    monkeypatch.setattr(auto, "measure", lambda *given: np.full((2, len(given[3]), len(given[4]), len(given[2])), 0.01))
     pair = ("--model", models["target"], "--draft", models["draft"])
     code, out, _ = specjax_main("tune", "--auto", *pair, "--batch", "2", "--json")
     record = json.loads(out)
@@ -31,7 +31,7 @@ def test_explain_tells_choices_and_their_reasons(specjax_main, models, tmp_path,
     assert [str(path) for path in file.iterdir()] == [record["file"]]
     old = json.loads(open(record["file"]).read())
     old["machine"]["jax"], old["arms"] = "0.1", [{"length": arm.length, "model": arm.model} for arm in ARMS]
-    old["seconds"] = np.ones((2, len(old["contexts"]), len(ARMS))).tolist()
+    old["seconds"] = np.ones((2, 2, len(old["contexts"]), len(ARMS))).tolist()
     open(record["file"], "w").write(json.dumps(old))
     (tmp_path / "prompts.txt").write_text('{"prompt": "abcabcabcabc"}')
     argv = ("explain", *pair, "--prompts", tmp_path / "prompts.txt", "--max-new-tokens", "12")

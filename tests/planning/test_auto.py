@@ -33,7 +33,7 @@ def test_the_file_names_machine_versions_and_models(record, file, target, draft)
     kept = json.loads(file.read_text())
     assert {"jax", "cpu", "device"} <= kept["machine"].keys() and kept["model"]["name"] == "target"
     assert kept["drafts"][0]["name"] == "draft" and kept["arms"][0] == {"length": 0, "model": False}
-    assert np.all(np.array(kept["seconds"]) > 0) and np.shape(kept["seconds"]) == (1, 1, len(kept["arms"]))
+    assert np.all(np.array(kept["seconds"]) > 0) and np.shape(kept["seconds"]) == (2, 1, 1, len(kept["arms"]))
     again = auto.tune_auto(target, draft, file=file)
     assert again["seconds"] == kept["seconds"] and "before" in again["note"]
 
@@ -66,17 +66,17 @@ def test_a_file_of_another_machine_is_not_used_and_measured_anew(record, file, t
     with pytest.warns(UserWarning, match="another mesh"):
         Generator(target, "auto", draft, costs=str(own))
     own.write_text(json.dumps(other))
-    monkeypatch.setattr(auto, "measure", lambda *_: np.ones((1, 1, 6)))
+    monkeypatch.setattr(auto, "measure", lambda *_: np.ones((2, 1, 1, 6)))
     found = auto.tune_auto(target, draft, file=own, batches=(1,), contexts=(9,))
     assert "measured anew: the file was of another machine or version (jax)" in found["note"]
     assert costs.read_costs(own)["machine"]["jax"] != "0.0"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": "specjax costs 2"}', None])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "specjax costs 3"}', None])
 def test_a_file_that_is_none_is_refused_in_one_line(text, target, draft, tmp_path, record, file):
     wrong = tmp_path / "costs.json"
     kept = json.loads(file.read_text())
-    kept["seconds"][0][0][0] = -1.0
+    kept["seconds"][1][0][0][0] = -1.0
     wrong.write_text(json.dumps(kept) if text is None else text)
     with pytest.raises(RequestError, match="costs .*measure") as error:
         Generator(target, "auto", draft, costs=str(wrong))

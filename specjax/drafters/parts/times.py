@@ -5,14 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-_CLASSES = 15
+_SIZES = 15
 """Batch sizes are corrected by powers of two, up to 2^14."""
 
-_MEMORY = 0.999
-"""The factor by which each round reduces the weight of all earlier rounds."""
+PREDICTED, MEASURED = 5.0, 50.0
+"""The rounds of an arm whose times count as much as a predicted and as a measured table."""
 
-PREDICTED, MEASURED = 0.5, 10.0
-"""The weights of a predicted and of a measured table, in rounds, against the times of runs."""
+_LIKE_ONE = 8
+"""The most rounds of a run that count as so many measurements of an arm. All rounds of a run share the machine's speed."""
+
+_MEMORY = 0.999
+"""The factor by which each round draws a scale, in logarithms, back to 1."""
+
+_SPEED, _LEAST_SPEED = 0.1, 0.01
+"""The parts of an error by which a plain round, and any round, corrects the machine's speed."""
 
 ROW_COST = {"cpu": 1 / 12}
 """The time that a scored token adds to a round of plain decoding at batch 1, by platform."""
@@ -23,14 +29,16 @@ _OTHER_ROW_COST = 1 / 200
 class Times(struct.PyTreeNode):
     """The seconds of a round, or a multiple of them, for A arms.
 
-    A table is measured by ``specjax tune --auto``, or predicted. A scale for each batch size and arm
-    corrects it. All leaves are float32 arrays of the host.
+    A table is measured by ``specjax tune --auto``, or predicted. Speeds and scales correct it for each
+    batch size. Batches with sampled rows, which take longer, have times of their own. All leaves are
+    float32 arrays of the host.
 
     Attributes:
-      table: [batches, contexts, A].
+      table: [2, batches, contexts, A], for greedy rows and for sampled rows.
       batches, contexts: the sizes in the table, ascending.
-      scale: [15, A], by the logarithm of the batch size.
-      squares, sums, rounds: [15, A, A], [15, A] and [15], the decayed sums of ``correct``.
+      scale: [2, 15, A], for greedy and sampled rows and by the logarithm of the batch size; 1 for plain decoding.
+      speed: [2, 15], the times of all arms in times of the table.
+      rounds: [2, 15], the rounds that have corrected it.
       trust: the weight of the table, ``PREDICTED`` or ``MEASURED``.
     """
 
@@ -38,53 +46,54 @@ class Times(struct.PyTreeNode):
     batches: jax.Array | np.ndarray
     contexts: jax.Array | np.ndarray
     scale: jax.Array | np.ndarray
-    squares: jax.Array | np.ndarray
-    sums: jax.Array | np.ndarray
+    speed: jax.Array | np.ndarray
     rounds: jax.Array | np.ndarray
     trust: jax.Array | np.ndarray
 
     @staticmethod
     def of_table(table, batches, contexts, trust: float = PREDICTED) -> "Times":
-        """Times without a correction."""
+        """Times without a correction. A table [batches, contexts, A] holds for greedy and for sampled rows."""
         table = np.asarray(table, np.float32)
-        arms = table.shape[-1]
-        new = lambda make, *shape: make((_CLASSES, *shape), np.float32)
+        table = np.array(np.broadcast_to(table, (2, *table.shape[-3:])))
+        ones = lambda *shape: np.ones((2, _SIZES, *shape), np.float32)
         grids = np.asarray(batches, np.float32), np.asarray(contexts, np.float32)
-        sums = new(np.zeros, arms, arms), new(np.zeros, arms), new(np.zeros)
-        return Times(table, *grids, new(np.ones, arms), *sums, np.array(trust, np.float32))
+        return Times(table, *grids, ones(table.shape[-1]), ones(), 0 * ones(), np.array(trust, np.float32))
 
-    def at(self, batch: int, context) -> jax.Array:
+    def at(self, batch: int, context, sampled=False) -> jax.Array:
         """Float32 [A], the time of a round with ``batch`` rows, the longest of ``context`` tokens.
 
         The table is linear in the context and in the batch between its sizes, and constant beyond.
-        """
-        return self._table_at(batch, context, jnp) * jnp.asarray(self.scale)[_class(batch)]
 
-    def _table_at(self, batch: int, context, xp):
+        Args:
+          sampled: bool, whether any row has a temperature above 0.
+        """
+        here = jnp.int32(sampled), _size(batch)
+        table = self._table_at(batch, context, sampled, jnp)
+        return table * jnp.asarray(self.scale)[here] * jnp.asarray(self.speed)[here]
+
+    def _table_at(self, batch: int, context, sampled, xp):
         """The times of the table alone, [A]. ``xp`` is jnp, or np on the host, which is faster for few numbers."""
         rows, columns = _weights(self.batches, batch, xp), _weights(self.contexts, context, xp)
-        return xp.einsum("b,c,bca->a", rows, columns, xp.asarray(self.table))
+        return xp.einsum("b,c,bca->a", rows, columns, xp.asarray(self.table)[xp.int32(sampled)])
 
-    def correct(self, rounds: np.ndarray, batch: int, context: int, seconds: float) -> "Times":
+    def correct(self, rounds: np.ndarray, batch: int, context: int, seconds: float, sampled: bool = False) -> "Times":
         """The times after a run of ``rounds`` [A] rounds of each arm in ``seconds``, on the host.
 
-        The scales s solve a ridge regression: the sum over runs of n (shares . s - 1)^2 is least, where
-        n is the number of a run's rounds, and the shares of a run are the times that the table gives
-        them, divided by the run's seconds. The ridge is as strong as ``trust`` rounds. It draws all
-        scales to one, so arms that have not run keep the scale of the others.
+        The error of the foretold time is shared out. The machine's speed, which changes often, takes it
+        first from plain rounds. An arm takes it by its share of the time, and the more slowly the more
+        the table is trusted. Choices depend on the scales alone.
         """
-        shares, k = rounds * self._table_at(batch, context, np) / seconds, _class(batch)
-        n, arms = rounds.sum(), len(shares)
-        squares, sums, count = np.array(self.squares), np.array(self.sums), np.array(self.rounds)
-        squares[k] = _MEMORY**n * squares[k] + n * np.outer(shares, shares)
-        sums[k] = _MEMORY**n * sums[k] + n * shares
-        count[k] = _MEMORY**n * count[k] + n
-        mean = sums[k].sum() / max(squares[k].sum(), 1e-30)
-        ridge = self.trust * max(squares[k].trace(), 1e-30) / count[k]
-        scale = np.array(self.scale)
-        solved = np.linalg.solve(squares[k] + ridge * np.eye(arms), sums[k] + ridge * mean)
-        scale[k] = np.clip(solved, mean / 4, mean * 4)
-        return self.replace(scale=scale, squares=squares, sums=sums, rounds=count)
+        here, n = (int(sampled), _size(batch)), rounds.sum()
+        foretold = rounds * self._table_at(batch, context, sampled, np) * self.scale[here]
+        share = foretold / foretold.sum()
+        error = np.log(seconds / (foretold.sum() * self.speed[here]))
+        scale, speed, count = np.array(self.scale), np.array(self.speed), np.array(self.rounds)
+        first = n / (count[here] + n)  # the first run sets the speed
+        speed[here] *= np.exp(error * max(first, 1 - (1 - _SPEED * share[0] - _LEAST_SPEED) ** n))
+        part = 1 - (1 - share[1:] / self.trust) ** min(n, _LIKE_ONE) if count[here] else 0
+        scale[here][1:] = scale[here][1:] ** _MEMORY**n * np.exp(part * np.clip(error, -1, 1))
+        count[here] += n
+        return self.replace(scale=scale, speed=speed, rounds=count)
 
 
 def predict(arms: list[tuple[int, bool]], draft_cost: float, platform: str) -> Times:
@@ -100,7 +109,7 @@ def predict(arms: list[tuple[int, bool]], draft_cost: float, platform: str) -> T
       platform: the platform of the device, such as "cpu".
     """
     cost = ROW_COST.get(platform, _OTHER_ROW_COST)
-    batches = 2 ** np.arange(_CLASSES)
+    batches = 2 ** np.arange(_SIZES)
     pass_of = lambda tokens: 1 + cost * (tokens - 1)
     of_arm = lambda length, drafts: pass_of(batches * (length + 1)) + drafts * length * draft_cost * pass_of(batches)
     return Times.of_table(np.stack([of_arm(*arm) for arm in arms], -1)[:, None], batches, [1])
@@ -114,5 +123,5 @@ def _weights(sizes, size, xp):
     return xp.maximum(1 - xp.abs(xp.arange(len(sizes), dtype=xp.float32) - at), 0)
 
 
-def _class(batch: int) -> int:
-    return min((batch - 1).bit_length(), _CLASSES - 1)
+def _size(batch: int) -> int:
+    return min((batch - 1).bit_length(), _SIZES - 1)
