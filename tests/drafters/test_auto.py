@@ -262,6 +262,25 @@ def test_a_run_counts_by_its_rounds_and_old_rounds_fade():
     assert float(later.at(1, 1)[0]) == pytest.approx(1.5, rel=0.02)
 
 
+def test_a_slower_machine_changes_no_choice_and_a_slower_arm_does():
+    plain, drafts = np.array([8, 0]), np.array([0, 8])
+    drifting = Times.of_table([[[1.0, 2.0]]], [1], [1], MEASURED)
+    for seconds in np.geomspace(8, 40, 30):
+        drifting = drifting.correct(plain, 1, 1, seconds)
+    ratio = lambda times, *sampled: float(times.at(1, 1, *sampled)[1] / times.at(1, 1, *sampled)[0])
+    assert ratio(drifting) == pytest.approx(2, rel=1e-5) and float(drifting.at(1, 1)[0]) == pytest.approx(5, rel=0.15)
+    slower = drifting
+    for _ in range(20):
+        slower = slower.correct(drafts, 1, 1, 5 * 8 * 3.0).correct(plain, 1, 1, 5 * 8.0)
+    assert ratio(slower) == pytest.approx(3, rel=0.05)
+    assert ratio(slower, True) == pytest.approx(2, rel=1e-5)  # sampled rows have times of their own
+    odd = slower.correct(drafts, 1, 1, 1e4)  # a pause of the machine
+    assert ratio(odd) < 1.3 * ratio(slower)
+    for _ in range(300):
+        odd = odd.correct(plain, 1, 1, 5 * 8.0)
+    assert 2 < ratio(odd) < 2.5  # an arm that does not run returns to the table
+
+
 def test_predicted_times_grow_with_nodes_rows_and_the_draft():
     at = lambda batch, platform="tpu": np.asarray(
         predict([(0, False), (4, False), (4, True)], 0.1, platform).at(batch, 9)

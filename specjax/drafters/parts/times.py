@@ -87,11 +87,13 @@ class Times(struct.PyTreeNode):
         foretold = rounds * self._table_at(batch, context, sampled, np) * self.scale[here]
         share = foretold / foretold.sum()
         error = np.log(seconds / (foretold.sum() * self.speed[here]))
+        of_speed = 1 - (1 - _SPEED * share[0] - _LEAST_SPEED) ** n
+        of_arms = 1 - (1 - share[1:] / self.trust) ** min(n, _LIKE_ONE)
+        if not self.rounds[here]:  # the first run sets the speed
+            of_speed, of_arms = 1.0, 0.0
         scale, speed, count = np.array(self.scale), np.array(self.speed), np.array(self.rounds)
-        first = n / (count[here] + n)  # the first run sets the speed
-        speed[here] *= np.exp(error * max(first, 1 - (1 - _SPEED * share[0] - _LEAST_SPEED) ** n))
-        part = 1 - (1 - share[1:] / self.trust) ** min(n, _LIKE_ONE) if count[here] else 0
-        scale[here][1:] = scale[here][1:] ** _MEMORY**n * np.exp(part * np.clip(error, -1, 1))
+        speed[here] *= np.exp(of_speed * error)
+        scale[here][1:] = scale[here][1:] ** _MEMORY**n * np.exp(of_arms * np.clip(error, -1, 1))
         count[here] += n
         return self.replace(scale=scale, speed=speed, rounds=count)
 
