@@ -32,6 +32,12 @@ _REST_MEMORY = 0.98
 """The factor by which a round without the model reduces the weight of its acceptance rate."""
 
 
+_KEPT = 4.0
+"""The tokens of each row in its estimate of the kept part before the first round."""
+
+_FORGIVEN = 0.01
+"""The part of the missing tokens that a round of another arm forgives an arm."""
+
 _HOPE = 0.5
 """The part of a standard deviation by which the model's acceptance rate is taken to be higher than its estimate."""
 
@@ -57,6 +63,7 @@ class AutoState(struct.PyTreeNode):
       acceptance: the running acceptance rates, [B, MATCHES + 1]: those of tokens looked up after a
         match of 1, 2, ... tokens, and of the model's.
       probing: when to try the model again.
+      kept: the tokens that rounds of each arm emitted and those that they were expected to, [B, A].
       quiet: int32 [B], the rounds of the row since a draft was last near to paying.
       prepared: the proposals, within a round only.
     """
@@ -64,6 +71,7 @@ class AutoState(struct.PyTreeNode):
     models: tuple
     acceptance: RunningAcceptance
     probing: Probing
+    kept: RunningAcceptance
     quiet: jax.Array
     prepared: Prepared | None = None
 
@@ -166,7 +174,9 @@ class Auto(Drafter):
         alpha = jnp.asarray(np.broadcast_to([*matches, 0.6], (lengths.size, MATCHES + 1)), jnp.float32)
         acceptance = RunningAcceptance(2 * alpha, jnp.full_like(alpha, 2))
         models = tuple(map(read, draft.models))
-        return AutoState(models, acceptance, Probing.start(lengths.size), jnp.zeros_like(lengths))
+        kept = jnp.full((lengths.size, len(self.arms)), _KEPT)
+        kept = RunningAcceptance(kept, kept)
+        return AutoState(models, acceptance, Probing.start(lengths.size), kept, jnp.zeros_like(lengths))
 
     def begin(self, target, draft, state):
         """Looks tokens up, and chooses the arm, unless the last choice holds."""
@@ -175,13 +185,13 @@ class Auto(Drafter):
         def choose(_):
             looked_up, matched = self._look_up(state)
             chosen, is_near = self._choose(draft, state, matched)
-            return self._prepare(state, looked_up, matched, chosen), chosen, is_near
+            return self._prepare(state, looked_up, matched, chosen), is_near
 
         shape = jax.eval_shape(choose, None)
         plain = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        prepared, chosen, is_near = run_if(~self._holds(state), choose, plain)
+        prepared, is_near = run_if(~self._holds(state), choose, plain)
         quiet = jnp.where(is_near, 0, state.drafter.quiet + 1)
-        return state.replace(drafter=state.drafter.replace(quiet=quiet)), prepared, chosen
+        return state.replace(drafter=state.drafter.replace(quiet=quiet)), prepared, prepared.arm
 
     def _holds(self, state) -> jax.Array:
         """Bool, whether this round is plain without a choice. A row that has just begun does not ask for one."""
@@ -193,7 +203,7 @@ class Auto(Drafter):
         longest = jnp.max(jnp.where(state.done, 0, state.length))
         seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
         left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
-        value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together)
+        value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together) * self._kept(state)
         best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
         if not self._has_model:
             return best, is_near
@@ -204,6 +214,15 @@ class Auto(Drafter):
         due = would_draw & ~state.done & state.drafter.probing.is_due(extra)
         probes = due.any() & (2 * due.sum() >= (~state.done).sum()) & ~self._draws[best]
         return jnp.where(probes, probe, best), is_near | probes
+
+    def _kept(self, state) -> jax.Array:
+        """Float32 [A], at most 1, the part of the expected tokens that rounds of each arm have emitted.
+
+        The best of several estimates is too high. So an arm that is chosen seldom keeps less than it promises.
+        """
+        tokens = lambda x: jnp.where(state.done[:, None], 0, x).sum(0)
+        kept = state.drafter.kept
+        return jnp.minimum(tokens(kept.accepted) / jnp.maximum(tokens(kept.tested), 1e-9), 1).at[0].set(1)
 
     def expect(self, state, matched) -> jax.Array:
         """Float32 [B, A], the expected number of emitted tokens of each row in each arm."""
@@ -218,8 +237,15 @@ class Auto(Drafter):
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
         count, ran = jnp.array(self.choices)[chosen], self._draws[chosen]
         found, drawn = self._rates(state, matched)
+        expected = self.expect(state, matched)[:, chosen]
         return Prepared(
-            looked_up, matched, ran, ran & (expected_tokens(drawn, count) > expected_tokens(found, count)), count
+            chosen,
+            expected,
+            looked_up,
+            matched,
+            ran,
+            ran & (expected_tokens(drawn, count) > expected_tokens(found, count)),
+            count,
         )
 
     def _draft(self, target, draft, state) -> AutoState:
@@ -272,12 +298,17 @@ class Auto(Drafter):
             tested = tested.at[:, -1].set(jnp.where(found.drew, jnp.minimum(kept + 1, found.count), 0))
             probing = probing.tried(found.drew, kept == found.count)
         acceptance = own.acceptance.update(accepted, tested)
+        of_arm = jnp.arange(len(self.arms)) == found.arm
+        kept = own.kept.update(*(jnp.where(of_arm, x[:, None], 0) for x in (verdict.length, found.expected)))
+        kept = kept.replace(
+            accepted=jnp.where(of_arm, kept.accepted, kept.accepted + _FORGIVEN * (kept.tested - kept.accepted))
+        )
         if self._has_model:
             idle = ~found.ran & (jnp.arange(MATCHES + 1) == MATCHES)
             acceptance = acceptance.fade(idle, _REST_MEMORY)
             probing = probing if self._draws_at(length) else probing.tried(jnp.zeros_like(found.drew), False)
             probing = probing.hear(confidence(scored.logits, verdict))
-        return AutoState(models, acceptance, probing, own.quiet)
+        return AutoState(models, acceptance, probing, kept, own.quiet)
 
     def _make_room(self, target, draft, state):
         """The state before a round, see ``parts.resting``."""

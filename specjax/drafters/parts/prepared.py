@@ -19,6 +19,8 @@ class Prepared(struct.PyTreeNode):
     """The proposals of a round, before its tree is cut to the length of an arm.
 
     Attributes:
+      arm: int32, the number of the arm.
+      expected: float32 [B], the tokens that the arm is expected to emit.
       looked_up: int32 [B, D], the tokens that follow the longest match.
       matched: int32 [B], the length of the match, 0 for none.
       ran: bool, whether the model drafted.
@@ -27,6 +29,8 @@ class Prepared(struct.PyTreeNode):
       draft: the model's tokens; None until it has drafted.
     """
 
+    arm: jax.Array
+    expected: jax.Array
     looked_up: jax.Array
     matched: jax.Array
     ran: jax.Array
