@@ -32,8 +32,8 @@ _REST_MEMORY = 0.98
 """The factor by which a round without the model reduces the weight of its acceptance rate."""
 
 
-_KEPT = 4.0
-"""The tokens of each row in its estimate of the kept part before the first round."""
+_PROMISED, _PROMISED_MEMORY = 16.0, 0.97
+"""The weight of the kept part of each row and arm before the first round, in tokens, and its memory for each round."""
 
 _FORGIVEN = 0.01
 """The part of the missing tokens that a round of another arm forgives an arm."""
@@ -174,7 +174,7 @@ class Auto(Drafter):
         alpha = jnp.asarray(np.broadcast_to([*matches, 0.6], (lengths.size, MATCHES + 1)), jnp.float32)
         acceptance = RunningAcceptance(2 * alpha, jnp.full_like(alpha, 2))
         models = tuple(map(read, draft.models))
-        kept = jnp.full((lengths.size, len(self.arms)), _KEPT)
+        kept = jnp.full((lengths.size, len(self.arms)), _PROMISED)
         kept = RunningAcceptance(kept, kept)
         return AutoState(models, acceptance, Probing.start(lengths.size), kept, jnp.zeros_like(lengths))
 
@@ -208,7 +208,7 @@ class Auto(Drafter):
         if not self._has_model:
             return best, is_near
         probe = next(i for i, arm in enumerate(self.arms) if arm.model)
-        extra = jnp.maximum(seconds[probe] / seconds[best] - 1, 0.05)
+        extra = jnp.maximum(seconds[probe] / seconds[best] * (1 - value[probe] / value[best]), 0.05)
         found, drawn = self._rates(state, matched)
         would_draw = expected_tokens(drawn, self.arms[probe].length) > expected_tokens(found, self.arms[probe].length)
         due = would_draw & ~state.done & state.drafter.probing.is_due(extra)
@@ -299,10 +299,10 @@ class Auto(Drafter):
             probing = probing.tried(found.drew, kept == found.count)
         acceptance = own.acceptance.update(accepted, tested)
         of_arm = jnp.arange(len(self.arms)) == found.arm
-        kept = own.kept.update(*(jnp.where(of_arm, x[:, None], 0) for x in (verdict.length, found.expected)))
-        kept = kept.replace(
-            accepted=jnp.where(of_arm, kept.accepted, kept.accepted + _FORGIVEN * (kept.tested - kept.accepted))
-        )
+        emitted, expected = (jnp.where(of_arm, x[:, None], 0) for x in (verdict.length, found.expected))
+        kept = own.kept.update(emitted, expected, _PROMISED_MEMORY)
+        missing = jnp.where(of_arm, 0, kept.tested - kept.accepted)
+        kept = kept.replace(accepted=kept.accepted + _FORGIVEN * missing)
         if self._has_model:
             idle = ~found.ran & (jnp.arange(MATCHES + 1) == MATCHES)
             acceptance = acceptance.fade(idle, _REST_MEMORY)

@@ -156,6 +156,27 @@ def test_a_rate_of_few_trials_is_taken_to_be_higher():
     np.testing.assert_allclose(rates(certain(state)), 0.6, rtol=1e-3)
 
 
+def test_an_arm_that_emits_less_than_expected_loses_value():
+    given = parameters([1, 9, 0.1, 9])
+    state = start(TARGET, given, AUTO, PROMPTS, **SIZES)
+    before = jax.tree.map(lambda x: x.at[:, 1].set(0.5 * x[:, 1]), state.drafter.kept.accepted)
+    state = state.replace(drafter=state.drafter.replace(kept=state.drafter.kept.replace(accepted=before)))
+    expected = AUTO.expect(state, AUTO._look_up(state)[1])[:, 2]
+    after = run(TARGET, given, state, jnp.int32(1), drafter=AUTO, rule=WalkIfSeeded())
+    assert np.all(np.asarray(after.counters.chosen) == [0, 0, 1, 0]) and expected.max() > 1.5
+    kept = after.drafter.kept
+    np.testing.assert_allclose(kept.tested[:, 2], 0.97 * 16 + expected, rtol=1e-5)
+    np.testing.assert_allclose(kept.accepted[:, 2], 0.97 * 16 + np.asarray(after.counters.emitted)[:, 2], rtol=1e-5)
+    np.testing.assert_allclose(kept.accepted[:, [0, 1, 3]], [[16, 8.08, 16]] * 4, rtol=1e-5)  # the rest is forgiven
+    kept = RunningAcceptance(jnp.full((4, 4), 2.0).at[:, 3].set(9).at[3, 1].set(0), jnp.full((4, 4), 4.0))
+    state = state.replace(drafter=state.drafter.replace(kept=kept), done=jnp.array([False, False, False, True]))
+    np.testing.assert_allclose(AUTO._kept(state), [1, 0.5, 0.5, 1])
+    sure, matched = certain(state), jnp.full(4, 6)
+    choose = lambda state: int(AUTO._choose(parameters([1, 9, 1.5, 9]), state, matched)[0])
+    assert choose(sure) == 0
+    assert choose(sure.replace(drafter=sure.drafter.replace(kept=RunningAcceptance(*[kept.tested] * 2)))) == 2
+
+
 def test_half_of_the_rows_must_ask_for_a_probe():
     """The third row has ended, so there are three that could ask. A row that would not use the model counts too."""
     given = parameters([1, 9, 9, 9])

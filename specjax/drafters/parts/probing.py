@@ -50,7 +50,7 @@ class Probing(struct.PyTreeNode):
         return Probing(zeros, jnp.ones(batch), zeros, zeros, zeros)
 
     def is_due(self, extra: jax.Array) -> jax.Array:
-        """Bool [B], whether to probe now. ``extra``: float32, time of a probe beyond the best round's, relative."""
+        """Bool [B], whether to probe now. ``extra``: float32, the time that a probe loses, in best rounds."""
         return self.rest >= self.level * extra / _BUDGET
 
     def tried(self, ran: jax.Array, won: jax.Array) -> "Probing":
