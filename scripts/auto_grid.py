@@ -164,7 +164,7 @@ def follow_changes(generator, prompts: dict) -> list[dict]:
                 decoding.state = decoding.state.replace(drafter=own)
             runs[name] = play(session, decoding)
         drafter = decoding.state.drafter
-        carried = {"acceptance": drafter.acceptance, "probing": drafter.probing}
+        carried = {name: getattr(drafter, name) for name in ("acceptance", "probing", "kept", "quiet")}
         speed = {name: run["tokens"][SETTLED:].sum() / run["time"][SETTLED:].sum() for name, run in runs.items()}
         run = {key: value.tolist() for key, value in runs["carried"].items()}
         found.append({"text": kind, "settled": speed["carried"] / speed["fresh"]} | run)

@@ -20,26 +20,15 @@ from ..verify import Drawn
 from .ngram import Ngram
 from .parts.arms import ARMS, Arm, expected_tokens, value_of_arms
 from .parts.gain import RunningAcceptance, tally
+from .parts.kept import Kept
 from .parts.prepared import Draft, Prepared
 from .parts.probing import Probing, confidence
+from .parts.rates import MATCHES, rates_of, start_rates
 from .parts.resting import RestingHead, RestingModel
 from .parts.times import Times, predict
 
-MATCHES = 6
-"""The longest match that is looked up. A match of each length has an acceptance rate of its own."""
-
 _REST_MEMORY = 0.98
 """The factor by which a round without the model reduces the weight of its acceptance rate."""
-
-
-_PROMISED, _PROMISED_MEMORY = 16.0, 0.97
-"""The weight of the kept part of each row and arm before the first round, in tokens, and its memory for each round."""
-
-_FORGIVEN = 0.01
-"""The part of the missing tokens that a round of another arm forgives an arm."""
-
-_HOPE = 0.5
-"""The part of a standard deviation by which the model's acceptance rate is taken to be higher than its estimate."""
 
 _QUIET, _HELD = 16, 4
 """After so many rounds in which no draft came near to paying, a choice of plain decoding holds for so many rounds."""
@@ -63,7 +52,7 @@ class AutoState(struct.PyTreeNode):
       acceptance: the running acceptance rates, [B, MATCHES + 1]: those of tokens looked up after a
         match of 1, 2, ... tokens, and of the model's.
       probing: when to try the model again.
-      kept: the tokens that rounds of each arm emitted and those that they were expected to, [B, A].
+      kept: the tokens that the rounds of each arm have emitted, and those that were expected.
       quiet: int32 [B], the rounds of the row since a draft was last near to paying.
       prepared: the proposals, within a round only.
     """
@@ -71,7 +60,7 @@ class AutoState(struct.PyTreeNode):
     models: tuple
     acceptance: RunningAcceptance
     probing: Probing
-    kept: RunningAcceptance
+    kept: Kept
     quiet: jax.Array
     prepared: Prepared | None = None
 
@@ -169,14 +158,9 @@ class Auto(Drafter):
 
     def init(self, target, draft, tokens, lengths, taps, **reading) -> AutoState:
         read = lambda model: self._model.init(target, model, tokens, lengths, taps, **reading)
-        # Every round tests the look-ups, used or not, so their rates need no hope.
-        matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
-        alpha = jnp.asarray(np.broadcast_to([*matches, 0.6], (lengths.size, MATCHES + 1)), jnp.float32)
-        acceptance = RunningAcceptance(2 * alpha, jnp.full_like(alpha, 2))
-        models = tuple(map(read, draft.models))
-        kept = jnp.full((lengths.size, len(self.arms)), _PROMISED)
-        kept = RunningAcceptance(kept, kept)
-        return AutoState(models, acceptance, Probing.start(lengths.size), kept, jnp.zeros_like(lengths))
+        B, models = lengths.size, tuple(map(read, draft.models))
+        rates, probing, kept = start_rates(B), Probing.start(B), Kept.start(B, len(self.arms))
+        return AutoState(models, rates, probing, kept, jnp.zeros_like(lengths))
 
     def begin(self, target, draft, state):
         """Looks tokens up, and chooses the arm, unless the last choice holds."""
@@ -199,11 +183,12 @@ class Auto(Drafter):
         return (quiet >= _QUIET) & (quiet % _HELD != 0)
 
     def _choose(self, draft, state, matched) -> tuple[jax.Array, jax.Array]:
-        """The number of the arm with the most tokens a second, or of a probe, int32; whether drafts nearly pay, bool."""
+        """The number of the arm with the most tokens a second, or of a probe; whether drafts nearly pay."""
         longest = jnp.max(jnp.where(state.done, 0, state.length))
         seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
         left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
-        value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together) * self._kept(state)
+        value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together)
+        value = value * state.drafter.kept.part(state.done)
         best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
         if not self._has_model:
             return best, is_near
@@ -214,15 +199,6 @@ class Auto(Drafter):
         due = would_draw & ~state.done & state.drafter.probing.is_due(extra)
         probes = due.any() & (2 * due.sum() >= (~state.done).sum()) & ~self._draws[best]
         return jnp.where(probes, probe, best), is_near | probes
-
-    def _kept(self, state) -> jax.Array:
-        """Float32 [A], at most 1, the part of the expected tokens that rounds of each arm have emitted.
-
-        The best of several estimates is too high. So an arm that is chosen seldom keeps less than it promises.
-        """
-        tokens = lambda x: jnp.where(state.done[:, None], 0, x).sum(0)
-        kept = state.drafter.kept
-        return jnp.minimum(tokens(kept.accepted) / jnp.maximum(tokens(kept.tested), 1e-9), 1).at[0].set(1)
 
     def expect(self, state, matched) -> jax.Array:
         """Float32 [B, A], the expected number of emitted tokens of each row in each arm."""
@@ -238,15 +214,8 @@ class Auto(Drafter):
         count, ran = jnp.array(self.choices)[chosen], self._draws[chosen]
         found, drawn = self._rates(state, matched)
         expected = self.expect(state, matched)[:, chosen]
-        return Prepared(
-            chosen,
-            expected,
-            looked_up,
-            matched,
-            ran,
-            ran & (expected_tokens(drawn, count) > expected_tokens(found, count)),
-            count,
-        )
+        drew = ran & (expected_tokens(drawn, count) > expected_tokens(found, count))
+        return Prepared(chosen, expected, looked_up, matched, ran, drew, count)
 
     def _draft(self, target, draft, state) -> AutoState:
         """The state with the model's tokens, if the arm wants them."""
@@ -298,11 +267,7 @@ class Auto(Drafter):
             tested = tested.at[:, -1].set(jnp.where(found.drew, jnp.minimum(kept + 1, found.count), 0))
             probing = probing.tried(found.drew, kept == found.count)
         acceptance = own.acceptance.update(accepted, tested)
-        of_arm = jnp.arange(len(self.arms)) == found.arm
-        emitted, expected = (jnp.where(of_arm, x[:, None], 0) for x in (verdict.length, found.expected))
-        kept = own.kept.update(emitted, expected, _PROMISED_MEMORY)
-        missing = jnp.where(of_arm, 0, kept.tested - kept.accepted)
-        kept = kept.replace(accepted=kept.accepted + _FORGIVEN * missing)
+        kept = own.kept.after(found.arm, verdict.length, found.expected)
         if self._has_model:
             idle = ~found.ran & (jnp.arange(MATCHES + 1) == MATCHES)
             acceptance = acceptance.fade(idle, _REST_MEMORY)
@@ -338,16 +303,7 @@ class Auto(Drafter):
         return jax.vmap(Ngram(self.depth + 1, MATCHES, 1).look_up)(state.tokens, state.cache.length)
 
     def _rates(self, state, matched) -> tuple[jax.Array, jax.Array]:
-        """The acceptance rates float32 [B] of the tokens looked up, 0 for none, and of the model's.
-
-        The model's is an upper bound: its estimate and a part of the estimate's deviation. Only use
-        tests the model, so a few bad rounds would else end its use. The errors of rows are independent.
-        """
-        acceptance, rows = state.drafter.acceptance, jnp.maximum((~state.done).sum(), 1).astype(jnp.float32)
-        alpha, tested = acceptance.alpha, acceptance.tested[:, -1]
-        of_match = jnp.take_along_axis(alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
-        drawn = alpha[:, -1]
-        return jnp.where(matched > 0, of_match, 0.0), drawn + _HOPE * jnp.sqrt(drawn * (1 - drawn) / tested / rows)
+        return rates_of(state.drafter.acceptance, matched, state.done)
 
     def _draft_keys(self, state) -> jax.Array:
         """Keys [B, L] of the model's draws: for a row with a seed those of the target's samples."""

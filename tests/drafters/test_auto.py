@@ -11,10 +11,11 @@ from support.models import TINY, disturbed, language_model, random_head, random_
 
 from specjax import Generator, RequestError
 from specjax.drafters import Auto, Eagle3, Plain, make_drafter
-from specjax.drafters.auto import MATCHES
 from specjax.drafters.parts.arms import Arm
 from specjax.drafters.parts.gain import RunningAcceptance
+from specjax.drafters.parts.kept import Kept
 from specjax.drafters.parts.probing import Probing
+from specjax.drafters.parts.rates import MATCHES
 from specjax.drafters.parts.resting import WAITING
 from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
@@ -159,22 +160,25 @@ def test_a_rate_of_few_trials_is_taken_to_be_higher():
 def test_an_arm_that_emits_less_than_expected_loses_value():
     given = parameters([1, 9, 0.1, 9])
     state = start(TARGET, given, AUTO, PROMPTS, **SIZES)
-    before = jax.tree.map(lambda x: x.at[:, 1].set(0.5 * x[:, 1]), state.drafter.kept.accepted)
-    state = state.replace(drafter=state.drafter.replace(kept=state.drafter.kept.replace(accepted=before)))
+    missing = state.drafter.kept.replace(emitted=state.drafter.kept.emitted.at[:, 1].set(8))
+    state = state.replace(drafter=state.drafter.replace(kept=missing))
     expected = AUTO.expect(state, AUTO._look_up(state)[1])[:, 2]
     after = run(TARGET, given, state, jnp.int32(1), drafter=AUTO, rule=WalkIfSeeded())
     assert np.all(np.asarray(after.counters.chosen) == [0, 0, 1, 0]) and expected.max() > 1.5
-    kept = after.drafter.kept
-    np.testing.assert_allclose(kept.tested[:, 2], 0.97 * 16 + expected, rtol=1e-5)
-    np.testing.assert_allclose(kept.accepted[:, 2], 0.97 * 16 + np.asarray(after.counters.emitted)[:, 2], rtol=1e-5)
-    np.testing.assert_allclose(kept.accepted[:, [0, 1, 3]], [[16, 8.08, 16]] * 4, rtol=1e-5)  # the rest is forgiven
-    kept = RunningAcceptance(jnp.full((4, 4), 2.0).at[:, 3].set(9).at[3, 1].set(0), jnp.full((4, 4), 4.0))
-    state = state.replace(drafter=state.drafter.replace(kept=kept), done=jnp.array([False, False, False, True]))
-    np.testing.assert_allclose(AUTO._kept(state), [1, 0.5, 0.5, 1])
-    sure, matched = certain(state), jnp.full(4, 6)
-    choose = lambda state: int(AUTO._choose(parameters([1, 9, 1.5, 9]), state, matched)[0])
-    assert choose(sure) == 0
-    assert choose(sure.replace(drafter=sure.drafter.replace(kept=RunningAcceptance(*[kept.tested] * 2)))) == 2
+    kept, emitted = after.drafter.kept, np.asarray(after.counters.emitted)[:, 2]
+    np.testing.assert_allclose(kept.expected[:, 2], 0.97 * 16 + expected, rtol=1e-5)
+    np.testing.assert_allclose(kept.emitted[:, 2], 0.97 * 16 + emitted, rtol=1e-5)
+    np.testing.assert_allclose(kept.emitted[:, [0, 1, 3]], [[16, 8.08, 16]] * 4, rtol=1e-5)  # a part is forgiven
+    kept = Kept(jnp.full((4, 4), 2.0).at[:, 3].set(9).at[3, 1].set(0), jnp.full((4, 4), 4.0))
+    np.testing.assert_allclose(kept.part(jnp.array([False, False, False, True])), [1, 0.5, 0.5, 1])
+    np.testing.assert_array_equal(kept.after(jnp.int32(2), jnp.ones(4), jnp.zeros(4)).expected, kept.expected)
+    sure, halved = certain(state), Kept(jnp.full((4, 4), 2.0), jnp.full((4, 4), 4.0))
+    choose = lambda kept: int(
+        AUTO._choose(parameters([1, 9, 1.5, 9]), sure.replace(drafter=sure.drafter.replace(kept=kept)), jnp.full(4, 6))[
+            0
+        ]
+    )
+    assert choose(halved) == 0 and choose(Kept.start(4, 4)) == 2
 
 
 def test_half_of_the_rows_must_ask_for_a_probe():

@@ -35,9 +35,9 @@ class RunningAcceptance(struct.PyTreeNode):
         """The acceptance rate for each token."""
         return self.accepted / self.tested
 
-    def update(self, accepted: jax.Array, tested: jax.Array, memory: float = _MEMORY) -> "RunningAcceptance":
+    def update(self, accepted: jax.Array, tested: jax.Array) -> "RunningAcceptance":
         """The estimate after one more round. It stays if no draft was tested."""
-        add = lambda old, new: jnp.where(tested > 0, memory * old + new.astype(jnp.float32), old)
+        add = lambda old, new: jnp.where(tested > 0, _MEMORY * old + new.astype(jnp.float32), old)
         return RunningAcceptance(add(self.accepted, accepted), add(self.tested, tested))
 
     def fade(self, where: jax.Array, memory: float) -> "RunningAcceptance":
