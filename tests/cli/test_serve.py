@@ -123,6 +123,19 @@ def _texts(answer: httpx.Response) -> list[str]:
 
 
 @pytest.mark.slow
+def test_an_idle_connection_stays_open_longer_than_clients_keep_it(models):
+    """The official client closes one after 5 seconds. A server that closes it at that moment breaks a request."""
+    server = Process(models)
+    with httpx.Client(limits=httpx.Limits(keepalive_expiry=60)) as client:
+        ask = lambda: client.get(f"{server.url}/models").extensions["network_stream"].get_extra_info("client_addr")
+        address = ask()
+        time.sleep(6)
+        assert ask() == address
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait([]) == 0
+
+
+@pytest.mark.slow
 def test_after_the_deadline_requests_that_are_left_get_503(models):
     server = Process(models, "--deadline", "0")
     clients, answers = server.send(8)
