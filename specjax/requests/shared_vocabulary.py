@@ -24,7 +24,8 @@ def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Tr
     if draft.config.decoder_prompt != target.config.decoder_prompt:
         raise RequestError(
             f"draft {draft.name!r} begins its text with tokens {draft.config.decoder_prompt} and target "
-            f"{target.name!r} with {target.config.decoder_prompt}; an encoder-decoder drafts for encoder-decoders that begin like it"
+            f"{target.name!r} with {target.config.decoder_prompt}; an encoder-decoder drafts "
+            "for encoder-decoders that begin like it"
         )
     same_size = draft.config.vocab_size == target.config.vocab_size
     if same_size and draft.tokenizer.get_vocab() == target.tokenizer.get_vocab():

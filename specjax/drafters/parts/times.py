@@ -12,7 +12,7 @@ PREDICTED, MEASURED = 5.0, 50.0
 """The rounds of an arm whose times count as much as a predicted and as a measured table."""
 
 _LIKE_ONE = 8
-"""The most rounds of a run that count as so many measurements of an arm. All rounds of a run share the machine's speed."""
+"""The most rounds of a run that count as measurements of an arm: they share the machine's speed."""
 
 _MEMORY = 0.999
 """The factor by which each round draws a scale, in logarithms, back to 1."""
