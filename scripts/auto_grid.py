@@ -4,7 +4,8 @@
 
 The kinds are held-out code, a file written again, prose that the pair has not seen, and random
 tokens. Each cell has a kind, a temperature and a batch size. In a cell the methods alternate, in an
-order that rotates, and ratios are those of paired runs. Then a text changes its kind in the middle.
+order that rotates, each beside a run of plain decoding and one of auto, and ratios are those of runs
+side by side. Then a text changes its kind in the middle.
 Before the first cell, `specjax tune --auto` measures the times if no file has them.
 
 A run that was interrupted goes on at the next cell. Needs the extra "plot". Writes
@@ -40,8 +41,8 @@ SEGMENT, SETTLED = 64, 32
 
 HEAD = """# Method auto against fixed methods
 
-Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over {repeats} paired runs that
-alternate; {tokens} new tokens, {model} with {draft}; {cpu}, {cores} cores; jax {jax}.
+Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over {repeats} runs of each
+fixed method and {pairs} of auto, each beside a run of plain decoding; {tokens} new tokens, {model} with {draft}; {cpu}, {cores} cores; jax {jax}.
 
 ![Method auto against the best fixed method of each cell](auto_{name}.png)
 """
@@ -133,19 +134,31 @@ def generators(target, draft, args) -> dict:
 
 
 def measure_cell(made: dict, prompts: list, temperature: float, args) -> dict:
-    """Tokens a second of each run, the ratios to the plain run of the same turn, and the choices."""
-    names, speeds = list(made), {name: [] for name in made}
-    for turn in range(args.repeats + 1):
-        for place in range(len(names)):
-            name = names[(turn + place) % len(names)]
-            results = made[name](prompts, max_new_tokens=args.max_new_tokens, temperature=temperature, ignore_eos=True)
-            if turn:  # the first turn compiles
-                tokens = sum(len(result.token_ids) for result in results)
-                speeds[name].append(tokens / results[0].stats.decode_seconds)
-            if name == "auto":
-                choices = {c.name: c.rounds for c in results[0].stats.choices}
-    ratio = {name: (np.array(speeds[name]) / speeds["plain"]).tolist() for name in names if name != "plain"}
-    return {"tokens_per_second": speeds, "ratio": ratio, "choices": choices}
+    """Tokens a second of each run, the ratios to the plain run beside it, and the choices of auto.
+
+    Plain decoding and auto run once beside each fixed method, so they run most often.
+    """
+    speeds: dict[str, list[float]] = {name: [] for name in made}
+    ratios: dict[str, list[float]] = {name: [] for name in made if name != "plain"}
+    choices = {}
+
+    def run(name: str) -> float:
+        results = made[name](prompts, max_new_tokens=args.max_new_tokens, temperature=temperature, ignore_eos=True)
+        if name == "auto":
+            choices.update({c.name: c.rounds for c in results[0].stats.choices})
+        return sum(len(result.token_ids) for result in results) / results[0].stats.decode_seconds
+
+    for name in made:  # compiles
+        run(name)
+    for turn in range(args.repeats):
+        for place in range(len(args.methods)):
+            method, pair = args.methods[(turn + place) % len(args.methods)], ["plain", "auto"]
+            speed = {name: run(name) for name in [*(pair if (turn + place) % 2 else pair[::-1]), method]}
+            for name in speed:
+                speeds[name].append(speed[name])
+            for name in speed.keys() - {"plain"}:
+                ratios[name].append(speed[name] / speed["plain"])
+    return {"tokens_per_second": speeds, "ratio": ratios, "choices": choices}
 
 
 def follow_changes(generator, prompts: dict) -> list[dict]:
@@ -203,7 +216,8 @@ def page(report: dict, name: str) -> str:
     for key, ratio in cells.items():
         best = max(ratio[method] for method in methods[1:])
         values = report["cells"][key]["ratio"]["auto"]
-        spread = f"{ratio['auto']:.2f} ({min(values):.2f} to {max(values):.2f})"
+        low, high = np.quantile(values, [0.25, 0.75])
+        spread = f"{ratio['auto']:.2f} ({low:.2f} to {high:.2f})"
         rows.append([key, spread, *(f"{ratio[m]:.2f}" for m in methods[1:]), f"{ratio['auto'] / max(best, 1):.2f}"])
     mean = lambda values: float(np.exp(np.mean(np.log(list(values)))))
     means = {method: mean(ratio[method] for ratio in cells.values()) for method in methods}
@@ -215,7 +229,8 @@ def page(report: dict, name: str) -> str:
     lowest = min(loads, key=lambda load: mean(loads[load]))
     worst = min(cells, key=lambda key: cells[key]["auto"])
     head = HEAD.format(
-        **report["machine"], name=name, repeats=settings["repeats"], tokens=settings["max_new_tokens"],
+        **report["machine"], name=name, repeats=settings["repeats"],
+        pairs=settings["repeats"] * len(settings["methods"]), tokens=settings["max_new_tokens"],
         model=settings["model"], draft=settings["draft"],
     )  # fmt: skip
     lines = [
@@ -225,7 +240,7 @@ def page(report: dict, name: str) -> str:
         f"- Lowest cell against plain decoding: {cells[worst]['auto']:.3f} ({worst}).",
     ]
     changes = [[one["text"], f"{one['settled']:.2f}"] for one in report["changes"][1:]]
-    table = markdown_table(["cell", "auto (range)", *methods[1:], "auto / best, plain included"], rows)
+    table = markdown_table(["cell", "auto (quartiles)", *methods[1:], "auto / best, plain included"], rows)
     after = markdown_table(["text after a change", f"speed from round {SETTLED} on, over that without a past"], changes)
     return "\n".join([head, *lines, "", table, "", "## Texts that change", "", after, ""])
 

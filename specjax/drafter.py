@@ -196,10 +196,11 @@ class Drafter:
         """
         return parameters
 
-    def describe_arms(self, parameters, batch: int, context: int) -> list[tuple[str, float]]:
+    def describe_arms(self, parameters, batch: int, context: int, sampled: bool) -> list[tuple[str, float]]:
         """The name of each of ``choices``, and the time of its round in plain rounds.
 
-        Empty for a method that does not name them. ``batch`` and ``context`` are those of ``learn_times``.
+        Empty for a method that does not name them. ``batch``, ``context`` and ``sampled`` are those of
+        ``learn_times``.
         """
         return []
 

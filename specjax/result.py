@@ -59,12 +59,19 @@ class Result:
         return fields | {"stats": self.stats.as_dict()}
 
 
-def results_of(decoding: Decoding, target: LanguageModel, rule: str, session: Session | None = None) -> list[Result]:
+def results_of(
+    decoding: Decoding,
+    target: LanguageModel,
+    rule: str,
+    session: Session | None = None,
+    together: int | None = None,
+) -> list[Result]:
     """One Result for each row. Raises NumericsError if a row failed.
 
     Args:
       rule: the name of the acceptance rule.
       session: tells the choices of a method that chooses.
+      together: the rows that were decoded together, if they are more than those of ``decoding``.
     """
     state, batch = decoding.state, decoding.batch
     times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
@@ -91,7 +98,8 @@ def results_of(decoding: Decoding, target: LanguageModel, rule: str, session: Se
         stats = stats_of(counters, b, len(new), *times, lossy=is_lossy(rule, bool(sampled[b])))
         stats = stats if ahead is None else dataclasses.replace(stats, drafted_ahead=int(ahead[b]))
         if session is not None:
-            stats = dataclasses.replace(stats, choices=_choices(session, counters, b, int(lengths[b])))
+            load = together or len(lengths), int(lengths[b]), bool(sampled.any())
+            stats = dataclasses.replace(stats, choices=_choices(session, counters, b, load))
         reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
         sample, drafts = b % batch.samples, from_draft[b, place].tolist()
         recorded = _logprobs(logprobs, b, place, batch.logprobs[b])
@@ -127,9 +135,12 @@ def _seen_text(ids: list[int], target: LanguageModel) -> str:
     return b"".join(table[token] or b"" for token in ids).decode(errors="replace")
 
 
-def _choices(session: Session, counters: Counters, b: int, context: int) -> tuple[Choice, ...]:
-    """The rounds of row ``b`` in each arm, for a method that names its arms."""
-    arms = session.drafter.describe_arms(session.parameters, len(counters.chosen), context)
+def _choices(session: Session, counters: Counters, b: int, load: tuple[int, int, bool]) -> tuple[Choice, ...]:
+    """The rounds of row ``b`` in each arm, for a method that names its arms.
+
+    ``load``: the batch, the context, and whether rows were sampled, see ``Drafter.describe_arms``.
+    """
+    arms = session.drafter.describe_arms(session.parameters, *load)
     rounds, tokens = counters.chosen[b].tolist(), counters.emitted[b].tolist()
     return tuple(Choice(name, n, emitted, time) for (name, time), n, emitted in zip(arms, rounds, tokens))
 

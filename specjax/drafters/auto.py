@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from ..cache import Rows
 from ..conditional import run_if
@@ -18,10 +17,11 @@ from ..rules.verdict import q_of
 from ..tree import chain
 from ..verify import Drawn
 from .ngram import Ngram
-from .parts.arms import ARMS, Arm, expected_tokens, value_of_arms
-from .parts.gain import RunningAcceptance, tally
+from .parts.arms import ARMS, Arm
+from .parts.auto_state import AutoState, Draft, Parameters, Prepared
+from .parts.choosing import Outlook, choose
+from .parts.gain import tally
 from .parts.kept import Kept
-from .parts.prepared import Draft, Prepared
 from .parts.probing import Probing, confidence
 from .parts.rates import MATCHES, rates_of, start_rates
 from .parts.resting import RestingHead, RestingModel
@@ -32,37 +32,6 @@ _REST_MEMORY = 0.98
 
 _QUIET, _HELD = 16, 4
 """After so many rounds in which no draft came near to paying, a choice of plain decoding holds for so many rounds."""
-
-_NEAR = 0.95
-"""The part of the best value from which on an arm is near to paying."""
-
-
-class Parameters(struct.PyTreeNode):
-    """The draft model or the head, if there is one, and the times of the arms."""
-
-    models: tuple
-    times: Times
-
-
-class AutoState(struct.PyTreeNode):
-    """The state between rounds.
-
-    Attributes:
-      models: the state of the draft model or of the head, if there is one.
-      acceptance: the running acceptance rates, [B, MATCHES + 1]: those of tokens looked up after a
-        match of 1, 2, ... tokens, and of the model's.
-      probing: when to try the model again.
-      kept: the tokens that the rounds of each arm have emitted, and those that were expected.
-      quiet: int32 [B], the rounds of the row since a draft was last near to paying.
-      prepared: the proposals, within a round only.
-    """
-
-    models: tuple
-    acceptance: RunningAcceptance
-    probing: Probing
-    kept: Kept
-    quiet: jax.Array
-    prepared: Prepared | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +113,8 @@ class Auto(Drafter):
             raise RequestError("method auto has arms with a draft model and none is given; call without_model()")
         return Parameters(models, self.predict(0.1))
 
-    def describe_arms(self, parameters: Parameters, batch, context):
-        seconds = np.asarray(parameters.times.at(batch, context))
+    def describe_arms(self, parameters: Parameters, batch, context, sampled):
+        seconds = np.asarray(parameters.times.at(batch, context, sampled))
         return [(str(arm), float(time)) for arm, time in zip(self.arms, seconds / seconds[0])]
 
     def learn_times(self, parameters: Parameters, rounds, batch, context, seconds, sampled) -> Parameters:
@@ -166,14 +135,15 @@ class Auto(Drafter):
         """Looks tokens up, and chooses the arm, unless the last choice holds."""
         state = self._make_room(target, draft, state)
 
-        def choose(_):
+        def prepare(_):
             looked_up, matched = self._look_up(state)
-            chosen, is_near = self._choose(draft, state, matched)
-            return self._prepare(state, looked_up, matched, chosen), is_near
+            own, outlook = state.drafter, self._outlook(draft, state, matched)
+            chosen, is_near = choose(outlook, own.acceptance, own.kept, own.probing)
+            return self._prepare(looked_up, matched, chosen, outlook), is_near
 
-        shape = jax.eval_shape(choose, None)
+        shape = jax.eval_shape(prepare, None)
         plain = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        prepared, is_near = run_if(~self._holds(state), choose, plain)
+        prepared, is_near = run_if(~self._holds(state), prepare, plain)
         quiet = jnp.where(is_near, 0, state.drafter.quiet + 1)
         return state.replace(drafter=state.drafter.replace(quiet=quiet)), prepared, prepared.arm
 
@@ -182,39 +152,18 @@ class Auto(Drafter):
         quiet = jnp.where(state.done, 0, state.drafter.quiet).max()
         return (quiet >= _QUIET) & (quiet % _HELD != 0)
 
-    def _choose(self, draft, state, matched) -> tuple[jax.Array, jax.Array]:
-        """The number of the arm with the most tokens a second, or of a probe; whether drafts nearly pay."""
+    def _outlook(self, draft, state, matched) -> Outlook:
+        """What the rows may expect of the arms after look-ups with matches of these lengths, int32 [B]."""
+        found, drawn = rates_of(state.drafter.acceptance, matched, state.done)
         longest = jnp.max(jnp.where(state.done, 0, state.length))
         seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
         left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
-        value = value_of_arms(self.expect(state, matched), left, seconds, self.ends_together)
-        value = value * state.drafter.kept.part(state.done)
-        best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
-        if not self._has_model:
-            return best, is_near
-        probe = next(i for i, arm in enumerate(self.arms) if arm.model)
-        extra = jnp.maximum(seconds[probe] / seconds[best] * (1 - value[probe] / value[best]), 0.05)
-        found, drawn = self._rates(state, matched)
-        would_draw = expected_tokens(drawn, self.arms[probe].length) > expected_tokens(found, self.arms[probe].length)
-        due = would_draw & ~state.done & state.drafter.probing.is_due(extra)
-        probes = due.any() & (2 * due.sum() >= (~state.done).sum()) & ~self._draws[best]
-        return jnp.where(probes, probe, best), is_near | probes
+        return Outlook(self.arms, self.ends_together, found, drawn, left, seconds)
 
-    def expect(self, state, matched) -> jax.Array:
-        """Float32 [B, A], the expected number of emitted tokens of each row in each arm."""
-        found, drawn = self._rates(state, matched)
-        left = (state.request.limit - state.length).astype(jnp.float32)
-        of_arm = lambda arm: jnp.maximum(
-            expected_tokens(found, arm.length), expected_tokens(drawn, arm.length) if arm.model else 0
-        )
-        return jnp.minimum(jnp.stack([of_arm(arm) for arm in self.arms], 1), left[:, None])
-
-    def _prepare(self, state, looked_up, matched, chosen) -> Prepared:
+    def _prepare(self, looked_up, matched, chosen, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
         count, ran = jnp.array(self.choices)[chosen], self._draws[chosen]
-        found, drawn = self._rates(state, matched)
-        expected = self.expect(state, matched)[:, chosen]
-        drew = ran & (expected_tokens(drawn, count) > expected_tokens(found, count))
+        expected, drew = outlook.expected()[:, chosen], ran & outlook.draws(count)
         return Prepared(chosen, expected, looked_up, matched, ran, drew, count)
 
     def _draft(self, target, draft, state) -> AutoState:
@@ -236,7 +185,9 @@ class Auto(Drafter):
         if own.prepared is None:  # a round of one length alone
             arm = max(i for i, arm in enumerate(self.arms) if arm.length == length)
             own = self._make_room(target, draft, state).drafter
-            own = own.replace(prepared=self._prepare(state, *self._look_up(state), jnp.int32(arm)))
+            looked_up, matched = self._look_up(state)
+            outlook = self._outlook(draft, state, matched)
+            own = own.replace(prepared=self._prepare(looked_up, matched, jnp.int32(arm), outlook))
         if self._draws_at(length):
             own = self._draft(target, draft, state.replace(drafter=own))
         found: Any = own.prepared
@@ -301,9 +252,6 @@ class Auto(Drafter):
     def _look_up(self, state) -> tuple[jax.Array, jax.Array]:
         """The longest match's next tokens int32 [B, D + 1], the last for the bonus; its length int32 [B]."""
         return jax.vmap(Ngram(self.depth + 1, MATCHES, 1).look_up)(state.tokens, state.cache.length)
-
-    def _rates(self, state, matched) -> tuple[jax.Array, jax.Array]:
-        return rates_of(state.drafter.acceptance, matched, state.done)
 
     def _draft_keys(self, state) -> jax.Array:
         """Keys [B, L] of the model's draws: for a row with a seed those of the target's samples."""

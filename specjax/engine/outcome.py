@@ -29,7 +29,7 @@ def take_outcome(row: Row, programs: Programs, generator: Generator, stopped: bo
     times = row.prefill_seconds, time.perf_counter() - row.began, compiling
     try:
         decoded = Decoding(text, [request.prompt], request.batch, *times)
-        (result,) = results_of(decoded, generator.target, generator.rule_name, generator.session)
+        (result,) = results_of(decoded, generator.target, generator.rule_name, generator.session, programs.count)
     except NumericsError as error:
         return error
     generator.remember([result])

@@ -12,6 +12,7 @@ from support.models import TINY, disturbed, language_model, random_head, random_
 from specjax import Generator, RequestError
 from specjax.drafters import Auto, Eagle3, Plain, make_drafter
 from specjax.drafters.parts.arms import Arm
+from specjax.drafters.parts.choosing import choose
 from specjax.drafters.parts.gain import RunningAcceptance
 from specjax.drafters.parts.kept import Kept
 from specjax.drafters.parts.probing import Probing
@@ -42,6 +43,12 @@ def certain(state):
     """The state with rates of many trials, so that the upper bound of the model's rate is the rate."""
     sure = jax.tree.map(lambda x: 1e6 * x, state.drafter.acceptance)
     return state.replace(drafter=state.drafter.replace(acceptance=sure))
+
+
+def choose_arm(auto, given, state, matched):
+    """The number of the arm that ``auto`` chooses, and whether drafts nearly pay."""
+    own = state.drafter
+    return choose(auto._outlook(given, state, matched), own.acceptance, own.kept, own.probing)
 
 
 def decode_with(times, seeded, prompts=PROMPTS, **options):
@@ -107,7 +114,7 @@ def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
                     tokens.append(max(sum(alpha**i for i in range(arm.length + 1)) for alpha in own))
                 mean = 1 / np.mean(1 / np.array(tokens)) if ends_together else sum(tokens)
                 value.append(mean / time * (1.15 if arm.length == 0 else 1))
-            chosen, is_near = auto._choose(given, state.replace(done=jnp.array(done)), jnp.array(matched))
+            chosen, is_near = choose_arm(auto, given, state.replace(done=jnp.array(done)), jnp.array(matched))
             assert int(chosen) == int(np.argmax(value))
             assert bool(is_near) == (max(value[1:]) > 0.95 * max(value))
 
@@ -121,7 +128,8 @@ def test_a_batch_waits_for_its_last_row_and_slots_do_not():
     state = state.replace(drafter=state.drafter.replace(acceptance=acceptance))
     slots, matched = dataclasses.replace(AUTO, ends_together=False), jnp.full(4, 2)
     choose = lambda auto, left: int(
-        auto._choose(
+        choose_arm(
+            auto,
             parameters([1, 9, 1.7, 9]),
             state.replace(request=state.request.replace(limit=state.length + jnp.array(left))),
             matched,
@@ -131,12 +139,44 @@ def test_a_batch_waits_for_its_last_row_and_slots_do_not():
     assert choose(AUTO, [30, 30, 30, 50]) == 0
 
 
+def unsure(state, alpha=0.4):
+    """The state in which two trials gave the model this acceptance rate."""
+    rates = state.drafter.acceptance
+    accepted, tested = rates.accepted.at[:, -1].set(2 * alpha), rates.tested.at[:, -1].set(2)
+    return state.replace(drafter=state.drafter.replace(acceptance=RunningAcceptance(accepted, tested)))
+
+
 def test_the_model_is_not_tried_for_a_row_that_would_not_use_it():
-    given = parameters([1, 1.1, 1.2, 9])
-    state = certain(start(TARGET, given, AUTO, PROMPTS, **SIZES)).replace(done=jnp.array([False, True, True, True]))
-    state = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=jnp.full(4, 1e6))))
-    assert int(AUTO._choose(given, state, jnp.full(4, 6))[0]) == 2  # the look-up has the higher rate
-    assert int(AUTO._choose(given, state, jnp.full(4, 0))[0]) == 3
+    given = parameters([1, 1.1, 1.2, 1.9])
+    state = unsure(certain(start(TARGET, given, AUTO, PROMPTS, **SIZES)))
+    state = state.replace(drafter=all_ask(state.drafter), done=jnp.array([False, True, True, True]))
+    assert int(choose_arm(AUTO, given, state, jnp.full(4, 6))[0]) == 2  # the look-up has the higher rate
+    assert int(choose_arm(AUTO, given, state, jnp.full(4, 0))[0]) == 3
+
+
+def test_a_probe_is_made_if_the_saving_that_it_may_find_is_larger_than_its_cost():
+    """The acceptance rate is a deviation above the estimate with chance 1/6, and that must repay the probe."""
+    given, tokens = parameters([1, 9, 9, 1.9]), lambda alpha: sum(alpha**i for i in range(4))
+    state = unsure(start(TARGET, given, AUTO, PROMPTS, **SIZES))
+    state = state.replace(drafter=all_ask(state.drafter))
+    deviation = np.sqrt(0.4 * 0.6 / 2)
+    saved = (1 / 1.15 - 1.9 / tokens(0.4 + deviation)) / 6  # for each token to come
+    extra = 1.9 - tokens(0.4 + deviation / 4) / 1.15
+    choose = lambda given, state, left: int(
+        choose_arm(
+            AUTO,
+            given,
+            state.replace(request=state.request.replace(limit=state.length + left)),
+            jnp.zeros(4, jnp.int32),
+        )[0]
+    )
+    chosen = [choose(given, state, left) for left in range(1, 41)]
+    assert chosen == [3 * bool(saved * left > extra) for left in range(1, 41)] and 0 < sum(chosen) < 3 * 40
+    assert choose(parameters([1, 9, 9, 4]), state, 10000) == 0  # four tokens at the most
+    hopeless = certain(unsure(state, 0.1))
+    changed = hopeless.drafter.probing.replace(level=jnp.full(4, 0.5))
+    assert choose(given, hopeless, 10000) == 0
+    assert choose(given, hopeless.replace(drafter=hopeless.drafter.replace(probing=changed)), 40) == 3
 
 
 def all_ask(drafter):
@@ -147,9 +187,9 @@ def test_a_rate_of_few_trials_is_taken_to_be_higher():
     """At a rate of 0.6 a round of three drafts emits 2.18 tokens and takes 2.1 times as long, below the margin."""
     given = parameters([1, 9, 9, 2.1])
     state = start(TARGET, given, AUTO, PROMPTS, **SIZES)
-    choose = lambda state: int(AUTO._choose(given, state, jnp.zeros(4, jnp.int32))[0])
+    choose = lambda state: int(choose_arm(AUTO, given, state, jnp.zeros(4, jnp.int32))[0])
     assert choose(state) == 3 and choose(certain(state)) == 0
-    rates = lambda state: AUTO._rates(state, jnp.zeros(4, jnp.int32))[1].tolist()
+    rates = lambda state: AUTO._outlook(given, state, jnp.zeros(4, jnp.int32)).drawn.tolist()
     hope = 0.5 * np.sqrt(0.6 * 0.4 / 2)
     np.testing.assert_allclose(rates(state), 0.6 + hope / 2, rtol=1e-5)  # the errors of four rows partly cancel
     alone = state.replace(done=jnp.array([True, True, False, True]))
@@ -162,7 +202,7 @@ def test_an_arm_that_emits_less_than_expected_loses_value():
     state = start(TARGET, given, AUTO, PROMPTS, **SIZES)
     missing = state.drafter.kept.replace(emitted=state.drafter.kept.emitted.at[:, 1].set(8))
     state = state.replace(drafter=state.drafter.replace(kept=missing))
-    expected = AUTO.expect(state, AUTO._look_up(state)[1])[:, 2]
+    expected = AUTO._outlook(given, state, AUTO._look_up(state)[1]).expected()[:, 2]
     after = run(TARGET, given, state, jnp.int32(1), drafter=AUTO, rule=WalkIfSeeded())
     assert np.all(np.asarray(after.counters.chosen) == [0, 0, 1, 0]) and expected.max() > 1.5
     kept, emitted = after.drafter.kept, np.asarray(after.counters.emitted)[:, 2]
@@ -174,24 +214,24 @@ def test_an_arm_that_emits_less_than_expected_loses_value():
     np.testing.assert_array_equal(kept.after(jnp.int32(2), jnp.ones(4), jnp.zeros(4)).expected, kept.expected)
     sure, halved = certain(state), Kept(jnp.full((4, 4), 2.0), jnp.full((4, 4), 4.0))
     choose = lambda kept: int(
-        AUTO._choose(parameters([1, 9, 1.5, 9]), sure.replace(drafter=sure.drafter.replace(kept=kept)), jnp.full(4, 6))[
-            0
-        ]
+        choose_arm(
+            AUTO, parameters([1, 9, 1.5, 9]), sure.replace(drafter=sure.drafter.replace(kept=kept)), jnp.full(4, 6)
+        )[0]
     )
     assert choose(halved) == 0 and choose(Kept.start(4, 4)) == 2
 
 
 def test_half_of_the_rows_must_ask_for_a_probe():
     """The third row has ended, so there are three that could ask. A row that would not use the model counts too."""
-    given = parameters([1, 9, 9, 9])
-    state = certain(start(TARGET, given, AUTO, PROMPTS, **SIZES)).replace(done=jnp.array([False, False, True, False]))
+    given = parameters([1, 9, 9, 1.9])
+    state = unsure(start(TARGET, given, AUTO, PROMPTS, **SIZES)).replace(done=jnp.array([False, False, True, False]))
     for asking, arm in (([1, 0, 0, 0], 0), ([1, 0, 1, 0], 0), ([1, 1, 0, 0], 3), ([0, 0, 0, 0], 0)):
         rest = jnp.array(asking, jnp.float32) * 1e6
         asked = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=rest)))
-        assert int(AUTO._choose(given, asked, jnp.zeros(4, jnp.int32))[0]) == arm
+        assert int(choose_arm(AUTO, given, asked, jnp.zeros(4, jnp.int32))[0]) == arm
     others_look_up = jnp.array([0, 6, 6, 6])
-    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), others_look_up)[0]) == 0
-    assert int(AUTO._choose(given, asked.replace(drafter=all_ask(asked.drafter)), jnp.array([0, 0, 6, 6]))[0]) == 3
+    assert int(choose_arm(AUTO, given, asked.replace(drafter=all_ask(asked.drafter)), others_look_up)[0]) == 0
+    assert int(choose_arm(AUTO, given, asked.replace(drafter=all_ask(asked.drafter)), jnp.array([0, 0, 6, 6]))[0]) == 3
 
 
 def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying():

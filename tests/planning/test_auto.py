@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import Generator, RequestError, costs
+from specjax import Engine, Generator, RequestError, costs
 from specjax.drafters.auto import Parameters
 from specjax.drafters.parts.arms import Arm
 from specjax.drafters.parts.times import Times
@@ -53,6 +53,22 @@ def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, 
         assert "times the time of a plain round" in str(choices[0])
         assert result.as_dict()["stats"]["choices"][0]["name"] == "none"
     assert not np.array_equal(generator.session.parameters.times.at(2, 20), given)  # the run corrected them
+
+
+def test_told_times_are_those_of_batch_and_temperature(record, file, target, draft, tmp_path):
+    kept = json.loads(file.read_text())
+    times = np.ones((2, 2, 1, len(kept["arms"])))
+    times[:, :, :, 1:] = np.array([[3, 30], [300, 3000]])[:, :, None, None]  # greedy and sampled, batch 1 and 4
+    own = tmp_path / "costs.json"
+    own.write_text(json.dumps(kept | {"batches": [1, 4], "contexts": [9], "seconds": times.tolist()}))
+    generator = Generator(target, "auto", draft, costs=str(own))
+    told = lambda result: round(np.log10(result.stats.choices[1].time / 3))
+    assert [told(r) for r in generator(PROMPTS[:1], max_new_tokens=3)] == [0]
+    assert [told(r) for r in generator(PROMPTS[:1] * 4, max_new_tokens=3)] == [1] * 4
+    assert [told(r) for r in generator(PROMPTS[:1] * 4, max_new_tokens=3, temperature=1.0)] == [3] * 4
+    with Engine(target, "auto", draft, costs=str(own), slots=4, capacity=64) as engine:
+        assert told(engine.submit(PROMPTS[0], max_new_tokens=3).result()) == 1
+        assert told(engine.submit(PROMPTS[0], max_new_tokens=3, temperature=1.0).result()) == 3
 
 
 def test_a_file_of_another_machine_is_not_used_and_measured_anew(record, file, target, draft, tmp_path, monkeypatch):

@@ -53,6 +53,11 @@ class Probing(struct.PyTreeNode):
         """Bool [B], whether to probe now. ``extra``: float32, the time that a probe loses, in best rounds."""
         return self.rest >= self.level * extra / _BUDGET
 
+    @property
+    def changed(self) -> jax.Array:
+        """Bool [B], whether the text has changed since the last probe."""
+        return self.level < 1
+
     def tried(self, ran: jax.Array, won: jax.Array) -> "Probing":
         """The state after a round in which the drafter drafted for the rows ``ran``.
 

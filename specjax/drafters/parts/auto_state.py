@@ -1,0 +1,71 @@
+"""The parameters of method auto, its state, and the proposals of a round."""
+
+import jax
+from flax import struct
+
+from ...cache import Rows
+from .gain import RunningAcceptance
+from .kept import Kept
+from .probing import Probing
+from .times import Times
+
+
+class Parameters(struct.PyTreeNode):
+    """The draft model or the head, if there is one, and the times of the arms."""
+
+    models: tuple
+    times: Times
+
+
+class Draft(struct.PyTreeNode):
+    """The model's chain, and the rows of its nodes, see ``ReaderState``."""
+
+    tokens: jax.Array
+    valid: jax.Array
+    q: jax.Array
+    rows: Rows
+
+
+class Prepared(struct.PyTreeNode):
+    """The proposals of a round, before its tree is cut to the length of an arm.
+
+    Attributes:
+      arm: int32, the number of the arm.
+      expected: float32 [B], the tokens that the arm is expected to emit.
+      looked_up: int32 [B, D], the tokens that follow the longest match.
+      matched: int32 [B], the length of the match, 0 for none.
+      ran: bool, whether the model drafted.
+      drew: bool [B], whether the row takes the model's tokens.
+      count: int32, the number of tokens that the model drafted.
+      draft: the model's tokens; None until it has drafted.
+    """
+
+    arm: jax.Array
+    expected: jax.Array
+    looked_up: jax.Array
+    matched: jax.Array
+    ran: jax.Array
+    drew: jax.Array
+    count: jax.Array
+    draft: Draft | None = None
+
+
+class AutoState(struct.PyTreeNode):
+    """The state between rounds.
+
+    Attributes:
+      models: the state of the draft model or of the head, if there is one.
+      acceptance: the running acceptance rates, [B, MATCHES + 1]: those of tokens looked up after a
+        match of 1, 2, ... tokens, and of the model's.
+      probing: when to try the model again.
+      kept: the tokens that the rounds of each arm have emitted, and those that were expected.
+      quiet: int32 [B], the rounds of the row since a draft was last near to paying.
+      prepared: the proposals, within a round only.
+    """
+
+    models: tuple
+    acceptance: RunningAcceptance
+    probing: Probing
+    kept: Kept
+    quiet: jax.Array
+    prepared: Prepared | None = None
