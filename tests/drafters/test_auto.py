@@ -147,7 +147,7 @@ def unsure(state, alpha=0.4):
 
 
 def test_the_model_is_not_tried_for_a_row_that_would_not_use_it():
-    given = parameters([1, 1.1, 1.2, 1.9])
+    given = parameters([1, 1.9, 1.8, 1.9])
     state = unsure(certain(start(TARGET, given, AUTO, PROMPTS, **SIZES)))
     state = state.replace(drafter=all_ask(state.drafter), done=jnp.array([False, True, True, True]))
     assert int(choose_arm(AUTO, given, state, jnp.full(4, 6))[0]) == 2  # the look-up has the higher rate
@@ -156,9 +156,8 @@ def test_the_model_is_not_tried_for_a_row_that_would_not_use_it():
 
 def test_a_probe_is_made_if_the_saving_that_it_may_find_is_larger_than_its_cost():
     """The acceptance rate is a deviation above the estimate with chance 1/6, and that must repay the probe."""
-    given, tokens = parameters([1, 9, 9, 1.9]), lambda alpha: sum(alpha**i for i in range(4))
+    given, tokens = parameters([1, 9, 1.6, 1.9]), lambda alpha: sum(alpha**i for i in range(4))
     state = unsure(start(TARGET, given, AUTO, PROMPTS, **SIZES))
-    state = state.replace(drafter=all_ask(state.drafter))
     deviation = np.sqrt(0.4 * 0.6 / 2)
     saved = (1 / 1.15 - 1.9 / tokens(0.4 + deviation)) / 6  # for each token to come
     extra = 1.9 - tokens(0.4 + deviation / 4) / 1.15
@@ -170,17 +169,20 @@ def test_a_probe_is_made_if_the_saving_that_it_may_find_is_larger_than_its_cost(
             jnp.zeros(4, jnp.int32),
         )[0]
     )
-    chosen = [choose(given, state, left) for left in range(1, 41)]
-    assert chosen == [3 * bool(saved * left > extra) for left in range(1, 41)] and 0 < sum(chosen) < 3 * 40
-    assert choose(parameters([1, 9, 9, 4]), state, 10000) == 0  # four tokens at the most
-    hopeless = certain(unsure(state, 0.1))
+    for rest in (20.0, 60.0):  # skipped tokens, each read in a quarter of a step
+        rested = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=jnp.full(4, rest))))
+        lost = extra + rest * (1.9 - 1.6) / 3 / 4
+        chosen = [choose(given, rested, left) for left in range(1, 99)]
+        assert chosen == [3 * bool(saved * left > lost) for left in range(1, 99)] and 0 < sum(chosen) < 3 * 98
+    assert choose(parameters([1, 9, 3.7, 4]), rested, 10000) == 0  # four tokens at the most
+    hopeless = certain(unsure(rested, 0.1))
     changed = hopeless.drafter.probing.replace(level=jnp.full(4, 0.5))
     assert choose(given, hopeless, 10000) == 0
-    assert choose(given, hopeless.replace(drafter=hopeless.drafter.replace(probing=changed)), 40) == 3
+    assert choose(given, hopeless.replace(drafter=hopeless.drafter.replace(probing=changed)), 10000) == 3
 
 
 def all_ask(drafter):
-    return drafter.replace(probing=drafter.probing.replace(rest=jnp.full(4, 1e6)))
+    return drafter.replace(probing=drafter.probing.replace(rest=jnp.full(4, 40.0)))
 
 
 def test_a_rate_of_few_trials_is_taken_to_be_higher():

@@ -18,6 +18,9 @@ _NEAR = 0.95
 _CHANCE = 1 / 6
 """The chance of the hoped acceptance rate, see ``hoped_rate``."""
 
+_READING = 1 / 4
+"""The time in which the model reads the token of a skipped round, in steps of drafting: it reads many at once."""
+
 _LEAST_EXTRA = 0.05
 """The least time that a probe is taken to lose, in rounds of the best arm."""
 
@@ -60,6 +63,12 @@ class Outlook:
         """Float32 [A], the tokens a second of each arm, see ``value_of_arms``."""
         return value_of_arms(self.expected(), self.left, self.seconds, self.ends_together)
 
+    def step_time(self, i: int) -> jax.Array:
+        """Float32, the time in which the model drafts one token in arm ``i``, with all rows."""
+        looked_up = Arm(self.arms[i].length)
+        without = self.arms.index(looked_up) if looked_up in self.arms else 0
+        return jnp.maximum(self.seconds[i] - self.seconds[without], 0) / self.arms[i].length
+
     def with_model_at(self, rate: jax.Array) -> "Outlook":
         """The outlook on plain decoding and the model alone, with this acceptance rate [B] of the model."""
         kept = [i for i, arm in enumerate(self.arms) if i == 0 or arm.model]
@@ -73,7 +82,8 @@ def choose(
     """The number int32 of the arm with the highest value, or of a probe; bool, whether drafts nearly pay.
 
     A probe runs the first arm with the model, if half of the rows ask for it, see ``Probing``, and if
-    the time that it may save is longer than the time that it loses.
+    the time that it may save is longer than the time that it loses, and that the model needs to read
+    the tokens of skipped rounds.
     """
     value = outlook.values() * kept.part(~outlook.running)
     best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
@@ -86,8 +96,8 @@ def choose(
     asked = due.any() & (2 * due.sum() >= outlook.running.sum()) & ~jnp.array(models)[best]
 
     def pays(_):
-        hoped = hoped_rate(acceptance, probing.changed)
-        return _time_saved(outlook.with_model_at(hoped), value[best]) > extra * seconds[best]
+        saved = _time_saved(outlook.with_model_at(hoped_rate(acceptance, probing.changed)), value[best])
+        return saved > extra * seconds[best] + _READING * probing.rest.max() * outlook.step_time(probe)
 
     probes = run_if(asked, pays, asked)
     return jnp.where(probes, probe, best), is_near | probes
