@@ -157,8 +157,10 @@ class Auto(Drafter):
         found, drawn = rates_of(state.drafter.acceptance, matched, state.done)
         longest = jnp.max(jnp.where(state.done, 0, state.length))
         seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
-        left = jnp.where(state.done, 0, state.request.limit - state.length).astype(jnp.float32)
-        return Outlook(self.arms, self.ends_together, found, drawn, left, seconds)
+        of_running = lambda tokens: jnp.where(state.done, 0, tokens).astype(jnp.float32)
+        left, read = of_running(state.request.limit - state.length), [one.cache.length for one in state.drafter.models]
+        unread = of_running(state.cache.length - read[0]).max() if read else jnp.float32(0)
+        return Outlook(self.arms, self.ends_together, found, drawn, left, unread, seconds)
 
     def _prepare(self, looked_up, matched, chosen, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""

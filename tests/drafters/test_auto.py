@@ -119,6 +119,15 @@ def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
             assert bool(is_near) == (max(value[1:]) > 0.95 * max(value))
 
 
+def test_unread_tokens_make_the_model_slower():
+    """The model drafts a token in 0.1, reads one of four rows in 0.025, and a quarter of that time counts."""
+    given, tokens = parameters([1, 9, 1.6, 1.9]), sum(0.8**i for i in range(4))
+    sure = certain(unsure(start(TARGET, given, AUTO, PROMPTS, **SIZES), 0.8))
+    most = next(n for n in range(999) if tokens / (1.9 + n * 0.025 / 4) < 1.15)
+    chosen = [int(choose_arm(AUTO, given, skip(sure, n), jnp.zeros(4, jnp.int32))[0]) for n in (0, most - 1, most, 999)]
+    assert chosen == [3, 3, 0, 0] and most > 9
+
+
 def test_a_batch_waits_for_its_last_row_and_slots_do_not():
     """Drafts help three rows and not the last. They pay if slots are filled again, or if all rows have as much to come."""
     state = start(TARGET, parameters([1, 9, 1.7, 9]), AUTO, PROMPTS, **SIZES)
@@ -154,13 +163,19 @@ def test_the_model_is_not_tried_for_a_row_that_would_not_use_it():
     assert int(choose_arm(AUTO, given, state, jnp.full(4, 0))[0]) == 3
 
 
+def skip(state, tokens):
+    """The state if the model had not read the last tokens of the rows, so many."""
+    (model,) = state.drafter.models
+    model = model.replace(cache=model.cache.replace(length=state.cache.length - tokens))
+    return state.replace(drafter=state.drafter.replace(models=(model,)))
+
+
 def test_a_probe_is_made_if_the_saving_that_it_may_find_is_larger_than_its_cost():
     """The acceptance rate is a deviation above the estimate with chance 1/6, and that must repay the probe."""
     given, tokens = parameters([1, 9, 1.6, 1.9]), lambda alpha: sum(alpha**i for i in range(4))
     state = unsure(start(TARGET, given, AUTO, PROMPTS, **SIZES))
     deviation = np.sqrt(0.4 * 0.6 / 2)
     saved = (1 / 1.15 - 1.9 / tokens(0.4 + deviation)) / 6  # for each token to come
-    extra = 1.9 - tokens(0.4 + deviation / 4) / 1.15
     choose = lambda given, state, left: int(
         choose_arm(
             AUTO,
@@ -169,9 +184,12 @@ def test_a_probe_is_made_if_the_saving_that_it_may_find_is_larger_than_its_cost(
             jnp.zeros(4, jnp.int32),
         )[0]
     )
-    for rest in (20.0, 60.0):  # skipped tokens, each read in a quarter of a step
-        rested = state.replace(drafter=state.drafter.replace(probing=Probing.start(4).replace(rest=jnp.full(4, rest))))
-        lost = extra + rest * (1.9 - 1.6) / 3 / 4
+    state = state.replace(drafter=all_ask(state.drafter))
+    for unread in (6, 18):  # tokens, each read in a quarter of a step
+        rested = skip(state, unread)
+        slower = 1.9 + unread * (1.9 - 1.6) / 3 / 4 / 4
+        extra = 1.9 - 1.9 / slower * tokens(0.4 + deviation / 4) / 1.15
+        lost = extra + unread * (1.9 - 1.6) / 3 / 4
         chosen = [choose(given, rested, left) for left in range(1, 99)]
         assert chosen == [3 * bool(saved * left > lost) for left in range(1, 99)] and 0 < sum(chosen) < 3 * 98
     assert choose(parameters([1, 9, 3.7, 4]), rested, 10000) == 0  # four tokens at the most

@@ -18,8 +18,14 @@ _NEAR = 0.95
 _CHANCE = 1 / 6
 """The chance of the hoped acceptance rate, see ``hoped_rate``."""
 
-_READING = 1 / 4
-"""The time in which the model reads the token of a skipped round, in steps of drafting: it reads many at once."""
+_READING, _READING_OF_ROWS = 1 / 10, 1 / 4
+"""The time in which the model reads a token of skipped rounds, in steps of drafting, for one row and for several.
+
+It reads many tokens at once. A step of a single row spends most of its time on other things than arithmetic.
+"""
+
+_STAYS = 4
+"""The rounds over which a choice of the model spreads the time of that reading: it is likely to be chosen again."""
 
 _LEAST_EXTRA = 0.05
 """The least time that a probe is taken to lose, in rounds of the best arm."""
@@ -34,6 +40,7 @@ class Outlook:
       ends_together: see ``Auto``.
       found, drawn: float32 [B], the acceptance rates of the tokens looked up, 0 for none, and of the model's.
       left: float32 [B], the tokens to come, 0 for a row that has ended.
+      unread: float32, the most tokens of a row that the model has not read.
       seconds: float32 [A], the time of a round of each arm.
     """
 
@@ -42,6 +49,7 @@ class Outlook:
     found: jax.Array
     drawn: jax.Array
     left: jax.Array
+    unread: jax.Array
     seconds: jax.Array
 
     @property
@@ -63,11 +71,22 @@ class Outlook:
         """Float32 [A], the tokens a second of each arm, see ``value_of_arms``."""
         return value_of_arms(self.expected(), self.left, self.seconds, self.ends_together)
 
-    def step_time(self, i: int) -> jax.Array:
-        """Float32, the time in which the model drafts one token in arm ``i``, with all rows."""
-        looked_up = Arm(self.arms[i].length)
-        without = self.arms.index(looked_up) if looked_up in self.arms else 0
-        return jnp.maximum(self.seconds[i] - self.seconds[without], 0) / self.arms[i].length
+    @property
+    def probe(self) -> int:
+        """The number of the first arm with the model; 0 if there is none."""
+        return next((i for i, arm in enumerate(self.arms) if arm.model), 0)
+
+    def reading_time(self) -> jax.Array:
+        """Float32, the time in which the model reads the tokens that it has not read."""
+        length = self.arms[self.probe].length
+        without = self.arms.index(Arm(length)) if Arm(length) in self.arms else 0
+        step = jnp.maximum(self.seconds[self.probe] - self.seconds[without], 0) / length
+        return (_READING_OF_ROWS if self.left.size > 1 else _READING) * self.unread * step
+
+    def with_slower_model(self, seconds: jax.Array) -> "Outlook":
+        """The outlook if each arm with the model takes so much longer."""
+        models = jnp.array([arm.model for arm in self.arms])
+        return dataclasses.replace(self, seconds=self.seconds + jnp.where(models, seconds, 0))
 
     def with_model_at(self, rate: jax.Array) -> "Outlook":
         """The outlook on plain decoding and the model alone, with this acceptance rate [B] of the model."""
@@ -81,23 +100,26 @@ def choose(
 ) -> tuple[jax.Array, jax.Array]:
     """The number int32 of the arm with the highest value, or of a probe; bool, whether drafts nearly pay.
 
+    Before the model drafts it reads the tokens of the rounds that it has skipped. A quarter of this time
+    counts for its arms.
+
     A probe runs the first arm with the model, if half of the rows ask for it, see ``Probing``, and if
-    the time that it may save is longer than the time that it loses, and that the model needs to read
-    the tokens of skipped rounds.
+    the time that it may save is longer than the time that it loses, reading included.
     """
-    value = outlook.values() * kept.part(~outlook.running)
+    probe, seconds = outlook.probe, outlook.seconds
+    reading = outlook.reading_time() if probe else 0.0
+    value = outlook.with_slower_model(reading / _STAYS).values() * kept.part(~outlook.running)
     best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
-    models = [arm.model for arm in outlook.arms]
-    if not any(models):
+    if not probe:
         return best, is_near
-    probe, seconds = models.index(True), outlook.seconds
     extra = jnp.maximum(seconds[probe] / seconds[best] * (1 - value[probe] / value[best]), _LEAST_EXTRA)
     due = outlook.draws(outlook.arms[probe].length) & outlook.running & probing.is_due(extra)
-    asked = due.any() & (2 * due.sum() >= outlook.running.sum()) & ~jnp.array(models)[best]
+    drafts = jnp.array([arm.model for arm in outlook.arms])[best]
+    asked = due.any() & (2 * due.sum() >= outlook.running.sum()) & ~drafts
 
     def pays(_):
         saved = _time_saved(outlook.with_model_at(hoped_rate(acceptance, probing.changed)), value[best])
-        return saved > extra * seconds[best] + _READING * probing.rest.max() * outlook.step_time(probe)
+        return saved > extra * seconds[best] + reading
 
     probes = run_if(asked, pays, asked)
     return jnp.where(probes, probe, best), is_near | probes
