@@ -41,8 +41,9 @@ SEGMENT, SETTLED = 64, 32
 
 HEAD = """# Method auto against fixed methods
 
-Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over {repeats} runs of each
-fixed method and {pairs} of auto, each beside a run of plain decoding; {tokens} new tokens, {model} with {draft}; {cpu}, {cores} cores; jax {jax}.
+Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over pairs of runs side by
+side, {repeats} for each fixed method and {pairs} for auto; {tokens} new tokens, {model} with {draft};
+{cpu}, {cores} cores; jax {jax}.
 
 ![Method auto against the best fixed method of each cell](auto_{name}.png)
 """
