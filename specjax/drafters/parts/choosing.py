@@ -107,7 +107,7 @@ def choose(
     the time that it may save is longer than the time that it loses, reading included.
     """
     probe, seconds = outlook.probe, outlook.seconds
-    reading = outlook.reading_time() if probe else 0.0
+    reading = outlook.reading_time() if probe else jnp.float32(0)
     value = outlook.with_slower_model(reading / _STAYS).values() * kept.part(~outlook.running)
     best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
     if not probe:
