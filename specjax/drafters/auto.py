@@ -114,7 +114,7 @@ class Auto(Drafter):
         return Parameters(models, self.predict(0.1))
 
     def describe_arms(self, parameters: Parameters, batch, context, sampled):
-        seconds = np.asarray(parameters.times.at(batch, context, sampled))
+        seconds = parameters.times.at(batch, context, sampled, np)
         return [(str(arm), float(time)) for arm, time in zip(self.arms, seconds / seconds[0])]
 
     def learn_times(self, parameters: Parameters, rounds, batch, context, seconds, sampled) -> Parameters:

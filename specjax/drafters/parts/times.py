@@ -1,5 +1,7 @@
 """The time of a round as a function of arm, batch and context, and its correction by measured time."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,20 +61,21 @@ class Times(struct.PyTreeNode):
         grids = np.asarray(batches, np.float32), np.asarray(contexts, np.float32)
         return Times(table, *grids, ones(table.shape[-1]), ones(), 0 * ones(), np.array(trust, np.float32))
 
-    def at(self, batch: int, context, sampled=False) -> jax.Array:
+    def at(self, batch: int, context, sampled=False, xp: Any = jnp) -> Any:
         """Float32 [A], the time of a round with ``batch`` rows, the longest of ``context`` tokens.
 
         The table is linear in the context and in the batch between its sizes, and constant beyond.
 
         Args:
           sampled: bool, whether any row has a temperature above 0.
+          xp: jnp, or np on the host, which is a hundred times faster there for so few numbers.
         """
-        here = jnp.int32(sampled), _size(batch)
-        table = self._table_at(batch, context, sampled, jnp)
-        return table * jnp.asarray(self.scale)[here] * jnp.asarray(self.speed)[here]
+        here = xp.int32(sampled), _size(batch)
+        table = self._table_at(batch, context, sampled, xp)
+        return table * xp.asarray(self.scale)[here] * xp.asarray(self.speed)[here]
 
     def _table_at(self, batch: int, context, sampled, xp):
-        """The times of the table alone, [A]. ``xp`` is jnp, or np on the host, which is faster for few numbers."""
+        """The times of the table alone, [A]; the arguments are those of ``at``."""
         rows, columns = _weights(self.batches, batch, xp), _weights(self.contexts, context, xp)
         return xp.einsum("b,c,bca->a", rows, columns, xp.asarray(self.table)[xp.int32(sampled)])
 
