@@ -137,8 +137,8 @@ class Auto(Drafter):
 
         def prepare(_):
             looked_up, matched = self._look_up(state)
-            own, outlook = state.drafter, self._outlook(draft, state, matched)
-            chosen, is_near = choose(outlook, own.acceptance, own.kept, own.probing)
+            outlook = self._outlook(draft, state, matched)
+            chosen, is_near = self._choose(state, outlook)
             return self._prepare(looked_up, matched, chosen, outlook), is_near
 
         shape = jax.eval_shape(prepare, None)
@@ -161,6 +161,10 @@ class Auto(Drafter):
         left, read = of_running(state.request.limit - state.length), [one.cache.length for one in state.drafter.models]
         unread = of_running(state.cache.length - read[0]).max() if read else jnp.float32(0)
         return Outlook(self.arms, self.ends_together, found, drawn, left, unread, seconds)
+
+    def _choose(self, state, outlook) -> tuple[jax.Array, jax.Array]:
+        """The number of this round's arm, and whether drafts nearly pay."""
+        return choose(outlook, state.drafter.acceptance, state.drafter.kept, state.drafter.probing)
 
     def _prepare(self, looked_up, matched, chosen, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""

@@ -12,7 +12,6 @@ from support.models import TINY, disturbed, language_model, random_head, random_
 from specjax import Generator, RequestError
 from specjax.drafters import Auto, Eagle3, Plain, make_drafter
 from specjax.drafters.parts.arms import Arm
-from specjax.drafters.parts.choosing import choose
 from specjax.drafters.parts.gain import RunningAcceptance
 from specjax.drafters.parts.kept import Kept
 from specjax.drafters.parts.probing import Probing
@@ -47,8 +46,7 @@ def certain(state):
 
 def choose_arm(auto, given, state, matched):
     """The number of the arm that ``auto`` chooses, and whether drafts nearly pay."""
-    own = state.drafter
-    return choose(auto._outlook(given, state, matched), own.acceptance, own.kept, own.probing)
+    return auto._choose(state, auto._outlook(given, state, matched))
 
 
 def decode_with(times, seeded, prompts=PROMPTS, **options):
