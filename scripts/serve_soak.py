@@ -215,7 +215,7 @@ async def run(server: Server, asks: list[Ask], clients: int, minutes: float) -> 
         ended = await stop_under_load(
             client, server, [ask for ask in asks if not (ask.invalid or ask.leaves)][: 2 * clients]
         )
-    first, last = memory[math.ceil(len(memory) / 10) - 1], memory[-1]
+    first, last = memory[0], memory[-1]
     report = dict(counts, seconds=round(seconds), tokens=int(metrics["generation_tokens_total"]), parts=len(memory))
     report |= {"accepted": metrics["spec_decode_num_accepted_tokens_total"], "at_the_signal": ended, "memory": memory}
     report |= {
