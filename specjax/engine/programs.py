@@ -72,9 +72,9 @@ class Programs:
             self._axes = slots.find_row_axes(*self._models, blank, chunk=LEAST_CHUNK, **self._static)
         filled = self.begin_reading()
         self.row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(filled))
-        self._blank = self._begin(blank, 1, filled, self.begin_reading_draft(blank, filled))
-        check_memory(self._blank, count, self.row_bytes if beside is None else beside, session.mesh)
-        self.empty()
+        self._blank, row = blank, self._begin_row(blank, filled)
+        check_memory(row, count, self.row_bytes if beside is None else beside, session.mesh)
+        self._spread(row)
 
     @property
     def _models(self) -> tuple[Any, Any]:
@@ -108,7 +108,17 @@ class Programs:
 
     def empty(self) -> None:
         """Empties all slots."""
-        self._state = self._call(partial(slots.spread, axes=self._axes, slots=self.count), (self._blank,))
+        self._spread(self._begin_row(self._blank, self.begin_reading()))
+
+    def _begin_row(self, request: Requests, filled: Filled) -> DecodeState:
+        """The state of one row for a request of one token, of which nothing is read."""
+        function = partial(slots.begin_row, chunk=LEAST_CHUNK, **self._static)
+        return self._call(function, (request, filled, self.begin_reading_draft(request, filled)), self._modules)
+
+    def _spread(self, row: DecodeState) -> None:
+        """Sets all slots to ``row``, a state of one row that has ended."""
+        self._empty_row = slots.without_keys(row)
+        self._state = self._call(partial(slots.spread, axes=self._axes, slots=self.count), (row,))
 
     def begin_reading(self) -> Filled:
         """One row before the first chunk of its prompt."""
@@ -158,11 +168,13 @@ class Programs:
 
     def admit(self, request: Requests, length: int, filled: Filled, drafted: Filled | None, slot: int) -> None:
         """Begins to decode a row in ``slot``, after target and draft have read its prompt of ``length`` tokens."""
-        self._place(self._begin(request, length, filled, drafted), slot)
+        chunk = self.chunk_for(length - 1, self.chunk) if drafted is None else LEAST_CHUNK  # for the unread rest
+        function = partial(slots.admit, axes=self._axes, chunk=chunk, **self._static)
+        self._change(function, (request, filled, drafted, np.int32(slot)), self._modules, (chunk,))
 
     def free(self, slot: int) -> None:
         """Empties ``slot``."""
-        self._place(self._blank, slot)
+        self._change(partial(slots.free, axes=self._axes), (self._empty_row, np.int32(slot)))
 
     def advance(self, rounds: int, constraints: Automaton | None = None) -> slots.News:
         """Runs the next ``rounds`` rounds of all slots. Returns the news on the host.
@@ -190,14 +202,10 @@ class Programs:
         args = self._state, np.int32(slot)
         return fetch(self._call(partial(slots.take_text), args, out_shardings=self._whole))
 
-    def _begin(self, request: Requests, length: int, filled: Filled, drafted: Filled | None) -> DecodeState:
-        chunk = self.chunk_for(length - 1, self.chunk) if drafted is None else LEAST_CHUNK  # for the unread rest
-        function = partial(slots.begin_row, chunk=chunk, **self._static)
-        return self._call(function, (request, filled, drafted), self._modules, (chunk,))
-
-    def _place(self, row: DecodeState, slot: int) -> None:
-        function, args = partial(slots.place, axes=self._axes), (self._state, row, np.int32(slot))
-        self._state = self._call(function, args, donate_argnums=0, out_shardings=self._state_layout)
+    def _change(self, function: partial, args: tuple, modules: tuple = (), key: tuple = ()) -> None:
+        """Replaces the state by ``function(*modules, state, *args)``."""
+        options: dict[str, Any] = dict(donate_argnums=len(modules), out_shardings=self._state_layout)
+        self._state = self._call(function, (self._state, *args), modules, key, **options)
 
     @property
     def _rounds(self) -> partial:

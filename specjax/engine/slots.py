@@ -1,6 +1,6 @@
 """Slots: rows of a ``DecodeState`` that requests use one after another. Pure functions for the device.
 
-A request is read into a state of one row. ``place`` writes this row into a slot, whole: text,
+A request is read into a state of one row. ``admit`` writes this row into a slot, whole: text,
 options, caches, the drafter's state and counters. An empty slot is a row that has ended. So rounds
 do not know of slots, and a request leaves nothing to the next one.
 """
@@ -145,6 +145,45 @@ def place(state: DecodeState, row: DecodeState, slot: jax.Array, *, axes: Decode
         return whole if axis < 0 else lax.dynamic_update_slice_in_dim(whole, part, slot, axis)
 
     return jax.tree.map(write, axes, state, row)
+
+
+def admit(
+    target: Model,
+    draft,
+    state: DecodeState,
+    requests: Requests,
+    filled: Filled,
+    drafted: Filled | None,
+    slot: jax.Array,
+    *,
+    axes: DecodeState,
+    **static,
+) -> DecodeState:
+    """``state`` with the row of ``begin_row`` in ``slot``. Donate ``state``.
+
+    One program copies a prompt's keys and values once. Two would copy them twice.
+    """
+    return place(state, begin_row(target, draft, requests, filled, drafted, **static), slot, axes=axes)
+
+
+def without_keys(state: DecodeState) -> DecodeState:
+    """``state`` without the keys, the values and the recurrent states of its caches."""
+    return jax.tree.map(lambda x: x.replace(layers=(), source=()) if _is_cache(x) else x, state, is_leaf=_is_cache)
+
+
+def free(state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: DecodeState) -> DecodeState:
+    """``state`` with an empty row in ``slot``. Donate ``state``.
+
+    The keys and values of the slot stay as they are: the row has ended, and the next one overwrites
+    all of them. ``empty``: a row that has ended, ``without_keys``.
+    """
+    rest = place(without_keys(state), empty, slot, axes=without_keys(axes))
+    keep = lambda old, new: old.replace(length=new.length, omitted=new.omitted) if _is_cache(old) else new
+    return jax.tree.map(keep, state, rest, is_leaf=_is_cache)
+
+
+def _is_cache(x) -> bool:
+    return isinstance(x, KVCache)
 
 
 def take_text(state: DecodeState, slot: jax.Array) -> DecodeState:

@@ -49,6 +49,14 @@ def test_a_state_that_rows_share_is_refused_by_name():
         find_axes(Shared())
 
 
+def numbers(x) -> np.ndarray:
+    return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+
+def named(tree) -> dict[str, np.ndarray]:
+    return {jax.tree_util.keystr(path): numbers(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def test_a_placed_row_is_whole_and_leaves_the_others_alone():
     drafter = METHODS["token_recycling"][0]
     target, draft = target_of(drafter), draft_of(drafter, 1)
@@ -56,12 +64,25 @@ def test_a_placed_row_is_whole_and_leaves_the_others_alone():
     read = partial(start, target, draft, drafter, capacity=32, chunk=16)
     state, row = read([[1, 2], [2, 1, 1], [1]], seeds=[1, 2, 3]), read([[2, 2, 2, 1]], seeds=9, temperature=0.5)
     placed = slots.place(state, row, jnp.int32(1), axes=axes)
-    numbers = lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
     for new, old, own in zip(*(map(numbers, jax.tree.leaves(t.replace(round=None))) for t in (placed, state, row))):
         np.testing.assert_array_equal(new, np.stack([old[0], own[0], old[2]]))
     full = slots.spread(row, axes=axes, slots=3)
     for new, own in zip(*(map(numbers, jax.tree.leaves(t.replace(round=None))) for t in (full, row))):
         np.testing.assert_array_equal(new, np.repeat(own, 3, 0))
+
+
+def test_a_freed_slot_has_ended_and_keeps_its_keys_and_values_alone():
+    drafter = METHODS["draft_model"][0]
+    target, draft = target_of(drafter), draft_of(drafter, 1)
+    read = partial(start, target, draft, drafter, capacity=32, chunk=16)
+    state, empty = read([[1, 2], [2, 1, 1], [1]], seeds=[1, 2, 3]), read([[2]], limit=1)
+    freed = slots.free(state, slots.without_keys(empty), jnp.int32(1), axes=find_axes(drafter))
+    assert freed.done.tolist() == [False, True, False]
+    new, old, own = map(named, (freed, state, empty))
+    assert new.keys() == old.keys() and sum(".layers" in name for name in new) == 4  # target and draft have one layer
+    for name in new.keys() - {".round"}:
+        kept = old[name][1] if ".layers" in name else own[name][0]
+        np.testing.assert_array_equal(new[name], np.stack([old[name][0], kept, old[name][2]]), name)
 
 
 IN_CHUNKS = (
