@@ -293,12 +293,12 @@ class Timed(Adaptive):
         first = (
             own.wanted if self.how == "ema" else jnp.full_like(own.wanted, int(self.how) if self.how.isdigit() else 4)
         )
-        once = jnp.ones((lengths.size, len(self.lengths)))
+        once = jnp.ones((lengths.size, len(self.shapes)))
         return TimedState(own.inner, first, own.acceptance, jnp.zeros(lengths.size), once, 1.5 * once, once)
 
     def commit(self, target, draft, state, tree, scored, verdict):
         own, after = state.drafter, super().commit(target, draft, state, tree, scored, verdict)
-        lengths, going = jnp.array(self.lengths), ~state.done
+        lengths, going = jnp.array(self.shapes), ~state.done
         time = 1 + own.wanted.astype(jnp.float32) * (self.draft_cost + self.verify_cost)
         used = (lengths == own.wanted[:, None]).astype(jnp.float32)
         add = lambda old, new: jnp.where(going[:, None], self.memory * old + used * new[:, None], old)

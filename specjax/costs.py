@@ -18,14 +18,14 @@ import numpy as np
 from .checkpoints.load import LanguageModel
 from .checks import shorten
 from .drafters import Auto
-from .drafters.parts.arms import Arm
+from .drafters.parts.arms import ARMS, TREE, Arm
 from .drafters.parts.times import MEASURED, Times
 from .drafts import Draft, module_of
 from .errors import RequestError, SpecjaxWarning
 from .machine import machine
 from .parallel import mesh_of, several_hosts
 
-_FORMAT = "specjax costs 3"
+_FORMAT = "specjax costs 4"
 
 
 def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) -> tuple[Auto, Times, Path | None]:
@@ -48,6 +48,8 @@ def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) ->
             return dataclasses.replace(drafter, arms=arms), times, file
         message = f"costs {file}: of {other}; method auto predicts its times, specjax tune --auto measures them anew"
         warnings.warn(message, SpecjaxWarning, stacklevel=3)
+    if drafts and drafter.arms == ARMS and jax.default_backend() != "cpu":
+        drafter = dataclasses.replace(drafter, arms=(*ARMS, TREE))
     sizes = [sum(leaf.nbytes for leaf in jax.tree.leaves(module_of(one))) for one in (target, *drafts)]
     return drafter, drafter.predict(sizes[-1] / sizes[0]), None
 
@@ -129,7 +131,7 @@ def _is_record(record) -> bool:
         seconds = np.array(record["seconds"], float)
         shaped = seconds.shape == (2, *(len(record[name]) for name in ("batches", "contexts", "arms")))
         increasing = all(list(x) == sorted(set(x)) for x in (record["batches"], record["contexts"]))
-        arms = [Arm(int(arm["length"]), bool(arm["model"])) for arm in record["arms"]]
+        arms = [Arm(**{name: int(value) for name, value in arm.items()}) for arm in record["arms"]]
         positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
         known = {"machine", "mesh", "model", "drafts"} <= record.keys() and isinstance(record["machine"], dict)
         return record["format"] == _FORMAT and shaped and increasing and positive and known and arms[0] == Arm(0)

@@ -56,7 +56,7 @@ class Round(struct.PyTreeNode):
 def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable) -> DecodeState:
     """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens.
 
-    For a drafter with several draft lengths, one round is compiled for each, and one of them runs.
+    For a drafter with several shapes of drafts, one round is compiled for each, and one of them runs.
     """
 
     def do_round(state, drafter, prepared=None):
@@ -65,13 +65,13 @@ def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Ca
         found = propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
         return commit(target, draft, state, found, drafter=drafter)
 
-    if len(drafter.lengths) < 2:
+    if len(drafter.shapes) < 2:
         return do_round(state, drafter)
     state, prepared, chosen = drafter.begin(target, draft, state)
     active, before = ~state.done, state.length
-    for length in drafter.lengths:
-        wanted = jnp.array(drafter.choices)[chosen] == length
-        state = run_if(wanted, partial(do_round, drafter=drafter.at_length(length), prepared=prepared), state)
+    for shape in drafter.shapes:
+        wanted = jnp.array([choice == shape for choice in drafter.choices])[chosen]
+        state = run_if(wanted, partial(do_round, drafter=drafter.at_shape(shape), prepared=prepared), state)
     return state.replace(counters=state.counters.add_choice(active, chosen, state.length - before))
 
 

@@ -143,20 +143,20 @@ class Drafter:
         return None
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """The draft lengths, ascending, of which ``choose`` picks one for each round.
+    def shapes(self) -> tuple[Any, ...]:
+        """The shapes of drafts, ascending, of which ``choose`` picks one for each round: hashable values.
 
-        Empty for a method with one length.
+        A chain's shape may be its length. Empty for a method with one shape.
         """
         return ()
 
     @property
-    def choices(self) -> tuple[int, ...]:
-        """The draft length of each choice. A method may have several choices of one length."""
-        return self.lengths
+    def choices(self) -> tuple[Any, ...]:
+        """The shape of each choice. A method may have several choices of one shape."""
+        return self.shapes
 
     def begin(self, target: Model, draft, state: DecodeState) -> tuple[DecodeState, Any, jax.Array]:
-        """What a method with several lengths does before a round of a length.
+        """What a method with several shapes does before a round of a shape.
 
         Returns the state; a pytree for ``propose``, which finds it in ``state.drafter.prepared``, or
         None; and int32, the index in ``choices`` for the round.
@@ -165,10 +165,10 @@ class Drafter:
 
     def choose(self, state: DecodeState) -> jax.Array:
         """Int32, the index in ``choices`` for the next round."""
-        raise TypeError(f"{type(self).__name__} has lengths and must define choose")
+        raise TypeError(f"{type(self).__name__} has shapes and must define choose")
 
-    def at_length(self, length: int) -> "Drafter":
-        """The same method, restricted to drafts of ``length`` tokens, one of ``lengths``."""
+    def at_shape(self, shape: Any) -> "Drafter":
+        """The same method, restricted to drafts of one of its ``shapes``."""
         return self
 
     def catch_up(self, draft, state: DecodeState) -> Any:

@@ -151,7 +151,7 @@ class Session:
 
     def count_choices(self, state: DecodeState) -> np.ndarray | None:
         """The rounds of each of ``Drafter.choices``, int32 [B, A]; None for a method with one."""
-        return fetch(state.counters.chosen) if len(self.drafter.lengths) > 1 else None
+        return fetch(state.counters.chosen) if len(self.drafter.shapes) > 1 else None
 
     def learn_times(self, ran: np.ndarray, context: int, seconds: float, sampled: bool) -> None:
         """Tells a method that chooses how long its rounds took.

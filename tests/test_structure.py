@@ -18,7 +18,7 @@ from specjax.drafters.parts.arms import Arm
 from specjax.models.layers import linear
 from specjax.planning import hlo
 
-DRAFTERS = DRAFTERS | {"auto": Auto(arms=(Arm(0), Arm(2), Arm(2, True)))}
+DRAFTERS = DRAFTERS | {"auto": Auto(arms=(Arm(0), Arm(2), Arm(2, True), Arm(2, True, 6)))}
 PROGRAMS = [("none", 1), ("ngram", 1), ("draft_model", 1)] + [(method, 4) for method in DRAFTERS]
 FIRST_TIER = [("none", 1), ("tree", 4), ("eagle3", 4)]
 

@@ -56,7 +56,7 @@ class Adaptive(Drafter):
     other two choices depend on earlier rounds alone. By induction from the last node up, a rule
     that is exact for chains of every length is exact for chains that end in this way.
 
-    "heuristic" and "ema" compile a round for each of ``lengths``, and run the shortest round that
+    "heuristic" and "ema" compile a round for each of ``shapes``, and run the shortest round that
     suffices for all unfinished rows. The chain of each row still ends at the row's own length. The
     random numbers of a node do not depend on the number of nodes after it. A row's output therefore
     does not depend on its neighbours.
@@ -68,8 +68,8 @@ class Adaptive(Drafter):
       draft_confidence: for "confidence", the probability below which a row stops.
       draft_cost: time to draft a token with a model, in plain target calls.
       verify_cost: time that one more token adds to a target call, in plain target calls.
-      length: the most tokens to draft in this round, one of ``lengths``; by default K. See
-        ``at_length``.
+      length: the most tokens to draft in this round, one of ``shapes``; by default K. See
+        ``at_shape``.
     """
 
     drafter: Any = DraftModel()
@@ -118,14 +118,14 @@ class Adaptive(Drafter):
         return self.drafter.taps
 
     @property
-    def lengths(self) -> tuple[int, ...]:
+    def shapes(self) -> tuple[int, ...]:
         """K and its half and quarter; for "ema" also 0, for "confidence" K alone."""
         K = self.depth
         least = {"confidence": K, "heuristic": 1, "ema": 0}[self.draft_length]
         return tuple(sorted(k for k in {0, K // 4, K // 2, K} if k >= least))
 
-    def at_length(self, length: int) -> "Adaptive":
-        return dataclasses.replace(self, length=length)
+    def at_shape(self, shape: int) -> "Adaptive":
+        return dataclasses.replace(self, length=shape)
 
     def check(self, config):
         self.drafter.check(config)
@@ -147,7 +147,7 @@ class Adaptive(Drafter):
 
     def choose(self, state) -> jax.Array:
         most = jnp.max(jnp.where(state.done, 0, state.drafter.wanted))
-        return jnp.searchsorted(jnp.array(self.lengths), most).astype(jnp.int32)
+        return jnp.searchsorted(jnp.array(self.shapes), most).astype(jnp.int32)
 
     def propose(self, target, draft, state, key):
         length, own = self.depth if self.length is None else self.length, state.drafter
@@ -197,7 +197,7 @@ class Adaptive(Drafter):
 
         ``round``: int32 [B] or a number, the rounds of each row so far.
         """
-        lengths = jnp.array(self.lengths)
+        lengths = jnp.array(self.shapes)
         cost = self.verify_cost + self.draft_cost * isinstance(self.needs, Models)
         time = 1 + lengths.astype(jnp.float32) * cost
         best = jnp.argmax(gain(acceptance.alpha[:, None], lengths, time, self.depth), 1)

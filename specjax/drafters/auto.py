@@ -23,8 +23,8 @@ from .parts.choosing import Outlook, choose
 from .parts.gain import tally
 from .parts.kept import Kept
 from .parts.probing import Probing, confidence
-from .parts.rates import MATCHES, rates_of, start_rates
-from .parts.resting import RestingHead, RestingModel
+from .parts.rates import MATCHES, rates_of, start_rates, tally_model
+from .parts.resting import RestingHead, RestingModel, resting
 from .parts.times import Times, predict
 
 _REST_MEMORY = 0.98
@@ -38,11 +38,12 @@ _QUIET, _HELD = 16, 4
 class Auto(Drafter):
     """Chooses the arm with the most expected tokens a second, for the whole batch in each round.
 
-    An arm is a number of drafted tokens, and whether the draft model drafts, or in its place a head.
-    In an arm with the model, each row takes the model's tokens or those that it looked up, whichever
-    has the higher expectation. With acceptance rate alpha, k drafts give
-    (1 - alpha^(k + 1)) / (1 - alpha) tokens (Leviathan et al. 2023, equation 1). The time of each
-    arm is measured or predicted, see ``Times``.
+    An arm is a number of drafted tokens, and whether the draft model drafts, or in its place a head;
+    or the most probable tree of the model, of a number of nodes. In an arm with the model, each row takes
+    the model's tokens or those that it looked up, whichever has the higher expectation. With acceptance
+    rate alpha, k drafts give (1 - alpha^(k + 1)) / (1 - alpha) tokens (Leviathan et al. 2023, equation
+    1). In a tree alpha is the rate at which some child of a node is accepted. The time of each arm is
+    measured or predicted, see ``Times``.
 
     The emitted tokens test every look-up, used or not. Only use tests the model. If it does not
     pay, the batch tries it again now and then, see ``Probing``.
@@ -51,7 +52,7 @@ class Auto(Drafter):
     along the target's samples. For such a row the model draws with the noise of these samples, so
     its tokens agree with them as often as one noise for both allows (Daliri, Musco and Suresh 2024,
     the Gumbel coupling). For the other rows choice and draws depend on the text so far and on
-    earlier rounds, not on draws that are judged.
+    earlier rounds, not on draws that are judged. In a round with a tree all rows walk.
 
     The choice costs as much as many small operations. While drafts are far from paying, it holds for
     four rounds, and between two choices nothing is looked up.
@@ -63,21 +64,21 @@ class Auto(Drafter):
       ends_together: whether the batch ends with its last row. The rows with most tokens to come then
         weigh most, because drafts that help the others save no time. An engine fills the slots of
         rows that end, so there all tokens weigh the same.
-      length: the length of this round, see ``at_length``.
+      shape: the shape of this round's drafts, see ``at_shape``.
       head: the configuration of the head that drafts in place of a draft model, see ``RestingHead``.
     """
 
     costs: str | None = None
     arms: tuple[Arm, ...] = ARMS
     ends_together: bool = True
-    length: int | None = None
+    shape: tuple[int, int, int] | None = None
     head: HeadConfig | None = None
     needs = Models(0, 1)
     with_encoder = True
 
     @property
     def depth(self) -> int:
-        return max(self.choices) if self.length is None else self.length
+        return self._longest if self.shape is None else self.shape[0]
 
     @property
     def drawn(self) -> Drawn:
@@ -88,16 +89,16 @@ class Auto(Drafter):
         return self.head.taps if self.head else ()
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(sorted(set(self.choices))) if self.length is None else ()
+    def shapes(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple(sorted(set(self.choices))) if self.shape is None else ()
 
     @property
-    def choices(self) -> tuple[int, ...]:
-        """The length of each arm."""
-        return tuple(arm.length for arm in self.arms)
+    def choices(self) -> tuple[tuple[int, int, int], ...]:
+        """The shape of each arm."""
+        return tuple(arm.shape for arm in self.arms)
 
-    def at_length(self, length: int) -> "Auto":
-        return dataclasses.replace(self, length=length)
+    def at_shape(self, shape: tuple[int, int, int]) -> "Auto":
+        return dataclasses.replace(self, shape=shape)
 
     def without_model(self) -> "Auto":
         """The same method for a target without a draft model."""
@@ -105,7 +106,7 @@ class Auto(Drafter):
 
     def predict(self, draft_cost: float) -> Times:
         """Predicted times of the arms, see ``times.predict``."""
-        return predict([(arm.length, arm.model) for arm in self.arms], draft_cost, jax.default_backend())
+        return predict(self.arms, draft_cost, jax.default_backend())
 
     def parameters(self, draft, vocab_size: int) -> Parameters:
         models = tuple(draft or ())
@@ -160,7 +161,7 @@ class Auto(Drafter):
         of_running = lambda tokens: jnp.where(state.done, 0, tokens).astype(jnp.float32)
         left, read = of_running(state.request.limit - state.length), [one.cache.length for one in state.drafter.models]
         unread = of_running(state.cache.length - read[0]).max() if read else jnp.float32(0)
-        return Outlook(self.arms, self.ends_together, found, drawn, left, unread, seconds)
+        return Outlook(self.arms, self.ends_together, found, drawn[:, 0], drawn[:, 1], left, unread, seconds)
 
     def _choose(self, state, outlook) -> tuple[jax.Array, jax.Array]:
         """The number of this round's arm, and whether drafts nearly pay."""
@@ -168,18 +169,21 @@ class Auto(Drafter):
 
     def _prepare(self, looked_up, matched, chosen, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
-        count, ran = jnp.array(self.choices)[chosen], self._draws[chosen]
-        expected, drew = outlook.expected()[:, chosen], ran & outlook.draws(count)
+        of_arms = lambda name: jnp.array([getattr(arm, name) for arm in self.arms])[chosen]
+        count, ran = of_arms("length"), of_arms("model")
+        expected, drew = outlook.expected()[:, chosen], ran & outlook.draws()[:, chosen]
         return Prepared(chosen, expected, looked_up, matched, ran, drew, count)
 
     def _draft(self, target, draft, state) -> AutoState:
         """The state with the model's tokens, if the arm wants them."""
         own = state.drafter
+        given = {} if self._is_tree else {"most": own.prepared.count}  # no draw chooses a tree's tokens
+        keys = state.request.keys if self._is_tree else self._draft_keys(state)
 
         def run_model(carry):
-            before, keys = state.replace(drafter=carry[0]), self._draft_keys(state)
-            tree, model = self._model.propose(target, draft.models[0], before, keys, most=own.prepared.count)
-            return model.replace(rows=Rows(())), Draft(tree.tokens, tree.valid, q_of(tree), model.rows)
+            before = state.replace(drafter=carry[0])
+            tree, model = self._model.propose(target, draft.models[0], before, keys, **given)
+            return model.replace(rows=Rows(()), row_of=None), Draft(tree, model.rows, model.row_of)
 
         shape = jax.eval_shape(run_model, (own.models[0], None))[1]
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
@@ -188,47 +192,49 @@ class Auto(Drafter):
 
     def propose(self, target, draft, state, key):
         length, own = self.depth, state.drafter
-        if own.prepared is None:  # a round of one length alone
-            arm = max(i for i, arm in enumerate(self.arms) if arm.length == length)
+        if own.prepared is None:  # a round of one shape alone
+            arm = max(i for i, choice in enumerate(self.choices) if choice == self.shape)
             own = self._make_room(target, draft, state).drafter
             looked_up, matched = self._look_up(state)
             outlook = self._outlook(draft, state, matched)
             own = own.replace(prepared=self._prepare(looked_up, matched, jnp.int32(arm), outlook))
-        if self._draws_at(length):
+        if self._draws_here:
             own = self._draft(target, draft, state.replace(drafter=own))
         found: Any = own.prepared
         first = lambda value, rest: jnp.concatenate([value[:, None], rest], 1)
         tokens = first(state.root, found.looked_up[:, :length])
         matched = jnp.broadcast_to(found.matched[:, None] > 0, (tokens.shape[0], length))
         valid, q = first(jnp.ones_like(state.done), matched), None
-        if self._draws_at(length):
-            cut = lambda leaf: leaf[:, : length + 1]
-            pick = lambda a, b: jnp.where(found.drew.reshape(-1, *(1,) * (a.ndim - 1)), cut(a), b)
+        pick = lambda a, b: jnp.where(found.drew.reshape(-1, *(1,) * (a.ndim - 1)), a[:, : b.shape[1]], b)
+        if self._is_tree:
+            drafted, room = found.draft.tree, ((0, 0), (0, self.shape[1] - length))
+            looked_up = jax.vmap(chain)(tokens, None, valid)
+            return jax.tree.map(pick, drafted, jax.tree.map(lambda leaf: jnp.pad(leaf, room), looked_up)), own
+        if self._draws_here:
+            drafted = found.draft.tree
             # A token that was looked up counts as drawn from a one-hot q, see ``Switch``.
             one_hot = jax.nn.one_hot(jnp.pad(tokens[:, 1:], ((0, 0), (0, 1))), target.config.vocab_size)
-            q = pick(found.draft.q, one_hot.at[:, -1].set(0))
-            tokens, valid = pick(found.draft.tokens, tokens), pick(found.draft.valid, valid)
+            q = pick(q_of(drafted), one_hot.at[:, -1].set(0))
+            tokens, valid = pick(drafted.tokens, tokens), pick(drafted.valid, valid)
         return jax.vmap(chain)(tokens, q, valid), own
 
     def commit(self, target, draft, state, tree, scored, verdict) -> AutoState:
         own, found, length = state.drafter, state.drafter.prepared, self.depth
         models, probing = self._commit_model(target, draft, state, tree, scored, verdict), own.probing
-        seen = tree.replace(tokens=jnp.pad(tree.tokens, ((0, 0), (0, 1))))  # with the bonus token's place
-        looked_up = found.looked_up[:, : length + 1]
-        accepted, tested = tally(looked_up, jnp.where(found.matched > 0, looked_up.shape[1], 0), seen, verdict)
-        source = jnp.arange(1, MATCHES + 2) == found.matched[:, None]
+        looked_up = found.looked_up[:, : length + 1]  # the last one is tested by the bonus token
+        accepted, tested = tally(looked_up, jnp.where(found.matched > 0, looked_up.shape[1], 0), tree, verdict)
+        source = jnp.arange(1, MATCHES + 3) == found.matched[:, None]
         accepted, tested = (jnp.where(source, x[:, None], 0) for x in (accepted, tested))
-        if self._draws_at(length):
-            kept = jnp.maximum(verdict.length - 1, 0)
-            accepted = accepted.at[:, -1].set(jnp.where(found.drew, kept, 0))
-            tested = tested.at[:, -1].set(jnp.where(found.drew, jnp.minimum(kept + 1, found.count), 0))
-            probing = probing.tried(found.drew, kept == found.count)
+        if self._draws_here:
+            of_model = tally_model(tree, verdict, found.drew, found.count)
+            accepted, tested = (x.at[:, MATCHES:].set(own) for x, own in zip((accepted, tested), of_model))
+            probing = probing.tried(found.drew, jnp.maximum(verdict.length - 1, 0) == found.count)
         acceptance = own.acceptance.update(accepted, tested)
         kept = own.kept.after(found.arm, verdict.length, found.expected)
         if self._has_model:
-            idle = ~found.ran & (jnp.arange(MATCHES + 1) == MATCHES)
+            idle = jnp.stack([jnp.bool(False)] * MATCHES + [~found.ran, jnp.bool(not self._is_tree)])
             acceptance = acceptance.fade(idle, _REST_MEMORY)
-            probing = probing if self._draws_at(length) else probing.tried(jnp.zeros_like(found.drew), False)
+            probing = probing if self._draws_here else probing.tried(jnp.zeros_like(found.drew), False)
             probing = probing.hear(confidence(scored.logits, verdict))
         return AutoState(models, acceptance, probing, kept, own.quiet)
 
@@ -243,14 +249,14 @@ class Auto(Drafter):
         found, model = state.drafter.prepared, self._model
 
         def commit(own):
-            before = state.replace(drafter=own.replace(rows=found.draft.rows))
+            before = state.replace(drafter=own.replace(rows=found.draft.rows, row_of=found.draft.row_of))
             return model.commit(target, draft.models[0], before, tree, scored, verdict, found.drew)
 
         def rest(own):
             return model.rest(target, draft.models[0], state.replace(drafter=own), scored, verdict)
 
         def after(own):
-            own = run_if(found.ran, commit, own) if self._draws_at(self.depth) else own
+            own = run_if(found.ran, commit, own) if self._draws_here else own
             return run_if(~found.ran, rest, own)
 
         return tuple(map(after, state.drafter.models))
@@ -260,8 +266,8 @@ class Auto(Drafter):
         return jax.vmap(Ngram(self.depth + 1, MATCHES, 1).look_up)(state.tokens, state.cache.length)
 
     def _draft_keys(self, state) -> jax.Array:
-        """Keys [B, L] of the model's draws: for a row with a seed those of the target's samples."""
-        length = self._model.depth
+        """Keys [B, L] of the draws of the model's chain: for a row with a seed those of the target's samples."""
+        length = self._model.grower.depth
         propose, accept = round_keys(state, length)
         own = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(length)))(propose)
         return own if state.request.seeded is None else jnp.where(state.request.seeded[:, None], accept, own)
@@ -270,19 +276,24 @@ class Auto(Drafter):
     def _has_model(self) -> bool:
         return any(arm.model for arm in self.arms)
 
-    def _draws_at(self, length: int) -> bool:
-        """Whether the model may draft in a round of ``length``."""
-        return Arm(length, True) in self.arms
+    @property
+    def _longest(self) -> int:
+        """The longest path of any arm, in edges."""
+        return max(arm.length for arm in self.arms)
 
     @property
-    def _draws(self) -> jax.Array:
-        """Bool [A], the arms in which the model drafts."""
-        return jnp.array([arm.model for arm in self.arms])
+    def _draws_here(self) -> bool:
+        """Whether the model may draft in a round of this shape."""
+        return any(arm.model and arm.shape == self.shape for arm in self.arms)
+
+    @property
+    def _is_tree(self) -> bool:
+        return self.shape is not None and self.shape[1] > 0
 
     @property
     def _model(self) -> RestingModel | RestingHead:
-        longest = max((arm.length for arm in self.arms if arm.model), default=1)
-        if self.head is None:
-            return RestingModel(longest)
-        own = longest if self.length is None or not self._draws_at(self.length) else self.length
-        return RestingHead(own, longest=max(self.choices))
+        """The draft model, or the head, with the shape of its drafts in this round."""
+        chain = max((arm.length for arm in self.arms if arm.model and not arm.nodes), default=1)
+        keeps_shape = self._is_tree or self.head is not None and self._draws_here
+        shape = self.shape if self.shape and keeps_shape else (chain, 0, 0)
+        return resting(*shape, self.head, longest=self._longest)

@@ -186,7 +186,7 @@ class Programs:
         self._state, news = self._call(self._rounds, args, self._modules, **self._rounds_options)
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         news = fetch(news)
-        if len(self.session.drafter.lengths) > 1:
+        if len(self.session.drafter.shapes) > 1:
             self.session.learn_times(news.chosen, int(news.context), seconds, bool(news.sampled))
         return news
 

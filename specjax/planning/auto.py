@@ -12,6 +12,7 @@ import numpy as np
 from .. import costs
 from ..checkpoints.load import LanguageModel
 from ..drafters.parts.arms import Arm
+from ..drafters.parts.rates import OTHERS
 from ..drafters.parts.times import Times
 from ..drafts import as_list
 from ..generate import Generator
@@ -19,6 +20,9 @@ from ..session import Decoding
 
 CANDIDATES = Arm(0), Arm(2), Arm(5), Arm(15), Arm(2, True), Arm(5, True)
 """The arms that are measured. Those that never win are dropped."""
+
+TREES = Arm(5, True, 15), Arm(6, True, 59)
+"""Further arms that are measured where scoring many nodes costs little, on other devices than a CPU."""
 
 CONTEXTS = 64, 512
 """Tokens of the rows in which rounds are timed."""
@@ -66,7 +70,8 @@ def tune_auto(
         if not (other or anew):
             return record | {"file": str(file), "note": "measured before on this machine; --anew measures again"}
         note = f"measured anew: the file was of {other}" if other else "measured anew"
-    arms = [arm for arm in CANDIDATES if drafts or not arm.model]
+    candidates = CANDIDATES if jax.default_backend() == "cpu" else CANDIDATES + TREES
+    arms = [arm for arm in candidates if drafts or not arm.model]
     contexts = sorted({min(context, target.config.context // 2) for context in contexts})
     seconds = measure(target, drafts, arms, batches, contexts, progress)
     kept = choose_arms(arms, seconds)
@@ -133,8 +138,9 @@ def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:
     An arm competes with plain decoding and with the arms of its kind. ``seconds`` is float64
     [..., arms].
     """
-    alpha = np.linspace(0.02, 0.99, 98)[:, None]
-    lengths = np.array([arm.length for arm in arms])
+    rates = np.linspace(0.02, 0.99, 98)[:, None]
+    lengths, others = (np.array(x) for x in zip(*((arm.length, OTHERS * (arm.nodes > 0)) for arm in arms)))
+    alpha = rates + (1 - rates) * others
     tokens = (1 - alpha ** (lengths + 1)) / (1 - alpha)
     value = tokens / seconds[..., None, :]  # [..., rates, arms]
     kept = {0}

@@ -206,13 +206,13 @@ def test_the_chain_of_a_row_does_not_depend_on_the_length_that_the_batch_needs()
     trees = jax.jit(
         lambda: [
             d.propose(TARGET, None, s, None)[0]
-            for d, s in ((drafter.at_length(2), state), (drafter.at_length(4), state), (inner, state))
+            for d, s in ((drafter.at_shape(2), state), (drafter.at_shape(4), state), (inner, state))
         ]
     )()
     for k, tree in zip((2, 4), trees):
         assert tree.valid.sum(1).tolist() == [2, 3] and tree.tokens.shape == (2, k + 1)
         np.testing.assert_array_equal(tree.tokens, trees[-1].tokens[:, : k + 1])
-    assert drafter.lengths == (1, 2, 4) and int(drafter.choose(state)) == 1
+    assert drafter.shapes == (1, 2, 4) and int(drafter.choose(state)) == 1
 
 
 CHAIN_RULES = ("argmax_walk", "sample_and_walk", "rejection", "block")

@@ -10,17 +10,19 @@ from support.decoding import new_tokens, run, start
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
-from specjax.drafters import Auto, Eagle3, Plain, make_drafter
+from specjax.drafters import Auto, DynamicTree, Eagle3, Plain, make_drafter
 from specjax.drafters.parts.arms import Arm
 from specjax.drafters.parts.gain import RunningAcceptance
 from specjax.drafters.parts.kept import Kept
 from specjax.drafters.parts.probing import Probing
-from specjax.drafters.parts.rates import MATCHES
+from specjax.drafters.parts.rates import MATCHES, tally_model
 from specjax.drafters.parts.resting import WAITING
 from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
 from specjax.rules.seeded import WalkIfSeeded
+from specjax.rules.verdict import verdict_at
 from specjax.rules.walks import sample_and_walk
+from specjax.tree import Tree, ancestors, chain, from_paths
 
 V = 61
 TARGET = tiny_model(0, 8.0, num_layers=1)
@@ -84,7 +86,7 @@ def test_a_seeded_row_drafts_with_the_noise_of_the_targets_samples():
     given = given.replace(models=(TARGET,))
     state = start(TARGET, given, AUTO, PROMPTS, **SIZES, seeds=np.arange(4), temperature=3.0)
     state = state.replace(request=state.request.replace(seeded=jnp.ones(4, bool)))
-    certain = jnp.tile(jnp.array([0.02] * MATCHES + [1.98], jnp.float32), (4, 1))  # all rows draw
+    certain = jnp.tile(jnp.array([0.02] * MATCHES + [1.98, 1], jnp.float32), (4, 1))  # all rows draw
     state = state.replace(
         drafter=state.drafter.replace(acceptance=RunningAcceptance(certain, jnp.full_like(certain, 2)))
     )
@@ -95,26 +97,33 @@ def test_a_seeded_row_drafts_with_the_noise_of_the_targets_samples():
 @pytest.mark.parametrize("ends_together", [True, False])
 def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
     """All rows have as much to come. The mean over them is harmonic if the batch ends with its last row."""
-    auto = dataclasses.replace(AUTO, ends_together=ends_together)
-    given = parameters([1, 1.3, 1.7, 2.1])
-    state = start(TARGET, given, AUTO, PROMPTS, **SIZES)
-    rates = np.random.default_rng(0).uniform(0.05, 0.95, (4, MATCHES + 1)).astype(np.float32)
-    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 1), 2.0))
+    arms = (*ARMS, Arm(2, True, 3, 2))
+    auto = dataclasses.replace(AUTO, arms=arms, ends_together=ends_together)
+    seconds = [1, 1.3, 1.7, 2.1, 1.95]
+    given = parameters(seconds)
+    state = start(TARGET, given, auto, PROMPTS, **SIZES)
+    rates = np.random.default_rng(0).uniform(0.05, 0.95, (4, MATCHES + 2)).astype(np.float32)
+    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 2), 2.0))
     state = state.replace(drafter=state.drafter.replace(acceptance=acceptance))
+    seen = set()
     for matched in ([0, 0, 0, 0], [1, 6, 3, 2], [6, 0, 0, 0]):
         for done in ([False] * 4, [True, False, True, False]):
             value = []
-            for arm, time in zip(ARMS, [1, 1.3, 1.7, 2.1]):
+            for arm, time in zip(arms, seconds):
                 tokens = []
                 for b in np.flatnonzero(~np.array(done)):
-                    rate = rates[b, -1] + 0.5 * np.sqrt(rates[b, -1] * (1 - rates[b, -1]) / 2 / (4 - sum(done)))
+                    hope = lambda rate: rate + 0.5 * np.sqrt(rate * (1 - rate) / 2 / (4 - sum(done)))
+                    rate, others = map(hope, rates[b, MATCHES:])
+                    rate = rate + (1 - rate) * others if arm.nodes else rate
                     own = [rates[b, matched[b] - 1] if matched[b] else 0.0] + [rate] * arm.model
                     tokens.append(max(sum(alpha**i for i in range(arm.length + 1)) for alpha in own))
                 mean = 1 / np.mean(1 / np.array(tokens)) if ends_together else sum(tokens)
                 value.append(mean / time * (1.15 if arm.length == 0 else 1))
             chosen, is_near = choose_arm(auto, given, state.replace(done=jnp.array(done)), jnp.array(matched))
             assert int(chosen) == int(np.argmax(value))
+            seen.add(int(chosen))
             assert bool(is_near) == (max(value[1:]) > 0.95 * max(value))
+    assert 4 in seen and len(seen) > 1
 
 
 def test_unread_tokens_make_the_model_slower():
@@ -129,9 +138,9 @@ def test_unread_tokens_make_the_model_slower():
 def test_a_batch_waits_for_its_last_row_and_slots_do_not():
     """Drafts help three rows and not the last. They pay if slots are filled again, or if all rows have as much to come."""
     state = start(TARGET, parameters([1, 9, 1.7, 9]), AUTO, PROMPTS, **SIZES)
-    rates = np.full((4, MATCHES + 1), 0.9, np.float32)
+    rates = np.full((4, MATCHES + 2), 0.9, np.float32)
     rates[3] = 0.01
-    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 1), 2.0))
+    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 2), 2.0))
     state = state.replace(drafter=state.drafter.replace(acceptance=acceptance))
     slots, matched = dataclasses.replace(AUTO, ends_together=False), jnp.full(4, 2)
     choose = lambda auto, left: int(
@@ -149,7 +158,7 @@ def test_a_batch_waits_for_its_last_row_and_slots_do_not():
 def unsure(state, alpha=0.4):
     """The state in which two trials gave the model this acceptance rate."""
     rates = state.drafter.acceptance
-    accepted, tested = rates.accepted.at[:, -1].set(2 * alpha), rates.tested.at[:, -1].set(2)
+    accepted, tested = rates.accepted.at[:, MATCHES].set(2 * alpha), rates.tested.at[:, MATCHES].set(2)
     return state.replace(drafter=state.drafter.replace(acceptance=RunningAcceptance(accepted, tested)))
 
 
@@ -366,16 +375,21 @@ def test_a_slower_machine_changes_no_choice_and_a_slower_arm_does():
 
 def test_predicted_times_grow_with_nodes_rows_and_the_draft():
     at = lambda batch, platform="tpu": np.asarray(
-        predict([(0, False), (4, False), (4, True)], 0.1, platform).at(batch, 9)
+        predict([Arm(0), Arm(4), Arm(4, True), Arm(4, True, 20, 3)], 0.1, platform).at(batch, 9)
     )
     assert at(1)[0] == 1 and at(1)[1] == pytest.approx(1 + 4 / 200) and at(1)[2] == pytest.approx(1.42)
+    assert at(1)[3] == pytest.approx(1 + 20 / 200 + 4 * 0.1 * (1 + 2 / 200))
     assert np.all(at(16) > at(1)) and at(1, "cpu")[1] == pytest.approx(1 + 4 / 12)
 
 
 def test_auto_needs_no_draft_and_takes_one():
-    assert make_drafter("auto").lengths == (0, 4, 12)
+    assert [length for length, *_ in make_drafter("auto").shapes] == [0, 4, 12]
     alone = dataclasses.replace(AUTO).without_model()
-    assert alone.choices == (0, 1, 3) and alone.drawn == "chosen" and AUTO.drawn == "chain_or_chosen"
+    assert (
+        [length for length, *_ in alone.choices] == [0, 1, 3]
+        and alone.drawn == "chosen"
+        and AUTO.drawn == "chain_or_chosen"
+    )
     with pytest.raises(RequestError, match="belongs to another method"):
         make_drafter("auto", prompt_lookup_max=3)
 
@@ -383,6 +397,12 @@ def test_auto_needs_no_draft_and_takes_one():
 LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)
 HEAD = random_head(Eagle3Head, Eagle3Config(LAYERS, 32, 1, taps=(0, 1), draft_vocab_size=V), seed=5, scale=0.4)
 HEAD_ARMS = Arm(0), Arm(1), Arm(2, True), Arm(4, True)
+
+
+def certain_of_the_model(rows):
+    """Rates at which all rows take the model's tokens."""
+    tested = jnp.full((rows, MATCHES + 2), 1e3)
+    return RunningAcceptance(jnp.full_like(tested, 1e-3).at[:, MATCHES:].set(1e3 - 1), tested)
 
 
 def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
@@ -394,8 +414,7 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
     )
     sizes = dict(capacity=128, chunk=32)
     state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + new for prompt in PROMPTS])
-    tested = jnp.full((4, MATCHES + 1), 1e3)
-    all_draw = RunningAcceptance(jnp.full((4, MATCHES + 1), 1e-3).at[:, -1].set(1e3 - 1), tested)
+    all_draw = certain_of_the_model(4)
 
     @jax.jit
     def draft_with(parameters, state):
@@ -403,7 +422,7 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
         state, prepared, _ = auto.begin(TARGET, parameters, state)
         own = state.drafter.replace(prepared=prepared)
         for length in (2, 4):
-            tree, _ = auto.at_length(length).propose(TARGET, parameters, state.replace(drafter=own), None)
+            tree, _ = auto.at_shape((length, 0, 0)).propose(TARGET, parameters, state.replace(drafter=own), None)
             found[length] = tree.tokens[:, : length + 1]
         return found, prepared.drew
 
@@ -424,6 +443,61 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
         state = run(TARGET, force(arm), state, until, drafter=auto, rule=WalkIfSeeded())
     assert compared >= 20
     np.testing.assert_array_equal(np.asarray(state.counters.chosen).sum(0) > 0, True)
+
+
+TREE_ARMS = Arm(0), Arm(2), Arm(3, True), Arm(3, True, 7, 2)
+
+
+@pytest.mark.parametrize("kind", ["model", "head"])
+def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(kind):
+    """After rounds of other arms, its trees are those of dynamic_tree, and of eagle3 for a head."""
+    sizes, of_tree = dict(capacity=128, chunk=32), dict(tree_nodes=7, tree_depth=3, tree_top_k=2)
+    head, model = (HEAD.config, HEAD) if kind == "head" else (None, DRAFT)
+    fresh = Eagle3(**of_tree, head=head) if head else DynamicTree(**of_tree)
+    auto = Auto(arms=TREE_ARMS, head=head)
+    given = auto.parameters((model,), V)
+    state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + 60 for prompt in PROMPTS])
+    compared, accepted = 0, 0
+
+    @jax.jit
+    def draft_tree(parameters, state):
+        state, prepared, _ = auto.begin(TARGET, parameters, state)
+        state = state.replace(drafter=state.drafter.replace(prepared=prepared))
+        return auto.at_shape(TREE_ARMS[3].shape).propose(TARGET, parameters, state, None)[0]
+
+    for arm, rounds in ((3, 2), (0, 3), (3, 1), (1, 4), (3, 1), (2, 2), (3, 2), (0, 1)):
+        times = Times.of_table([[[1.0 if i == arm else 1e9 for i in range(4)]]], [1], [1])
+        forced, going = given.replace(times=times), ~np.asarray(state.done)
+        all_draw, awake = certain_of_the_model(4), jnp.zeros(4, jnp.int32)
+        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw, quiet=awake))
+        if arm == 3:
+            found = draft_tree(forced, state)
+            texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
+            anew = start(TARGET, model, fresh, texts, **sizes, limit=127)
+            expected, _ = fresh.propose(TARGET, model, anew, jnp.broadcast_to(jax.random.key(0), 4))
+            for own, other in ((found.tokens, expected.tokens), (found.parent, expected.parent)):
+                np.testing.assert_array_equal(np.asarray(own)[going], np.asarray(other)[going])
+            compared += going.sum()
+        before = state.length
+        state = run(TARGET, forced, state, state.round + rounds, drafter=auto, rule=WalkIfSeeded())
+        accepted += (state.length - before - rounds).sum() if arm == 3 else 0
+    assert compared >= 12 and (accepted > 0 or head)
+
+
+def test_the_tokens_of_a_tree_are_tested_apart_from_the_likeliest():
+    """Each path of two trees, by counting along the path. Siblings stand in the order of their probability."""
+    shape = from_paths([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)])
+    bushy = Tree(jnp.arange(8), jnp.array(shape.parent), jnp.ones(8, bool), max_depth=3)
+    for tree, paths in ((bushy, shape.paths), (chain(jnp.arange(4)), [(), (0,), (0, 0), (0, 0, 0)])):
+        for node, path in enumerate(paths):
+            verdict = jax.tree.map(lambda x: x[None], verdict_at(jnp.int32(node), jnp.int32(9), tree, ancestors(tree)))
+            batched = jax.tree.map(lambda x: x[None], tree)
+            first = next((i for i, rank in enumerate(path) if rank), len(path))
+            others = (first < 3) * (not tree.is_chain)
+            accepted, tested = tally_model(batched, verdict, jnp.ones(1, bool), jnp.int32(3))
+            assert accepted.tolist() == [[first, int(first < len(path))]]
+            assert tested.tolist() == [[min(first + 1, 3), others]]
+            assert not any(x.any() for x in tally_model(batched, verdict, jnp.zeros(1, bool), jnp.int32(3)))
 
 
 def test_auto_takes_a_head_and_refuses_heads_that_cannot_rest():

@@ -32,7 +32,7 @@ def record(target, draft, file):
 def test_the_file_names_machine_versions_and_models(record, file, target, draft):
     kept = json.loads(file.read_text())
     assert {"jax", "cpu", "device"} <= kept["machine"].keys() and kept["model"]["name"] == "target"
-    assert kept["drafts"][0]["name"] == "draft" and kept["arms"][0] == {"length": 0, "model": False}
+    assert kept["drafts"][0]["name"] == "draft" and Arm(**kept["arms"][0]) == Arm(0)
     assert np.all(np.array(kept["seconds"]) > 0) and np.shape(kept["seconds"]) == (2, 1, 1, len(kept["arms"]))
     again = auto.tune_auto(target, draft, file=file)
     assert again["seconds"] == kept["seconds"] and "before" in again["note"]
@@ -107,6 +107,9 @@ def test_arms_that_never_win_are_dropped():
     assert [arms[i] for i in auto.choose_arms(arms, seconds)] == [Arm(0), Arm(4), Arm(8), Arm(4, True)]
     seconds = np.array([[[1, 50, 60, 70, 90.0]]])
     assert [arms[i] for i in auto.choose_arms(arms, seconds)] == [Arm(0), Arm(4), Arm(4, True)]
+    arms = [Arm(0), Arm(4), Arm(4, True), Arm(5, True, 15)]
+    for seconds, kept in (([1, 1.2, 1.5, 2.0], arms), ([1, 1.2, 1.5, 3.5], arms[:3])):
+        assert [arms[i] for i in auto.choose_arms(arms, np.array([[seconds]]))] == kept
 
 
 def test_the_time_of_a_call_is_no_part_of_a_round():

@@ -11,19 +11,39 @@ class Arm:
     """One kind of round.
 
     Attributes:
-      length: the number of drafted tokens; 0 is plain decoding.
+      length: the number of drafted tokens of a chain, or the levels of a tree; 0 is plain decoding.
       model: whether the draft model, or the head, drafts. Otherwise all rows look their tokens up.
+      nodes: the drafted nodes of the model's most probable tree; 0 for a chain.
+      top_k: the nodes of a tree that are expanded in a level, see ``ProbableTree``.
     """
 
     length: int
     model: bool = False
+    nodes: int = 0
+    top_k: int = 4
 
     def __str__(self) -> str:
-        return "none" if not self.length else f"{'draft' if self.model else 'n-grams'}, {self.length}"
+        if not self.length:
+            return "none"
+        drafter = "draft" if self.model else "n-grams"
+        return f"{drafter}, tree of {self.nodes}" if self.nodes else f"{drafter}, {self.length}"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of its drafts: length, nodes, and the ``top_k`` of a tree."""
+        return self.length, self.nodes, self.top_k if self.nodes else 0
+
+    @property
+    def scored(self) -> int:
+        """The drafted nodes that the target scores."""
+        return self.nodes or self.length
 
 
 ARMS = Arm(0), Arm(4), Arm(12), Arm(4, True)
 """The arms where no file names others."""
+
+TREE = Arm(5, True, 24)
+"""One more arm there, on devices where scoring many nodes costs little."""
 
 _MARGIN, _MARGIN_OF_ROWS = 1.05, 1.15
 """The factors by which drafting must be better than plain decoding: the best of several estimates is too high.

@@ -4,6 +4,7 @@ import jax
 from flax import struct
 
 from ...cache import Rows
+from ...tree import Tree
 from .gain import RunningAcceptance
 from .kept import Kept
 from .probing import Probing
@@ -18,16 +19,15 @@ class Parameters(struct.PyTreeNode):
 
 
 class Draft(struct.PyTreeNode):
-    """The model's chain, and the rows of its nodes, see ``ReaderState``."""
+    """The model's chain or tree, and the rows of its nodes, see ``ReaderState``."""
 
-    tokens: jax.Array
-    valid: jax.Array
-    q: jax.Array
+    tree: Tree
     rows: Rows
+    row_of: jax.Array | None
 
 
 class Prepared(struct.PyTreeNode):
-    """The proposals of a round, before its tree is cut to the length of an arm.
+    """The proposals of a round, before they are cut to the shape of an arm.
 
     Attributes:
       arm: int32, the number of the arm.
@@ -36,7 +36,7 @@ class Prepared(struct.PyTreeNode):
       matched: int32 [B], the length of the match, 0 for none.
       ran: bool, whether the model drafted.
       drew: bool [B], whether the row takes the model's tokens.
-      count: int32, the number of tokens that the model drafted.
+      count: int32, the tokens of the model's chain, or the levels of its tree.
       draft: the model's tokens; None until it has drafted.
     """
 
@@ -55,8 +55,9 @@ class AutoState(struct.PyTreeNode):
 
     Attributes:
       models: the state of the draft model or of the head, if there is one.
-      acceptance: the running acceptance rates, [B, MATCHES + 1]: those of tokens looked up after a
-        match of 1, 2, ... tokens, and of the model's.
+      acceptance: the running acceptance rates, [B, MATCHES + 2]: those of tokens looked up after a
+        match of 1, 2, ... tokens, of the model's likeliest or drawn tokens, and of its other tokens in a
+        tree, where that one is rejected.
       probing: when to try the model again.
       kept: the tokens that the rounds of each arm have emitted, and those that were expected.
       quiet: int32 [B], the rounds of the row since a draft was last near to paying.

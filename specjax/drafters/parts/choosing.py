@@ -38,7 +38,9 @@ class Outlook:
     Attributes:
       arms: the arms, plain decoding first.
       ends_together: see ``Auto``.
-      found, drawn: float32 [B], the acceptance rates of the tokens looked up, 0 for none, and of the model's.
+      found: float32 [B], the acceptance rate of the tokens looked up, 0 for none.
+      drawn, others: float32 [B], the acceptance rates of the model's likeliest or drawn tokens, and of
+        its other tokens in a tree, where that one is rejected.
       left: float32 [B], the tokens to come, 0 for a row that has ended.
       unread: float32, the most tokens of a row that the model has not read.
       seconds: float32 [A], the time of a round of each arm.
@@ -48,6 +50,7 @@ class Outlook:
     ends_together: bool
     found: jax.Array
     drawn: jax.Array
+    others: jax.Array
     left: jax.Array
     unread: jax.Array
     seconds: jax.Array
@@ -57,15 +60,22 @@ class Outlook:
         """Bool [B], the rows that have not ended."""
         return self.left > 0
 
-    def draws(self, count) -> jax.Array:
-        """Bool [B], whether a row of ``count`` drafts takes the model's tokens, not those that it looked up."""
-        return expected_tokens(self.drawn, count) > expected_tokens(self.found, count)
+    def _of_sources(self) -> tuple[jax.Array, jax.Array]:
+        """Float32 [B, A] each, the expected tokens of each arm with look-ups alone, and with the model alone."""
+        in_tree = self.drawn + (1 - self.drawn) * self.others
+        found = [expected_tokens(self.found, arm.length) for arm in self.arms]
+        rates = [in_tree if arm.nodes else self.drawn if arm.model else jnp.zeros_like(in_tree) for arm in self.arms]
+        drawn = [expected_tokens(rate, arm.length) for rate, arm in zip(rates, self.arms)]
+        return jnp.stack(found, 1), jnp.stack(drawn, 1)
+
+    def draws(self) -> jax.Array:
+        """Bool [B, A], whether a row takes the model's tokens in a round of each arm, not those that it looked up."""
+        found, drawn = self._of_sources()
+        return drawn > found
 
     def expected(self) -> jax.Array:
         """Float32 [B, A], the tokens that a round of each arm is expected to emit."""
-        found = [expected_tokens(self.found, arm.length) for arm in self.arms]
-        drawn = [expected_tokens(self.drawn, arm.length) if arm.model else 0 for arm in self.arms]
-        return jnp.minimum(jnp.stack(list(map(jnp.maximum, found, drawn)), 1), self.left[:, None])
+        return jnp.minimum(jnp.maximum(*self._of_sources()), self.left[:, None])
 
     def values(self) -> jax.Array:
         """Float32 [A], the tokens a second of each arm, see ``value_of_arms``."""
@@ -113,7 +123,7 @@ def choose(
     if not probe:
         return best, is_near
     extra = jnp.maximum(seconds[probe] / seconds[best] * (1 - value[probe] / value[best]), _LEAST_EXTRA)
-    due = outlook.draws(outlook.arms[probe].length) & outlook.running & probing.is_due(extra)
+    due = outlook.draws()[:, probe] & outlook.running & probing.is_due(extra)
     drafts = jnp.array([arm.model for arm in outlook.arms])[best]
     asked = due.any() & (2 * due.sum() >= outlook.running.sum()) & ~drafts
 

@@ -72,10 +72,13 @@ def tally(drafts: jax.Array, count: jax.Array, tree: Tree, verdict: Verdict) -> 
     Args:
       drafts: int32 [B, D], of which the first ``count`` [B] exist. They need not be those of the
         tree, because emitted tokens test any drafts.
-      tree: the batched chain of D drafts that the target scored.
+      tree: the batched tree that the target scored, of depth D or D - 1. A draft beyond its depth
+        is tested by the bonus token.
     """
-    place = jnp.arange(drafts.shape[1])
-    emitted = jnp.where(place == verdict.length[:, None] - 1, verdict.bonus[:, None], tree.tokens[:, 1:])
+    place, bonus = jnp.arange(drafts.shape[1]), verdict.bonus[:, None]
+    kept = tree.tokens[:, 1:] if tree.is_chain else jnp.take_along_axis(tree.tokens, verdict.path[:, 1:], 1)
+    kept = jnp.concatenate([kept, bonus], 1)[:, : place.size]
+    emitted = jnp.where(place == verdict.length[:, None] - 1, bonus, kept)
     tested = jnp.minimum(count, verdict.length)
     accepted = jnp.cumprod((drafts == emitted) & (place < tested[:, None]), 1).sum(1)
     return accepted, jnp.minimum(accepted + 1, tested)

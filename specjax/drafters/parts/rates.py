@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...tree import Tree
+from ...verify import Verdict
 from .gain import RunningAcceptance
 
 MATCHES = 6
@@ -12,24 +14,27 @@ MATCHES = 6
 _FIRST, _TESTED = 0.6, 2.0
 """The model's acceptance rate before the first round, and the tests that it counts as much as."""
 
+OTHERS = 0.5
+"""The rate before the first round at which a tree's other tokens are accepted where the likeliest is not."""
+
 _HOPE = 0.5
 """The part of a standard deviation by which the model's acceptance rate is taken to be higher than its estimate."""
 
 
 def start_rates(batch: int) -> RunningAcceptance:
-    """The running acceptance rates before the first round, [B, MATCHES + 1], the model's last.
+    """The running acceptance rates before the first round, [B, MATCHES + 2], see ``AutoState``.
 
     Every round tests the look-ups, used or not, so their rates need no hope.
     """
     matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
-    alpha = jnp.asarray(np.broadcast_to([*matches, _FIRST], (batch, MATCHES + 1)), jnp.float32)
+    alpha = jnp.asarray(np.broadcast_to([*matches, _FIRST, OTHERS], (batch, MATCHES + 2)), jnp.float32)
     return RunningAcceptance(_TESTED * alpha, jnp.full_like(alpha, _TESTED))
 
 
 def rates_of(acceptance: RunningAcceptance, matched: jax.Array, done: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The acceptance rates float32 [B] of the tokens looked up, 0 for none, and of the model's.
+    """The acceptance rates of the tokens looked up, float32 [B], 0 for none, and the model's two, [B, 2].
 
-    The model's is an upper bound: its estimate and a part of the estimate's deviation. Only use tests
+    The model's are upper bounds: an estimate and a part of the estimate's deviation. Only use tests
     the model, so a few bad rounds would else end its use. The errors of rows are independent.
 
     Args:
@@ -37,10 +42,36 @@ def rates_of(acceptance: RunningAcceptance, matched: jax.Array, done: jax.Array)
       done: bool [B], rows that have ended.
     """
     rows = jnp.maximum((~done).sum(), 1).astype(jnp.float32)
-    alpha, tested = acceptance.alpha, acceptance.tested[:, -1]
+    alpha, tested = acceptance.alpha, acceptance.tested[:, MATCHES:]
     of_match = jnp.take_along_axis(alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
-    drawn = alpha[:, -1]
-    return jnp.where(matched > 0, of_match, 0.0), drawn + _HOPE * jnp.sqrt(drawn * (1 - drawn) / tested / rows)
+    model = alpha[:, MATCHES:]
+    return jnp.where(matched > 0, of_match, 0.0), model + _HOPE * jnp.sqrt(model * (1 - model) / tested / rows)
+
+
+def tally_model(tree: Tree, verdict: Verdict, drew: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """How many of the model's drafts were accepted, and how many tested, int32 [B, 2] each.
+
+    The first column counts likeliest or drawn tokens. The second counts the other tokens of a tree,
+    together, at the first place where the likeliest is rejected.
+
+    Args:
+      tree: the batched tree that the target scored.
+      drew: bool [B], the rows with the model's tokens.
+      count: int32, the tokens of the model's chain, or the levels of its tree.
+    """
+    kept = jnp.maximum(verdict.length - 1, 0)
+    if tree.is_chain:
+        first, others = kept, jnp.zeros_like(kept)
+    else:
+        node = jnp.arange(tree.parent.shape[1])
+        has_earlier = (tree.parent[:, None] == tree.parent[:, :, None]) & (node > 0) & (node < node[:, None])
+        is_first = ~has_earlier.any(-1)  # siblings are in the order of their probability
+        on_path = jnp.take_along_axis(is_first, verdict.path[:, 1:], 1)
+        first = jnp.cumprod(on_path & (jnp.arange(on_path.shape[1]) < kept[:, None]), 1).sum(1)
+        others = (first < count).astype(kept.dtype)
+    accepted = jnp.stack([first, jnp.minimum(kept - first, others)], 1)
+    tested = jnp.stack([jnp.minimum(first + 1, count), others], 1)
+    return jnp.where(drew[:, None], accepted, 0), jnp.where(drew[:, None], tested, 0)
 
 
 def hoped_rate(acceptance: RunningAcceptance, changed: jax.Array) -> jax.Array:
@@ -48,7 +79,7 @@ def hoped_rate(acceptance: RunningAcceptance, changed: jax.Array) -> jax.Array:
 
     After a change of the text, ``changed`` [B], the rate is as unknown as before the first round.
     """
-    alpha, tested = acceptance.alpha[:, -1], acceptance.tested[:, -1]
+    alpha, tested = acceptance.alpha[:, MATCHES], acceptance.tested[:, MATCHES]
     deviation = lambda alpha, tested: jnp.sqrt(alpha * (1 - alpha) / tested)
     unknown = _FIRST + deviation(_FIRST, _TESTED)
     return jnp.where(changed, unknown, alpha + deviation(alpha, tested))

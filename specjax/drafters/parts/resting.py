@@ -1,4 +1,4 @@
-"""Chains from a draft model or a feature head that skips rounds, for ``Auto``.
+"""Chains and trees from a draft model or a feature head that skips rounds, for ``Auto``.
 
 Both classes have three functions more than other drafters. ``make_room`` runs before each round.
 ``rest`` takes the place of ``commit`` after a round in which the draft did not run. ``commit`` is also
@@ -16,6 +16,9 @@ from ...errors import RequestError
 from ...heads.base import HeadConfig
 from ..draft_model import DraftModel
 from .feature_chain import FeatureChain
+from .feature_reader import FeatureReader
+from .probable_tree import ProbableTree
+from .token_reader import TokenReader
 
 WAITING = 32
 """The most pairs that wait for the head at the beginning of a round."""
@@ -39,22 +42,35 @@ def check_resting(config: HeadConfig, name: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class RestingModel(DraftModel):
-    """``DraftModel``, which reads the tokens of skipped rounds before it drafts again."""
+class RestingModel:
+    """A draft model, which reads the tokens of skipped rounds before it drafts again.
+
+    Attributes:
+      grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
+    """
+
+    grower: DraftModel | ProbableTree
+
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.grower.init(target, draft, tokens, lengths, taps, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.grower.reads(target, draft, tokens, lengths, taps)
 
     def make_room(self, target, draft, state):
         """The model's state before a round, unchanged."""
         return state.drafter
 
-    def propose(self, target, draft, state, key, least=None, most=None):
-        state = state.replace(drafter=self.catch_up(draft, state))
-        return super().propose(target, draft, state, key, least, most)
+    def propose(self, target, draft, state, key, **most):
+        own = DraftModel().catch_up(draft, state)
+        return self.grower.propose(target, draft, state.replace(drafter=own), key, **most)
 
     def commit(self, target, draft, state, tree, scored, verdict, drew=None):
         """Of the rows without ``drew``, bool [B], none of the model's tokens counts."""
         length = verdict.length if drew is None else jnp.where(drew, verdict.length, jnp.minimum(verdict.length, 1))
-        path = jnp.minimum(verdict.path, jnp.maximum(length - 1, 0)[:, None])
-        return super().commit(target, draft, state, tree, scored, verdict.replace(path=path, length=length))
+        kept = jnp.arange(verdict.path.shape[1]) < length[:, None]
+        verdict = verdict.replace(path=jnp.where(kept, verdict.path, 0), length=length)
+        return self.grower.commit(target, draft, state, tree, scored, verdict)
 
     def rest(self, target, draft, state, scored, verdict):
         """The model's state after a round in which it did not draft, unchanged."""
@@ -62,17 +78,25 @@ class RestingModel(DraftModel):
 
 
 @dataclasses.dataclass(frozen=True)
-class RestingHead(FeatureChain):
-    """``FeatureChain`` for a head of one module, which needs the features of skipped rounds.
+class RestingHead:
+    """A head of one module, which needs the features of skipped rounds.
 
     The pairs of feature and token of these rounds wait in ``ReaderState.features``, see
     ``FeatureReader``. The head reads them before it drafts, or if more than ``WAITING`` wait.
 
     Attributes:
+      grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
       longest: the longest path of any round, in edges.
+      reader: the reader of the nodes.
     """
 
-    longest: int = dataclasses.field(kw_only=True)
+    grower: FeatureChain | ProbableTree
+    longest: int
+    reader: FeatureReader = FeatureReader()
+
+    @property
+    def depth(self) -> int:
+        return self.grower.depth
 
     @property
     def _room(self) -> int:
@@ -81,6 +105,9 @@ class RestingHead(FeatureChain):
 
     def init(self, target, draft, tokens, lengths, taps, **reading):
         return self.reader.init(target, draft, tokens, lengths, taps, self._room - 1, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.grower.reads(target, draft, tokens, lengths, taps)
 
     def make_room(self, target, draft, state):
         """The head's state before a round, with room for the pairs of its path."""
@@ -105,16 +132,16 @@ class RestingHead(FeatureChain):
 
         return lax.while_loop(lambda own: jnp.any(n - own.cache.length > most), read, state.drafter)
 
-    def propose(self, target, draft, state, key, most=None):
+    def propose(self, target, draft, state, key, **most):
         own = self._read_until(self.depth + 1, target, draft, state)
         state = state.replace(drafter=own.replace(features=own.features[:, : self.depth + 1]))
-        tree, drafted = super().propose(target, draft, state, key, most)
+        tree, drafted = self.grower.propose(target, draft, state, key, **most)
         return tree, drafted.replace(features=own.features)
 
     def commit(self, target, draft, state, tree, scored, verdict, drew=None):
         own, R = state.drafter, self.depth + 1
         state = state.replace(drafter=own.replace(features=own.features[:, :R]))
-        committed = super().commit(target, draft, state, tree, scored, verdict)
+        committed = self.grower.commit(target, draft, state, tree, scored, verdict)
         assert committed.features is not None  # a feature reader has them
         return committed.replace(features=lax.dynamic_update_slice(own.features, committed.features, (0, 0, 0)))
 
@@ -125,3 +152,17 @@ class RestingHead(FeatureChain):
         at = state.cache.length - own.cache.length
         put = jax.vmap(lambda features, new, place: lax.dynamic_update_slice(features, new, (place, 0)))
         return own.replace(features=put(own.features, path.astype(own.features.dtype), at))
+
+
+def resting(
+    length: int, nodes: int, top_k: int, head: HeadConfig | None, *, longest: int
+) -> RestingModel | RestingHead:
+    """A draft model, or a head, that grows a chain of ``length`` tokens, or a tree of so many ``nodes`` and levels.
+
+    ``longest``: the longest path of any round, in edges.
+    """
+    if head is None:
+        tree = ProbableTree(TokenReader(), nodes, length, top_k, 1.0) if nodes else None
+        return RestingModel(tree or DraftModel(length))
+    tree = ProbableTree(FeatureReader(), nodes, length, top_k, 1.0) if nodes else None
+    return RestingHead(tree or FeatureChain(length), longest)

@@ -1,11 +1,14 @@
 """The time of a round as a function of arm, batch and context, and its correction by measured time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+
+from .arms import Arm
 
 _SIZES = 15
 """Batch sizes are corrected by powers of two, up to 2^14."""
@@ -101,7 +104,7 @@ class Times(struct.PyTreeNode):
         return self.replace(scale=scale, speed=speed, rounds=count)
 
 
-def predict(arms: list[tuple[int, bool]], draft_cost: float, platform: str) -> Times:
+def predict(arms: Sequence[Arm], draft_cost: float, platform: str) -> Times:
     """Predicted times, in plain rounds at batch 1.
 
     A round reads all weights once, and every scored token adds arithmetic: 1 + c (n - 1) for n
@@ -109,15 +112,15 @@ def predict(arms: list[tuple[int, bool]], draft_cost: float, platform: str) -> T
     the draft costs ``draft_cost`` times as much as a plain round, see ``Switch``.
 
     Args:
-      arms: the length of each arm, and whether the draft model drafts in it.
       draft_cost: time to draft a token with the model, in plain target calls.
       platform: the platform of the device, such as "cpu".
     """
     cost = ROW_COST.get(platform, _OTHER_ROW_COST)
     batches = 2 ** np.arange(_SIZES)
     pass_of = lambda tokens: 1 + cost * (tokens - 1)
-    of_arm = lambda length, drafts: pass_of(batches * (length + 1)) + drafts * length * draft_cost * pass_of(batches)
-    return Times.of_table(np.stack([of_arm(*arm) for arm in arms], -1)[:, None], batches, [1])
+    drafting = lambda arm: draft_cost * arm.length * pass_of(batches * (arm.top_k if arm.nodes else 1))
+    of_arm = lambda arm: pass_of(batches * (arm.scored + 1)) + (drafting(arm) if arm.model else 0)
+    return Times.of_table(np.stack([*map(of_arm, arms)], -1)[:, None], batches, [1])
 
 
 def _weights(sizes, size, xp):

@@ -56,8 +56,8 @@ def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens:
 def count_nodes(generator: Generator, prompt: Sequence[int]) -> int:
     """The number of nodes that the target scores in a round of the method."""
     session, drafter = generator.session, generator.drafter
-    if drafter.lengths:
-        drafter = drafter.at_length(max(drafter.lengths))
+    if drafter.shapes:
+        drafter = drafter.at_shape(max(drafter.shapes))
     state = generator.start([prompt], max_new_tokens=1).state
     with use_mesh(session.mesh):
         propose = lambda target, draft, state: drafter.propose(target, draft, state, state.request.keys)[0].tokens

@@ -78,6 +78,7 @@ BUSHY = expansion((2, 1))  # two tokens after the root, one after each of them
 BRANCHED = from_paths([(0,), (1,), (0, 0), (1, 1)])
 PART = dict(attention_sinks=0, draft_window=1, chunk_size=1, num_speculative_tokens=DRAFTS, draft_temperature=2.0)
 """A part of one or two tokens. The model depends little on its past, so a temperature lowers the acceptance."""
+ARMS = Arm(0), Arm(1), Arm(DRAFTS, True), Arm(1, True), Arm(2, True, 4, 2)
 BEST_FIRST = dict(tree_nodes=4, tree_depth=2, tree_top_k=2)
 
 MEDUSA = MedusaConfig(16, 1, V, num_heads=DRAFTS)
@@ -137,8 +138,8 @@ METHODS: dict[str, tuple[Drafter, tuple[str, ...]]] = {
     "block, refined": (BlockDrafter(head=XPRESS), ("sample_and_walk",)),
     "assistant": (AssistantDrafter(DRAFTS, head=ASSISTANT), ("block",)),
     "switch": (Switch((Ngram(1), DraftModel(DRAFTS), DraftModel(DRAFTS)), draft_cost=0.2), ("block", "rejection")),
-    "auto": (Rotating(arms=(Arm(0), Arm(1), Arm(DRAFTS, True), Arm(1, True))), ("walk_if_seeded",)),
-    "auto, head": (Rotating(arms=(Arm(0), Arm(1), Arm(DRAFTS, True), Arm(1, True)), head=EAGLE3), ("walk_if_seeded",)),
+    "auto": (Rotating(arms=ARMS), ("walk_if_seeded",)),
+    "auto, head": (Rotating(arms=ARMS, head=EAGLE3), ("walk_if_seeded",)),
     "draft_model, confidence": (
         Adaptive(DraftModel(DRAFTS), "confidence", draft_confidence=0.7),
         ("block", "rejection"),
