@@ -131,7 +131,8 @@ def _is_record(record) -> bool:
         seconds = np.array(record["seconds"], float)
         shaped = seconds.shape == (2, *(len(record[name]) for name in ("batches", "contexts", "arms")))
         increasing = all(list(x) == sorted(set(x)) for x in (record["batches"], record["contexts"]))
-        arms = [Arm(**{name: int(value) for name, value in arm.items()}) for arm in record["arms"]]
+        numbers = lambda arm: (int(arm["length"]), bool(arm["model"]), int(arm["nodes"]), int(arm["top_k"]))
+        arms = [Arm(*numbers(arm)) for arm in record["arms"]]
         positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
         known = {"machine", "mesh", "model", "drafts"} <= record.keys() and isinstance(record["machine"], dict)
         return record["format"] == _FORMAT and shaped and increasing and positive and known and arms[0] == Arm(0)

@@ -207,8 +207,8 @@ class Auto(Drafter):
         valid, q = first(jnp.ones_like(state.done), matched), None
         pick = lambda a, b: jnp.where(found.drew.reshape(-1, *(1,) * (a.ndim - 1)), a[:, : b.shape[1]], b)
         if self._is_tree:
-            drafted, room = found.draft.tree, ((0, 0), (0, self.shape[1] - length))
-            looked_up = jax.vmap(chain)(tokens, None, valid)
+            drafted, looked_up = found.draft.tree, jax.vmap(chain)(tokens, None, valid)
+            room = (0, 0), (0, drafted.tokens.shape[1] - tokens.shape[1])
             return jax.tree.map(pick, drafted, jax.tree.map(lambda leaf: jnp.pad(leaf, room), looked_up)), own
         if self._draws_here:
             drafted = found.draft.tree
@@ -226,7 +226,8 @@ class Auto(Drafter):
         source = jnp.arange(1, MATCHES + 3) == found.matched[:, None]
         accepted, tested = (jnp.where(source, x[:, None], 0) for x in (accepted, tested))
         if self._draws_here:
-            of_model = tally_model(tree, verdict, found.drew, found.count)
+            sampled = state.request.sampling.temperature > 0
+            of_model = tally_model(tree, verdict, found.drew, sampled, found.count)
             accepted, tested = (x.at[:, MATCHES:].set(own) for x, own in zip((accepted, tested), of_model))
             probing = probing.tried(found.drew, jnp.maximum(verdict.length - 1, 0) == found.count)
         acceptance = own.acceptance.update(accepted, tested)

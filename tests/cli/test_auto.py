@@ -1,5 +1,6 @@
 """Method auto on the command line: the default, ``tune --auto``, ``explain``, and what bad input gets."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -30,7 +31,7 @@ def test_explain_tells_choices_and_their_reasons(specjax_main, models, tmp_path,
     file = tmp_path / "specjax" / "costs"
     assert [str(path) for path in file.iterdir()] == [record["file"]]
     old = json.loads(open(record["file"]).read())
-    old["machine"]["jax"], old["arms"] = "0.1", [{"length": arm.length, "model": arm.model} for arm in ARMS]
+    old["machine"]["jax"], old["arms"] = "0.1", [dataclasses.asdict(arm) for arm in ARMS]
     old["seconds"] = np.ones((2, 2, len(old["contexts"]), len(ARMS))).tolist()
     open(record["file"], "w").write(json.dumps(old))
     (tmp_path / "prompts.txt").write_text('{"prompt": "abcabcabcabc"}')

@@ -494,10 +494,14 @@ def test_the_tokens_of_a_tree_are_tested_apart_from_the_likeliest():
             batched = jax.tree.map(lambda x: x[None], tree)
             first = next((i for i, rank in enumerate(path) if rank), len(path))
             others = (first < 3) * (not tree.is_chain)
-            accepted, tested = tally_model(batched, verdict, jnp.ones(1, bool), jnp.int32(3))
+            count = lambda drew, sampled: tally_model(batched, verdict, jnp.array([drew]), jnp.array([sampled]), 3)
+            accepted, tested = count(True, False)
             assert accepted.tolist() == [[first, int(first < len(path))]]
             assert tested.tolist() == [[min(first + 1, 3), others]]
-            assert not any(x.any() for x in tally_model(batched, verdict, jnp.zeros(1, bool), jnp.int32(3)))
+            accepted, tested = count(True, True)
+            assert accepted.tolist() == [[first * tree.is_chain, int(first < len(path))]]
+            assert tested.tolist() == [[min(first + 1, 3) * tree.is_chain, others]]
+            assert not any(x.any() for x in count(False, False))
 
 
 def test_auto_takes_a_head_and_refuses_heads_that_cannot_rest():

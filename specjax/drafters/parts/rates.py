@@ -48,15 +48,19 @@ def rates_of(acceptance: RunningAcceptance, matched: jax.Array, done: jax.Array)
     return jnp.where(matched > 0, of_match, 0.0), model + _HOPE * jnp.sqrt(model * (1 - model) / tested / rows)
 
 
-def tally_model(tree: Tree, verdict: Verdict, drew: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+def tally_model(
+    tree: Tree, verdict: Verdict, drew: jax.Array, sampled: jax.Array, count: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """How many of the model's drafts were accepted, and how many tested, int32 [B, 2] each.
 
-    The first column counts likeliest or drawn tokens. The second counts the other tokens of a tree,
-    together, at the first place where the likeliest is rejected.
+    The first column counts the tokens of chains, and in greedy rows the likeliest tokens of trees. A
+    sampled row draws its chains, and more of these tokens are accepted. The second column counts the
+    other tokens of a tree, together, at the first place where the likeliest is rejected.
 
     Args:
       tree: the batched tree that the target scored.
       drew: bool [B], the rows with the model's tokens.
+      sampled: bool [B], the rows with a temperature above 0.
       count: int32, the tokens of the model's chain, or the levels of its tree.
     """
     kept = jnp.maximum(verdict.length - 1, 0)
@@ -71,7 +75,8 @@ def tally_model(tree: Tree, verdict: Verdict, drew: jax.Array, count: jax.Array)
         others = (first < count).astype(kept.dtype)
     accepted = jnp.stack([first, jnp.minimum(kept - first, others)], 1)
     tested = jnp.stack([jnp.minimum(first + 1, count), others], 1)
-    return jnp.where(drew[:, None], accepted, 0), jnp.where(drew[:, None], tested, 0)
+    counts = jnp.stack([drew & (~sampled | tree.is_chain), drew], 1)
+    return jnp.where(counts, accepted, 0), jnp.where(counts, tested, 0)
 
 
 def hoped_rate(acceptance: RunningAcceptance, changed: jax.Array) -> jax.Array:
