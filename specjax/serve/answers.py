@@ -136,10 +136,12 @@ class Answer:
 
     def _choice(self, number: int, held: dict, end: str | None, handle: Handle, tokens: slice) -> dict:
         """A choice with the log-probabilities of the handle's ``tokens``."""
-        logprobs = None
+        logprobs, own = None, {}
         if handle.logprobs:
             logprobs = (self._chat_logprobs if self.chat else self._logprobs)(handle, tokens)
-        return {"index": number, **held, "logprobs": logprobs, "finish_reason": end}
+        if handle.policy_logprobs:
+            own["policy_logprobs"] = [max(value, LEAST_LOGPROB) for value in handle.policy_logprobs[tokens]]
+        return {"index": number, **held, "logprobs": logprobs, **own, "finish_reason": end}
 
     def _chat_logprobs(self, handle: Handle, tokens: slice) -> dict:
         content = [

@@ -212,6 +212,21 @@ def test_stop_bias_penalties_and_own_options_reach_the_engine(client, alone):
     assert found.choices[0].text == expected.text
 
 
+def test_policy_logprobs_are_those_of_the_sampling_policy(client, alone):
+    options = dict(temperature=0.7, seed=5)
+    own = dict(policy_logprobs=True, top_k=5, ignore_eos=True)
+    expected = alone(PROMPT, max_new_tokens=12, **options, **own)
+    ask = dict(model="tiny", max_tokens=12, extra_body=own, **options)
+    (whole,) = client.completions.create(prompt=PROMPT, **ask).choices
+    assert whole.text == expected.text and whole.logprobs is None
+    assert whole.policy_logprobs == pytest.approx(expected.policy_logprobs, abs=1e-4)
+    chunks = client.completions.create(prompt=PROMPT, stream=True, **ask)
+    streamed = [value for chunk in chunks for value in getattr(chunk.choices[0], "policy_logprobs", [])]
+    assert streamed == whole.policy_logprobs and len(streamed) == 12 and min(streamed) < -0.1
+    (plain,) = client.completions.create(prompt=PROMPT, model="tiny", max_tokens=2).choices
+    assert not hasattr(plain, "policy_logprobs")
+
+
 def test_without_a_seed_texts_differ_and_the_answer_names_the_seed(client):
     ask = lambda **given: client.completions.create(model="tiny", prompt=PROMPT, max_tokens=30, **given)
     first, second = ask(), ask()
