@@ -6,6 +6,7 @@ The requests are completions and chats with random options, streams among them. 
 away in the middle, and of twenty one sends a request that is invalid. Every text must be that of a
 Generator in this process, for the same options and seed. After each tenth the server must be idle;
 memory and device arrays must not have grown since the first tenth, but for the store of beginnings.
+Memory is what stays resident after the allocator has returned its free pages.
 When all requests have been sent, they are sent again until the minutes have passed. At the end the
 server gets SIGTERM under load, and must answer all requests that it has accepted. It must not have written
 an error to its terminal. Writes docs/results/serve_soak_<platform>.md.
@@ -332,7 +333,7 @@ def page(report: dict, args: argparse.Namespace) -> str:
         f"| new tokens, of them drafted | {report['tokens']:,}, {int(report['accepted']):,} |",
         f"| device arrays after the first tenth, at the end | {arrays[0]}, {arrays[1]} |",
         f"| growth of device arrays since the first tenth; {STORE:,} are the store of beginnings | {report['array_growth']:,} bytes |",
-        f"| resident memory after the first tenth, at the end | {first:,} MB, {last:,} MB |",
+        f"| resident memory in use after the first tenth, at the end | {first:,} MB, {last:,} MB |",
         f"| idle moments at which no text ran or waited | {report['parts']} |",
         f"| texts at SIGTERM; answers after it that were right, wrong | {ended['held']}; {ended['right']}, {ended['wrong']} |",
         f"| exit code after SIGTERM, lines of errors that the server wrote | {ended['exit_code']}, {len(report['errors'])} |",
