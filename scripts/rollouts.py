@@ -165,7 +165,7 @@ def main():
     parser.add_argument("--swaps", type=integer(1), default=100)
     parser.add_argument("--runs", type=integer(1), default=9)
     parser.add_argument("--rows", type=integer(1), nargs="+", default=[1, 4, 16])
-    parser.add_argument("--rounds", type=integer(1), default=6, help="calls after which the head learns")
+    parser.add_argument("--rounds", type=integer(1), default=5, help="calls after which the head learns")
     parser.add_argument("--steps", type=integer(1), default=20, help="steps that it learns after each")
     parser.add_argument("--output", type=Path, default=RESULTS / f"rollouts_{jax.default_backend()}.md")
     args = parser.parse_args()
