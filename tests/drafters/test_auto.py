@@ -16,7 +16,7 @@ from specjax.drafters.parts.gain import RunningAcceptance
 from specjax.drafters.parts.kept import Kept
 from specjax.drafters.parts.probing import Probing
 from specjax.drafters.parts.rates import MATCHES, tally_model
-from specjax.drafters.parts.resting import WAITING
+from specjax.drafters.parts.resting import WAITING, RestingModel
 from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
 from specjax.rules.seeded import WalkIfSeeded
@@ -452,7 +452,7 @@ TREE_ARMS = Arm(0), Arm(2), Arm(3, True), Arm(3, True, 7, 2)
 def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(kind):
     """After rounds of other arms, its trees are those of dynamic_tree, and of eagle3 for a head."""
     sizes, of_tree = dict(capacity=128, chunk=32), dict(tree_nodes=7, tree_depth=3, tree_top_k=2)
-    head, model = (HEAD.config, HEAD) if kind == "head" else (None, DRAFT)
+    head, model = (HEAD.config, HEAD) if kind == "head" else (None, disturbed(TARGET, 0.3))
     fresh = Eagle3(**of_tree, head=head) if head else DynamicTree(**of_tree)
     auto = Auto(arms=TREE_ARMS, head=head)
     given = auto.parameters((model,), V)
@@ -465,7 +465,7 @@ def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(
         state = state.replace(drafter=state.drafter.replace(prepared=prepared))
         return auto.at_shape(TREE_ARMS[3].shape).propose(TARGET, parameters, state, None)[0]
 
-    for arm, rounds in ((3, 2), (0, 3), (3, 1), (1, 4), (3, 1), (2, 2), (3, 2), (0, 1)):
+    for arm, rounds in ((3, 4), (0, 3), (3, 1), (1, 4), (3, 3), (2, 2), (3, 4), (3, 1)):
         times = Times.of_table([[[1.0 if i == arm else 1e9 for i in range(4)]]], [1], [1])
         forced, going = given.replace(times=times), ~np.asarray(state.done)
         all_draw, awake = certain_of_the_model(4), jnp.zeros(4, jnp.int32)
@@ -478,10 +478,31 @@ def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(
             for own, other in ((found.tokens, expected.tokens), (found.parent, expected.parent)):
                 np.testing.assert_array_equal(np.asarray(own)[going], np.asarray(other)[going])
             compared += going.sum()
+            read, anew_read = state.drafter.models[0].cache, anew.drafter.cache
+            for b in np.flatnonzero(going):
+                held = int(min(read.length[b], anew_read.length[b]))
+                for own, other in zip(*map(jax.tree.leaves, (read.layers, anew_read.layers))):
+                    np.testing.assert_allclose(own[b, :, :held], other[b, :, :held], atol=1e-4)
         before = state.length
         state = run(TARGET, forced, state, state.round + rounds, drafter=auto, rule=WalkIfSeeded())
         accepted += (state.length - before - rounds).sum() if arm == 3 else 0
     assert compared >= 12 and (accepted > 0 or head)
+
+
+def test_a_resting_model_commits_any_path_of_its_tree_and_nothing_of_a_tree_that_was_not_taken():
+    grower = DynamicTree(tree_nodes=10, tree_depth=3, tree_top_k=2).grower
+    state = start(TARGET, DRAFT, grower, PROMPTS, **SIZES)
+    tree, drafted = grower.propose(TARGET, DRAFT, state, jnp.broadcast_to(jax.random.key(0), 4))
+    before, last = state.replace(drafter=drafted), jnp.argmax(jax.vmap(ancestors)(tree).sum(-1)[:, ::-1], 1)
+    node = tree.tokens.shape[1] - 1 - last  # the last of the deepest nodes
+    verdict = jax.vmap(lambda node, tree: verdict_at(node, jnp.int32(9), tree, ancestors(tree)))(node, tree)
+    assert (verdict.path[:3, 2] > 3).any()  # not the first node of its level
+    resting, commit = RestingModel(grower), (TARGET, DRAFT, before, tree, None, verdict)
+    taken = resting.commit(*commit, jnp.array([True, True, True, False])).cache
+    expected = grower.commit(*commit).cache
+    for own, other in zip(jax.tree.leaves(taken), jax.tree.leaves(expected)):
+        np.testing.assert_array_equal(own[:3], other[:3])
+    assert taken.length[3] == state.cache.length[3] < expected.length[3]
 
 
 def test_the_tokens_of_a_tree_are_tested_apart_from_the_likeliest():
