@@ -3,9 +3,10 @@
     python scripts/rollouts.py
 
 Three tables: a hundred swaps of weights in an engine, with compilations and memory; the time of one
-batch with drafts over that without, both alternating in this process; and the mean acceptance length
-while a training moves the target to C headers, with the embedded EAGLE-3 head as it is and with one that
-learns between calls, on beginnings that it never learns from. Writes docs/results/rollouts_<platform>.md.
+batch with drafts over that without, both alternating in this process; and mean acceptance lengths while a
+training moves the target to C headers. The embedded EAGLE-3 head drafts once unchanged, and once it learns
+between calls. Both are measured on beginnings that the head never learns from. Writes
+docs/results/rollouts_<platform>.md.
 """
 
 import argparse
@@ -115,7 +116,7 @@ def measure_speed(target: LanguageModel, batches: list[int], runs: int, temperat
 
 
 def measure_online(target: LanguageModel, rounds: int, steps: int) -> str:
-    """The mean acceptance length with a fixed head and with one that learns, while the policy moves."""
+    """The mean acceptance lengths of a fixed head and of a learning head, while a training moves the policy."""
     fixed, learning = (Generator(target, draft="tiny-python-eagle3", num_speculative_tokens=4) for _ in range(2))
     recipe = dict(kind="online", steps=rounds * steps, batch=8, length=64, loss={"steps": 4})
     head = OnlineHead(learning, make_recipe(recipe, "this script"))

@@ -133,8 +133,9 @@ def _is_record(record) -> bool:
         increasing = all(list(x) == sorted(set(x)) for x in (record["batches"], record["contexts"]))
         numbers = lambda arm: (int(arm["length"]), bool(arm["model"]), int(arm["nodes"]), int(arm["top_k"]))
         arms = [Arm(*numbers(arm)) for arm in record["arms"]]
+        sound = arms[0] == Arm(0) and all(arm.model or not arm.nodes for arm in arms)  # look-ups make no trees
         positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
         known = {"machine", "mesh", "model", "drafts"} <= record.keys() and isinstance(record["machine"], dict)
-        return record["format"] == _FORMAT and shaped and increasing and positive and known and arms[0] == Arm(0)
+        return record["format"] == _FORMAT and shaped and increasing and positive and known and sound
     except (TypeError, KeyError, ValueError, IndexError, AttributeError):
         return False

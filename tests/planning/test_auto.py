@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from specjax import Engine, Generator, RequestError, costs
+from specjax.drafters import Auto
 from specjax.drafters.auto import Parameters
-from specjax.drafters.parts.arms import Arm
+from specjax.drafters.parts.arms import ARMS, TREE, Arm
 from specjax.drafters.parts.times import Times
 from specjax.planning import auto
 from specjax.session import Decoding
@@ -88,10 +89,13 @@ def test_a_file_of_another_machine_is_not_used_and_measured_anew(record, file, t
     assert costs.read_costs(own)["machine"]["jax"] != "0.0"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": "specjax costs 3"}', None])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "specjax costs 4"}', None, "a tree of look-ups"])
 def test_a_file_that_is_none_is_refused_in_one_line(text, target, draft, tmp_path, record, file):
     wrong = tmp_path / "costs.json"
     kept = json.loads(file.read_text())
+    if text == "a tree of look-ups":
+        kept["arms"][1] |= {"model": False, "nodes": 9}
+        text = json.dumps(kept)
     kept["seconds"][1][0][0][0] = -1.0
     wrong.write_text(json.dumps(kept) if text is None else text)
     with pytest.raises(RequestError, match="costs .*measure") as error:
@@ -110,6 +114,15 @@ def test_arms_that_never_win_are_dropped():
     arms = [Arm(0), Arm(4), Arm(4, True), Arm(5, True, 15)]
     for seconds, kept in (([1, 1.2, 1.5, 2.0], arms), ([1, 1.2, 1.5, 3.5], arms[:3])):
         assert [arms[i] for i in auto.choose_arms(arms, np.array([[seconds]]))] == kept
+
+
+def test_without_a_file_a_tree_is_an_arm_except_on_a_cpu(target, draft, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    find = lambda drafts, arms=ARMS: costs.find_costs(Auto(arms=arms), target, drafts)[0].arms
+    assert find([draft]) == ARMS
+    monkeypatch.setattr("jax.default_backend", lambda: "tpu")
+    assert find([draft]) == (*ARMS, TREE) and find([draft], ARMS[:2]) == ARMS[:2]
+    assert not any(arm.model for arm in find([]))
 
 
 def test_the_time_of_a_call_is_no_part_of_a_round():

@@ -161,8 +161,8 @@ def resting(
 
     ``longest``: the longest path of any round, in edges.
     """
+    reader = TokenReader() if head is None else FeatureReader()
+    tree = ProbableTree(reader, nodes, length, top_k, 1.0) if nodes else None
     if head is None:
-        tree = ProbableTree(TokenReader(), nodes, length, top_k, 1.0) if nodes else None
         return RestingModel(tree or DraftModel(length))
-    tree = ProbableTree(FeatureReader(), nodes, length, top_k, 1.0) if nodes else None
     return RestingHead(tree or FeatureChain(length), longest)
