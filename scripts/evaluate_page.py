@@ -1,11 +1,12 @@
 """Writes docs/results/evaluate_cpu.md, and the plots of the first suite beside it, from evaluations.
 
-    specjax evaluate --suite small --draft tiny-python-draft --methods ngram,draft_model,switch \
-        --max-new-tokens 64 --batches 1,4 --output runs/small
-    specjax evaluate --suite humaneval --data HUMANEVAL --draft tiny-python-draft --methods ngram,draft_model,switch \
-        --limit 24 --max-new-tokens 64 --output runs/humaneval
-    specjax evaluate --suite spec-bench --data SPEC_BENCH --draft tiny-python-draft --methods ngram,draft_model,switch \
-        --limit 4 --max-new-tokens 64 --output runs/spec-bench
+    METHODS=auto,ngram,draft_model,switch
+    specjax evaluate --suite small --draft tiny-python-draft --methods $METHODS --max-new-tokens 64 \
+        --batches 1,4 --output runs/small
+    specjax evaluate --suite humaneval --data HUMANEVAL --draft tiny-python-draft --methods $METHODS \
+        --max-new-tokens 64 --output runs/humaneval
+    specjax evaluate --suite spec-bench --data SPEC_BENCH --draft tiny-python-draft --methods $METHODS \
+        --limit 20 --max-new-tokens 64 --output runs/spec-bench
     python scripts/evaluate_page.py runs/small runs/humaneval runs/spec-bench
 """
 
@@ -24,8 +25,7 @@ HEAD = f"""# Suites
 [`specjax evaluate`](../evaluate.md). The commands stand in the script.
 
 The embedded target knows Python and little English. Its answers to Spec-Bench are poor, and often
-repeat themselves, so the speed-ups there say nothing about models that can answer. The machine had
-other work at the same time: only ratios of alternating runs are to be compared.
+repeat themselves, so the speed-ups there say nothing about models that can answer.
 
 Columns: {LEGEND}.
 """

@@ -171,6 +171,11 @@ class Drafter:
         """The same method, restricted to drafts of one of its ``shapes``."""
         return self
 
+    @property
+    def at_largest_shape(self) -> "Drafter":
+        """The method, restricted to its largest drafts if it chooses a shape for each round."""
+        return self.at_shape(max(self.shapes)) if self.shapes else self
+
     def catch_up(self, draft, state: DecodeState) -> Any:
         """The method's state after it has read the tokens of the rounds that it skipped.
 

@@ -33,6 +33,9 @@ TEMPERATURES = 0.0, 1.0
 _SECONDS = 30.0
 """The time that the timed runs may take in total."""
 
+_ROUNDS = 32
+"""The most rounds of a timed run. The first rounds of a run take longer, plain rounds by a third of a small model's."""
+
 _EMPTY = 9
 """The calls without a round that are timed. Runs of few rounds would make drafts look cheap by the time of a call."""
 
@@ -67,6 +70,8 @@ def tune_auto(
     if file.exists():
         record = costs.read_costs(file)
         other = costs.describe_difference(record, target, drafts)
+        if not other and max(batches) > max(record["batches"]):
+            other = "smaller batches"
         if not (other or anew):
             return record | {"file": str(file), "note": "measured before on this machine; --anew measures again"}
         note = f"measured anew: the file was of {other}" if other else "measured anew"
@@ -96,11 +101,12 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
     session.drafter = dataclasses.replace(made.drafter, arms=tuple(arms))
     cells, parameters = found[..., 0].size, session.parameters
     rng, steps = np.random.default_rng(0), iter(range(1, cells + 1))
-    session.capacity = max(contexts) + 32 * (session.drafter.depth + 1)
+    room = (_ROUNDS + 1) * (session.drafter.depth + 1)
+    session.capacity = max(contexts) + room + session.drafter.depth + 1
     for b, batch in enumerate(batches):
         for c, context in enumerate(contexts):
             prompts = rng.integers(0, target.config.vocab_size, (batch, context)).tolist()
-            options = dict(max_new_tokens=24 * (session.drafter.depth + 1), ignore_eos=True)
+            options = dict(max_new_tokens=room, ignore_eos=True)
             for t, temperature in enumerate(TEMPERATURES):
                 session.parameters = parameters
                 begun = session.start(*made.read_options(prompts, temperature=temperature, **options))
@@ -125,7 +131,7 @@ def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray
         run(arm, 2)  # compiles, and touches the memory of the arm, which takes longer than a round
     empty = float(np.median([run(0, 0) for _ in range(_EMPTY)]))
     first = sum(run(arm, 2) - empty for arm in range(arms)) / 2
-    rounds = int(np.clip(budget / 5 / first, 1, 8))
+    rounds = int(np.clip(budget / 4 / first, 1, _ROUNDS))
     repeats = int(np.clip(budget / first / rounds, 3, 9))
     samples = [[run((turn + arm) % arms, rounds) for arm in range(arms)] for turn in range(repeats)]
     by_arm = [np.roll(row, turn) for turn, row in enumerate(samples)]

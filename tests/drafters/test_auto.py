@@ -316,7 +316,11 @@ def test_times_interpolate_the_table_and_learn_from_runs():
     np.testing.assert_allclose(times.at(5, 10), table[1, 0], rtol=1e-5)
     np.testing.assert_allclose(times.at(3, 15), table.mean((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(times.at(1, 99), table[0, 1], rtol=1e-5)
-    np.testing.assert_allclose(times.at(64, 1), table[1, 0], rtol=1e-5)
+    rise = np.maximum(table[1, 0] - table[0, 0], 0)  # of four rows more
+    np.testing.assert_allclose(times.at(13, 1), table[1, 0] + 2 * rise, rtol=1e-5)
+    np.testing.assert_allclose(times.at(13, 1, xp=np), times.at(13, 1), rtol=1e-5)
+    falling = Times.of_table([[[5.0]], [[3.0]]], [1, 4], [1])
+    np.testing.assert_allclose(falling.at(64, 1), [3.0])
     true, rng = table[0, 0] * [3.0, 2.0, 5.0], np.random.default_rng(0)
     for _ in range(60):
         rounds = rng.integers(0, 9, 3)

@@ -35,8 +35,17 @@ def test_the_file_names_machine_versions_and_models(record, file, target, draft)
     assert {"jax", "cpu", "device"} <= kept["machine"].keys() and kept["model"]["name"] == "target"
     assert kept["drafts"][0]["name"] == "draft" and Arm(**kept["arms"][0]) == Arm(0)
     assert np.all(np.array(kept["seconds"]) > 0) and np.shape(kept["seconds"]) == (2, 1, 1, len(kept["arms"]))
-    again = auto.tune_auto(target, draft, file=file)
+    again = auto.tune_auto(target, draft, file=file, batches=(1, 2))
     assert again["seconds"] == kept["seconds"] and "before" in again["note"]
+
+
+def test_a_file_of_smaller_batches_is_measured_anew(record, file, target, draft, tmp_path, monkeypatch):
+    monkeypatch.setattr(auto, "measure", lambda *_: np.ones((2, 1, 1, 2)))
+    monkeypatch.setattr(auto, "CANDIDATES", (Arm(0), Arm(2)))
+    copy = tmp_path / "costs.json"
+    copy.write_text(file.read_text())
+    again = auto.tune_auto(target, draft, file=copy, batches=(4,), contexts=(20,))
+    assert "smaller batches" in again["note"] and json.loads(copy.read_text())["batches"] == [4]
 
 
 def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, draft):

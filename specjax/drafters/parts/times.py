@@ -67,7 +67,8 @@ class Times(struct.PyTreeNode):
     def at(self, batch: int, context, sampled=False, xp: Any = jnp) -> Any:
         """Float32 [A], the time of a round with ``batch`` rows, the longest of ``context`` tokens.
 
-        The table is linear in the context and in the batch between its sizes, and constant beyond.
+        The table is linear in the context and in the batch between its sizes. Beyond them it is
+        constant, but for larger batches, where it rises as between the two largest.
 
         Args:
           sampled: bool, whether any row has a temperature above 0.
@@ -80,7 +81,12 @@ class Times(struct.PyTreeNode):
     def _table_at(self, batch: int, context, sampled, xp):
         """The times of the table alone, [A]; the arguments are those of ``at``."""
         rows, columns = _weights(self.batches, batch, xp), _weights(self.contexts, context, xp)
-        return xp.einsum("b,c,bca->a", rows, columns, xp.asarray(self.table)[xp.int32(sampled)])
+        table = xp.einsum("c,bca->ba", columns, xp.asarray(self.table)[xp.int32(sampled)])
+        if len(table) == 1:
+            return table[0]
+        before, last = xp.asarray(self.batches)[-2:]
+        beyond = xp.maximum(xp.float32(batch) - last, 0) / (last - before)
+        return rows @ table + beyond * xp.maximum(table[-1] - table[-2], 0)
 
     def correct(self, rounds: np.ndarray, batch: int, context: int, seconds: float, sampled: bool = False) -> "Times":
         """The times after a run of ``rounds`` [A] rounds of each arm in ``seconds``, on the host.

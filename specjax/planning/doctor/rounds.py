@@ -55,9 +55,7 @@ def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens:
 
 def count_nodes(generator: Generator, prompt: Sequence[int]) -> int:
     """The number of nodes that the target scores in a round of the method."""
-    session, drafter = generator.session, generator.drafter
-    if drafter.shapes:
-        drafter = drafter.at_shape(max(drafter.shapes))
+    session, drafter = generator.session, generator.drafter.at_largest_shape
     state = generator.start([prompt], max_new_tokens=1).state
     with use_mesh(session.mesh):
         propose = lambda target, draft, state: drafter.propose(target, draft, state, state.request.keys)[0].tokens

@@ -10,8 +10,10 @@ import jax
 import pytest
 from rich.console import Console
 
+from specjax import Generator
 from specjax.evaluation.benchmark import html, report
 from specjax.evaluation.benchmark.plots import draw_plots
+from specjax.evaluation.benchmark.work import work_of_round
 from specjax.evaluation.suites import find_suite
 
 from .conftest import QUESTIONS
@@ -71,6 +73,12 @@ def test_draft_parameters_and_work_of_a_plain_round(made_report, made, model):
     capacity = made["none"].start("A", max_new_tokens=1).state.tokens.shape[1]
     assert plain == 2 * (matrices - embeddings) + attention * (capacity + 1)
     assert cost["none"]["operations_per_token"] == plain
+
+
+def test_auto_without_a_draft_reads_as_much_as_plain_decoding(model):
+    """Its times lie on the host, not on a device."""
+    works = [work_of_round(Generator(model, method, capacity=64), [1, 2]) for method in ("none", "auto")]
+    assert works[0].bytes == works[1].bytes > 0
 
 
 def test_the_table_has_a_row_for_each_task_and_method(made_report):
