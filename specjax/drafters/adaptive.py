@@ -119,10 +119,7 @@ class Adaptive(Drafter):
 
     @property
     def shapes(self) -> tuple[int, ...]:
-        """K and its half and quarter; for "ema" also 0, for "confidence" K alone."""
-        K = self.depth
-        least = {"confidence": K, "heuristic": 1, "ema": 0}[self.draft_length]
-        return tuple(sorted(k for k in {0, K // 4, K // 2, K} if k >= least))
+        return self._lengths if self.length is None else ()
 
     def at_shape(self, shape: int) -> "Adaptive":
         return dataclasses.replace(self, length=shape)
@@ -147,7 +144,7 @@ class Adaptive(Drafter):
 
     def choose(self, state) -> jax.Array:
         most = jnp.max(jnp.where(state.done, 0, state.drafter.wanted))
-        return jnp.searchsorted(jnp.array(self.shapes), most).astype(jnp.int32)
+        return jnp.searchsorted(jnp.array(self._lengths), most).astype(jnp.int32)
 
     def propose(self, target, draft, state, key):
         length, own = self.depth if self.length is None else self.length, state.drafter
@@ -182,6 +179,13 @@ class Adaptive(Drafter):
             wanted = self._best(acceptance, state.counters.calls + 1)  # the row's own rounds
         return AdaptiveState(inner, wanted, acceptance)
 
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        """K and its half and quarter; for "ema" also 0, for "confidence" K alone."""
+        K = self.depth
+        least = {"confidence": K, "heuristic": 1, "ema": 0}[self.draft_length]
+        return tuple(sorted(k for k in {0, K // 4, K // 2, K} if k >= least))
+
     def _at(self, length: int) -> Drafter:
         """The inner drafter, restricted to ``length`` tokens.
 
@@ -197,7 +201,7 @@ class Adaptive(Drafter):
 
         ``round``: int32 [B] or a number, the rounds of each row so far.
         """
-        lengths = jnp.array(self.shapes)
+        lengths = jnp.array(self._lengths)
         cost = self.verify_cost + self.draft_cost * isinstance(self.needs, Models)
         time = 1 + lengths.astype(jnp.float32) * cost
         best = jnp.argmax(gain(acceptance.alpha[:, None], lengths, time, self.depth), 1)

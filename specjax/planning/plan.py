@@ -49,6 +49,8 @@ def plan(
 ) -> dict:
     """The plan of one method beside plain decoding, an object for JSON.
 
+    Of a method that chooses its drafts in each round, it is the plan of a round with its largest drafts.
+
     Bytes and launches are those of one device. The keys are those of ``specjax plan --json``, see
     ``docs/plan.md``. ``tokens_per_second`` and ``speedup`` have an entry for each of
     ``ACCEPTANCES``.
@@ -70,6 +72,7 @@ def plan(
     is not installed, a mesh that does not divide devices or model, and ``offload`` on several devices.
     """
     target.refuse_encoder("plan")
+    chooses, drafter = bool(drafter.shapes), drafter.at_largest_shape
     name, shape = parse_device(device)
     if max_length > target.context:
         raise RequestError(f"max_length is {max_length} and the model's context {target.context}; lower max_length")
@@ -102,6 +105,7 @@ def plan(
         **forms,
         "offload": offload,
         "depth": drafter.depth,
+        "chooses_drafts": chooses,
         "fits": sum(memory.values()) <= DEVICES[name].memory,
         "device_memory_bytes": round(DEVICES[name].memory),
         "memory_bytes": memory | {"total": sum(memory.values())},

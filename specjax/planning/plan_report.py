@@ -48,8 +48,13 @@ def notes(planned: dict) -> list[str]:
     """The acceptance from which the method pays, and the nature of the times."""
     least = planned["break_even_acceptance"]
     pays = "never pays" if least is None else f"pays from acceptance {least:.2f} on"
+    subject, chosen = planned["method"], []
+    if planned["chooses_drafts"]:
+        chosen = [f"{subject} chooses its drafts in each round; the figures are those of its largest drafts"]
+        subject = f"a round of these drafts of {subject}"
     return [
-        f"{planned['method']} {pays} here, by these predictions",
+        *chosen,
+        f"{subject} {pays} here, by these predictions",
         "times are predicted from published figures of the device, and not measured",
     ]
 

@@ -50,7 +50,7 @@ def test_bad_input_gets_one_line(specjax_main, plan, tmp_path, monkeypatch):
 
 
 PLANNED = {
-    "method": "none", "device": "h100:2", "mesh": {"data": 1, "model": 2, "nodes": 1}, "fits": True,
+    "method": "none", "chooses_drafts": False, "device": "h100:2", "mesh": {"data": 1, "model": 2, "nodes": 1}, "fits": True,
     "device_memory_bytes": 80 * 10**9, "memory_bytes": dict(weights=10**9, cache=0, draft=0, temporaries=0, total=10**9),
     "bytes_per_round": 11 * 10**8, "minimum_bytes_per_round": 10**9, "plain_bytes_per_round": 11 * 10**8,
     "plain_minimum_bytes_per_round": 10**9, "launches_per_layer": 19.0, "launches_per_round": 200,
@@ -75,6 +75,8 @@ def test_a_plan_is_printed(plan, monkeypatch):
     streamed = dict(offload=True, host_memory_bytes=10**11, bytes_from_host_per_round=10**11)
     monkeypatch.setattr(plan_settings, "make_plan", lambda settings: given.append(settings) or PLANNED | streamed)
     assert "100.00 GB a round, at 64 GB/s" in plan("--device", "h100", "--offload")[1] and given[-1]["offload"] is True
+    monkeypatch.setattr(plan_settings, "make_plan", lambda settings: PLANNED | {"chooses_drafts": True})
+    assert "note: none chooses its drafts in each round; the figures are those of its largest drafts" in plan()[1]
     monkeypatch.setattr(plan_settings, "make_plan", lambda settings: PLANNED | {"fits": False})
     code, out, err = plan("--device", "h100:2")
     assert code == 2 and err.startswith("specjax: error: the plan does not fit: it needs 1.0 GB a device")

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from specjax import RequestError, make_mesh
 from specjax.checkpoints.config import read_shape
 from specjax.drafter import TrainedHead
 from specjax.drafters import METHODS, DraftModel, needs_of
+from specjax.planning import plan as plan_module
 from specjax.planning import plan_report, rounds
 from specjax.planning.devices import DEVICES, parse_device
 from specjax.planning.plan import break_even, tokens_a_round
@@ -86,6 +88,25 @@ def test_a_round_has_all_layers_of_all_models(monkeypatch):
     assert found.figures.collectives == {("all-reduce", 8): 161}
     assert found.launches_a_layer == 12
     assert max(max(pair) for pair in depths) <= 6
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "depth"), [("draft_model", {"draft_length": "ema"}, 5), ("auto", {}, 12)]
+)
+def test_a_method_that_chooses_is_planned_with_its_largest_drafts(method, options, depth, monkeypatch):
+    """A round runs one shape of drafts, so the shapes must not add up."""
+    drafter, seen = make_planned_drafter(method, TINY, options), []
+    monkeypatch.setattr(plan_module, "compile_only", lambda *_: jax.devices()[:1])
+    monkeypatch.setattr(plan_module, "prefill_memory", lambda *_, **__: 0)
+    monkeypatch.setattr(
+        plan_module,
+        "plan_round",
+        lambda target, drafter, *_, **__: seen.append(drafter) or rounds.Round(FIGURES, 1, 1.0),
+    )
+    found = plan_module.plan(TINY, drafter, (TINY,), device="h100:1", max_length=64)
+    assert found["chooses_drafts"] and found["depth"] == depth
+    assert [one.shapes for one in seen] == [(), ()] and seen[1].depth == depth
+    assert not plan_module.plan(TINY, DraftModel(3), (TINY,), device="h100:1", max_length=64)["chooses_drafts"]
 
 
 def test_the_error_of_a_plan_that_does_not_fit():

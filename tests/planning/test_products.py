@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 from support.models import TINY
 
@@ -11,6 +12,7 @@ from specjax.drafters import DraftModel, Plain, QuantizedSelf
 from specjax.parallel import make_mesh
 from specjax.planning.products import Work, of_round
 from specjax.planning.program import abstract, products_of
+from specjax.planning.usual_heads import make_planned_drafter
 
 ON_CPU = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32, sharding=ON_CPU)
@@ -64,6 +66,15 @@ def test_a_draft_is_read_once_for_each_pass():
     seen = cache * 257 // 256  # the node's own key and value too
     queries = TINY.num_heads // TINY.num_kv_heads
     assert plain.operations == 2 * (2 * (layer + queries * seen) + V * E)
+
+
+@pytest.mark.parametrize(("method", "options"), [("draft_model", {"draft_length": "ema"}), ("auto", {})])
+def test_the_shapes_of_a_method_that_chooses_add_up_unless_one_is_taken(method, options):
+    drafter, sizes = make_planned_drafter(method, TINY, options), dict(batch=1, capacity=64, dtype=jnp.bfloat16)
+    of = lambda drafter: products_of(abstract(TINY, drafter, (TINY,), make_mesh(), **sizes)).bytes
+    alone = [of(drafter.at_shape(shape)) for shape in drafter.shapes]
+    assert of(drafter.at_largest_shape) == alone[-1]
+    assert of(drafter) > 0.8 * sum(alone)
 
 
 def test_quantised_weights_count_by_their_bits():

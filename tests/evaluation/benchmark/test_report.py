@@ -78,7 +78,7 @@ def test_draft_parameters_and_work_of_a_plain_round(made_report, made, model):
 def test_auto_without_a_draft_reads_as_much_as_plain_decoding(model):
     """Its times lie on the host, not on a device."""
     works = [work_of_round(Generator(model, method, capacity=64), [1, 2]) for method in ("none", "auto")]
-    assert works[0].bytes == works[1].bytes > 0
+    assert works[1].bytes == pytest.approx(works[0].bytes, rel=0.01)  # and its table of times
 
 
 def test_the_table_has_a_row_for_each_task_and_method(made_report):
