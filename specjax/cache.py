@@ -282,25 +282,29 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
 
 def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, write) -> tuple:
     kept = Rows(rows) if path is None else Rows(rows).gather(path)
-    return jax.tree.map(lambda leaf, new: each_part_of_rows(write, leaf, new, start), layers, kept.layers)
+    return each_part_of_rows(write, layers, kept.layers, start)
 
 
-def _write_row_by_row(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
-    """Writes one slice for each row of the batch, in a loop.
+def _write_row_by_row(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
+    """Writes one slice of each leaf for each row of the batch, in one loop over the rows.
 
-    A vectorised write would become a scatter. XLA:TPU and XLA:CPU copy the cache for a scatter.
+    A vectorised write would become a scatter. XLA:TPU and XLA:CPU copy the cache for a scatter. A loop
+    for each leaf would take longer on a CPU, where an iteration costs as much as the write of a row.
     """
 
-    def write_row(b, leaf):
-        # Without the barrier, libtpu 0.0.42.1's compiler fuses this slice into the write and fails.
-        new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
-        return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
+    def write_row(b, layers):
+        def write(leaf, rows):
+            # Without the barrier, libtpu 0.0.42.1's compiler fuses this slice into the write and fails.
+            new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
+            return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
 
-    return write_row(0, leaf) if leaf.shape[0] == 1 else lax.fori_loop(0, leaf.shape[0], write_row, leaf)
+        return jax.tree.map(write, layers, rows)
+
+    return write_row(0, layers) if start.size == 1 else lax.fori_loop(0, start.size, write_row, layers)
 
 
-def _write_at_once(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
-    """Writes all rows of the batch in one scatter.
+def _write_at_once(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
+    """Writes all rows of the batch in one scatter for each leaf.
 
     On a GPU a loop would launch several kernels for each row, and XLA:GPU scatters in place.
     """
@@ -308,6 +312,9 @@ def _write_at_once(leaf: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Ar
     def write_row(leaf, rows, start):
         return lax.dynamic_update_slice_in_dim(leaf, rows.astype(leaf.dtype), start, _POSITIONS - 1)
 
-    if leaf.shape[0] == 1:  # One slice takes a smaller kernel than a scatter.
-        return write_row(leaf[0], rows[0], start[0])[None]
-    return jax.vmap(write_row)(leaf, rows, start)
+    def write(leaf, rows):
+        if start.size == 1:  # One slice takes a smaller kernel than a scatter.
+            return write_row(leaf[0], rows[0], start[0])[None]
+        return jax.vmap(write_row)(leaf, rows, start)
+
+    return jax.tree.map(write, layers, rows)

@@ -5,6 +5,7 @@ Without a mesh, or with a mesh of one device, all functions return their argumen
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
@@ -24,13 +25,13 @@ def split_rows(tree, rows: int):
     return jax.tree.map(lambda x: constrain(x) if has_rows(x) else x, tree)
 
 
-def each_part_of_rows(function: Callable, *arrays: jax.Array) -> jax.Array:
-    """``function(*arrays)``, computed by each device for its own rows of all arrays [B, ...].
+def each_part_of_rows(function: Callable, *arrays: Any) -> Any:
+    """``function(*arrays)``, computed by each device for its own rows of all arrays [B, ...], in pytrees.
 
     ``function`` must compute each row from the same rows of its arguments. XLA would gather the
     rows of all devices for a loop over rows.
     """
-    if not _divides("data", arrays[0].shape[0]):
+    if not _divides("data", jax.tree.leaves(arrays)[0].shape[0]):
         return function(*arrays)
     return jax.shard_map(
         function, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), axis_names={"data"}, check_vma=False
