@@ -54,6 +54,7 @@ LONGEST = (
     "test_sharded.py",
     "test_gpu_compiler.py",
     "models/test_families.py",
+    "drafters/test_auto.py",
     "test_structure.py",
     "planning/test_plan_compiled.py",
     "test_hosts.py",

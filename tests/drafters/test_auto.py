@@ -183,14 +183,9 @@ def test_a_probe_is_made_if_the_saving_that_it_may_find_is_larger_than_its_cost(
     state = unsure(start(TARGET, given, AUTO, PROMPTS, **SIZES))
     deviation = np.sqrt(0.4 * 0.6 / 2)
     saved = (1 / 1.15 - 1.9 / tokens(0.4 + deviation)) / 6  # for each token to come
-    choose = lambda given, state, left: int(
-        choose_arm(
-            AUTO,
-            given,
-            state.replace(request=state.request.replace(limit=state.length + left)),
-            jnp.zeros(4, jnp.int32),
-        )[0]
-    )
+    compiled = jax.jit(lambda given, state: choose_arm(AUTO, given, state, jnp.zeros(4, jnp.int32))[0])
+    ends_after = lambda state, left: state.replace(request=state.request.replace(limit=state.length + left))
+    choose = lambda given, state, left: int(compiled(given, ends_after(state, left)))
     state = state.replace(drafter=all_ask(state.drafter))
     for unread in (6, 18):  # tokens, each read in a quarter of a step
         rested = skip(state, unread)
@@ -409,6 +404,7 @@ def certain_of_the_model(rows):
     return RunningAcceptance(jnp.full_like(tested, 1e-3).at[:, MATCHES:].set(1e3 - 1), tested)
 
 
+@pytest.mark.slow
 def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
     """After rounds of other arms, its chains are those of method eagle3 with the text so far as its prompt."""
     auto = Auto(arms=HEAD_ARMS, head=HEAD.config)
@@ -452,7 +448,7 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
 TREE_ARMS = Arm(0), Arm(2), Arm(3, True), Arm(3, True, 7, 2)
 
 
-@pytest.mark.parametrize("kind", ["model", "head"])
+@pytest.mark.parametrize("kind", ["model", pytest.param("head", marks=pytest.mark.slow)])
 def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(kind):
     """After rounds of other arms, its trees are those of dynamic_tree, and of eagle3 for a head."""
     sizes, of_tree = dict(capacity=128, chunk=32), dict(tree_nodes=7, tree_depth=3, tree_top_k=2)

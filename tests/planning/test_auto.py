@@ -65,6 +65,7 @@ def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, 
     assert not np.array_equal(generator.session.parameters.times.at(2, 20), given)  # the run corrected them
 
 
+@pytest.mark.slow
 def test_told_times_are_those_of_batch_and_temperature(record, file, target, draft, tmp_path):
     kept = json.loads(file.read_text())
     times = np.ones((2, 2, 1, len(kept["arms"])))
