@@ -22,7 +22,7 @@ class Pace:
         most: int,
         least_rounds: int = 1,
         most_rounds: int = 1,
-        ratio: float = 2.0,
+        ratio: float = 1.5,
         seconds: float = 0.02,
     ):
         self._least, self._most, self._ratio, self._seconds = least, most, ratio, seconds

@@ -33,7 +33,7 @@ TEMPERATURES = 0.0, 1.0
 _SECONDS = 30.0
 """The time that the timed runs may take in total."""
 
-_ROUNDS = 32
+_ROUNDS = 30
 """The most rounds of a timed run. The first rounds of a run take longer, plain rounds by a third of a small model's."""
 
 _EMPTY = 9

@@ -25,7 +25,7 @@ def read(pace: Pace, seconds, chunks: int = 30) -> list[int]:
     ],
 )
 def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
-    pace = Pace(16, 128)
+    pace = Pace(16, 128, ratio=2.0)
     sizes = read(pace, seconds)
     assert sizes[0] == 16 and set(sizes[10:]) == {size}
     assert all(seconds(n) <= 2.0 or n == 16 for n in sizes)
@@ -33,7 +33,7 @@ def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
 
 
 def test_the_size_follows_the_device_and_ignores_other_chunks():
-    pace = Pace(16, 128)
+    pace = Pace(16, 128, ratio=2.0)
     read(pace, lambda n: n / 128)
     pace.add_chunk(16, 99.0)  # the end of a prompt
     assert pace.size(running=True) == 128
@@ -55,7 +55,7 @@ def test_a_step_has_the_rounds_that_fit_its_time(seconds, rounds):
 def test_a_chunk_is_compared_with_all_rounds_of_a_step():
     """A round of 5 ms: four fit a step. A chunk of 64 tokens takes 35 ms, which is within twice their 20 ms."""
     for most_rounds, size in ((8, 64), (1, 16)):
-        pace = Pace(16, 128, 1, most_rounds)
+        pace = Pace(16, 128, 1, most_rounds, ratio=2.0)
         for _ in range(30):
             pace.add_rounds(pace.rounds, pace.rounds * 0.005)
             pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.035 / 64)
