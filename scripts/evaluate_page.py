@@ -34,7 +34,10 @@ Columns: {LEGEND}.
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the page of evaluations, and the plots of the first.")
     parser.add_argument("directories", nargs="+", type=Path, help="directories of specjax evaluate")
-    reports = [json.loads((each / "report.json").read_text()) for each in parser.parse_args().directories]
+    files = [each / "report.json" for each in parser.parse_args().directories]
+    if absent := [str(file) for file in files if not file.exists()]:
+        parser.error(f"no report {absent[0]}; name directories of specjax evaluate")
+    reports = [json.loads(file.read_text()) for file in files]
     sections = [f"## {report['settings']['suite']}\n\n{markdown(report)}" for report in reports]
     pictures = []
     for number, (title, svg) in enumerate(draw_plots(reports[0]).items(), 1):

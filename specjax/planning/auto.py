@@ -34,7 +34,7 @@ _SECONDS = 30.0
 """The time that the timed runs may take in total."""
 
 _ROUNDS = 30
-"""The most rounds of a timed run. The first rounds of a run take longer, plain rounds by a third of a small model's."""
+"""The most rounds of a timed run. The first rounds of a run take longer: a plain round of a small model by a third."""
 
 _EMPTY = 9
 """The calls without a round that are timed. Runs of few rounds would make drafts look cheap by the time of a call."""

@@ -32,6 +32,12 @@ def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
     assert pace.size(running=False) == 128
 
 
+def test_a_chunk_lengthens_a_step_to_two_and_a_half_times_at_most():
+    """By default. A chunk of 128 tokens would take 1.6 times as long as the rounds."""
+    assert read(Pace(16, 128), lambda n: n / 80)[-1] == 64
+    assert read(Pace(16, 128), lambda n: n / 90)[-1] == 128
+
+
 def test_the_size_follows_the_device_and_ignores_other_chunks():
     pace = Pace(16, 128, ratio=2.0)
     read(pace, lambda n: n / 128)
