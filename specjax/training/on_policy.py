@@ -13,9 +13,6 @@ from ..stats import total
 from .data import Mixture
 from .kinds import KINDS
 
-_ROWS = 16
-"""The number of prompts that are decoded together."""
-
 
 class Writer:
     """Writes windows: cuts beginnings from texts, and lets a model continue them.
@@ -27,11 +24,12 @@ class Writer:
       mixture: the texts from which the beginnings are cut.
       length: the number of tokens in a window, less one. The beginning is a quarter of them.
       temperature: the temperature of sampling.
+      rows: the number of windows that are written together.
     """
 
-    def __init__(self, generator: Generator, mixture: Mixture, length: int, temperature: float = 1.0):
+    def __init__(self, generator: Generator, mixture: Mixture, length: int, temperature: float = 1.0, rows: int = 16):
         self.generator = generator
-        self.mixture, self.length, self.temperature = mixture, length, temperature
+        self.mixture, self.length, self.temperature, self.rows = mixture, length, temperature, rows
 
     def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Windows, and which of their tokens are learnt, as ``Mixture.cut``; written tokens are.
@@ -46,14 +44,14 @@ class Writer:
         if module is not None:
             self.generator.update(module)
         prompt, windows = max(self.length // 4, 1), []
-        padded = -(-count // _ROWS) * _ROWS
+        padded = -(-count // self.rows) * self.rows
         beginnings, learnt = self.mixture.cut(seed, 0, padded, prompt)
-        for i in range(0, padded, _ROWS):
+        for i in range(0, padded, self.rows):
             results = self.generator(
-                beginnings[i : i + _ROWS, :prompt].tolist(),
+                beginnings[i : i + self.rows, :prompt].tolist(),
                 max_new_tokens=self.length + 1 - prompt,
                 temperature=self.temperature,
-                seed=[seed * padded + i + row for row in range(_ROWS)],
+                seed=[seed * padded + i + row for row in range(self.rows)],
                 ignore_eos=True,
             )
             windows += [[*result.prompt_token_ids, *result.token_ids] for result in results]

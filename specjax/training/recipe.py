@@ -74,6 +74,8 @@ class Recipe:
       on_policy: "target" or "draft", the model that writes the text: it continues beginnings of the
         data, and writes anew after each checkpoint (DistillSpec, 2310.08461). Empty for the data as
         it is.
+      temperature: the temperature at which this model, or the target of kind "online", writes. Texts
+        of temperature 0 make drafts of greedy decoding better.
     """
 
     kind: str
@@ -91,6 +93,7 @@ class Recipe:
     prompts: int = number(16, 0, 10**5)
     data: tuple[Source, ...] = ()
     on_policy: str = ""
+    temperature: float = number(1.0, 0, 100)
 
     def __post_init__(self):
         check_numbers(self)
@@ -108,6 +111,8 @@ class Recipe:
             raise RequestError("kind 'online' learns from text that the target writes anyway; leave on_policy out")
         if self.on_policy and KINDS[self.kind].reads_log:
             raise RequestError("on_policy writes text, and a log of rounds has its text; leave on_policy out")
+        if self.temperature != 1 and not (self.on_policy or KINDS[self.kind].records):
+            raise RequestError("temperature is that of a model that writes the text; add on_policy, or leave it out")
         if self.dtype not in ("float32", "bfloat16"):
             raise RequestError(f"dtype {self.dtype!r} is unknown; use float32 or bfloat16")
         if self.batch % self.mesh.data:

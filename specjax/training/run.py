@@ -143,7 +143,7 @@ class Batches:
         if recipe.on_policy:
             draft = KINDS[recipe.kind].wrap(module, target, recipe.kind)
             writes = draft if recipe.on_policy == "draft" and isinstance(draft, LanguageModel) else target
-            self.writer = Writer(Generator(writes, "none"), mixture, recipe.length)
+            self.writer = Writer(Generator(writes, "none"), mixture, recipe.length, recipe.temperature)
 
     def read(self, step: int) -> tuple[np.ndarray, np.ndarray, np.uint32]:
         """The batch of a step, see ``data.Mixture.cut``, and the step, from which the loss makes its key."""

@@ -23,7 +23,8 @@ class Parrot:
     def update(self, model):
         self.target = SimpleNamespace(model=model)
 
-    def __call__(self, prompts, max_new_tokens, **options):
+    def __call__(self, prompts, max_new_tokens, temperature, **options):
+        assert temperature == 0.5
         self.used.append(self.target.model)
         return [SimpleNamespace(prompt_token_ids=p, token_ids=[p[-1]] * max_new_tokens) for p in prompts]
 
@@ -32,7 +33,9 @@ class Parrot:
 def test_text_on_policy_is_written_by_the_newest_model(small, writer, monkeypatch):
     monkeypatch.setattr("specjax.training.run.Generator", Parrot)
     monkeypatch.setattr(Parrot, "used", [])
-    recipe = make_recipe(dict(kind="draft", on_policy=writer, batch=2, length=12, every=4, steps=8), "test")
+    recipe = make_recipe(
+        dict(kind="draft", on_policy=writer, batch=2, length=12, every=4, steps=8, temperature=0.5), "test"
+    )
     learnt = np.arange(STREAM.size) % 2 == 0
     mixture = Mixture.join([Stream(STREAM.astype(np.int32), learnt)])
     text = Batches(recipe, mixture, small, tiny_model(1))

@@ -49,6 +49,8 @@ WRONG = {
     "kind = 'medusa'\n[optimizer]\nrate = 20.0": "[optimizer] rate 20.0 is too large; 10.0 is the most",
     "kind = 'medusa'\n[mesh]\nmodel = 0": "[mesh] model 0 is too small; 1 is the least",
     "kind = 'medusa'\non_policy = 'draft'": "on_policy 'draft' needs",
+    "kind = 'draft'\ntemperature = 0": "add on_policy, or leave it out",
+    "kind = 'draft'\non_policy = 'target'\ntemperature = -1": "temperature -1 is too small; 0 is the least",
     "kind = 'feedback'\non_policy = 'target'": "a log of rounds has its text; leave on_policy out",
     "kind = 'online'\non_policy = 'target'": "learns from text that the target writes anyway; leave on_policy out",
     "kind = 'feedback'\n[loss]\nobjective = 'reward'": "objective 'reward' is unknown; use distill or pseudo or policy",

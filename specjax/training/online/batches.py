@@ -29,7 +29,7 @@ class OnlineBatches:
         self.recipe, self.recorded = recipe, RecordedFeatures(recipe.length)
         generator = Generator(target, module.config.kind, draft=Head(module, module.config, recipe.kind))
         generator.session.log = self.recorded
-        self.writer = Writer(generator, mixture, recipe.length)
+        self.writer = Writer(generator, mixture, recipe.length, recipe.temperature)
 
     def read(self, step: int) -> tuple[RecordedWindow, np.ndarray, np.uint32]:
         """The windows of a step, which of their tokens are learnt, and the step."""
