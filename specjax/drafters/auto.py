@@ -20,7 +20,7 @@ from .ngram import Ngram
 from .parts.arms import ARMS, Arm
 from .parts.auto_state import AutoState, Draft, Parameters, Prepared
 from .parts.choosing import Outlook, choose
-from .parts.gain import RunningAcceptance, tally
+from .parts.gain import tally
 from .parts.kept import Kept
 from .parts.probing import Probing, confidence
 from .parts.rates import MATCHES, rates_of, start_rates, tally_model
@@ -140,7 +140,7 @@ class Auto(Drafter):
             looked_up, matched = self._look_up(state)
             outlook = self._outlook(draft, state, matched)
             chosen, is_near = self._choose(state, outlook)
-            return self._prepare(state, looked_up, matched, chosen, outlook), is_near
+            return self._prepare(looked_up, matched, chosen, outlook), is_near
 
         shape = jax.eval_shape(prepare, None)
         plain = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
@@ -150,12 +150,8 @@ class Auto(Drafter):
 
     def _holds(self, state) -> jax.Array:
         """Bool, whether this round is plain without a choice. A row that has just begun does not ask for one."""
-        quiet = self._quiet(state)
+        quiet = jnp.where(state.done, 0, state.drafter.quiet).max()
         return (quiet >= _QUIET) & (quiet % _HELD != 0)
-
-    def _quiet(self, state) -> jax.Array:
-        """Int32, the most rounds of a running row since a draft was last near to paying."""
-        return jnp.where(state.done, 0, state.drafter.quiet).max()
 
     def _outlook(self, draft, state, matched) -> Outlook:
         """What the rows may expect of the arms after look-ups with matches of these lengths, int32 [B]."""
@@ -171,13 +167,12 @@ class Auto(Drafter):
         """The number of this round's arm, and whether drafts nearly pay."""
         return choose(outlook, state.drafter.acceptance, state.drafter.kept, state.drafter.probing)
 
-    def _prepare(self, state, looked_up, matched, chosen, outlook) -> Prepared:
+    def _prepare(self, looked_up, matched, chosen, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
-        rounds = jnp.where(self._quiet(state) > _QUIET, _HELD, 1)
         of_arms = lambda name: jnp.array([getattr(arm, name) for arm in self.arms])[chosen]
         count, ran = of_arms("length"), of_arms("model")
         expected, drew = outlook.expected()[:, chosen], ran & outlook.draws()[:, chosen]
-        return Prepared(chosen, rounds, expected, looked_up, matched, ran, drew, count)
+        return Prepared(chosen, expected, looked_up, matched, ran, drew, count)
 
     def _draft(self, target, draft, state) -> AutoState:
         """The state with the model's tokens, if the arm wants them."""
@@ -202,7 +197,7 @@ class Auto(Drafter):
             own = self._make_room(target, draft, state).drafter
             looked_up, matched = self._look_up(state)
             outlook = self._outlook(draft, state, matched)
-            own = own.replace(prepared=self._prepare(state, looked_up, matched, jnp.int32(arm), outlook))
+            own = own.replace(prepared=self._prepare(looked_up, matched, jnp.int32(arm), outlook))
         if self._draws_here:
             own = self._draft(target, draft, state.replace(drafter=own))
         found: Any = own.prepared
@@ -224,19 +219,8 @@ class Auto(Drafter):
         return jax.vmap(chain)(tokens, q, valid), own
 
     def commit(self, target, draft, state, tree, scored, verdict) -> AutoState:
-        own = state.drafter
-        models = self._commit_model(target, draft, state, tree, scored, verdict)
-        learn = lambda estimates: self._learn(*estimates, state, tree, verdict)
-        estimates = own.acceptance, own.probing, own.kept
-        estimates = learn(estimates) if self.depth else run_if(own.prepared.rounds > 0, learn, estimates)
-        acceptance, probing, kept = estimates
-        if self._has_model:
-            probing = probing.hear(confidence(scored.logits, verdict))
-        return AutoState(models, acceptance, probing, kept, own.quiet)
-
-    def _learn(self, acceptance, probing, kept, state, tree, verdict) -> tuple[RunningAcceptance, Probing, Kept]:
-        """The estimates after a round with a choice, and after the rounds without one before it."""
-        found, length = state.drafter.prepared, self.depth
+        own, found, length = state.drafter, state.drafter.prepared, self.depth
+        models, probing = self._commit_model(target, draft, state, tree, scored, verdict), own.probing
         looked_up = found.looked_up[:, : length + 1]  # the last one is tested by the bonus token
         accepted, tested = tally(looked_up, jnp.where(found.matched > 0, looked_up.shape[1], 0), tree, verdict)
         source = jnp.arange(1, MATCHES + 3) == found.matched[:, None]
@@ -245,15 +229,15 @@ class Auto(Drafter):
             sampled = state.request.sampling.temperature > 0
             of_model = tally_model(tree, verdict, found.drew, sampled, found.count)
             accepted, tested = (x.at[:, MATCHES:].set(own) for x, own in zip((accepted, tested), of_model))
-            probing = probing.tried(found.drew, jnp.maximum(verdict.length - 1, 0) == found.count, found.rounds)
-        acceptance = acceptance.update(accepted, tested)
-        kept = kept.after(found.arm, verdict.length, found.expected)
+            probing = probing.tried(found.drew, jnp.maximum(verdict.length - 1, 0) == found.count)
+        acceptance = own.acceptance.update(accepted, tested)
+        kept = own.kept.after(found.arm, verdict.length, found.expected)
         if self._has_model:
             idle = jnp.stack([jnp.bool(False)] * MATCHES + [~found.ran, jnp.bool(not self._is_tree)])
-            acceptance = acceptance.fade(idle, _REST_MEMORY ** found.rounds.astype(jnp.float32))
-            if not self._draws_here:
-                probing = probing.tried(jnp.zeros_like(found.drew), jnp.bool(False), found.rounds)
-        return acceptance, probing, kept
+            acceptance = acceptance.fade(idle, _REST_MEMORY)
+            probing = probing if self._draws_here else probing.tried(jnp.zeros_like(found.drew), False)
+            probing = probing.hear(confidence(scored.logits, verdict))
+        return AutoState(models, acceptance, probing, kept, own.quiet)
 
     def _make_room(self, target, draft, state):
         """The state before a round, see ``parts.resting``."""

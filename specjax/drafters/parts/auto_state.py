@@ -31,7 +31,6 @@ class Prepared(struct.PyTreeNode):
 
     Attributes:
       arm: int32, the number of the arm.
-      rounds: int32, the rounds since the last choice, 0 in a round without a choice.
       expected: float32 [B], the tokens that the arm is expected to emit.
       looked_up: int32 [B, D], the tokens that follow the longest match.
       matched: int32 [B], the length of the match, 0 for none.
@@ -42,7 +41,6 @@ class Prepared(struct.PyTreeNode):
     """
 
     arm: jax.Array
-    rounds: jax.Array
     expected: jax.Array
     looked_up: jax.Array
     matched: jax.Array

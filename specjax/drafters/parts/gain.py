@@ -40,7 +40,7 @@ class RunningAcceptance(struct.PyTreeNode):
         add = lambda old, new: jnp.where(tested > 0, _MEMORY * old + new.astype(jnp.float32), old)
         return RunningAcceptance(add(self.accepted, accepted), add(self.tested, tested))
 
-    def fade(self, where: jax.Array, memory: float | jax.Array) -> "RunningAcceptance":
+    def fade(self, where: jax.Array, memory: float) -> "RunningAcceptance":
         """The same estimate in ``where``, with its weight times ``memory``, but at least 2 drafts."""
         weight = jnp.where(where, jnp.maximum(memory * self.tested, jnp.minimum(self.tested, 2)), self.tested)
         return RunningAcceptance(self.alpha * weight, weight)

@@ -58,17 +58,15 @@ class Probing(struct.PyTreeNode):
         """Bool [B], whether the text has changed since the last probe."""
         return self.level < 1
 
-    def tried(self, ran: jax.Array, won: jax.Array, rounds: jax.Array) -> "Probing":
-        """The state after ``rounds`` more rounds, in the last of which the drafter drafted for the rows ``ran``.
+    def tried(self, ran: jax.Array, won: jax.Array) -> "Probing":
+        """The state after a round in which the drafter drafted for the rows ``ran``.
 
         ``won``: bool [B], whether all its drafts were accepted. A drafter that also ran in the round
         before was no probe.
         """
         probed = jnp.where(won, 1.0, jnp.clip(2 * self.level, 1, _MOST))
         level = jnp.where(self.rest > 0, probed, 1.0)
-        return self.replace(
-            rest=jnp.where(ran, 0, self.rest + rounds.astype(jnp.float32)), level=jnp.where(ran, level, self.level)
-        )
+        return self.replace(rest=jnp.where(ran, 0, self.rest + 1), level=jnp.where(ran, level, self.level))
 
     def hear(self, confidence: jax.Array) -> "Probing":
         """The state after a round whose last distribution had this ``confidence``, float32 [B]."""
