@@ -135,8 +135,12 @@ def test_without_a_file_a_tree_is_an_arm_except_on_a_cpu(target, draft, tmp_path
     assert not any(arm.model for arm in find([]))
 
 
-def test_the_time_of_a_call_is_no_part_of_a_round():
-    """Calls take 4 ms beside their rounds. Without the subtraction the plain round would take 5.5 ms or more."""
+@pytest.mark.parametrize("budget, rounds", [(1.0, 5), (100.0, 30)])
+def test_the_time_of_a_call_is_no_part_of_a_round(budget, rounds):
+    """Calls take 4 ms beside their rounds. Without the subtraction the plain round would take 5.5 ms or more.
+
+    A quarter of a second is enough for 5 rounds of all arms. With more time the runs have 30 rounds.
+    """
     seconds, calls = [0.005, 0.009, 0.03], []
 
     class Told:
@@ -149,5 +153,5 @@ def test_the_time_of_a_call_is_no_part_of_a_round():
 
     told = Told()
     begun = Decoding(jnp.zeros(1), [], None)
-    np.testing.assert_allclose(auto._time_arms(told, begun, 3, 1.0), seconds, rtol=1e-6)
-    assert 0 in calls
+    np.testing.assert_allclose(auto._time_arms(told, begun, 3, budget), seconds, rtol=1e-6)
+    assert 0 in calls and max(calls) == rounds

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -78,16 +79,20 @@ def examine(
     for temperature in controls:
         long = max_new_tokens + generator.drafter.depth
         written[temperature] = texts.write_texts(trial.plain, trial.prompts, long, temperature, rows)
-        rounds[temperature] = texts.count_rounds(generator, written[temperature], max_new_tokens, temperature, rows)
+        count = partial(texts.count_rounds, generator, written[temperature], max_new_tokens, temperature)
+        # The choices of a method that chooses depend on the batch.
+        found = {batch: count(batch) for batch in batches} if generator.drafter.shapes else {}
+        rounds[temperature] = found or dict.fromkeys(batches, count(rows))
         progress(next(done), of)
     planned = {batch: _plan(trial, device, batch) for batch in batches if device}
     forecasts = []
     for temperature, batch in itertools.product(temperatures, batches):
-        times = planned[batch] if device else _time(trial, rounds[temperature], batch, temperature)
-        cast = forecast(rounds[temperature], max_new_tokens, times, batch, generator.drafter.depth)
+        counted = rounds[temperature][batch]
+        times = planned[batch] if device else _time(trial, counted, batch, temperature)
+        cast = forecast(counted, max_new_tokens, times, batch, generator.drafter.depth)
         forecasts.append({"temperature": temperature} | cast)
         progress(next(done), of)
-    means = {temperature: max_new_tokens / float(counts.mean()) for temperature, counts in rounds.items()}
+    means = {temperature: max_new_tokens / float(rounds[temperature][min(batches)].mean()) for temperature in controls}
     shown = written[0.0][:MOST_TEXTS]
     evidence = Evidence(
         generator, draft_of(generator), forecasts, means, shown, conversations=conversations, nodes=trial.nodes
@@ -143,10 +148,8 @@ def _prepare(generator: Generator, prompts: list[list[int]], tokens: int) -> _Tr
 
 
 def _time(trial: _Trial, rounds: np.ndarray, batch: int, temperature: float) -> RoundTimes:
-    """Rounds are timed from the middle of the new tokens on, where caches have their mean length."""
-    middle, mean = trial.tokens // 2, trial.tokens / float(rounds.mean())
-    generators = trial.plain, trial.blank, trial.generator
-    return time_rounds(*generators, _spread(trial.prompts, batch), temperature, middle, mean)
+    generators, mean = (trial.plain, trial.blank, trial.generator), trial.tokens / float(rounds.mean())
+    return time_rounds(*generators, _spread(trial.prompts, batch), temperature, trial.tokens, mean)
 
 
 def _plan(trial: _Trial, device: str | None, batch: int) -> RoundTimes:

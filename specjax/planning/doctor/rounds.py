@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -79,13 +80,15 @@ def without_draft(generator: Generator, nodes: int) -> Generator:
 
 def time_rounds(
     plain: Generator, blank: Generator, method: Generator, prompts: Sequence[Sequence[int]], temperature: float,
-    skip: int, tokens: float,
+    new_tokens: int, tokens: float,
 ) -> RoundTimes:  # fmt: skip
-    """Times rounds of three generators, after ``skip`` new tokens of each prompt. Runs alternate.
+    """Times rounds of three generators. Runs alternate.
 
+    They run from the middle of ``new_tokens`` of each prompt on, where caches have their mean length.
+    The rounds of a method that chooses differ from place to place, so its runs take whole texts.
     ``tokens``: the tokens of a round of the method, so that all runs begin at about the same place.
     """
-    paths = method.drafter.depth + 1
+    paths, skip = method.drafter.depth + 1, new_tokens // 2
     room = method.target.config.context - max(map(len, prompts)) - skip
     most = max(1, min(_ROUNDS, room // paths - 1))
     options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=skip + (most + 1) * paths, ignore_eos=True)
@@ -94,6 +97,9 @@ def time_rounds(
         decoding = generator.start([list(prompt) for prompt in prompts], **options)
         generator.session.advance(decoding, max(int(skip / (tokens if name == "whole" else 1)), 1))
         timers[name] = _timer(generator, decoding, most * paths if name == "plain" else most)
+    if method.drafter.shapes:
+        options |= dict(max_new_tokens=new_tokens)
+        timers["whole"] = partial(_run, method, method.start([list(prompt) for prompt in prompts], **options))
     samples = alternate(timers, _REPEATS)
     return RoundTimes(samples["plain"], samples["verify"], samples["whole"])
 
@@ -101,11 +107,13 @@ def time_rounds(
 def _timer(generator: Generator, decoding: Decoding, most: int) -> Callable[[], float]:
     """A function that runs some rounds and returns the seconds of one. Slow rounds are fewer."""
 
-    def timed(rounds: int) -> float:
-        state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
-        copied = Decoding(state, decoding.prompts, decoding.batch)
-        generator.session.advance(copied, rounds)
-        return copied.decode_seconds / rounds
+    rounds = int(np.clip(_SECONDS / _run(generator, decoding, 1), min(_LEAST, most), most))
+    return partial(_run, generator, decoding, rounds)
 
-    rounds = int(np.clip(_SECONDS / timed(1), min(_LEAST, most), most))
-    return lambda: timed(rounds)
+
+def _run(generator: Generator, decoding: Decoding, rounds: int | None = None) -> float:
+    """The seconds of a round in a run of ``rounds`` rounds, or of as many as it takes until every row has ended."""
+    state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
+    copied, before = Decoding(state, decoding.prompts, decoding.batch), int(decoding.state.round)
+    generator.session.advance(copied, rounds)
+    return copied.decode_seconds / (int(copied.state.round) - before)

@@ -9,7 +9,7 @@ from support.models import random_head, random_prompts
 
 from specjax import Generator
 from specjax.heads import Head, MedusaConfig, MedusaHeads
-from specjax.planning.doctor import texts
+from specjax.planning.doctor import examine, rounds, texts
 from specjax.planning.doctor.forecast import expected_longest, forecast
 from specjax.planning.doctor.replay import count_rounds, tree_chances
 from specjax.planning.doctor.rounds import RoundTimes, count_nodes, without_draft
@@ -104,3 +104,17 @@ def test_rounds_without_a_draft_score_the_same_nodes(target, draft):
         generator = Generator(target, draft=draft, **options)
         assert count_nodes(generator, [5, 6]) == nodes
         assert len(without_draft(generator, nodes).drafter.tree.parent) == nodes
+
+
+def test_a_method_that_chooses_is_counted_at_each_batch_and_timed_over_whole_texts(target, draft, monkeypatch):
+    """Its choices depend on the batch, and on the place in a text. Other methods need one count, and fixed runs."""
+    counted, timed, count, run = [], [], texts.count_rounds, rounds._run
+    monkeypatch.setattr(texts, "count_rounds", lambda *args: counted.append(args[-1]) or count(*args))
+    monkeypatch.setattr(rounds, "_run", lambda *args: timed.append((args[0].method, *args[2:])) or run(*args))
+    sizes = dict(batches=(1, 2), temperatures=(0.0,), max_new_tokens=8)
+    for method, rows in (("auto", [1, 2]), ("draft_model", [2])):
+        counted.clear()
+        examine(target, random_prompts(5, 9), method, draft, **sizes)
+        assert counted == rows
+    whole = {name for name, *rounds in timed if not rounds}
+    assert whole == {"auto"} and ("draft_model", 1) in timed
