@@ -18,6 +18,7 @@ import numpy as np
 import specjax
 from specjax import Generator, LanguageModel
 from specjax.cli.parser import integer
+from specjax.errors import CheckpointError
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.comparison import alternate_runs, encode_prompts, interval, rate, seconds_of
 from specjax.evaluation.report import markdown_table, with_interval
@@ -49,11 +50,14 @@ def main():
     parser.add_argument("--repeats", type=integer(1), default=3)
     args = parser.parse_args()
     target = specjax.load("tiny-python")
-    drafts = {"before": specjax.load(args.before), "now": specjax.load("tiny-python-draft")}
+    try:
+        drafts = {"before": specjax.load(args.before), "now": specjax.load("tiny-python-draft")}
+    except CheckpointError as error:
+        parser.error(f"--before: {error}")
     prompts = encode_prompts(target, held_out_prompts(target.tokenizer, args.num_prompts, PROMPT))
     measure = lambda temperature: compare(target, drafts, prompts, args.max_new_tokens, args.repeats, temperature)
     found = {str(temperature): measure(temperature) for temperature in TEMPERATURES}
-    report = dict(machine=machine(target), settings=vars(args) | {"before": "723d7d7"}, found=found)
+    report = dict(machine=machine(target), settings=vars(args) | {"before": drafts["before"].name}, found=found)
     path = RESULTS / f"draft_gain_{jax.default_backend()}"
     path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     path.with_suffix(".md").write_text(page(report))

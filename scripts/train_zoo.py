@@ -5,7 +5,7 @@
 
 It takes about seven hours on two quiet CPU cores, and minutes on a GPU. The draft is trained on text
 first, and then distilled from the target. At last it learns the texts that the target writes
-greedily, with text as before for half of its tokens. The result is deterministic for given tokens,
+greedily; a quarter of the tokens is text as before. The result is deterministic for given tokens,
 machine and --seed. An interrupted run continues from its last checkpoint in DIR. --last-stage takes
 the pair of the zoo, and trains the last stage of the draft alone.
 

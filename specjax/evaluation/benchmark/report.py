@@ -84,9 +84,8 @@ def notes(report: dict) -> list[str]:
     found, whole, left_out = [], list(report["tasks"].values())[-1], report["left_out"]
     if left_out:
         ids = ", ".join(map(str, left_out[:5])) + ", ..." * (len(left_out) > 5)
-        found.append(
-            f"{'1 question is' if len(left_out) == 1 else f'{len(left_out)} questions are'} left out, too long for the model's context: {ids}"
-        )
+        count = "1 question is" if len(left_out) == 1 else f"{len(left_out)} questions are"
+        found.append(f"{count} left out, too long for the model's context: {ids}")
     for method, figures in whole.items():
         if method != "none" and figures["speedup"] < 1:
             found.append(f"{method} is slower than plain decoding here ({figures['speedup']:.2f}x)")

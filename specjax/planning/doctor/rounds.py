@@ -93,20 +93,21 @@ def time_rounds(
     most = max(1, min(_ROUNDS, room // paths - 1))
     options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=skip + (most + 1) * paths, ignore_eos=True)
     timers: dict[object, Callable[[], float]] = {}
+    given = [list(prompt) for prompt in prompts]
     for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
-        decoding = generator.start([list(prompt) for prompt in prompts], **options)
+        if generator.drafter.shapes:
+            decoding = generator.start(given, **options | dict(max_new_tokens=new_tokens))
+            timers[name] = partial(_run, generator, decoding)
+            continue
+        decoding = generator.start(given, **options)
         generator.session.advance(decoding, max(int(skip / (tokens if name == "whole" else 1)), 1))
         timers[name] = _timer(generator, decoding, most * paths if name == "plain" else most)
-    if method.drafter.shapes:
-        options |= dict(max_new_tokens=new_tokens)
-        timers["whole"] = partial(_run, method, method.start([list(prompt) for prompt in prompts], **options))
     samples = alternate(timers, _REPEATS)
     return RoundTimes(samples["plain"], samples["verify"], samples["whole"])
 
 
 def _timer(generator: Generator, decoding: Decoding, most: int) -> Callable[[], float]:
     """A function that runs some rounds and returns the seconds of one. Slow rounds are fewer."""
-
     rounds = int(np.clip(_SECONDS / _run(generator, decoding, 1), min(_LEAST, most), most))
     return partial(_run, generator, decoding, rounds)
 
