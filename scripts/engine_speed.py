@@ -2,23 +2,25 @@
 
     python scripts/engine_speed.py [--requests 64] [--slots 8] [--rate 20] [--methods none,auto]
 
-The requests are held-out code with 16 to 512 new tokens. They arrive at random (Poisson) times. The
-engine decodes them; so do fixed batches of the same width, in the order of arrival, and a Generator
-one after another. The last two have all requests at once. All texts must be equal. The ways of a
-method alternate; the first run of each compiles and does not count. Writes
-docs/results/engine_<platform>.json and .md.
+The requests are held-out code with 16 to 512 new tokens. They arrive at random (Poisson) times. An
+engine with the widths of a server decodes them. So do an engine without widths, fixed batches of as many
+rows as slots, in the order of arrival, and a Generator one after another. The last two have all requests
+at once. All texts must be equal. The ways of a method alternate; the first run of each compiles and does
+not count. Writes docs/results/engine_<platform>.json and .md.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from specjax import Engine, Generator, LanguageModel, load
+from specjax.engine import usual_widths
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
 from specjax.planning.auto import batches_up_to, tune_auto
@@ -77,13 +79,16 @@ def throughput(target: LanguageModel, drafting: dict, args: argparse.Namespace) 
     prompts = held_out_prompts(target.tokenizer, args.requests, PROMPT)
     new = rng.integers(SHORTEST, args.longest + 1, args.requests).tolist()
     arrivals = np.cumsum(rng.exponential(1 / args.rate, args.requests))
-    engine = Engine(target, **drafting, slots=args.slots, capacity=CAPACITY, prefix_bytes=0)
+    make_engine = partial(Engine, target, **drafting, slots=args.slots, capacity=CAPACITY, prefix_bytes=0)
+    engine, wide = make_engine(widths=usual_widths(args.slots)), make_engine()
+    engine.compile_rounds()
     generator = Generator(target, **drafting, capacity=CAPACITY)
     waits: list[list[float]] = []
     ways: dict[str, Callable[[], list[list[int]]]] = {
         "one after another": lambda: in_batches(generator, prompts, new, 1),
         f"batches of {args.slots}": lambda: in_batches(generator, prompts, new, args.slots),
         "engine": lambda: serve(engine, prompts, new, arrivals, waits),
+        "engine without widths": lambda: serve(wide, prompts, new, arrivals, []),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for run in range(args.repeats + 1):
@@ -193,9 +198,10 @@ def page(report: dict) -> str:
 Written by `scripts/engine_speed.py` on {report["machine"]["cpu"]}, {report["machine"]["device"]}.
 
 {settings["requests"]} requests of {SHORTEST} to {settings["longest"]} new tokens, {settings["rate"]:g} arrivals a second,
-{settings["slots"]} slots, {settings["target"]} with the draft {settings["draft"]}. Fixed batches and the calls one after
-another have all requests at the start. All texts of a method are equal. Each way ran {settings["repeats"]} times, in turn; the
-last column has the median of the ratios of one turn, and their range.
+{settings["slots"]} slots, {settings["target"]} with the draft {settings["draft"]}. The engine has
+the widths of a server, {" and ".join(map(str, usual_widths(settings["slots"])))}. Fixed batches and the calls one after another have all requests
+at the start. All texts of a method are equal. Each way ran {settings["repeats"]} times, in turn; the last column has the
+median of the ratios of one turn, and their range.
 
 {markdown_table(["method", "way", "seconds", "tokens a second", "seconds / those of the engine"], rows)}
 

@@ -17,7 +17,17 @@ from .terminal import status
 
 KEY = "SPECJAX_API_KEY"
 
-SIZES = "slots", "capacity", "chunk", "rounds", "logprobs", "prefix_bytes", "constraint_states", "constraint_classes"
+SIZES = (
+    "slots",
+    "widths",
+    "capacity",
+    "chunk",
+    "rounds",
+    "logprobs",
+    "prefix_bytes",
+    "constraint_states",
+    "constraint_classes",
+)
 """The flags that are arguments of the engine."""
 
 
@@ -31,6 +41,14 @@ def add_command(commands) -> None:
     add("--api-key", type=name, metavar="KEY", help=f"key that clients must send; by default {KEY}, or none")
     add("--name", type=name, help="name of the model in the protocol; by default that of --model")
     add("--slots", type=integer(1, MOST_PROMPTS), default=16, metavar="N", help="texts decoded together (default 16)")
+    add(
+        "--widths",
+        type=integer(1),
+        nargs="*",
+        metavar="N",
+        help="numbers of rows for which rounds are compiled apart, for times with fewer texts than slots; by default "
+        "1, 4, 16, ... below the slots, and none on a mesh; without a number none",
+    )
     add("--capacity", type=integer(1), default=4096, metavar="N", help="positions of a slot (default 4096)")
     add(
         "--chunk",
@@ -125,8 +143,10 @@ def follow(args: argparse.Namespace, drafting: dict) -> None:
 
 def make_engine(args: argparse.Namespace, drafting: dict):
     """The engine of the flags, with its models loaded."""
-    from ..engine import Engine
+    from ..engine import Engine, usual_widths
 
+    if args.widths is None:
+        args.widths = usual_widths(args.slots, on_mesh=args.mesh is not None)
     with status("loading"):
         target = load_target(args)
         sizes = {name: getattr(args, name) for name in SIZES}

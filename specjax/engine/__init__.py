@@ -1,6 +1,7 @@
 """Continuous batching: requests come and go while a batch of fixed width is decoded.
 
-``slots`` and ``blocks`` have the pure functions of the device, and ``programs`` compiles them.
+``slots``, ``narrow`` and ``blocks`` have the pure functions of the device, and ``programs`` compiles them.
+``widths`` says how many rows a round computes.
 ``request`` reads a request, and ``handle`` is the user's part of it. ``reading`` reads prompts, with a
 ``pace`` and a store of ``prefixes``. ``constraints`` has the table of all requests' constraints, and
 ``engine`` has the step that joins these.
@@ -8,5 +9,6 @@
 
 from .engine import Engine
 from .handle import Handle
+from .widths import usual_widths
 
-__all__ = ["Engine", "Handle"]
+__all__ = ["Engine", "Handle", "usual_widths"]

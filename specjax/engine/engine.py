@@ -28,6 +28,7 @@ from .programs import LEAST_CHUNK, Programs
 from .reading import Reader, Row
 from .request import read_blank, read_request
 from .step_loop import StepLoop
+from .widths import check_widths
 
 _USUAL_CHUNK, _LARGEST_CHUNK = 128, 512
 _USUAL_ROUNDS = 8
@@ -49,6 +50,9 @@ class Engine(StepLoop):
         several hosts need an engine in each process: process 0 takes the requests, and the others
         call ``follow``.
       slots: rows of the batch.
+      widths: numbers of rows below ``slots``. While no more rows run, a round computes so many rows in
+        place of all slots. Each takes a compilation of its own, and as many rows of memory. By default
+        a round computes all slots.
       capacity: positions of a slot, for prompt, new tokens and one draft. It becomes the next power
         of two, but no more than the model's context needs.
       chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
@@ -73,6 +77,7 @@ class Engine(StepLoop):
         draft=None,
         *,
         slots: int = 16,
+        widths: Sequence[int] = (),
         capacity: int = 4096,
         chunk: int | None = None,
         rounds: int | None = None,
@@ -85,6 +90,7 @@ class Engine(StepLoop):
         **drafting,
     ):
         whole("slots", slots)
+        widths = check_widths(widths, slots)
         if rounds is not None:
             whole("rounds", rounds, 1, MOST_ROUNDS)
         most = _USUAL_CHUNK if chunk is None else whole("chunk", chunk, LEAST_CHUNK, _LARGEST_CHUNK)
@@ -102,6 +108,8 @@ class Engine(StepLoop):
         if isinstance(session, ApartSession):
             raise RequestError("an engine has its draft on the target's devices; leave out the draft's mesh")
         self._is_shared = session.mesh is not None and several_hosts()
+        if widths and session.mesh is not None:
+            raise RequestError("an engine on a mesh computes all its slots in each round; leave out widths")
         if session.mesh is not None:
             prefix_bytes = prefix_bytes or 0
         if prefix_bytes is not None and whole("prefix_bytes", prefix_bytes, 0) and session.mesh is not None:
@@ -113,7 +121,7 @@ class Engine(StepLoop):
         # The clocks of several hosts differ, and all of them must run the same rounds and chunks.
         by_time = not self._is_shared
         most_rounds = rounds or (_USUAL_ROUNDS if by_time else 1)
-        sizes: dict[str, Any] = dict(count=slots, chunk=most, most_rounds=most_rounds)
+        sizes: dict[str, Any] = dict(count=slots, widths=widths, chunk=most, most_rounds=most_rounds)
         sizes |= dict(logprobs=logprobs, beside=prefix_bytes)
         self.programs = Programs(session, blank, **sizes)
         kept = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
@@ -173,6 +181,15 @@ class Engine(StepLoop):
                 self._fail(error)
                 raise
         return self.has_work
+
+    def compile_rounds(self) -> None:
+        """Compiles the rounds of all ``widths`` and of all slots, so that no request waits for them later.
+
+        Does nothing on several hosts, where requests compile the rounds of all slots.
+        """
+        with self._stepping:
+            for width in () if self._is_shared else self.programs.widths:
+                self.programs.advance(0, range(width))
 
     def update(self, parameters) -> None:
         """Replaces the target's weights between two steps. Nothing is compiled anew.
@@ -303,16 +320,17 @@ class Engine(StepLoop):
             return
         constrained = any(row.handle.request.constraint is not None for row in rows)
         began, compiled = time.perf_counter(), self.programs.compile_seconds
-        news = self.programs.advance(self._pace.rounds, self.constraints.table if constrained else None)
+        running = [row.slot for row in rows]
+        news = self.programs.advance(self._pace.rounds, running, self.constraints.table if constrained else None)
         ran = int((news.rounds[..., 2].max(0) > 0).sum())
         if compiled == self.programs.compile_seconds and ran:
             self._pace.add_rounds(ran, time.perf_counter() - began)
-        for row in rows:
-            tokens = news.tokens[row.slot, : news.count[row.slot]].tolist()
+        for i, row in enumerate(rows):
+            tokens = news.tokens[i, : news.count[i]].tolist()
             row.stop_state, stop = row.handle.request.find_stop(row.stop_state, tokens)
-            logprobs = jax.tree.map(lambda x: x[row.slot], news.logprobs)
-            row.add_rounds(news.rounds[row.slot].tolist(), len(tokens[:stop]))
-            is_over = stop is not None or bool(news.done[row.slot])
+            logprobs = jax.tree.map(lambda x: x[i], news.logprobs)
+            row.add_rounds(news.rounds[i].tolist(), len(tokens[:stop]))
+            is_over = stop is not None or bool(news.done[i])
             outcome = take_outcome(row, self.programs, self.generator, stop is not None) if is_over else None
             row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:

@@ -20,19 +20,20 @@ def free_bytes(device) -> int | None:
     return int(line.split()[1]) * 1024
 
 
-def check_memory(row, slots: int, beside: int, mesh: Mesh | None = None) -> None:
+def check_memory(row, slots: int, copies: int, beside: int, mesh: Mesh | None = None) -> None:
     """Raises RequestError where a device has no room for its part of an engine's slots.
 
     Args:
       row: the state of one row, on the devices.
       slots: the number of slots, which the axis ``data`` of the mesh splits. One more row is needed
         while a prompt is read.
+      copies: the rows of narrow states, see ``narrow``.
       beside: bytes that the engine needs beside the rows.
     """
     data = 1 if mesh is None else mesh.shape["data"]
     rows = slots // data if slots % data == 0 else slots
     parts = [leaf.addressable_shards[0] for leaf in jax.tree.leaves(row)]
-    need, free = (rows + 1) * sum(part.data.nbytes for part in parts) + beside, free_bytes(parts[0].device)
+    need, free = (rows + copies + 1) * sum(part.data.nbytes for part in parts) + beside, free_bytes(parts[0].device)
     if free is not None and need > free:
         raise RequestError(
             f"{slots} slots need {need:,} bytes and the device has {free:,} bytes free; give fewer slots, less "

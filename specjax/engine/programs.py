@@ -16,10 +16,11 @@ from ..prefill import Filled, Requests
 from ..requests.constraint import Automaton
 from ..session import Session, cache_dtype, shardings
 from ..state import DecodeState
-from . import blocks, slots
+from . import blocks, narrow, slots
 from .blocks import BLOCK, Block
 from .leaves import LeavesOf, modules_of
 from .memory import check_memory
+from .widths import Copies
 
 LEAST_CHUNK = BLOCK
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""
@@ -38,6 +39,7 @@ class Programs:
       session: keeps the programs, and gives models, drafter and rule.
       blank: the request of an empty slot, of one token, which has ended.
       count: the number of slots.
+      widths: numbers of rows below ``count``, for which rounds have programs of their own; in order.
       chunk: the most tokens of a prompt that one forward reads.
       most_rounds: the most rounds of one call of ``advance``.
       logprobs: see ``prefill``.
@@ -55,12 +57,14 @@ class Programs:
         blank: Requests,
         *,
         count: int,
+        widths: Sequence[int],
         chunk: int,
         most_rounds: int,
         logprobs: int | None,
         beside: int | None,
     ):
         self.session, self.count, self.chunk, self.most_rounds = session, count, chunk, most_rounds
+        self.widths = *widths, count
         self.capacity, self.compile_seconds = blank.tokens.shape[1], 0.0
         self._static: dict[str, Any] = dict(
             drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs
@@ -73,7 +77,7 @@ class Programs:
         filled = self.begin_reading()
         self.row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(filled))
         self._blank, row = blank, self._begin_row(blank, filled)
-        check_memory(row, count, self.row_bytes if beside is None else beside, session.mesh)
+        check_memory(row, count, sum(widths), self.row_bytes if beside is None else beside, session.mesh)
         self._spread(row)
 
     @property
@@ -118,7 +122,12 @@ class Programs:
     def _spread(self, row: DecodeState) -> None:
         """Sets all slots to ``row``, a state of one row that has ended."""
         self._empty_row = slots.without_keys(row)
-        self._state = self._call(partial(slots.spread, axes=self._axes, slots=self.count), (row,))
+        self._state = self._repeat(row, self.count)
+        self._narrow: dict[int, DecodeState] = {}  # by the number of rows
+        self._copies = Copies()
+
+    def _repeat(self, row: DecodeState, count: int) -> DecodeState:
+        return self._call(partial(slots.spread, axes=self._axes, slots=count), (row,), key=(count,))
 
     def begin_reading(self) -> Filled:
         """One row before the first chunk of its prompt."""
@@ -171,23 +180,53 @@ class Programs:
         chunk = self.chunk_for(length - 1, self.chunk) if drafted is None else LEAST_CHUNK  # for the unread rest
         function = partial(slots.admit, axes=self._axes, chunk=chunk, **self._static)
         self._change(function, (request, filled, drafted, np.int32(slot)), self._modules, (chunk,))
+        self._copies.forget(slot)
 
     def free(self, slot: int) -> None:
         """Empties ``slot``."""
         self._change(partial(slots.free, axes=self._axes), (self._empty_row, np.int32(slot)))
 
-    def advance(self, rounds: int, constraints: Automaton | None = None) -> slots.News:
-        """Runs the next ``rounds`` rounds of all slots. Returns the news on the host.
+    def advance(self, rounds: int, running: Sequence[int], constraints: Automaton | None = None) -> slots.News:
+        """Runs the next ``rounds`` rounds. Returns the news of the slots ``running``, on the host.
 
-        ``constraints``: the table of the rows' constraints; None if no row has one.
+        The rounds compute all slots, or the smallest of ``widths`` that suffices for ``running``.
+
+        Args:
+          running: the slots whose rows have not ended.
+          constraints: the table of the rows' constraints; None if no row has one. All slots are then computed.
         """
-        args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
+        width = self.count if constraints is not None else min(w for w in self.widths if w >= len(running))
         compiled, began = self.compile_seconds, time.perf_counter()
-        self._state, news = self._call(self._rounds, args, self._modules, **self._rounds_options)
+        if width == self.count:
+            news, rows = self._advance_all(rounds, constraints), running
+        else:
+            some = self._copies.choose(running, width, self.count)
+            news, rows = self._advance_some(rounds, some), [some.index(slot) for slot in running]
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         news = fetch(news)
         if len(self.session.drafter.shapes) > 1:
             self.session.learn_times(news.chosen, int(news.context), seconds, bool(news.sampled))
+        return news.of_rows(rows)
+
+    def _advance_all(self, rounds: int, constraints: Automaton | None) -> slots.News:
+        """Runs rounds of all slots."""
+        args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
+        self._state, news = self._call(self._rounds, args, self._modules, **self._rounds_options)
+        self._copies.forget_all()
+        return news
+
+    def _advance_some(self, rounds: int, some: list[int]) -> slots.News:
+        """Runs rounds of the slots ``some``, in a state of so many rows. The news has their rows."""
+        width = len(some)
+        if width not in self._narrow:
+            self._narrow[width] = self._repeat(self._begin_row(self._blank, self.begin_reading()), width)
+        known = np.array(self._copies.are_known(some))
+        args = self._state, self._narrow[width], np.array(some, np.int32), known, np.int32(rounds)
+        function = partial(narrow.advance, axes=self._axes, **self._rounds_static)
+        (self._state, self._narrow[width]), news = self._call(
+            function, args, self._modules, ("narrow",), donate_argnums=(2, 3)
+        )
+        self._copies.add(some)
         return news
 
     def compile_constrained_rounds(self, constraints: Automaton) -> None:
@@ -209,9 +248,11 @@ class Programs:
 
     @property
     def _rounds(self) -> partial:
-        return partial(
-            slots.advance, drafter=self.session.drafter, rule=self.session.rule, most_rounds=self.most_rounds
-        )
+        return partial(slots.advance, **self._rounds_static)
+
+    @property
+    def _rounds_static(self) -> dict[str, Any]:
+        return dict(drafter=self.session.drafter, rule=self.session.rule, most_rounds=self.most_rounds)
 
     @property
     def _rounds_options(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ options, caches, the drafter's state and counters. An empty slot is a row that h
 do not know of slots, and a request leaves nothing to the next one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
@@ -49,6 +49,10 @@ class News(struct.PyTreeNode):
     done: jax.Array
     failed: jax.Array
     logprobs: Logprobs | None
+
+    def of_rows(self, rows: Sequence[int]) -> "News":
+        """The news of some of the rows, on the host."""
+        return jax.tree.map(lambda x: x[list(rows)] if x.ndim else x, self)
 
 
 def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, **static) -> DecodeState:
@@ -168,7 +172,7 @@ def admit(
 
 def without_keys(state: DecodeState) -> DecodeState:
     """``state`` without the keys, the values and the recurrent states of its caches."""
-    return jax.tree.map(lambda x: x.replace(layers=(), source=()) if _is_cache(x) else x, state, is_leaf=_is_cache)
+    return jax.tree.map(lambda x: x.replace(layers=(), source=()) if is_cache(x) else x, state, is_leaf=is_cache)
 
 
 def free(state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: DecodeState) -> DecodeState:
@@ -178,11 +182,12 @@ def free(state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: Decod
     all of them. ``empty``: a row that has ended, ``without_keys``.
     """
     rest = place(without_keys(state), empty, slot, axes=without_keys(axes))
-    keep = lambda old, new: old.replace(length=new.length, omitted=new.omitted) if _is_cache(old) else new
-    return jax.tree.map(keep, state, rest, is_leaf=_is_cache)
+    keep = lambda old, new: old.replace(length=new.length, omitted=new.omitted) if is_cache(old) else new
+    return jax.tree.map(keep, state, rest, is_leaf=is_cache)
 
 
-def _is_cache(x) -> bool:
+def is_cache(x) -> bool:
+    """Whether a node of a state is a cache."""
     return isinstance(x, KVCache)
 
 

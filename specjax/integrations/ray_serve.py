@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..checkpoints.load import load
-from ..engine import Engine
+from ..engine import Engine, usual_widths
 from ..errors import HostError
 from ..parallel import make_mesh, parse_mesh
 from ..serve.app import LARGEST_BODY, QUEUE, make_app
@@ -40,6 +40,7 @@ class Server:
       mesh: axes of a mesh of the replica's devices, such as "model=4".
       name: the name of the model in the protocol; by default ``model``.
       slots, capacity, chunk, logprobs: see ``Engine``.
+      widths: see ``Engine``; by default those of ``specjax serve``.
       api_key, queue, largest_body: see ``serve.app.make_app``. Ray holds back the requests beyond
         the deployment's ``max_ongoing_requests``.
     """
@@ -55,6 +56,7 @@ class Server:
         mesh: str | None = None,
         name: str | None = None,
         slots: int = SLOTS,
+        widths: Sequence[int] | None = None,
         capacity: int = 4096,
         chunk: int = 128,
         logprobs: int | None = 5,
@@ -66,7 +68,8 @@ class Server:
         **drafting,
     ):
         target = load(model, dtype, None if mesh is None else make_mesh(**parse_mesh(mesh)), revision)
-        sizes = dict(slots=slots, capacity=capacity, chunk=chunk, logprobs=logprobs)
+        widths = usual_widths(slots, on_mesh=mesh is not None) if widths is None else widths
+        sizes = dict(slots=slots, widths=widths, capacity=capacity, chunk=chunk, logprobs=logprobs)
         self.engine = Engine(target, method, draft, rule=rule, processors=processors, **sizes, **drafting).start()
         warm_up(self.engine)
         self._make_app = partial(make_app, name=name or model, api_key=api_key, queue=queue, largest_body=largest_body)

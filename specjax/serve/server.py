@@ -54,6 +54,7 @@ def warm_up(engine: Engine) -> None:
     prompts = [[i % engine.target.config.vocab_size] * (size + 1) for i, size in enumerate(sizes)]
     for handle in [engine.submit(prompt, max_new_tokens=1) for prompt in (*prompts, *prompts[:1], *prompts[-1:])]:
         handle.result()
+    engine.compile_rounds()
 
 
 def run(app: FastAPI, bound: socket.socket, *, deadline: float = DEADLINE, ready: Callable[[], None]) -> None:
