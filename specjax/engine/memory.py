@@ -36,6 +36,6 @@ def check_memory(row, slots: int, copies: int, beside: int, mesh: Mesh | None = 
     need, free = (rows + copies + 1) * sum(part.data.nbytes for part in parts) + beside, free_bytes(parts[0].device)
     if free is not None and need > free:
         raise RequestError(
-            f"{slots} slots need {need:,} bytes and the device has {free:,} bytes free; give fewer slots, less "
-            "capacity or less prefix_bytes"
+            f"{slots} slots need {need:,} bytes and the device has {free:,} bytes free; give fewer slots or "
+            "widths, less capacity or less prefix_bytes"
         )

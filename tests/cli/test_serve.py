@@ -34,6 +34,7 @@ def test_a_port_in_use_is_one_line_before_anything_is_loaded(specjax_main):
         (("--port", "65536"), "--port: must be a whole number from 0 to 65535"),
         (("--slots", "0"), "--slots: must be"),
         (("--chunk", "48"), "chunk must be a power of two"),
+        (("--widths", "2"), "widths must be below the 2 slots, not 2; leave it out"),
         (("--rounds", "65"), "must be a whole number from 1 to 64"),
         (("--api-key", ""), "--api-key: is empty"),
         (("--temperature", "1"), "option --temperature is unknown"),
@@ -56,8 +57,10 @@ def test_without_its_packages_one_line_names_the_extra(specjax_main, models, mon
 def test_slots_that_do_not_fit_the_memory_are_one_line_with_figures(specjax_main, models, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda device: 12_345)
     found = specjax_main("serve", "--model", models["target"], "--method", "none", *SIZES)
-    assert_one_line(found, "the device has 12,345 bytes free; give fewer slots, less capacity or less prefix_bytes")
-    assert re.search(r"2 slots need 1\d\d,\d{3} bytes", found[2])
+    assert_one_line(found, "the device has 12,345 bytes free; give fewer slots or widths, less capacity or less prefix")
+    assert re.search(r"2 slots need 2\d\d,\d{3} bytes", found[2])
+    found = specjax_main("serve", "--model", models["target"], "--method", "none", *SIZES, "--widths")
+    assert re.search(r"2 slots need 1\d\d,\d{3} bytes", found[2])  # without the row of the width 1
 
 
 class Process:
