@@ -199,7 +199,7 @@ Written by `scripts/engine_speed.py` on {report["machine"]["cpu"]}, {report["mac
 
 {settings["requests"]} requests of {SHORTEST} to {settings["longest"]} new tokens, {settings["rate"]:g} arrivals a second,
 {settings["slots"]} slots, {settings["target"]} with the draft {settings["draft"]}. The engine has
-the widths of a server, {" and ".join(map(str, usual_widths(settings["slots"])))}. Fixed batches and the calls one after another have all requests
+the widths of a server, {", ".join(map(str, usual_widths(settings["slots"])))}. Fixed batches and the calls one after another have all requests
 at the start. All texts of a method are equal. Each way ran {settings["repeats"]} times, in turn; the last column has the
 median of the ratios of one turn, and their range.
 

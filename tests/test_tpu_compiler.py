@@ -1,17 +1,25 @@
 """The loops of drafters in the hands of the TPU's own compiler, for 1, 4 and 8 chips, without a chip (second tier)."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from support.loops import ONE_LAYER, SHARES, STRUCTURES, make_drafters
 from support.models import TINY
 
 from specjax import Drafter, make_mesh
 from specjax.drafter import Models
 from specjax.drafters import DraftModel, PartialCache, Plain
+from specjax.engine import narrow
+from specjax.parallel import use_mesh
 from specjax.planning import hlo, traffic
 from specjax.planning.devices import compile_only, parse_device
 from specjax.planning.products import stored_bytes
 from specjax.planning.program import Figures, abstract, caches_of, compile_loop, figures_of
+from specjax.settings import own_settings
+from specjax.verify import resolve
 
 pytestmark = pytest.mark.slow
 
@@ -92,3 +100,21 @@ def test_parts_of_the_cache_stay_on_their_devices():
 
 def test_a_single_row_copies_no_cache():
     assert compile_for(1, WIDE, DraftModel(5), 1, capacity=CAPACITY)[1].copies == 0
+
+
+def test_rounds_of_some_slots_copy_no_cache_whole():
+    """Two of four slots: their rows are copied in pieces, before the rounds and after them, and both states in place."""
+    pytest.importorskip("libtpu", reason="needs libtpu, the TPU compiler; scripts/test.sh --all installs it")
+    mesh, drafter = make_mesh(devices=list(compile_only(*parse_device("v5e:1")))), DraftModel(3)
+    sizes = CAPACITY, jnp.dtype("bfloat16")
+    all_slots, some_slots = (abstract(WIDE, drafter, (WIDE.replace(**ONE_LAYER),), mesh, n, *sizes) for n in (4, 2))
+    number = lambda dtype, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+    axes = jax.tree.map(lambda leaf: 0 if leaf.ndim else -1, all_slots.state)
+    static = dict(drafter=drafter, rule=resolve("auto", drafter.drawn), most_rounds=8)
+    run = jax.jit(partial(narrow.advance, axes=axes, **static), donate_argnums=(2, 3))
+    states, which = (all_slots.state, some_slots.state), (number(jnp.int32, 2), number(bool, 2), number(jnp.int32))
+    with use_mesh(mesh), own_settings():
+        compiled = run.lower(all_slots.model, all_slots.given, *states, *which).compile()
+    caches = [*caches_of(all_slots.state), *caches_of(some_slots.state)]
+    assert hlo.moved(compiled.as_text(), {leaf.size for leaf in caches}, everywhere=True) == []
+    assert compiled.memory_analysis().alias_size_in_bytes >= sum(map(stored_bytes, caches))

@@ -47,7 +47,7 @@ def add_command(commands) -> None:
         nargs="*",
         metavar="N",
         help="numbers of rows for which rounds are compiled apart, for times with fewer texts than slots; by default "
-        "1, 4, 16, ... below the slots, and none on a mesh; without a number none",
+        "1, 4, 16, ... up to a quarter of the slots, and none on a mesh; without a number none",
     )
     add("--capacity", type=integer(1), default=4096, metavar="N", help="positions of a slot (default 4096)")
     add(

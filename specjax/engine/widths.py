@@ -7,8 +7,11 @@ from ..errors import RequestError
 
 
 def usual_widths(slots: int, on_mesh: bool = False) -> tuple[int, ...]:
-    """The widths of a server: the powers of four below ``slots``, and none on a mesh."""
-    return () if on_mesh else tuple(4**i for i in range(slots.bit_length()) if 4**i < slots)
+    """The widths of a server: the powers of four up to a quarter of ``slots``, and none on a mesh.
+
+    A round of half the slots takes almost as long as one of all, and its rows must be copied.
+    """
+    return () if on_mesh else tuple(4**i for i in range(slots.bit_length()) if 4 * 4**i <= slots)
 
 
 def check_widths(widths: Sequence[int], slots: int) -> tuple[int, ...]:

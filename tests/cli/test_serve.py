@@ -58,9 +58,9 @@ def test_slots_that_do_not_fit_the_memory_are_one_line_with_figures(specjax_main
     monkeypatch.setattr(memory, "free_bytes", lambda device: 12_345)
     found = specjax_main("serve", "--model", models["target"], "--method", "none", *SIZES)
     assert_one_line(found, "the device has 12,345 bytes free; give fewer slots or widths, less capacity or less prefix")
-    assert re.search(r"2 slots need 2\d\d,\d{3} bytes", found[2])
-    found = specjax_main("serve", "--model", models["target"], "--method", "none", *SIZES, "--widths")
-    assert re.search(r"2 slots need 1\d\d,\d{3} bytes", found[2])  # without the row of the width 1
+    assert re.search(r"2 slots need 1\d\d,\d{3} bytes", found[2])
+    found = specjax_main("serve", "--model", models["target"], "--method", "none", *SIZES, "--widths", "1")
+    assert re.search(r"2 slots need 2\d\d,\d{3} bytes", found[2])  # with the row of the width 1
 
 
 class Process:

@@ -341,7 +341,8 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_texts_of_further_methods(target, draft, method):
     setting = dict(method=method, draft=draft) | METHODS[method]
-    engine, alone = Engine(target, slots=3, chunk=16, **setting), Generator(target, capacity=256, **setting)
+    sizes = dict(slots=3, widths=[1], chunk=16)
+    engine, alone = Engine(target, **sizes, **setting), Generator(target, capacity=256, **setting)
     requests = list(zip(PROMPTS[5:], OPTIONS * 2))
     handles = submit_over_time(engine, *zip(*requests))
     same = slice(4 if method == "auto" else None)  # auto may choose other arms, and so draft other tokens

@@ -20,7 +20,13 @@ from specjax.engine.widths import Copies, usual_widths
 from specjax.verify import resolve
 
 FIRST_TIER = ("draft_model", "hybrid")
-CASES = {name: (name, "dense") for name in METHODS} | {"hybrid": ("ngram", "hybrid")}
+SECOND_TIER = ("lookahead", "partial_cache", "partial_cascade", "merged", "eagle3", "switch")
+CASES = {name: (name, "dense") for name in ("draft_model", *SECOND_TIER)} | {"hybrid": ("ngram", "hybrid")}
+"""Methods and kinds of targets with caches of several kinds. Those of all other methods are like these.
+
+Method auto chooses for all rows of a batch, so its rounds depend on the batch.
+"""
+
 PROMPT = 50
 """Tokens of a prompt. Its row soon reaches beyond the positions that are copied together."""
 
@@ -119,7 +125,8 @@ def test_a_slot_keeps_the_row_that_has_its_copy():
 
 
 def test_the_usual_widths():
-    assert [usual_widths(n) for n in (1, 2, 4, 5, 16, 17)] == [(), (1,), (1,), (1, 4), (1, 4), (1, 4, 16)]
+    assert [usual_widths(n) for n in (1, 3, 4, 15, 16, 64)] == [(), (), (1,), (1,), (1, 4), (1, 4, 16)]
+    assert usual_widths(16, on_mesh=True) == ()
 
 
 @pytest.mark.parametrize(
