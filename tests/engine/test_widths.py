@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.decoding import start
-from support.engine import OPTIONS, PROMPTS, SETTING, cost, facts, submit_over_time
+from support.engine import NAN, OPTIONS, PROMPTS, SETTING, cost, facts, submit_over_time
 from support.grid import METHODS
 from support.grid.methods import V, draft_of, target_of
 from support.models import language_model
@@ -98,6 +98,30 @@ def test_texts_do_not_depend_on_the_width(narrow_engine, alone, monkeypatch):
         result, expected = handle.result(), alone(prompt, **own)
         assert facts(result) == facts(expected) and cost(result) == cost(expected)
     assert {1, 2, 3} <= ran
+
+
+LONG = np.random.default_rng(0).integers(1, NAN, (3, 80)).tolist()
+"""Prompts with more positions than are copied together: keys and values of the first ones are copied once."""
+
+
+def test_a_row_is_copied_anew_after_the_slot_got_another_request(narrow_engine, alone):
+    options = dict(max_new_tokens=30, ignore_eos=True, temperature=1.0, seed=1)
+    for prompt in LONG[:2]:  # one after the other, in one slot
+        assert narrow_engine.submit(prompt, **options).result().token_ids == alone(prompt, **options).token_ids
+
+
+def test_a_row_is_copied_anew_after_rounds_of_all_slots(narrow_engine, alone):
+    """Two rows run, then a third beside them for more positions than are copied together, then two again."""
+    options = dict(ignore_eos=True, temperature=1.0, seed=1)
+    handles = [narrow_engine.submit(prompt, max_new_tokens=170, **options) for prompt in LONG[:2]]
+    while not all(handle.token_ids for handle in handles):
+        narrow_engine.step()
+    third = narrow_engine.submit(LONG[2], max_new_tokens=100, **options)
+    while not third.is_over:
+        narrow_engine.step()
+    assert all(100 <= len(handle.token_ids) < 160 for handle in handles)
+    for handle, prompt in zip(handles, LONG):
+        assert handle.result().token_ids == alone(prompt, max_new_tokens=170, **options).token_ids
 
 
 def test_compiled_rounds_are_not_compiled_again(narrow_engine):
