@@ -149,7 +149,7 @@ def _prepare(generator: Generator, prompts: list[list[int]], tokens: int) -> _Tr
 
 def _time(trial: _Trial, rounds: np.ndarray, batch: int, temperature: float) -> RoundTimes:
     generators, mean = (trial.plain, trial.blank, trial.generator), trial.tokens / float(rounds.mean())
-    return time_rounds(*generators, _spread(trial.prompts, batch), temperature, trial.tokens, mean)
+    return time_rounds(*generators, trial.prompts, batch, temperature, trial.tokens, mean)
 
 
 def _plan(trial: _Trial, device: str | None, batch: int) -> RoundTimes:
@@ -179,10 +179,3 @@ def _settings(trial: _Trial, device: str | None) -> dict:
         "prompts": len(trial.prompts),
         "max_new_tokens": trial.tokens,
     }
-
-
-def _spread(prompts: Sequence[list[int]], batch: int) -> list[list[int]]:
-    """``batch`` of the prompts, whose lengths are spread evenly; one prompt has the median length."""
-    order = sorted(prompts, key=len)
-    places = (np.arange(batch) + 0.5) / batch * len(order)
-    return [order[int(place)] for place in places]

@@ -79,13 +79,14 @@ def without_draft(generator: Generator, nodes: int) -> Generator:
 
 
 def time_rounds(
-    plain: Generator, blank: Generator, method: Generator, prompts: Sequence[Sequence[int]], temperature: float,
-    new_tokens: int, tokens: float,
+    plain: Generator, blank: Generator, method: Generator, prompts: Sequence[Sequence[int]], batch: int,
+    temperature: float, new_tokens: int, tokens: float,
 ) -> RoundTimes:  # fmt: skip
-    """Times rounds of three generators. Runs alternate.
+    """Times rounds of three generators at a batch. Runs alternate.
 
-    They run from the middle of ``new_tokens`` of each prompt on, where caches have their mean length.
-    The rounds of a method that chooses differ from place to place, so its runs take whole texts.
+    They run from the middle of ``new_tokens`` of some prompts on, where caches have their mean length.
+    The rounds of a method that chooses differ from place to place. So its runs, and those of plain decoding
+    beside them, take the whole texts of all prompts, ``batch`` at a time.
     ``tokens``: the tokens of a round of the method, so that all runs begin at about the same place.
     """
     paths, skip = method.drafter.depth + 1, new_tokens // 2
@@ -93,11 +94,13 @@ def time_rounds(
     most = max(1, min(_ROUNDS, room // paths - 1))
     options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=skip + (most + 1) * paths, ignore_eos=True)
     timers: dict[object, Callable[[], float]] = {}
-    given = [list(prompt) for prompt in prompts]
+    given = _spread(prompts, batch)
     for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
-        if generator.drafter.shapes:
-            decoding = generator.start(given, **options | dict(max_new_tokens=new_tokens))
-            timers[name] = partial(_run, generator, decoding)
+        if method.drafter.shapes and name != "verify":
+            whole = options | dict(max_new_tokens=new_tokens)
+            timers[name] = partial(
+                _run, generator, [generator.start(group, **whole) for group in _groups(prompts, batch)]
+            )
             continue
         decoding = generator.start(given, **options)
         generator.session.advance(decoding, max(int(skip / (tokens if name == "whole" else 1)), 1))
@@ -108,13 +111,31 @@ def time_rounds(
 
 def _timer(generator: Generator, decoding: Decoding, most: int) -> Callable[[], float]:
     """A function that runs some rounds and returns the seconds of one. Slow rounds are fewer."""
-    rounds = int(np.clip(_SECONDS / _run(generator, decoding, 1), min(_LEAST, most), most))
-    return partial(_run, generator, decoding, rounds)
+    rounds = int(np.clip(_SECONDS / _run(generator, [decoding], 1), min(_LEAST, most), most))
+    return partial(_run, generator, [decoding], rounds)
 
 
-def _run(generator: Generator, decoding: Decoding, rounds: int | None = None) -> float:
-    """The seconds of a round in a run of ``rounds`` rounds, or of as many as it takes until every row has ended."""
-    state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
-    copied, before = Decoding(state, decoding.prompts, decoding.batch), int(decoding.state.round)
-    generator.session.advance(copied, rounds)
-    return copied.decode_seconds / (int(copied.state.round) - before)
+def _run(generator: Generator, decodings: Sequence[Decoding], rounds: int | None = None) -> float:
+    """The seconds of a round in runs of ``rounds`` rounds, or of as many as it takes until every row has ended."""
+    seconds, count = 0.0, 0
+    for decoding in decodings:
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
+        copied, before = Decoding(state, decoding.prompts, decoding.batch), int(decoding.state.round)
+        generator.session.advance(copied, rounds)
+        seconds, count = seconds + copied.decode_seconds, count + int(copied.state.round) - before
+    return seconds / count
+
+
+def _spread(prompts: Sequence[Sequence[int]], batch: int) -> list[list[int]]:
+    """``batch`` of the prompts, whose lengths are spread evenly; one prompt has the median length."""
+    order = sorted(prompts, key=len)
+    places = (np.arange(batch) + 0.5) / batch * len(order)
+    return [list(order[int(place)]) for place in places]
+
+
+def _groups(prompts: Sequence[Sequence[int]], batch: int) -> list[list[list[int]]]:
+    """The prompts, ``batch`` at a time, without the rest; if they are fewer, ``batch`` of them."""
+    firsts = range(0, len(prompts) - batch + 1, batch)
+    return [[list(prompt) for prompt in prompts[first : first + batch]] for first in firsts] or [
+        _spread(prompts, batch)
+    ]

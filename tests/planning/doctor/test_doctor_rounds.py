@@ -110,11 +110,16 @@ def test_a_method_that_chooses_is_counted_at_each_batch_and_timed_over_whole_tex
     """Its choices depend on the batch, and on the place in a text. Other methods need one count, and fixed runs."""
     counted, timed, count, run = [], [], texts.count_rounds, rounds._run
     monkeypatch.setattr(texts, "count_rounds", lambda *args: counted.append(args[-1]) or count(*args))
-    monkeypatch.setattr(rounds, "_run", lambda *args: timed.append((args[0].method, *args[2:])) or run(*args))
+    monkeypatch.setattr(
+        rounds, "_run", lambda *args: timed.append((args[0].method, len(args[1]), *args[2:])) or run(*args)
+    )
     sizes = dict(batches=(1, 2), temperatures=(0.0,), max_new_tokens=8)
-    for method, rows in (("auto", [1, 2]), ("draft_model", [2])):
-        counted.clear()
+    for method, rows, whole in (
+        ("auto", [1, 2], {("none", 5), ("auto", 5), ("none", 2), ("auto", 2)}),
+        ("draft_model", [2], set()),
+    ):
+        counted.clear(), timed.clear()
         examine(target, random_prompts(5, 9), method, draft, **sizes)
         assert counted == rows
-    whole = {name for name, *rounds in timed if not rounds}
-    assert whole == {"auto"} and ("draft_model", 1) in timed
+        assert {(name, groups) for name, groups, *rounds in timed if not rounds} == whole  # all prompts, at each batch
+        assert (method, 1, 1) in timed or method == "auto"
