@@ -56,6 +56,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3, help="runs of each way")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()
+    args.results.mkdir(parents=True, exist_ok=True)
     target = load(args.target, args.dtype)
     draft, methods = None if args.draft == "none" else load(args.draft, args.dtype), args.methods.split(",")
     if "auto" in methods:

@@ -170,6 +170,7 @@ def main():
     parser.add_argument("--steps", type=integer(1), default=20, help="steps that it learns after each")
     parser.add_argument("--output", type=Path, default=RESULTS / f"rollouts_{jax.default_backend()}.md")
     args = parser.parse_args()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     target, temperature = load("tiny-python", dtype="float32"), 0.7
     here = machine(target)
     page = PAGE.format(

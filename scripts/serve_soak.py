@@ -106,6 +106,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()
+    args.results.mkdir(parents=True, exist_ok=True)
     target = specjax.load(args.target, dtype="float32")
     texts = held_out_prompts(target.tokenizer, 200, LONGEST)
     report = soak(target, args.draft, texts, args.requests, args.clients, args.slots, args.minutes)

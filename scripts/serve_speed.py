@@ -46,6 +46,7 @@ def main():
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()
+    args.results.mkdir(parents=True, exist_ok=True)
     target = load(args.target)
     prompts = held_out_prompts(target.tokenizer, args.requests, PROMPT)
     if "auto" in args.methods.split(","):

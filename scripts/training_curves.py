@@ -20,6 +20,7 @@ def main():
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directories of specjax train")
     parser.add_argument("--output", type=Path, default=Path("curves.png"), help="the picture (default curves.png)")
     args = parser.parse_args()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     logs = {run.name: [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()] for run in args.runs}
     draw(logs).savefig(args.output, dpi=150)
     print(args.output)

@@ -176,6 +176,11 @@ class Drafter:
         """The method, restricted to its largest drafts if it chooses a shape for each round."""
         return self.at_shape(max(self.shapes)) if self.shapes else self
 
+    @property
+    def varies(self) -> bool:
+        """Whether the work of a round varies, because the method chooses a shape or may stop drafting early."""
+        return bool(self.shapes)
+
     def catch_up(self, draft, state: DecodeState) -> Any:
         """The method's state after it has read the tokens of the rounds that it skipped.
 

@@ -37,10 +37,10 @@ _USUAL_ROUNDS = 8
 class Engine(StepLoop):
     """Decodes requests that come at any time, in a batch of ``slots`` rows.
 
-    A request waits for a free slot. Its prompt is read in chunks of its own, one chunk between two
-    rounds of the running rows. Its text does not depend on the requests that share the batch: it
-    is that of a ``Generator`` for the same options and seed. Nothing is compiled after the first
-    use of each program, see ``programs``.
+    A request waits for a free slot. Its prompt is read in chunks of its own between rounds of the
+    running rows. Its text does not depend on the requests that share the batch: it is that of a
+    ``Generator`` for the same options and seed. Nothing is compiled after the first use of each
+    program, see ``programs``.
 
     ``step`` drives the device. Handles call it, unless ``start`` has started a thread that does. A
     ``with`` block starts the thread, and waits at its end for all requests.
@@ -168,14 +168,14 @@ class Engine(StepLoop):
         return handle
 
     def step(self) -> bool:
-        """Reads at most one chunk of a prompt, and runs the next rounds. Returns whether work is left.
+        """Reads a chunk of a prompt, or several short prompts, and runs the next rounds. Returns whether work is left.
 
         If the device fails, all requests end with its error.
         """
         with self._stepping:
             try:
                 self._free_cancelled(self._take_changes())
-                self._read_chunk()
+                self._read_chunks()
                 self._run_rounds()
             except Exception as error:
                 self._fail(error)
@@ -295,12 +295,24 @@ class Engine(StepLoop):
         self.constraints.release(row.handle.request.constraint)
         self._slots[row.slot] = None
 
-    def _read_chunk(self) -> None:
-        """Reads a chunk of the next prompt, if a slot is free. After the last one the row is decoded."""
+    def _read_chunks(self) -> None:
+        """Reads a chunk of the next prompt, and further chunks if running rows may wait for them."""
+        began, chunks = time.perf_counter(), 0
+        while self._read_chunk():
+            chunks += 1
+            if not self._pace.has_room(chunks, time.perf_counter() - began):
+                break
+
+    def _read_chunk(self) -> bool:
+        """Reads a chunk of the next prompt, if a slot is free. After the last one the row is decoded.
+
+        Returns whether there was a prompt to read.
+        """
         self._take_next()
         row = self._reading
         if row is not None and self._reader.read(row, running=any(self._slots)):
             self._slots[row.slot], self._reading = row, None  # in this order, see ``num_running``
+        return row is not None
 
     def _take_next(self) -> None:
         """Takes the next request from the queue, if a slot is free and its constraint has room in the table."""

@@ -1,4 +1,4 @@
-"""How many rounds and how many tokens of a prompt a step of an engine has, by their measured times."""
+"""How many rounds and how many tokens of prompts a step of an engine has, by their measured times."""
 
 _WEIGHT = 0.2
 """The weight of the newest time in a running average."""
@@ -10,10 +10,11 @@ class Pace:
     A step has as many rounds as fit into ``seconds``, from ``least_rounds`` to ``most_rounds``. So the
     fixed cost of a call of the device counts little, and nobody sees that tokens come together.
 
-    While rows run, a chunk takes at most ``ratio`` times the time of a step's rounds, by running
+    While rows run, the chunks of a step take at most ``ratio`` times the time of its rounds, by running
     averages. So the time between two of their tokens grows by at most ``1 + ratio``. The size begins
     at ``least``. It is halved when its time is above this bound, and doubled when twice its time is
     not, because twice the tokens take at most twice the time. Without running rows it is ``most``.
+    If ``least`` is ``most``, all chunks have this size, and a step has one.
     """
 
     def __init__(
@@ -39,6 +40,12 @@ class Pace:
         """The size of the next chunk. ``running``: whether rows wait for it."""
         return self._size if running else self._most
 
+    def has_room(self, chunks: int, seconds: float) -> bool:
+        """Whether a step that has read ``chunks`` chunks in ``seconds`` may read one more, such as a short prompt."""
+        if self._round is None or self._least == self._most:
+            return False
+        return seconds * (chunks + 1) / chunks <= self._bound
+
     def add_rounds(self, count: int, seconds: float) -> None:
         """Takes the time of the ``count`` rounds of a step."""
         self._round = _average(self._round, seconds / count)
@@ -48,11 +55,15 @@ class Pace:
         if size != self._size or self._round is None:
             return
         self._chunk = _average(self._chunk, seconds)
-        bound = self._ratio * self.rounds * self._round
-        if self._chunk > bound and self._size > self._least:
+        if self._chunk > self._bound and self._size > self._least:
             self._size, self._chunk = self._size // 2, None
-        elif 2 * self._chunk <= bound and self._size < self._most:
+        elif 2 * self._chunk <= self._bound and self._size < self._most:
             self._size, self._chunk = self._size * 2, None
+
+    @property
+    def _bound(self) -> float:
+        """The most seconds of the chunks of a step."""
+        return self._ratio * self.rounds * (self._round or 0)
 
 
 def _average(before: float | None, new: float) -> float:

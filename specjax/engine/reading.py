@@ -1,4 +1,4 @@
-"""Reads the prompts of an engine, one chunk between two rounds."""
+"""Reads the prompts of an engine, in chunks between its rounds."""
 
 import dataclasses
 import time

@@ -151,6 +151,17 @@ def test_a_long_prompt_is_read_between_rounds_of_the_others(engine, alone):
     assert facts(late.result()) == facts(alone(long, **options | {"max_new_tokens": 10}))
 
 
+def test_a_step_fills_all_free_slots_if_running_rows_may_wait(target, alone):
+    engine, options = Engine(target, **SETTING, slots=3), dict(max_new_tokens=12, ignore_eos=True)
+    for seconds, read in ((1e3, 3), (1e-9, 1)):
+        engine._pace._round = seconds
+        handles = [engine.submit(prompt, **options) for prompt in PROMPTS[:4]]
+        engine.step()
+        assert [bool(handle.token_ids) for handle in handles] == [i < read for i in range(4)]
+        for handle, prompt in zip(handles, PROMPTS):
+            assert facts(handle.result()) == facts(alone(prompt, **options))
+
+
 def test_a_failure_of_the_device_ends_all_requests_and_the_engine_goes_on(engine, alone, monkeypatch):
     handles = [engine.submit(prompt, max_new_tokens=20, ignore_eos=True) for prompt in PROMPTS[:5]]
     engine.step()

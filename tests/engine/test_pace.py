@@ -66,3 +66,18 @@ def test_a_chunk_is_compared_with_all_rounds_of_a_step():
             pace.add_rounds(pace.rounds, pace.rounds * 0.005)
             pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.035 / 64)
         assert pace.size(running=True) == size
+
+
+def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
+    """Four rounds of 5 ms: running rows wait 30 ms, for three chunks of 10 ms, two of 15 ms, or one of any time."""
+    pace = Pace(16, 128, 1, 8)
+    assert not pace.has_room(1, 0.001)  # no round has been timed
+    pace.add_rounds(4, 0.020)
+    for seconds, most in ((0.010, 3), (0.015, 2), (0.016, 1), (0.5, 1)):
+        chunks = 1
+        while pace.has_room(chunks, chunks * seconds):
+            chunks += 1
+        assert chunks == most
+    fixed = Pace(32, 32, 1, 8)  # chunks of a size that the user gave
+    fixed.add_rounds(4, 0.020)
+    assert not fixed.has_room(1, 0.001)

@@ -77,6 +77,10 @@ class SelfChain(DrawnChain):
         super().__post_init__()
         per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
 
+    @property
+    def varies(self) -> bool:
+        return bool(self.draft_confidence)
+
     def skip(self, config: ModelConfig) -> Skip:
         """The sub-layers to skip. Raises RequestError if the part would skip none or all."""
         raise TypeError(f"{type(self).__name__} must define skip")

@@ -31,6 +31,9 @@ The first rounds of a run are slower: the weights are not yet in the processor's
 eight rounds a plain round of ``tiny-python`` seems a quarter slower than in a whole text.
 """
 
+_TEXT_SECONDS = 3.0
+"""The seconds of plain decoding in a timed run over whole texts, if one batch of them does not take longer."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundTimes:
@@ -85,24 +88,26 @@ def time_rounds(
     """Times rounds of three generators at a batch. Runs alternate.
 
     They run from the middle of ``new_tokens`` of some prompts on, where caches have their mean length.
-    The rounds of a method that chooses differ from place to place. So its runs, and those of plain decoding
-    beside them, take the whole texts of all prompts, ``batch`` at a time.
+    If the work of a round varies, runs of the method and of plain decoding take whole texts, ``batch`` at a
+    time: those of all prompts, or as many as plain decoding writes in ``_TEXT_SECONDS``.
     ``tokens``: the tokens of a round of the method, so that all runs begin at about the same place.
     """
     paths, skip = method.drafter.depth + 1, new_tokens // 2
     room = method.target.config.context - max(map(len, prompts)) - skip
     most = max(1, min(_ROUNDS, room // paths - 1))
-    options: dict[str, Any] = dict(temperature=temperature, max_new_tokens=skip + (most + 1) * paths, ignore_eos=True)
+    options: dict[str, Any] = dict(temperature=temperature, ignore_eos=True)
+    start = lambda generator, group, length: generator.start(group, max_new_tokens=length, **options)
+    texts = _groups(prompts, batch) if method.drafter.varies else []
+    if texts:
+        whole = start(plain, texts[0], new_tokens)
+        seconds = min(_run(plain, [whole]) for _ in range(2)) * new_tokens  # the first run may compile
+        texts = texts[: max(1, int(_TEXT_SECONDS / seconds))]
     timers: dict[object, Callable[[], float]] = {}
-    given = _spread(prompts, batch)
     for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
-        if method.drafter.shapes and name != "verify":
-            whole = options | dict(max_new_tokens=new_tokens)
-            timers[name] = partial(
-                _run, generator, [generator.start(group, **whole) for group in _groups(prompts, batch)]
-            )
+        if texts and name != "verify":
+            timers[name] = partial(_run, generator, [start(generator, group, new_tokens) for group in texts])
             continue
-        decoding = generator.start(given, **options)
+        decoding = start(generator, _spread(prompts, batch), skip + (most + 1) * paths)
         generator.session.advance(decoding, max(int(skip / (tokens if name == "whole" else 1)), 1))
         timers[name] = _timer(generator, decoding, most * paths if name == "plain" else most)
     samples = alternate(timers, _REPEATS)
