@@ -23,7 +23,7 @@ class Pace:
         most: int,
         least_rounds: int = 1,
         most_rounds: int = 1,
-        ratio: float = 1.5,
+        ratio: float = 1.0,
         seconds: float = 0.02,
     ):
         self._least, self._most, self._ratio, self._seconds = least, most, ratio, seconds

@@ -31,7 +31,8 @@ If both did so at once, a request on that connection would find it closed.
 def bind(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 is any free port. Raises RequestError if it cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # For sockets of another protocol asyncio keeps Nagle's algorithm on, and small pieces of text wait up to 40 ms.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))

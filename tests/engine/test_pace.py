@@ -32,10 +32,10 @@ def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
     assert pace.size(running=False) == 128
 
 
-def test_a_chunk_lengthens_a_step_to_two_and_a_half_times_at_most():
-    """By default. A chunk of 128 tokens would take 1.6 times as long as the rounds."""
-    assert read(Pace(16, 128), lambda n: n / 80)[-1] == 64
-    assert read(Pace(16, 128), lambda n: n / 90)[-1] == 128
+def test_a_chunk_doubles_the_time_of_a_step_at_most():
+    """By default. A chunk of 128 tokens would take 1.1 times as long as the rounds."""
+    assert read(Pace(16, 128), lambda n: n / 116)[-1] == 64
+    assert read(Pace(16, 128), lambda n: n / 130)[-1] == 128
 
 
 def test_the_size_follows_the_device_and_ignores_other_chunks():
@@ -69,11 +69,11 @@ def test_a_chunk_is_compared_with_all_rounds_of_a_step():
 
 
 def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
-    """Four rounds of 5 ms: running rows wait 30 ms, for three chunks of 10 ms, two of 15 ms, or one of any time."""
+    """Four rounds of 5 ms: running rows wait 20 ms, for three chunks of 6 ms, two of 10 ms, or one of any time."""
     pace = Pace(16, 128, 1, 8)
     assert not pace.has_room(1, 0.001)  # no round has been timed
     pace.add_rounds(4, 0.020)
-    for seconds, most in ((0.010, 3), (0.015, 2), (0.016, 1), (0.5, 1)):
+    for seconds, most in ((0.006, 3), (0.010, 2), (0.011, 1), (0.5, 1)):
         chunks = 1
         while pace.has_room(chunks, chunks * seconds):
             chunks += 1
