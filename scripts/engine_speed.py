@@ -1,6 +1,6 @@
 """Measures the engine's throughput, the time between tokens while a long prompt is read, and shared prompts.
 
-    python scripts/engine_speed.py [--requests 64] [--slots 8] [--rate 20] [--methods none,auto]
+    python scripts/engine_speed.py [--requests 64] [--slots 16] [--rate 20] [--methods none,auto]
 
 The requests are held-out code with 16 to 512 new tokens. They arrive at random (Poisson) times. An
 engine with the widths of a server decodes them. So do an engine without widths, fixed batches of as many
@@ -50,7 +50,7 @@ def main():
         "--methods", default="none,auto", help="separated by commas; the last one is that of the other tables"
     )
     parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--rate", type=float, default=20.0, help="arrivals a second")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the largest number of new tokens")
     parser.add_argument("--late", type=int, default=LATE, help="tokens of the late prompt")
