@@ -100,7 +100,7 @@ def time_rounds(
     texts = _groups(prompts, batch) if method.drafter.varies else []
     if texts:
         whole = start(plain, texts[0], new_tokens)
-        seconds = min(_run(plain, [whole]) for _ in range(2)) * new_tokens  # the first run may compile
+        seconds = min(_run(plain, [whole]) for _ in range(2)) * new_tokens  # the first run is slower
         texts = texts[: max(1, int(_TEXT_SECONDS / seconds))]
     timers: dict[object, Callable[[], float]] = {}
     for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
