@@ -2,8 +2,8 @@
 
     python scripts/draw_demo.py        writes docs/pictures/demo.svg and the block `demo` of README.md
 
-The set-up runs before. The script runs in a pseudo-terminal, so that the picture has the colours of a terminal: accepted
-drafts are green. The picture has no fonts from elsewhere.
+The set-up runs before, outside the picture. The script runs in a pseudo-terminal, so that the picture has
+the colours of a terminal: accepted drafts are green. The picture has no fonts from elsewhere.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:/
 
 
 def main() -> None:
-    subprocess.run(["bash", "scripts/setup.sh"], cwd=ROOT, check=True)  # what it says stays out of the picture
+    subprocess.run(["bash", "scripts/setup.sh"], cwd=ROOT, check=True)  # pip's words stay out of the picture
     shown = run_in_terminal(["bash", "scripts/demo.sh"])
     text = Text.from_ansi(shown.replace("\r\n", "\n"))
     text.rstrip()

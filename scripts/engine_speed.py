@@ -19,7 +19,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from specjax import Engine, Generator, LanguageModel, load
+from specjax import METHODS, Engine, Generator, LanguageModel, load
+from specjax.cli.parser import integer
 from specjax.engine import usual_widths
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
@@ -49,17 +50,20 @@ def main():
     parser.add_argument(
         "--methods", default="none,auto", help="separated by commas; the last one is that of the other tables"
     )
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--requests", type=integer(1), default=64)
+    parser.add_argument("--slots", type=integer(2), default=16)
     parser.add_argument("--rate", type=float, default=20.0, help="arrivals a second")
-    parser.add_argument("--longest", type=int, default=LONGEST, help="the largest number of new tokens")
-    parser.add_argument("--late", type=int, default=LATE, help="tokens of the late prompt")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each way")
+    parser.add_argument("--longest", type=integer(SHORTEST), default=LONGEST, help="the largest number of new tokens")
+    parser.add_argument("--late", type=integer(1), default=LATE, help="tokens of the late prompt")
+    parser.add_argument("--repeats", type=integer(1), default=3, help="runs of each way")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()
+    methods = args.methods.split(",")
+    if unknown := [name for name in methods if name not in METHODS]:
+        parser.error(f"--methods: no method {unknown[0]!r}; use {', '.join(METHODS)}")
     args.results.mkdir(parents=True, exist_ok=True)
     target = load(args.target, args.dtype)
-    draft, methods = None if args.draft == "none" else load(args.draft, args.dtype), args.methods.split(",")
+    draft = None if args.draft == "none" else load(args.draft, args.dtype)
     if "auto" in methods:
         tune_auto(target, draft, batches=batches_up_to(args.slots))
     drafting = [dict(method=name, draft=None if name in WITHOUT_DRAFT else draft) for name in methods]

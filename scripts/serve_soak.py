@@ -32,6 +32,7 @@ import numpy as np
 from serve_process import NAME, Server, serve
 
 import specjax
+from specjax.cli.parser import integer
 from specjax.evaluation import held_out_prompts
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
@@ -100,9 +101,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="tiny-python")
     parser.add_argument("--draft", default="tiny-python-draft")
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--requests", type=integer(10), default=2000)
+    parser.add_argument("--clients", type=integer(1), default=32)
+    parser.add_argument("--slots", type=integer(1), default=16)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()

@@ -20,7 +20,8 @@ import matplotlib
 import numpy as np
 from serve_process import NAME, Server, serve
 
-from specjax import load
+from specjax import METHODS, load
+from specjax.cli.parser import integer
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
 from specjax.planning.auto import batches_up_to, tune_auto
@@ -39,13 +40,15 @@ def main():
     parser.add_argument("--draft", default="tiny-python-draft")
     parser.add_argument("--methods", default="none,ngram,auto", help="the first one is the baseline")
     parser.add_argument("--clients", default="1,4,16")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=16, help="requests of a turn for each number of clients")
-    parser.add_argument("--new", type=int, default=128, help="new tokens of a request")
+    parser.add_argument("--turns", type=integer(1), default=5)
+    parser.add_argument("--requests", type=integer(1), default=16, help="requests of a turn for each number of clients")
+    parser.add_argument("--new", type=integer(1), default=128, help="new tokens of a request")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--slots", type=integer(1), default=16)
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     args = parser.parse_args()
+    if unknown := [name for name in args.methods.split(",") if name not in METHODS]:
+        parser.error(f"--methods: no method {unknown[0]!r}; use {', '.join(METHODS)}")
     args.results.mkdir(parents=True, exist_ok=True)
     target = load(args.target)
     prompts = held_out_prompts(target.tokenizer, args.requests, PROMPT)
