@@ -4,6 +4,8 @@ The oracle is XLA's own text of the program, read by ``planning.hlo``. The first
 the second tier compiles one of each method. ``test_gpu_compiler.py`` and ``test_tpu_compiler.py`` ask the same questions.
 """
 
+from importlib.metadata import version
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from support.program import MOVES, Program, count_compilations, make_blank_reque
 from specjax import DecodeState, Generator
 from specjax.drafters import Auto
 from specjax.drafters.parts.arms import Arm
-from specjax.models.layers import linear
+from specjax.models.layers import linear, lookup
 from specjax.planning import hlo
 
 DRAFTERS = DRAFTERS | {"auto": Auto(arms=(Arm(0), Arm(2), Arm(2, True), Arm(2, True, 6)))}
@@ -83,6 +85,20 @@ def test_checker_sees_a_weight_converted(rows: int):
         loop = jax.jit(lambda x, w: lax.fori_loop(0, 9, lambda i, x: product(x, w), x))
         text = loop.lower(jnp.ones((rows, 128)), jnp.ones((128, 128), jnp.bfloat16)).compile().as_text()
         assert bool(hlo.moved(text, {128 * 128}, MOVES, everywhere=True)) == converted
+
+
+def test_no_table_is_stored_as_integers():
+    """XLA:CPU has no lookup of bfloat16. It moves another form of the table out of the loop, and stores it."""
+    as_integers = lambda table: lax.bitcast_convert_type(table, jnp.uint16)
+    naive = lambda table, tokens: lax.bitcast_convert_type(as_integers(table)[tokens], table.dtype)
+    table, tokens = jnp.ones((128, 128), jnp.bfloat16), jnp.ones(1, jnp.int32)
+    # The older emitters of the tests make no such array, see ``conftest``.
+    options = {"xla_cpu_use_fusion_emitters": True} if version("jaxlib").startswith("0.10.") else {}
+    for read, stored in ((naive, True), (lookup, False)):
+        after = lambda table, tokens: tokens + read(table, tokens)[:, 0].astype(jnp.int32)
+        loop = jax.jit(lambda table, tokens: lax.fori_loop(0, 9, lambda i, tokens: after(table, tokens), tokens))
+        text = loop.lower(table, tokens).compile(compiler_options=options).as_text()
+        assert any(made.size == table.size for made in hlo.made(text)) == stored
 
 
 def test_checker_sees_a_callback():

@@ -188,12 +188,18 @@ def lookup(table: jax.Array | Quantised, tokens: jax.Array) -> jax.Array:
     """Rows [..., E] of an embedding [V, E].
 
     XLA:CPU has no lookup of 16-bit floats, and would convert the whole table to float32. Such
-    tables are therefore read as integers. Integers have no derivative, so the rule below gives it.
+    tables are therefore read as integers there. Integers have no derivative, so the rule below gives it.
     """
     if isinstance(table, Quantised):
         return table[tokens].dequantise()
     if table.dtype.itemsize != 2:
         return table[tokens]
+    return lax.platform_dependent(table, tokens, cpu=_lookup_as_integers, default=lambda table, tokens: table[tokens])
+
+
+def _lookup_as_integers(table: jax.Array, tokens: jax.Array) -> jax.Array:
+    # The barrier ties the table to the tokens. Without it XLA copies the whole table before a loop of rounds.
+    table, tokens = lax.optimization_barrier((table, tokens))
     return lax.bitcast_convert_type(lax.bitcast_convert_type(table, jnp.uint16)[tokens], table.dtype)
 
 

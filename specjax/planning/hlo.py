@@ -17,6 +17,7 @@ _CALLED = re.compile(
     r"(?:body|condition|calls|to_apply|(?:branch|true|false|called)_computations?)=(\{[^}]*\}|%?[\w.\-]+)"
 )
 _HOST = ("infeed", "outfeed", "send", "recv")
+_PASSED_ON = ("parameter", "get-tuple-element", "bitcast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +97,18 @@ def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruc
     return [i for i in sum(computations(text).values(), []) if len(wide(i.shape)) > 1]
 
 
-def largest(text: str) -> Instruction:
-    """The instruction that makes the largest array, without arguments and the inside of fusions."""
+def made(text: str) -> list[Instruction]:
+    """The instructions whose results are arrays in memory, without arguments and the inside of fusions."""
     found = computations(text)
     inside = {name for body in found.values() for i in body if i.opcode == "fusion" for name in i.calls}
-    made = [i for name, body in found.items() if name not in inside for i in body if i.opcode != "parameter"]
-    return max(made, key=lambda i: i.size)
+    return [
+        i for name, body in found.items() if name not in inside for i in body if i.dtype and i.opcode not in _PASSED_ON
+    ]
+
+
+def largest(text: str) -> Instruction:
+    """The instruction that makes the largest array, see ``made``."""
+    return max(made(text), key=lambda i: i.size)
 
 
 def host_calls(text: str) -> list[Instruction]:
