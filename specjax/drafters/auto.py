@@ -129,8 +129,8 @@ class Auto(Drafter):
     def init(self, target, draft, tokens, lengths, taps, **reading) -> AutoState:
         read = lambda model: self._model.init(target, model, tokens, lengths, taps, **reading)
         B, models = lengths.size, tuple(map(read, draft.models))
-        rates, probing, kept = start_rates(B), Probing.start(B), Kept.start(B, len(self.arms))
-        return AutoState(models, rates, probing, kept, jnp.zeros_like(lengths))
+        kept = Kept.start(B, len(self.arms)) if any(arm.nodes for arm in self.arms) else None
+        return AutoState(models, start_rates(B), Probing.start(B), kept, jnp.zeros_like(lengths))
 
     def begin(self, target, draft, state):
         """Looks tokens up, and chooses the arm, unless the last choice holds."""
@@ -231,7 +231,7 @@ class Auto(Drafter):
             accepted, tested = (x.at[:, MATCHES:].set(own) for x, own in zip((accepted, tested), of_model))
             probing = probing.tried(found.drew, jnp.maximum(verdict.length - 1, 0) == found.count)
         acceptance = own.acceptance.update(accepted, tested)
-        kept = own.kept.after(found.arm, verdict.length, found.expected)
+        kept = own.kept and own.kept.after(found.arm, verdict.length, found.expected)
         if self._has_model:
             idle = jnp.stack([jnp.bool(False)] * MATCHES + [~found.ran, jnp.bool(not self._is_tree)])
             acceptance = acceptance.fade(idle, _REST_MEMORY)

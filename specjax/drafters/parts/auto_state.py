@@ -59,7 +59,8 @@ class AutoState(struct.PyTreeNode):
         match of 1, 2, ... tokens, of the model's likeliest or drawn tokens, and of its other tokens in a
         tree, where that one is rejected.
       probing: when to try the model again.
-      kept: the tokens that the rounds of each arm have emitted, and those that were expected.
+      kept: the tokens that the rounds of each arm have emitted, and those that were expected; None if no
+        arm has a tree.
       quiet: int32 [B], the rounds of the row since a draft was last near to paying.
       prepared: the proposals, within a round only.
     """
@@ -67,6 +68,6 @@ class AutoState(struct.PyTreeNode):
     models: tuple
     acceptance: RunningAcceptance
     probing: Probing
-    kept: Kept
+    kept: Kept | None
     quiet: jax.Array
     prepared: Prepared | None = None

@@ -106,19 +106,21 @@ class Outlook:
 
 
 def choose(
-    outlook: Outlook, acceptance: RunningAcceptance, kept: Kept, probing: Probing
+    outlook: Outlook, acceptance: RunningAcceptance, kept: Kept | None, probing: Probing
 ) -> tuple[jax.Array, jax.Array]:
     """The number int32 of the arm with the highest value, or of a probe; bool, whether drafts nearly pay.
 
     Before the model drafts it reads the tokens of the rounds that it has skipped. A quarter of this time
-    counts for its arms.
+    counts for its arms. The value of a tree is corrected by ``kept``, see ``Kept``.
 
     A probe runs the first arm with the model, if half of the rows ask for it, see ``Probing``, and if
     the time that it may save is longer than the time that it loses, reading included.
     """
     probe, seconds = outlook.probe, outlook.seconds
     reading = outlook.reading_time() if probe else jnp.float32(0)
-    value = outlook.with_slower_model(reading / _STAYS).values() * kept.part(~outlook.running)
+    value = outlook.with_slower_model(reading / _STAYS).values()
+    if kept is not None:
+        value *= jnp.where(jnp.array([arm.nodes > 0 for arm in outlook.arms]), kept.part(~outlook.running), 1)
     best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
     if not probe:
         return best, is_near

@@ -1,7 +1,6 @@
-"""The part of their expected tokens that the rounds of each arm have emitted, for ``Auto``.
+"""The part of their expected tokens that rounds with a tree have emitted, for ``Auto``.
 
-The best of several estimates is too high, so an arm may emit less than it promises, most of all one
-that is chosen seldom.
+Not all nodes of a tree have several children, so its expected tokens are too many.
 """
 
 import jax
@@ -34,12 +33,12 @@ class Kept(struct.PyTreeNode):
         return Kept(jnp.full((batch, arms), _WEIGHT), jnp.full((batch, arms), _WEIGHT))
 
     def part(self, done: jax.Array) -> jax.Array:
-        """Float32 [A], the emitted part of the expected tokens, at most 1, and 1 for plain decoding.
+        """Float32 [A], the emitted part of the expected tokens, at most 1.
 
         ``done``: bool [B], rows that do not count.
         """
         emitted, expected = (jnp.where(done[:, None], 0, x).sum(0) for x in (self.emitted, self.expected))
-        return jnp.minimum(emitted / jnp.maximum(expected, 1e-9), 1).at[0].set(1)
+        return jnp.minimum(emitted / jnp.maximum(expected, 1e-9), 1)
 
     def after(self, arm: jax.Array, emitted: jax.Array, expected: jax.Array) -> "Kept":
         """The sums after a round of number ``arm``; ``emitted`` and ``expected`` are [B].

@@ -11,8 +11,11 @@ from .gain import RunningAcceptance
 MATCHES = 6
 """The longest match that is looked up. A match of each length has an acceptance rate of its own."""
 
-_FIRST, _TESTED = 0.6, 2.0
+_FIRST, _TESTED = 0.7, 8.0
 """The model's acceptance rate before the first round, and the tests that it counts as much as."""
+
+_OTHER_TESTED = 2.0
+"""The tests that the other rates before the first round count as much as."""
 
 OTHERS = 0.5
 """The rate before the first round at which a tree's other tokens are accepted where the likeliest is not."""
@@ -27,8 +30,9 @@ def start_rates(batch: int) -> RunningAcceptance:
     Every round tests the look-ups, used or not, so their rates need no hope.
     """
     matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
-    alpha = jnp.asarray(np.broadcast_to([*matches, _FIRST, OTHERS], (batch, MATCHES + 2)), jnp.float32)
-    return RunningAcceptance(_TESTED * alpha, jnp.full_like(alpha, _TESTED))
+    of_rows = lambda x: jnp.asarray(np.broadcast_to(x, (batch, MATCHES + 2)), jnp.float32)
+    alpha, tested = of_rows([*matches, _FIRST, OTHERS]), of_rows([_OTHER_TESTED] * MATCHES + [_TESTED, _OTHER_TESTED])
+    return RunningAcceptance(tested * alpha, tested)
 
 
 def rates_of(acceptance: RunningAcceptance, matched: jax.Array, done: jax.Array) -> tuple[jax.Array, jax.Array]:
