@@ -6,6 +6,7 @@ frame holds pointers to the operands, the results and the attributes.
 
 import ctypes
 import functools
+import threading
 from contextlib import contextmanager
 
 import jax
@@ -67,9 +68,17 @@ class Call:
         return at
 
 
-@functools.cache
 def register(make, *given) -> str:
-    """The name of the kernel ``make(name, *given)``, a finished ``Call``, which XLA knows from now on."""
+    """The name of the kernel ``make(name, *given)``, a finished ``Call``, which XLA knows from now on.
+
+    Any thread may call this.
+    """
+    with _registering:  # XLA refuses a second kernel of a name
+        return _register(make, *given)
+
+
+@functools.cache
+def _register(make, *given) -> str:
     name = "_".join(["specjax", make.__name__, *map(str, given)])
     engine = _compile(make(name, *given).module)
     _engines.append(engine)
@@ -81,6 +90,8 @@ def register(make, *given) -> str:
 
 _engines: list[binding.ExecutionEngine] = []
 """Machine code lives as long as its engine."""
+
+_registering = threading.Lock()
 
 
 def _compile(module: ir.Module) -> binding.ExecutionEngine:

@@ -1,12 +1,14 @@
 """Products of few rows: every form that a CPU may use gives the product, and the same gradients."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from specjax import parallel, processor
-from specjax.models import layers, product_kernel
+from specjax.models import layers, llvm, product_kernel, product_llvm
 
 
 @pytest.mark.parametrize("extensions", [(), ("amx_bf16",)], ids=["plain", "amx"])
@@ -128,6 +130,14 @@ def test_linear_uses_the_kernel_if_it_is_installed(monkeypatch):
     assert "specjax_product_3" in text(3)
     monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
     assert "specjax_product" not in text(4)
+
+
+def test_two_threads_register_a_kernel_once():
+    """XLA refuses a second kernel of the same name, once it has a device."""
+    jax.devices()
+    register = lambda _: llvm.register(product_llvm.product, 61, False, "bfloat16", False)
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(register, range(4))) == {"specjax_product_61_False_bfloat16_False"}
 
 
 @pytest.mark.parametrize("version, usable", [("0.50.0", True), ("0.51.0rc1", True), ("1.0", True), ("0.43.0", False)])
