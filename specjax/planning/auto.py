@@ -30,7 +30,7 @@ CONTEXTS = 64, 512
 TEMPERATURES = 0.0, 1.0
 """Rounds of sampled rows take longer, and drafts more than plain decoding."""
 
-_SECONDS = 30.0
+_SECONDS = 24.0
 """The time that the timed runs may take in total."""
 
 _ROUNDS = 30
@@ -132,7 +132,7 @@ def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray
     empty = float(np.median([run(0, 0) for _ in range(_EMPTY)]))
     first = sum(run(arm, 2) - empty for arm in range(arms)) / 2
     rounds = int(np.clip(budget / 4 / first, 1, _ROUNDS))
-    repeats = int(np.clip(budget / first / rounds, 3, 9))
+    repeats = int(np.clip(budget / first / rounds, 3, 5))
     samples = [[run((turn + arm) % arms, rounds) for arm in range(arms)] for turn in range(repeats)]
     by_arm = [np.roll(row, turn) for turn, row in enumerate(samples)]
     return np.maximum(np.median(by_arm, 0) - empty, 1e-9) / rounds
