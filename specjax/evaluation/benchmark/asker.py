@@ -83,17 +83,20 @@ class Asker:
         return answers
 
     def _compile(self, generators: dict[str, Generator], prompt: dict, length: int) -> None:
-        """Compiles, and runs once, the programs for prompts of about this length."""
+        """Compiles the programs for prompts of about this length, and writes a whole answer.
+
+        A kind of round takes longer the first time, and method auto has several kinds.
+        """
         size = (length - 1).bit_length()
         if size not in self.warm:
             self.warm.add(size)
             for generator in generators.values():
-                self._time(generator, prompt, max_new_tokens=2)
+                self._time(generator, prompt)
 
-    def _time(self, generator: Generator, prompt: dict, **options) -> Timed:
+    def _time(self, generator: Generator, prompt: dict) -> Timed:
         """The result, which the generator does not remember: no answer depends on earlier questions."""
         before = read_joules()
-        decoding = generator.start(**prompt, **{"max_new_tokens": self.max_new_tokens, **self.options, **options})
+        decoding = generator.start(**prompt, **{"max_new_tokens": self.max_new_tokens, **self.options})
         generator.session.advance(decoding, 1)
         first = decoding.prefill_seconds + decoding.decode_seconds
         generator.session.advance(decoding)
