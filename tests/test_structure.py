@@ -93,9 +93,9 @@ def test_no_table_is_stored_as_integers():
     naive = lambda table, tokens: lax.bitcast_convert_type(as_integers(table)[tokens], table.dtype)
     table, tokens = jnp.ones((128, 128), jnp.bfloat16), jnp.ones(1, jnp.int32)
     # The older emitters of the tests make no such array, see ``conftest``. A later XLA may make none at all.
-    is_first = version("jaxlib").startswith("0.10.")
-    options = {"xla_cpu_use_fusion_emitters": True} if is_first else {}
-    for read, stored in [(lookup, False)] + [(naive, True)] * is_first:
+    has_older_emitters = version("jaxlib").startswith("0.10.")
+    options = {"xla_cpu_use_fusion_emitters": True} if has_older_emitters else {}
+    for read, stored in [(lookup, False)] + [(naive, True)] * has_older_emitters:
         after = lambda table, tokens: tokens + read(table, tokens)[:, 0].astype(jnp.int32)
         loop = jax.jit(lambda table, tokens: lax.fori_loop(0, 9, lambda i, tokens: after(table, tokens), tokens))
         text = loop.lower(table, tokens).compile(compiler_options=options).as_text()

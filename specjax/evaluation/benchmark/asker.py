@@ -96,7 +96,7 @@ class Asker:
     def _time(self, generator: Generator, prompt: dict) -> Timed:
         """The result, which the generator does not remember: no answer depends on earlier questions."""
         before = read_joules()
-        decoding = generator.start(**prompt, **{"max_new_tokens": self.max_new_tokens, **self.options})
+        decoding = generator.start(**prompt, max_new_tokens=self.max_new_tokens, **self.options)
         generator.session.advance(decoding, 1)
         first = decoding.prefill_seconds + decoding.decode_seconds
         generator.session.advance(decoding)
