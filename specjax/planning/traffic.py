@@ -14,7 +14,7 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _EXPECTED = re.compile(r"about_([\d.]+)_times")
 """``expert_products.EXPECTED_TIMES``."""
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
+_CONDITION, _BODY = re.compile(r"condition=%?([\w.\-]+)"), re.compile(r"body=%?([\w.\-]+)")
 _CONSTANT = re.compile(r" constant\((-?\d+)\)")
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _FREE = {
@@ -23,7 +23,12 @@ _FREE = {
 }  # fmt: skip
 _SLICES = ("dynamic-slice", "gather", "slice")
 _SLICE_STARTS = ("slice-start", "dynamic-slice-start")
-_COPIES = ("copy", "copy-start", *_SLICES, *_SLICE_STARTS)
+_STARTS = ("copy-start", *_SLICE_STARTS)
+_COPIES = ("copy", *_SLICES, *_STARTS)
+_SAME = ("bitcast", "copy-done", "slice-done", "dynamic-slice-done")
+"""Operations that hand on an array under another name."""
+_JOINED = 'custom_call_target="ConcatBitcast"'
+"""The mark of an operation that joins neighbouring arrays of fast memory to one."""
 _VIEWS = ("bitcast", "bitcast-convert", "reshape")
 _FAST = "S(1)"
 """The mark of arrays in a TPU's fast memory."""
@@ -52,7 +57,8 @@ class Step:
 
     Attributes:
       times: how often the round runs it.
-      kept: the names of its operands that stay in a TPU's fast memory from round to round.
+      kept: the names of its operands that are weights or their copies, or that stay in a TPU's fast
+        memory from round to round.
     """
 
     instruction: Instruction
@@ -94,9 +100,12 @@ class Program:
 
         A fusion that reads a slice of an operand counts the slice, and a write into a part of an
         array counts the part. Intermediate results in a TPU's fast memory do not count; a copy into
-        fast memory counts as a read. A copy from the host's memory counts as a write. Arrays that stay
-        in fast memory from round to round count as if they were read from memory, so that a count grows
-        linearly with the number of layers.
+        fast memory counts as a read. A copy from the host's memory counts as a write.
+
+        Weights count for each instruction that reads them, as if all of them lay in memory: their
+        copies into fast memory do not count. Other arrays that stay in fast memory from round to round
+        count in the same way. A compiler keeps another part of the weights in fast memory for each
+        number of layers. Only the count by reads grows linearly with that number.
         """
         return int(sum(step.times * self._moved(step) for step in self.steps))
 
@@ -118,14 +127,15 @@ class Program:
         if not outermost:
             return []
         size = lambda loop: sum(len(self._found[name]) for name in self._reached(loop.calls))
-        everything = _Everything()
-        return [step for name in max(outermost, key=size).calls for step in self._walk(name, 1, (everything,))]
+        largest = max(outermost, key=size)
+        kept = self._unchanged(largest) | self._in_fast_memory(largest)
+        return [step for name in largest.calls for step in self._walk(name, 1, (kept,))]
 
     def _walk(self, name: str, times: float, given: tuple) -> list[Step]:
         """The steps of a computation.
 
-        ``given`` has an entry for each parameter: True for an array that stays in fast memory, or
-        the places of such arrays in a tuple.
+        ``given`` has an entry for each parameter: True for an array that is ``Step.kept``, or the
+        places of such arrays in a tuple.
         """
         known: dict[str, Any] = {}
         steps = []
@@ -135,9 +145,11 @@ class Program:
             if i.opcode == "parameter":
                 known[i.name] = given[_place(i)] if _place(i) < len(given) else False
             elif i.opcode == "get-tuple-element":
-                known[i.name] = at not in (True, False) and _place(i) in at and _FAST in self._shapes[i.name]
-            elif i.opcode == "bitcast":
+                known[i.name] = isinstance(at, set) and _place(i) in at
+            elif i.opcode in _SAME or _JOINED in i.text:
                 known[i.name] = at
+            elif i.opcode in _STARTS:
+                known[i.name] = at and _HOST not in self._shapes[operands[0]]
             elif i.opcode == "tuple":
                 known[i.name] = {k for k, operand in enumerate(operands) if known.get(operand) is True}
             steps.append(Step(i, times, frozenset(operand for operand in operands if known.get(operand) is True)))
@@ -153,6 +165,22 @@ class Program:
             return []
         times *= self._trips(i) if i.opcode == "while" else 1
         return [step for name in i.calls for step in self._walk(name, times, tuple(given))]
+
+    def _unchanged(self, loop: Instruction) -> set[int]:
+        """The places of the arrays that an iteration hands on to the next as they came, such as weights."""
+        body = self._body(loop)
+        handed = next((_operands(i) for i in body if i.text.startswith("ROOT ")), [])
+        come = {i.name: _place(i) for i in body if i.opcode == "get-tuple-element"}
+        return {place for place, name in enumerate(handed) if come.get(name) == place}
+
+    def _in_fast_memory(self, loop: Instruction) -> set[int]:
+        """The places of the arrays that lie in fast memory between two iterations."""
+        taken = [i for i in self._body(loop) if i.opcode == "get-tuple-element"]
+        return {_place(i) for i in taken if _FAST in self._shapes[i.name]}
+
+    def _body(self, loop: Instruction) -> list[Instruction]:
+        found = _BODY.search(loop.text)
+        return self._found.get(found[1], []) if found else []
 
     def _trips(self, loop: Instruction) -> float:
         """How often a loop runs: as its scope expects, by the compiler's note, or by ``i < limit``; else 1."""
@@ -182,16 +210,18 @@ class Program:
     def _moved(self, step: Step) -> float:
         """The bytes that one run of an instruction reads from memory and writes to it."""
         i, operands = step.instruction, _operands(step.instruction)
-        if i.opcode in _FREE or i.opcode.endswith(("-done", "-update")):
+        if i.opcode in _FREE or i.opcode.endswith(("-done", "-update")) or _JOINED in i.text:
             return 0.0
         read = lambda name: sum(_sizes(self._shapes.get(name, ""), elsewhere=name in step.kept))
         result = sum(_sizes(_result(i), elsewhere=False))
         if copied := self._copied_from_host(i):
             return copied
-        if i.opcode in _SLICE_STARTS:  # the result's arrays name the operand, then the slice
-            return _sizes(_result(i))[1] + _sizes(_result(i), elsewhere=False)[1]
-        if i.opcode.endswith("-start"):  # of the result's arrays the first is new, the others name the operands
-            return _sizes(_result(i), elsewhere=False)[0] + sum(read(name) for name in operands[:1])
+        if i.opcode.endswith("-start"):
+            new = int(i.opcode in _SLICE_STARTS)  # the result's arrays name the operand, then the slice; or vice versa
+            if i.opcode in _STARTS and operands[0] in step.kept and _FAST in _layouts(_result(i))[new]:
+                return 0.0  # the reads of the copy count
+            started = _sizes(_result(i))[new] if new else sum(read(name) for name in operands[:1])
+            return _sizes(_result(i), elsewhere=False)[new] + started
         if i.opcode in _SLICES:
             return 2 * result
         if i.opcode == "dynamic-update-slice":
@@ -235,13 +265,6 @@ def expected_times(text: str) -> float:
     In the text of a whole program, the largest of all such numbers.
     """
     return max(map(float, _EXPECTED.findall(text)), default=0.0)
-
-
-class _Everything:
-    """A collection that contains all places."""
-
-    def __contains__(self, place: object) -> bool:
-        return True
 
 
 def _parameters(inside: list[Instruction]) -> list[tuple[int, str]]:

@@ -59,10 +59,12 @@ def test_a_slice_counts_itself_and_a_write_its_part():
 def test_a_slice_that_is_started_counts_itself():
     """A row of 32 bytes: read into a TPU's fast memory, or read and written."""
     start = (
-        "%s = ((f32[4,8]{{1,0}}), f32[1,8]{{1,0:T(8,128){}}}, s32[]{{:S(2)}}) slice-start(%x), slice={{[0:1], [0:8]}}"
+        "%y = f32[4,8]{{1,0}} negate(%x)\n"
+        "%s = ((f32[4,8]{{1,0}}), f32[1,8]{{1,0:T(8,128){}}}, s32[]{{:S(2)}}) slice-start(%y), slice={{[0:1], [0:8]}}"
     )
-    assert loop(start.format("S(1)")).bytes_moved() == 32
-    assert loop(start.format("")).bytes_moved() == 64
+    negate = 2 * 128
+    assert loop(start.format("S(1)")).bytes_moved() == negate + 32
+    assert loop(start.format("")).bytes_moved() == negate + 64
 
 
 FUSIONS = """
@@ -169,6 +171,38 @@ def test_fast_memory_of_a_tpu():
     %n = f32[4,8]{1,0:T(8,128)S(1)} negate(%d)
     """
     assert loop(body).bytes_moved() == 128
+
+
+PASS = """
+%more (q: (s32[], f32[4,8])) -> pred[] {
+  %q = (s32[], f32[4,8]) parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+%pass (q4: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %q4 = (s32[], f32[4,8]) parameter(0)
+  %i4 = s32[] get-tuple-element(%q4), index=0
+  %w4 = f32[4,8]{1,0:S(1)} get-tuple-element(%q4), index=1
+  %n4 = f32[4,8]{1,0:S(1)} negate(%w4)
+  ROOT %again4 = (s32[], f32[4,8]) tuple(%i4, %w4)
+}
+"""
+
+
+def test_a_copy_of_a_weight_counts_for_each_read():
+    """Two halves are copied into fast memory and joined there. Five passes read them, and one instruction before."""
+    half = "((f32[4,8]{1,0}), f32[2,8]{1,0:S(1)}, s32[]{:S(2)}) slice-start"
+    body = f"""
+    %s = {half}(%x), slice={{[0:2], [0:8]}}
+    %d = f32[2,8]{{1,0:S(1)}} slice-done(%s)
+    %s2 = {half}(%x), slice={{[2:4], [0:8]}}
+    %d2 = f32[2,8]{{1,0:S(1)}} slice-done(%s2)
+    %whole = f32[4,8]{{1,0:S(1)}} custom-call(%d, %d2), custom_call_target="ConcatBitcast"
+    %n = f32[4,8]{{1,0:S(1)}} negate(%whole)
+    %given = (s32[], f32[4,8]{{1,0:S(1)}}) tuple(%i, %whole)
+    %l = (s32[], f32[4,8]) while(%given), condition=%more, body=%pass, backend_config={{"known_trip_count":{{"n":"5"}}}}
+    """
+    assert loop(body, PASS).bytes_moved() == 6 * 128
 
 
 def test_an_array_that_stays_in_fast_memory_counts_as_read():
