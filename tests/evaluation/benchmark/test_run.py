@@ -173,20 +173,35 @@ def test_questions_and_turns_without_room_are_left_out(answer, tmp_path):
         answer(tmp_path / "other", questions[:1])
 
 
-def test_methods_take_turns_to_be_first(model, monkeypatch):
+@pytest.fixture
+def order_of(model, monkeypatch):
+    """The order in which methods write whole answers to some questions. Prompts of the sizes ``warm`` are compiled."""
     order = []
 
-    def time(self, generator, prompt, **options):
+    def time(self, generator, prompt):
         order.append(generator)
         return Timed(type("Result", (), {"text": "!"}), 0.0, None)
 
     monkeypatch.setattr(Asker, "_time", time)
     monkeypatch.setattr(Asker, "_turn", lambda *args: None)
-    asker = Asker(model, False, 4, 200, dict(temperature=0.0), warm=set(range(9)))
-    generators = {name: name for name in ("none", "a", "b")}
-    for number, question in enumerate(QUESTIONS[:2]):
-        asker.ask(generators, question, number)
-    assert order == ["none", "a", "b", "a", "b", "none", "a", "b", "none"]
+
+    def ask(questions, warm):
+        asker = Asker(model, False, 4, 200, dict(temperature=0.0), warm=warm)
+        for number, question in enumerate(questions):
+            asker.ask({name: name for name in ("none", "a", "b")}, question, number)
+        return order
+
+    return ask
+
+
+def test_methods_take_turns_to_be_first(order_of):
+    assert order_of(QUESTIONS[:2], set(range(9))) == ["none", "a", "b", "a", "b", "none", "a", "b", "none"]
+
+
+def test_methods_write_an_answer_before_the_first_timed_answer_of_a_size(order_of):
+    questions = [Question(i, "qa", "qa", ("D" * size,)) for i, size in enumerate((20, 30, 70))]
+    first, second, third = ["none", "a", "b"], ["a", "b", "none"], ["b", "none", "a"]
+    assert order_of(questions, set()) == [*"none a b".split(), *first, *second, *"none a b".split(), *third]
 
 
 def test_sampled_answers_have_the_seeds_text_and_are_not_compared(answer, made, tmp_path):
