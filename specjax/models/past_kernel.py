@@ -4,8 +4,6 @@ XLA:CPU reads the past in a loop of small steps, whose start costs a small model
 ``past_llvm`` has the kernel's code.
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 
@@ -54,14 +52,17 @@ def attend(own: tuple, q: jax.Array, k: jax.Array, v: jax.Array, length: jax.Arr
     B, K, M, D = q.shape
     heads = B * K
     flat = lambda x: x.reshape(heads, *x.shape[2:])
-    given = [*map(flat, (q, k, v)), jnp.repeat(length, K), *map(flat, own)]
+    values, top, weight = own
+    joined = jnp.concatenate([values, top[..., None], weight[..., None]], axis=-1)
+    given = *map(flat, (q, k, v)), jnp.repeat(length, K), flat(joined)
     name = llvm.register(past_llvm.past, D)
     parts = min(heads, _PARTS) if heads > _PARTS // 2 else 1
     bounds = [heads * i // parts for i in range(parts + 1)]
 
-    def part(first: int, end: int) -> Sequence[jax.Array]:
-        shapes = [jax.ShapeDtypeStruct((end - first, *x.shape[2:]), jnp.float32) for x in own]
-        return jax.ffi.ffi_call(name, shapes, vmap_method="sequential")(*given, first=first)
+    def part(first: int, end: int) -> jax.Array:
+        # XLA gives results that nobody reads one buffer, and then waits for each call. So a call has a single result.
+        shape = jax.ShapeDtypeStruct((end - first, M, D + 2), jnp.float32)
+        return jax.ffi.ffi_call(name, shape, vmap_method="sequential")(*given, first=first)
 
-    found = [part(*ends) for ends in zip(bounds, bounds[1:])]
-    return tuple(jnp.concatenate(pieces).reshape(x.shape) for pieces, x in zip(zip(*found), own))
+    found = jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])]).reshape(B, K, M, D + 2)
+    return found[..., :D], found[..., D], found[..., D + 1]

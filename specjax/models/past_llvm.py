@@ -20,19 +20,18 @@ def past(name: str, D: int) -> Call:
     """The kernel for a head dimension, a multiple of 16.
 
     Operands: queries [H, M, D], keys and values [H, T, D], int32 lengths [H], and the ``Partial`` attention over other
-    rows, [H, M, D], [H, M] and [H, M]. Results: the ``Partial`` over both, for the heads from the attribute on. T is
-    at least 16.
+    rows, [H, M, D + 2]: values, top and weight. Result: the ``Partial`` over both, for the heads from the attribute
+    on. T is at least 16.
     """
     call = Call(name)
     build = call.build
-    q, k, v, lengths, *own = (call.data(OPERAND, i) for i in range(7))
-    results = [call.data(RESULT, i) for i in range(3)]
+    q, k, v, lengths, own = (call.data(OPERAND, i) for i in range(5))
+    result = call.data(RESULT, 0)
     M, T = call.size(OPERAND, 0, 1), call.size(OPERAND, 1, 1)
     begin, count = call.attribute(), call.size(RESULT, 0, 0)
-    for source, to, size in zip(own, results, (D, 1, 1)):
-        copy = declare(call.module, "llvm.memcpy.p0.p0.i64", VOID, POINTER, POINTER, I64, ir.IntType(1))
-        taken = build.gep(source, [build.mul(build.mul(begin, M), I64(size))], source_etype=FLOAT)
-        build.call(copy, [to, taken, build.mul(build.mul(count, M), I64(4 * size)), ir.IntType(1)(0)])
+    copy = declare(call.module, "llvm.memcpy.p0.p0.i64", VOID, POINTER, POINTER, I64, ir.IntType(1))
+    size = build.mul(build.mul(count, M), I64(4 * (D + 2)))
+    build.call(copy, [result, _row(build, own, build.mul(begin, M), D + 2), size, ir.IntType(1)(0)])
     with loop(build, begin, build.add(begin, count), 1) as h:
         length = build.zext(build.load(build.gep(lengths, [h], source_etype=I32), typ=I32), I64)
         with build.if_then(build.icmp_unsigned(">", length, I64(0))):
@@ -44,15 +43,16 @@ def past(name: str, D: int) -> Call:
                 first_query, first_result = build.mul(h, M), build.mul(build.sub(h, begin), M)
                 with loop(build, I64(0), M, 1) as m:
                     query = _row(build, q, build.add(first_query, m), D)
-                    _attend(build, query, keys, values, seen, results, build.add(first_result, m), D)
+                    sums = _row(build, result, build.add(first_result, m), D + 2)
+                    _attend(build, query, keys, values, seen, sums, D)
     build.ret(POINTER(None))
     return call
 
 
-def _attend(build, query, keys, values, seen, results, m, D: int) -> None:
-    """One query reads a block of positions."""
+def _attend(build, query, keys, values, seen, sums, D: int) -> None:
+    """One query reads a block of positions. ``sums``: its row of the result."""
     scores = build.select(seen, _scores(build, query, keys, D), FLOATS([FLOAT(NEVER)] * LANES))
-    sums, (top, weight) = _row(build, results[0], m, D), (build.gep(of, [m], source_etype=FLOAT) for of in results[1:])
+    top, weight = (build.gep(sums, [I64(d)], source_etype=FLOAT) for d in (D, D + 1))
     highest = _reduce(build, "fmax", scores)
     before = build.load(top, typ=FLOAT)
     after = build.select(build.fcmp_ordered(">", highest, before), highest, before)

@@ -1,5 +1,7 @@
 """The kernel of the past on CPU, against numpy's softmax in float64 over all rows at once."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,9 +72,12 @@ def test_scores_far_apart_and_queries_of_nan():
 
 @pytest.mark.parametrize("heads, calls", [(4, 1), (9, 9), (40, 16)])
 def test_many_heads_are_computed_in_parts(heads, calls):
+    """Decoding does not read the top. XLA gives results that nobody reads one buffer, so calls with one would wait."""
     own, *given = make_input(1, heads, 3, 64, 16)
-    text = jax.jit(past_kernel.attend).lower((own.values, own.top, own.weight), *given).compile().as_text()
-    assert text.count("custom_call_target=") == calls
+    attend = lambda *given: past_kernel.attend(*given)[::2]
+    text = jax.jit(attend).lower((own.values, own.top, own.weight), *given).compile().as_text()
+    results = re.findall(r"= (\S+) custom-call", text)
+    assert len(results) == calls and all(re.fullmatch(r"f32\[\d+,3,18\]\{2,1,0\}", result) for result in results)
 
 
 def test_where_the_kernel_fits(monkeypatch):
