@@ -139,3 +139,8 @@ def declare(module: ir.Module, name: str, result, *arguments) -> ir.Function:
 def least(build, a, b):
     """The smaller of two lengths."""
     return build.select(build.icmp_unsigned("<", a, b), a, b)
+
+
+def most(build, a, b):
+    """The larger of two lengths."""
+    return build.select(build.icmp_unsigned(">", a, b), a, b)

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from .attention_kernel import Scores
-from .product_kernel import is_installed
+from .product_kernel import is_installed, threads
 
 _PARTS = 16
-"""The most parts of the heads. XLA shares nine or more waiting calls among threads."""
+"""The fewest parts of many queries. XLA shares nine or more waiting calls among threads."""
 
-_MOST = 8
-"""Queries of a key head. XLA multiplies more of them faster than the kernel does."""
+_MOST, _MOST_ALONE = 18, 9
+"""Queries of a key head, on several threads and on one. XLA multiplies more of them faster than the kernel does."""
 
 
 def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
@@ -23,7 +23,7 @@ def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
     XLA cannot split a kernel over devices, so a mesh of several devices has none.
     """
     return (
-        q.shape[2] <= _MOST
+        q.shape[2] <= (_MOST if threads() > 1 else _MOST_ALONE)
         and q.dtype == k.dtype == jnp.float32
         and k.shape[2] >= 16
         and k.shape[3] % 16 == 0
@@ -50,18 +50,19 @@ def attend(own: tuple, q: jax.Array, k: jax.Array, v: jax.Array, length: jax.Arr
     from . import llvm, past_llvm  # need llvmlite
 
     B, K, M, D = q.shape
-    heads = B * K
-    flat = lambda x: x.reshape(heads, *x.shape[2:])
+    flat = lambda x: x.reshape(B * K, *x.shape[2:])
     values, top, weight = own
     joined = jnp.concatenate([values, top[..., None], weight[..., None]], axis=-1)
     given = *map(flat, (q, k, v)), jnp.repeat(length, K), flat(joined)
     name = llvm.register(past_llvm.past, D)
-    parts = min(heads, _PARTS) if heads > _PARTS // 2 else 1
-    bounds = [heads * i // parts for i in range(parts + 1)]
+    queries, together = B * K * M, past_llvm.TOGETHER
+    groups = -(-queries // together)
+    parts = min(max(_PARTS, 2 * threads()), groups) if threads() > 1 and groups > _PARTS // 2 else 1
+    bounds = [min(groups * i // parts * together, queries) for i in range(parts + 1)]
 
     def part(first: int, end: int) -> jax.Array:
         # XLA gives results that nobody reads one buffer, and then waits for each call. So a call has a single result.
-        shape = jax.ShapeDtypeStruct((end - first, M, D + 2), jnp.float32)
+        shape = jax.ShapeDtypeStruct((end - first, D + 2), jnp.float32)
         return jax.ffi.ffi_call(name, shape, vmap_method="sequential")(*given, first=first)
 
     found = jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])]).reshape(B, K, M, D + 2)

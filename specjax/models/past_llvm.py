@@ -9,10 +9,12 @@ import math
 from llvmlite import ir
 
 from .attention_kernel import NEVER
-from .llvm import FLOAT, FLOATS, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop
+from .llvm import FLOAT, FLOATS, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop, most
 
 _EXP = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1)
 """Taylor coefficients of exp, highest power first: 2e-8 relative for |r| <= log(2) / 2."""
+TOGETHER = 3
+"""Queries that read a block of positions together, so that its numbers are loaded once for all of them."""
 _LOG2_E, _LN2_HIGH, _LN2_LOW, _LEAST = 1 / math.log(2), 0.693359375, -2.12194440e-4, -87.0
 
 
@@ -20,8 +22,8 @@ def past(name: str, D: int) -> Call:
     """The kernel for a head dimension, a multiple of 16.
 
     Operands: queries [H, M, D], keys and values [H, T, D], int32 lengths [H], and the ``Partial`` attention over other
-    rows, [H, M, D + 2]: values, top and weight. Result: the ``Partial`` over both, for the heads from the attribute
-    on. T is at least 16.
+    rows, [H, M, D + 2]: values, top and weight. Result: the ``Partial`` over both, [n, D + 2], for n of the H M queries
+    from the attribute on. T is at least 16.
     """
     call = Call(name)
     build = call.build
@@ -30,9 +32,11 @@ def past(name: str, D: int) -> Call:
     M, T = call.size(OPERAND, 0, 1), call.size(OPERAND, 1, 1)
     begin, count = call.attribute(), call.size(RESULT, 0, 0)
     copy = declare(call.module, "llvm.memcpy.p0.p0.i64", VOID, POINTER, POINTER, I64, ir.IntType(1))
-    size = build.mul(build.mul(count, M), I64(4 * (D + 2)))
-    build.call(copy, [result, _row(build, own, build.mul(begin, M), D + 2), size, ir.IntType(1)(0)])
-    with loop(build, begin, build.add(begin, count), 1) as h:
+    size = build.mul(count, I64(4 * (D + 2)))
+    build.call(copy, [result, _row(build, own, begin, D + 2), size, ir.IntType(1)(0)])
+    end = build.add(begin, count)
+    heads = build.udiv(begin, M), build.udiv(build.add(end, build.sub(M, I64(1))), M)
+    with loop(build, *heads, 1) as h:
         length = build.zext(build.load(build.gep(lengths, [h], source_etype=I32), typ=I32), I64)
         with build.if_then(build.icmp_unsigned(">", length, I64(0))):
             with loop(build, I64(0), length, LANES) as first:
@@ -40,18 +44,38 @@ def past(name: str, D: int) -> Call:
                 seen = _between(build, start, first, length)
                 row = build.add(build.mul(h, T), start)
                 keys, values = (_row(build, of, row, D) for of in (k, v))
-                first_query, first_result = build.mul(h, M), build.mul(build.sub(h, begin), M)
-                with loop(build, I64(0), M, 1) as m:
-                    query = _row(build, q, build.add(first_query, m), D)
-                    sums = _row(build, result, build.add(first_result, m), D + 2)
-                    _attend(build, query, keys, values, seen, sums, D)
+                first_query = most(build, begin, build.mul(h, M))
+                end_query = least(build, end, build.mul(build.add(h, I64(1)), M))
+                number = build.sub(end_query, first_query)
+                alone = build.sub(end_query, build.urem(number, I64(TOGETHER)))
+                for size, from_, to in ((TOGETHER, first_query, alone), (1, alone, end_query)):
+                    with build.if_then(build.icmp_unsigned("<", from_, to)), loop(build, from_, to, size) as m:
+                        together = [build.add(m, I64(i)) for i in range(size)]
+                        queries = [_row(build, q, m, D) for m in together]
+                        sums = [_row(build, result, build.sub(m, begin), D + 2) for m in together]
+                        _attend(build, queries, keys, values, seen, sums, D)
     build.ret(POINTER(None))
     return call
 
 
-def _attend(build, query, keys, values, seen, sums, D: int) -> None:
-    """One query reads a block of positions. ``sums``: its row of the result."""
-    scores = build.select(seen, _scores(build, query, keys, D), FLOATS([FLOAT(NEVER)] * LANES))
+def _attend(build, queries, keys, values, seen, sums, D: int) -> None:
+    """Some queries read a block of positions. ``sums``: their rows of the result."""
+    found = [_weigh(build, *each, seen, D) for each in zip(_scores(build, queries, keys, D), sums)]
+    parts = range(0, D, LANES)
+    totals = [[build.fmul(_load(build, row, d), scale) for d in parts] for row, (_, scale) in zip(sums, found)]
+    for t in range(LANES):
+        rows = [_load(build, values, t * D + d) for d in parts]
+        for i, (weights, _) in enumerate(found):
+            weight = _shuffle(build, weights, weights, [t] * LANES)
+            totals[i] = [_fma(build, weight, row, total) for row, total in zip(rows, totals[i])]
+    for row, total in zip(sums, totals):
+        for d, part in zip(parts, total):
+            build.store(part, build.gep(row, [I64(d)], source_etype=FLOAT), align=4)
+
+
+def _weigh(build, scores, sums, seen, D: int) -> tuple:
+    """The weights of a block's positions for one query, and the scale of its sums so far."""
+    scores = build.select(seen, scores, FLOATS([FLOAT(NEVER)] * LANES))
     top, weight = (build.gep(sums, [I64(d)], source_etype=FLOAT) for d in (D, D + 1))
     highest = _reduce(build, "fmax", scores)
     before = build.load(top, typ=FLOAT)
@@ -62,32 +86,29 @@ def _attend(build, query, keys, values, seen, sums, D: int) -> None:
     build.store(after, top)
     total = build.fmul(build.load(weight, typ=FLOAT), build.extract_element(scale, I32(0)))
     build.store(build.fadd(total, _reduce(build, "fadd", weights)), weight)
-    spread = [_shuffle(build, weights, weights, [t] * LANES) for t in range(LANES)]
-    for d in range(0, D, LANES):
-        sum_ = build.fmul(_load(build, sums, d), scale)
-        for t in range(LANES):
-            sum_ = _fma(build, spread[t], _load(build, values, t * D + d), sum_)
-        build.store(sum_, build.gep(sums, [I64(d)], source_etype=FLOAT), align=4)
+    return weights, scale
 
 
-def _scores(build, query, keys, D: int):
-    """The products of a query with 16 keys, as one vector."""
-    parts = [_load(build, query, d) for d in range(0, D, LANES)]
+def _scores(build, queries, keys, D: int) -> list:
+    """The products of each query with 16 keys, as one vector."""
+    parts = [[_load(build, query, d) for d in range(0, D, LANES)] for query in queries]
 
-    def product(t: int):
-        sum_ = build.fmul(parts[0], _load(build, keys, t * D))
-        for i, part in enumerate(parts[1:], 1):
-            sum_ = _fma(build, part, _load(build, keys, t * D + i * LANES), sum_)
-        return sum_
+    def product(t: int) -> list:
+        key = [_load(build, keys, t * D + d) for d in range(0, D, LANES)]
+        sums = [build.fmul(query[0], key[0]) for query in parts]
+        for i in range(1, len(key)):
+            sums = [_fma(build, query[i], key[i], sum_) for query, sum_ in zip(parts, sums)]
+        return sums
 
-    def add_up(t: int, stride: int):
-        """The sums of the products t, t + stride, ..., each in lanes of its own."""
+    def add_up(t: int, stride: int) -> list:
+        """For each query the sums of the products t, t + stride, ..., each in lanes of its own."""
         if stride == LANES:
             return product(t)
-        a, b = add_up(t, 2 * stride), add_up(t + stride, 2 * stride)
+        pairs = list(zip(add_up(t, 2 * stride), add_up(t + stride, 2 * stride)))
         low = [x for base in range(0, LANES, 2 * stride) for x in range(base, base + stride)]
         pick = lambda lanes: [x for i in range(0, len(lanes), stride) for x in _both(lanes[i : i + stride])]
-        return build.fadd(*(_shuffle(build, a, b, pick([x + shift for x in low])) for shift in (0, stride)))
+        lanes = [pick([x + shift for x in low]) for shift in (0, stride)]
+        return [build.fadd(*(_shuffle(build, a, b, each) for each in lanes)) for a, b in pairs]
 
     return add_up(0, 1)
 

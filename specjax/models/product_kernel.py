@@ -85,8 +85,8 @@ def product(
     further = tuple(each for each in (scales, number) if each is not None)
     given = rows if dot else rows.astype(jnp.float32), weight, *further
     name = llvm.register(product_llvm.product, len(rows), dot, form, number is not None)
-    parts = min(max(_PARTS, 2 * _threads()), outputs * inputs // _SMALLEST_PART, blocks)
-    parts = parts if _threads() > 1 and parts >= _PARTS else 1
+    parts = min(max(_PARTS, 2 * threads()), outputs * inputs // _SMALLEST_PART, blocks)
+    parts = parts if threads() > 1 and parts >= _PARTS else 1
     bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
 
     def part(first: int, end: int) -> jax.Array:
@@ -101,5 +101,6 @@ def _has_dot() -> bool:
     return "avx512_bf16" in matrix_extensions()
 
 
-def _threads() -> int:
+def threads() -> int:
+    """The threads among which XLA shares its work."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

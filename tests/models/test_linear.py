@@ -85,7 +85,7 @@ def operands(rows: int, outputs: int = 804, inputs: int = 1056):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_kernel_is_the_product(monkeypatch, kernel, rows, threads):
     """numpy's product in float64. 804 outputs are 201 blocks, which parts share unevenly."""
-    monkeypatch.setattr(product_kernel, "_threads", lambda: threads)
+    monkeypatch.setattr(product_kernel, "threads", lambda: threads)
     x, weight = operands(rows)
     compiled = jax.jit(lambda x, weight: kernel.product(x, weight)).lower(x, weight).compile()
     found = compiled(x, weight)

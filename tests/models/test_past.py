@@ -70,25 +70,29 @@ def test_scores_far_apart_and_queries_of_nan():
     assert jnp.isnan(in_kernel(own, q.at[:, :, 0].set(jnp.nan), k, v, length).values[:, :, 0]).all()
 
 
-@pytest.mark.parametrize("heads, calls", [(4, 1), (9, 9), (40, 16)])
-def test_many_heads_are_computed_in_parts(heads, calls):
+@pytest.mark.parametrize("heads, threads, calls", [(4, 2, 1), (9, 2, 9), (40, 2, 16), (40, 30, 40), (40, 1, 1)])
+def test_many_queries_are_computed_in_parts(heads, threads, calls, monkeypatch):
     """Decoding does not read the top. XLA gives results that nobody reads one buffer, so calls with one would wait."""
+    monkeypatch.setattr(past_kernel, "threads", lambda: threads)
     own, *given = make_input(1, heads, 3, 64, 16)
     attend = lambda *given: past_kernel.attend(*given)[::2]
     text = jax.jit(attend).lower((own.values, own.top, own.weight), *given).compile().as_text()
     results = re.findall(r"= (\S+) custom-call", text)
-    assert len(results) == calls and all(re.fullmatch(r"f32\[\d+,3,18\]\{2,1,0\}", result) for result in results)
+    assert len(results) == calls and all(re.fullmatch(r"f32\[\d+,18\]\{1,0\}", result) for result in results)
 
 
 def test_where_the_kernel_fits(monkeypatch):
     def fits(M=1, T=16, D=16, dtype="float32", queries="float32", window=None):
         return past_kernel.fits(jnp.zeros((1, 1, M, D), queries), jnp.zeros((1, 1, T, D), dtype), Scores(window))
 
-    assert fits() and fits(M=8, T=17, D=128)
-    assert not (fits(M=9) or fits(T=15) or fits(D=8) or fits(window=4))
+    monkeypatch.setattr(past_kernel, "threads", lambda: 2)
+    assert fits() and fits(M=18, T=17, D=128)
+    assert not (fits(M=19) or fits(T=15) or fits(D=8) or fits(window=4))
     assert not (fits(dtype="bfloat16") or fits(queries="bfloat16"))
     with parallel.use_mesh(parallel.make_mesh(data=2)):
         assert not fits()
+    monkeypatch.setattr(past_kernel, "threads", lambda: 1)
+    assert fits(M=9) and not fits(M=10)
     monkeypatch.setattr(past_kernel, "is_installed", lambda: False)
     assert not fits()
 
