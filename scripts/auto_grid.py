@@ -3,9 +3,10 @@
     python scripts/auto_grid.py [--model tiny-python] [--draft tiny-python-draft] [--label 14m]
 
 The kinds are held-out code, a file written again, prose that the pair has not seen, and random
-tokens. Each cell has a kind, a temperature and a batch size. In a cell the methods alternate, in an
-order that rotates, each beside a run of plain decoding and one of auto, and ratios are those of runs
-side by side. Then a text changes its kind in the middle.
+tokens. Each cell has a kind, a temperature and a batch size. It has as many texts as a batch has rows, and
+at least ``--texts-per-cell``, which are decoded one batch after another. In a cell the methods alternate, in
+an order that rotates, each beside a run of plain decoding and one of auto, and ratios are those of runs side
+by side. Then a text changes its kind in the middle.
 Before the first cell, `specjax tune --auto` measures the times if no file has them.
 
 A run that was interrupted goes on at the next cell. Needs the extra "plot". Writes
@@ -42,7 +43,8 @@ SEGMENT, SETTLED = 64, 32
 HEAD = """# Method auto against fixed methods
 
 Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over pairs of runs side by
-side, {repeats} for each fixed method and {pairs} for auto; {tokens} new tokens, {model} with {draft};
+side, {repeats} for each fixed method and {pairs} for auto; {tokens} new tokens of at least {texts} texts in each
+cell, {model} with {draft};
 {cpu}, {cores} cores; jax {jax}.
 
 ![Method auto against the best fixed method of each cell](auto_{name}.png)
@@ -62,7 +64,8 @@ def main():
     for kind, temperature, batch in itertools.product(args.texts, args.temperatures, args.batches):
         key = f"{kind}, temperature {temperature:g}, batch {batch}"
         if key not in report["cells"]:
-            report["cells"][key] = measure_cell(made, prompts_of(target, kind, batch), temperature, args)
+            prompts = prompts_of(target, kind, max(batch, args.texts_per_cell))
+            report["cells"][key] = measure_cell(made, prompts, temperature, batch, args)
             file.write_text(json.dumps(report, indent=1) + "\n")
             print(key, {name: round(float(np.median(x)), 3) for name, x in report["cells"][key]["ratio"].items()})
     if "changes" not in report:
@@ -82,6 +85,7 @@ def parse_arguments():
     add("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
     add("--batches", nargs="+", type=integer(1), default=[1, 4, 16])
     add("--methods", nargs="+", choices=list(FIXED), default=list(FIXED))
+    add("--texts-per-cell", type=integer(1), default=4, help="the fewest texts of a cell (default 4)")
     add("--prompt-tokens", type=integer(16), default=96)
     add("--max-new-tokens", type=integer(1), default=128)
     add("--repeats", type=integer(1), default=5)
@@ -115,8 +119,8 @@ TEXTS = {
 }
 
 
-def prompts_of(target, kind: str, batch: int) -> list:
-    return list(TEXTS[kind](target, batch))
+def prompts_of(target, kind: str, count: int) -> list:
+    return list(TEXTS[kind](target, count))
 
 
 def describe(args) -> dict:
@@ -134,20 +138,23 @@ def generators(target, draft, args) -> dict:
     return made
 
 
-def measure_cell(made: dict, prompts: list, temperature: float, args) -> dict:
+def measure_cell(made: dict, prompts: list, temperature: float, batch: int, args) -> dict:
     """Tokens a second of each run, the ratios to the plain run beside it, and the choices of auto.
 
-    Plain decoding and auto run once beside each fixed method, so they run most often.
+    A run decodes all prompts, ``batch`` at a time. Plain decoding and auto run once beside each fixed method,
+    so they run most often.
     """
     speeds: dict[str, list[float]] = {name: [] for name in made}
     ratios: dict[str, list[float]] = {name: [] for name in made if name != "plain"}
     choices = {}
 
     def run(name: str) -> float:
-        results = made[name](prompts, max_new_tokens=args.max_new_tokens, temperature=temperature, ignore_eos=True)
+        options = dict(max_new_tokens=args.max_new_tokens, temperature=temperature, ignore_eos=True)
+        groups = [made[name](prompts[at : at + batch], **options) for at in range(0, len(prompts), batch)]
         if name == "auto":
-            choices.update({c.name: c.rounds for c in results[0].stats.choices})
-        return sum(len(result.token_ids) for result in results) / results[0].stats.decode_seconds
+            choices.update({c.name: c.rounds for c in groups[0][0].stats.choices})
+        tokens = sum(len(result.token_ids) for results in groups for result in results)
+        return tokens / sum(results[0].stats.decode_seconds for results in groups)
 
     for name in made:  # compiles
         run(name)
@@ -232,7 +239,7 @@ def page(report: dict, name: str) -> str:
     head = HEAD.format(
         **report["machine"], name=name, repeats=settings["repeats"],
         pairs=settings["repeats"] * len(settings["methods"]), tokens=settings["max_new_tokens"],
-        model=settings["model"], draft=settings["draft"],
+        texts=settings["texts_per_cell"], model=settings["model"], draft=settings["draft"],
     )  # fmt: skip
     lines = [
         f"- Geometric means over the cells: {', '.join(f'{m} {v:.3f}' for m, v in means.items())}.",

@@ -1,10 +1,11 @@
 """The code of ``past_kernel``: attention of a few queries over the past, merged with attention over other rows.
 
-A block of positions is read once for all queries, so its keys and values stay in the first cache. The softmax
-is that of FlashAttention: a larger score rescales the sums so far.
+All queries of a head read a block of positions before the next one, so its keys and values stay in the first
+cache. The softmax is that of FlashAttention: a larger score rescales the sums so far.
 """
 
 import math
+from collections.abc import Callable
 
 from llvmlite import ir
 
@@ -44,18 +45,24 @@ def past(name: str, D: int) -> Call:
                 seen = _between(build, start, first, length)
                 row = build.add(build.mul(h, T), start)
                 keys, values = (_row(build, of, row, D) for of in (k, v))
-                first_query = most(build, begin, build.mul(h, M))
-                end_query = least(build, end, build.mul(build.add(h, I64(1)), M))
-                number = build.sub(end_query, first_query)
-                alone = build.sub(end_query, build.urem(number, I64(TOGETHER)))
-                for size, from_, to in ((TOGETHER, first_query, alone), (1, alone, end_query)):
-                    with build.if_then(build.icmp_unsigned("<", from_, to)), loop(build, from_, to, size) as m:
-                        together = [build.add(m, I64(i)) for i in range(size)]
-                        queries = [_row(build, q, m, D) for m in together]
-                        sums = [_row(build, result, build.sub(m, begin), D + 2) for m in together]
-                        _attend(build, queries, keys, values, seen, sums, D)
+
+                def attend(together: list) -> None:
+                    queries = [_row(build, q, m, D) for m in together]
+                    sums = [_row(build, result, build.sub(m, begin), D + 2) for m in together]
+                    _attend(build, queries, keys, values, seen, sums, D)
+
+                bounds = most(build, begin, build.mul(h, M)), least(build, end, build.mul(build.add(h, I64(1)), M))
+                _in_groups(build, *bounds, attend)
     build.ret(POINTER(None))
     return call
+
+
+def _in_groups(build, first, end, attend: Callable) -> None:
+    """Builds ``attend`` for lists of ``TOGETHER`` queries from ``first`` to ``end``, and for each of the rest alone."""
+    alone = build.sub(end, build.urem(build.sub(end, first), I64(TOGETHER)))
+    for size, start, stop in ((TOGETHER, first, alone), (1, alone, end)):
+        with build.if_then(build.icmp_unsigned("<", start, stop)), loop(build, start, stop, size) as m:
+            attend([build.add(m, I64(i)) for i in range(size)])
 
 
 def _attend(build, queries, keys, values, seen, sums, D: int) -> None:
