@@ -56,7 +56,7 @@ class Engine(StepLoop):
       capacity: positions of a slot, for prompt, new tokens and one draft. It becomes the next power
         of two, but no more than the model's context needs.
       chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
-        the engine chooses up to 128, so that a chunk takes at most twice the time of the rounds.
+        the engine chooses up to 128, so that a chunk takes less time than the rounds beside it.
       rounds: rounds of one step, at most 64. By default the engine chooses up to 8, so that they take
         20 ms, and has one on several hosts.
       logprobs: the largest value of a request's option ``logprobs``; None records none. With a number

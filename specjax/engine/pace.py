@@ -13,7 +13,8 @@ class Pace:
     While rows run, the chunks of a step take at most ``ratio`` times the time of its rounds, by running
     averages. So the time between two of their tokens grows by at most ``1 + ratio``. The size begins
     at ``least``. It is halved when its time is above this bound, and doubled when twice its time is
-    not, because twice the tokens take at most twice the time. Without running rows it is ``most``.
+    not, because twice the tokens take at most twice the time. The bound moves with the rounds of a step, so the
+    size is compared with it before each chunk. Without running rows it is ``most``.
     If ``least`` is ``most``, all chunks have this size, and a step has one.
     """
 
@@ -23,7 +24,7 @@ class Pace:
         most: int,
         least_rounds: int = 1,
         most_rounds: int = 1,
-        ratio: float = 1.0,
+        ratio: float = 0.9,
         seconds: float = 0.02,
     ):
         self._least, self._most, self._ratio, self._seconds = least, most, ratio, seconds
@@ -38,6 +39,11 @@ class Pace:
 
     def size(self, running: bool) -> int:
         """The size of the next chunk. ``running``: whether rows wait for it."""
+        if running and self._chunk is not None:
+            if self._chunk > self._bound and self._size > self._least:
+                self._size, self._chunk = self._size // 2, None
+            elif 2 * self._chunk <= self._bound and self._size < self._most:
+                self._size, self._chunk = self._size * 2, None
         return self._size if running else self._most
 
     def has_room(self, chunks: int, seconds: float) -> bool:
@@ -55,10 +61,6 @@ class Pace:
         if size != self._size or self._round is None:
             return
         self._chunk = _average(self._chunk, seconds)
-        if self._chunk > self._bound and self._size > self._least:
-            self._size, self._chunk = self._size // 2, None
-        elif 2 * self._chunk <= self._bound and self._size < self._most:
-            self._size, self._chunk = self._size * 2, None
 
     @property
     def _bound(self) -> float:

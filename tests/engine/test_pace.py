@@ -32,10 +32,22 @@ def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
     assert pace.size(running=False) == 128
 
 
-def test_a_chunk_doubles_the_time_of_a_step_at_most():
-    """By default. A chunk of 128 tokens would take 1.1 times as long as the rounds."""
-    assert read(Pace(16, 128), lambda n: n / 116)[-1] == 64
-    assert read(Pace(16, 128), lambda n: n / 130)[-1] == 128
+def test_a_chunk_takes_at_most_nine_tenths_of_the_rounds_by_default():
+    """A chunk of 128 tokens would take 0.92 and 0.88 times as long as the rounds."""
+    assert read(Pace(16, 128), lambda n: n / 139)[-1] == 64
+    assert read(Pace(16, 128), lambda n: n / 145)[-1] == 128
+
+
+def test_the_size_shrinks_before_the_first_chunk_beside_fewer_rounds():
+    """A chunk of 64 tokens takes 17 ms, beside three rounds of 6.5 ms and then two of 6.8."""
+    pace = Pace(16, 128, 1, 8)
+    for _ in range(30):
+        pace.add_rounds(pace.rounds, pace.rounds * 0.0065)
+        pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.017 / 64)
+    assert pace.rounds == 3 and pace.size(running=True) == 64
+    for _ in range(20):
+        pace.add_rounds(pace.rounds, pace.rounds * 0.0068)
+    assert pace.rounds == 2 and pace.size(running=True) == 32
 
 
 def test_the_size_follows_the_device_and_ignores_other_chunks():
@@ -69,11 +81,11 @@ def test_a_chunk_is_compared_with_all_rounds_of_a_step():
 
 
 def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
-    """Four rounds of 5 ms: running rows wait 20 ms, for three chunks of 6 ms, two of 10 ms, or one of any time."""
+    """Four rounds of 5 ms: running rows wait 18 ms, for three chunks of 5.9 ms, two of 8.9 ms, or one of any time."""
     pace = Pace(16, 128, 1, 8)
     assert not pace.has_room(1, 0.001)  # no round has been timed
     pace.add_rounds(4, 0.020)
-    for seconds, most in ((0.006, 3), (0.010, 2), (0.011, 1), (0.5, 1)):
+    for seconds, most in ((0.0059, 3), (0.0089, 2), (0.0095, 1), (0.5, 1)):
         chunks = 1
         while pace.has_room(chunks, chunks * seconds):
             chunks += 1
