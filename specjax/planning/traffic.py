@@ -217,7 +217,7 @@ class Program:
         if copied := self._copied_from_host(i):
             return copied
         if i.opcode.endswith("-start"):
-            new = int(i.opcode in _SLICE_STARTS)  # of the result's arrays: a slice follows its operand, a copy precedes it
+            new = int(i.opcode in _SLICE_STARTS)  # a slice follows its operand in the result, a copy precedes it
             if i.opcode in _STARTS and operands[0] in step.kept and _FAST in _layouts(_result(i))[new]:
                 return 0.0  # the reads of the copy count
             started = _sizes(_result(i))[new] if new else sum(read(name) for name in operands[:1])
