@@ -41,7 +41,10 @@ COLUMNS = ("plan", "device", "memory", "read", "kernels", "ms", "speed-up", "pay
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="files in configs/plans/, without .toml; all without")
-    names = parser.parse_args().names or sorted(file.stem for file in SETTINGS.glob("*.toml"))
+    known = sorted(file.stem for file in SETTINGS.glob("*.toml"))
+    names = parser.parse_args().names or known
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no setting {unknown[0]!r}; use {', '.join(known)}")
     data = PAGE.with_suffix(".json")
     plans = json.loads(data.read_text()) if data.exists() else {}
     for name in names:
