@@ -28,12 +28,14 @@ def _are_installed() -> bool:
 def are_usable() -> bool:
     """Whether functions that are traced now may contain kernels for CUDA.
 
-    The environment variable ``SPECJAX_KERNELS=1`` allows kernels. They are off by default until a
-    report from a device confirms them. XLA cannot split a kernel over devices, so a mesh of several
-    devices has none.
+    They may where JAX runs on a GPU. The environment variable ``SPECJAX_KERNELS=0`` forbids kernels, and
+    ``SPECJAX_KERNELS=1`` allows them also in programs that are only compiled for a GPU. XLA cannot split
+    a kernel over devices, so a mesh of several devices has none.
     """
-    devices = jax.sharding.get_abstract_mesh().size
-    return os.environ.get("SPECJAX_KERNELS") == "1" and devices <= 1 and _are_installed()
+    if jax.sharding.get_abstract_mesh().size > 1:
+        return False
+    wanted = os.environ.get("SPECJAX_KERNELS") or ("1" if jax.default_backend() == "gpu" else "0")
+    return wanted == "1" and _are_installed()
 
 
 def write_path(

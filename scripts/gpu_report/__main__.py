@@ -11,6 +11,7 @@ are on disk at once.
 """
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -36,10 +37,14 @@ def main(argv: list[str] | None = None) -> int:
         default=RESULTS,
         help="path of the two files, without suffix (default: docs/results/gpu_report)",
     )
+    parser.add_argument(
+        "--models", nargs="+", choices=list(FULL.models), default=list(FULL.models), help="the columns of the table"
+    )
     parser.add_argument("--toy", action="store_true", help="tiny models and few repeats, on any machine")
     parser.add_argument("--empty", action="store_true", help="write the Markdown table without figures")
     args = parser.parse_args(argv)
-    plan = TOY if args.toy else FULL
+    models = {name: FULL.models[name] for name in args.models}
+    plan = TOY if args.toy else dataclasses.replace(FULL, models=models)
     if args.empty:
         save(blank(plan), args.output, (".md",))
     elif args.toy or jax.default_backend() == "gpu":
@@ -84,14 +89,15 @@ def measure_column(
         "plain": lambda: bench.plain(copying.get("median")),
         "copies": bench.copies,
         "kernel": bench.kernel,
-        "forward": bench.forwards,
         "round": bench.rounds,
         "dispatch": bench.dispatch,
         "variant": bench.variants,
         "int8": bench.int8,
         "offload": bench.offload,
         "launches": bench.launches,
-    } | {f"attention{nodes}": partial(bench.attention, nodes) for nodes in plan.attended}
+    }
+    groups |= {f"attention{nodes}": partial(bench.attention, nodes) for nodes in plan.attended}
+    groups["forward"] = bench.forwards
     for group, function in groups.items():
         if time.monotonic() < deadline:
             keep(figures, group, function)

@@ -139,19 +139,25 @@ class Bench:
         model = nnx.clone(self.model)
         size = sum(x.nbytes for x in jax.tree.leaves(model.layers))
         model.layers = to_host(model.layers)
-        each, _ = self.against_other(model, (1, 16))
+        each, _ = self.against_other(model, (1, 16), rounds=4, repeats=3)  # a round reads all layers over the link
         return {"offload/gb_s": figure(size / each[1] / 1e9), "offload/16": figure(each[16] / each[1])}
 
-    def against_other(self, model: Decoder, sizes: tuple[int, ...] = (1,)) -> tuple[dict[int, np.ndarray], np.ndarray]:
-        """Seconds per round of another model for trees of these sizes; and the plain time of this one, divided by its."""
+    def against_other(
+        self, model: Decoder, sizes: tuple[int, ...] = (1,), rounds: int | None = None, repeats: int | None = None
+    ) -> tuple[dict[int, np.ndarray], np.ndarray]:
+        """Seconds per round of another model for trees of these sizes; and the plain time of this one, divided by its.
+
+        ``rounds`` are those of a timed run of the other model; the defaults are those of the plan.
+        """
         self.prepare([("loop", 1)])
+        rounds = rounds or self.plan.rounds
         programs = {n: self.lower_loop(model, self.state(n), n).compile() for n in sizes}
 
         def loop(n: int) -> float:
-            return self.timed_rounds(lambda state: programs[n](model, None, state, jnp.int32(self.plan.rounds)), n)
+            return self.timed_rounds(lambda state: programs[n](model, None, state, jnp.int32(rounds)), n, rounds)
 
         runs = {n: partial(loop, n) for n in sizes} | {"own": partial(self.loop, 1)}
-        seconds = alternate(runs, self.plan.repeats)
+        seconds = alternate(runs, repeats or self.plan.repeats)
         return seconds, seconds["own"] / seconds[1]
 
     def launches(self) -> dict:
@@ -172,7 +178,7 @@ class Bench:
     def kernel(self) -> dict:
         """The largest difference between attention in a kernel and attention in products, for a chain of 16."""
         arguments = attention_arguments(self.config, 16, self.length)
-        attend = lambda *arguments: jax.jit(our_attention).lower(*arguments).compile()(*arguments)
+        attend = lambda *arguments: fresh(our_attention).lower(*arguments).compile()(*arguments)
         with with_kernels():
             found = attend(*arguments, self.layers[:1])
         with with_kernels(False):
@@ -209,7 +215,7 @@ class Bench:
             arguments, function = (q, arguments[1]), partial(their_attention, implementation=name)
             layers = jax.tree.map(lambda x: x.transpose(0, 2, 1, 3), self.layers)
         with with_kernels(name != "products"):
-            program = jax.jit(function).lower(*arguments, layers).compile()
+            program = fresh(function).lower(*arguments, layers).compile()
         return lambda: timed(lambda: program(*arguments, layers), calls=10)
 
     def lowered(self, kind: str, nodes: int):
@@ -251,15 +257,16 @@ class Bench:
 
         return self.timed_rounds(several, 1)
 
-    def timed_rounds(self, function: Callable, nodes: int) -> float:
+    def timed_rounds(self, function: Callable, nodes: int, rounds: int | None = None) -> float:
+        rounds = rounds or self.plan.rounds
         state = jax.block_until_ready(self.state(nodes))
         began = time.perf_counter()
         state = jax.block_until_ready(function(state))
         seconds = time.perf_counter() - began
         self.layers = state.cache.layers
-        if int(state.round) != self.plan.rounds or bool(state.done[0]):
+        if int(state.round) != rounds or bool(state.done[0]):
             raise RuntimeError("the loop ended early")
-        return seconds / self.plan.rounds
+        return seconds / rounds
 
     def forward(self, nodes: int) -> float:
         """Seconds of one target call with its logits."""
@@ -294,6 +301,11 @@ def score(model: Decoder, tree: Tree, state: DecodeState) -> jax.Array:
 def setting(nodes: int) -> dict:
     """The static arguments of a loop that scores ``nodes`` nodes in a round."""
     return dict(drafter=Idle(nodes - 1), rule=argmax_walk)
+
+
+def fresh(function: Callable):
+    """The jitted function, which is traced anew: JAX would reuse a trace of other kernels."""
+    return jax.jit(lambda *arguments: function(*arguments))
 
 
 @contextmanager

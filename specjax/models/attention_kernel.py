@@ -1,7 +1,7 @@
 """The attention of a layer in one GPU kernel, or two: past, own rows with their mask, and rotation.
 
 The kernel is flash decoding (Dao et al. 2023) with a second part for uncommitted rows. One program
-handles up to 64 queries of one key head, fewer for large heads, and a share of the past. The first
+handles up to 64 queries of one key head, fewer for large heads, and a share of the past. The last
 share also takes the uncommitted rows. If there are several shares, a second kernel merges them.
 """
 
@@ -15,10 +15,12 @@ from jax import lax
 
 NEVER = -1e30
 """The score of a masked position. It is finite, because an empty past must not give NaN."""
-_BLOCK = 4096
-"""Elements of a program's queries, and of the keys that it reads at once. Shared memory limits both."""
-_SHARE, _PROGRAMS = 128, 256
+_CHUNK = {32: 64, 64: 64, 128: 64, 256: 16}
+"""Positions that a program reads at once, and the most queries that it has, by head size. Shared memory limits both."""
+_SHARE, _PROGRAMS = 64, 512
 """Positions that are worth a program of their own, and programs that fill a GPU."""
+_WARPS, _STAGES = 4, 2
+"""Warps of a program, and loads of keys and values that it begins ahead."""
 _MOST_NODES = 256
 """More nodes than this are a prompt, for which XLA's products are as good."""
 
@@ -67,12 +69,12 @@ class Shapes(NamedTuple):
 def fits(qkv: jax.Array, past: tuple | None, scores: Scores) -> bool:
     """Whether the kernel takes these shapes and scores.
 
-    It takes a 16-bit cache, a head size of 32, 64, 128 or 256, and scores without a bound.
+    It takes a 16-bit cache, a head size of ``_CHUNK``, and scores without a bound.
     """
     N, D = qkv.shape[1], qkv.shape[-1]
     if scores.softcap is not None:
         return False
-    return past is not None and past[0].dtype.itemsize == 2 and D in (32, 64, 128, 256) and N <= _MOST_NODES
+    return past is not None and past[0].dtype.itemsize == 2 and D in _CHUNK and N <= _MOST_NODES
 
 
 @functools.partial(jax.jit, static_argnames=("scores", "interpret"))
@@ -86,7 +88,7 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, scores: Scores, 
     mask = jnp.broadcast_to(mask, (B, N, M)).astype(jnp.int8)
     angles = tuple(jnp.broadcast_to(table, (B, N, D // 2)) for table in angles)
     length, positions = jnp.broadcast_to(length, B), jnp.broadcast_to(positions, (B, N))
-    chunk = min(64, _BLOCK // D)
+    chunk = _CHUNK[D]
     tile = min(max(pl.next_power_of_2(N * G), 16), chunk)
     tiles = pl.cdiv(N * G, tile)
     shares = max(1, min(pl.cdiv(T, _SHARE), _PROGRAMS // (B * K * tiles)))
@@ -100,7 +102,7 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, scores: Scores, 
         functools.partial(_kernel, shapes),
         grid=(B, K, tiles, shares),
         out_shape=(row, row, *parts),
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
         interpret=interpret,
         name="decode_attention",
     )(qkv, *angles, length, positions, mask, *past, *(rows or ()))
@@ -220,7 +222,7 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     state = jnp.zeros((tile, D), jnp.float32), jnp.full(tile, NEVER), jnp.zeros(tile, jnp.float32)
     begin = start + share * each
     state = lax.fori_loop(begin, jnp.minimum(begin + each, end), read_past, state)
-    mine = (share == 0).astype(jnp.int32)
+    mine = (share == shares - 1).astype(jnp.int32)  # the last share of a past is often the shortest
     if earlier:
         state = lax.fori_loop(0, mine * pl.cdiv(earlier, own), read_earlier, state)
     acc, top, weight = lax.fori_loop(0, mine * pl.cdiv(N, own), read_own, state)

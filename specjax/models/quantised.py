@@ -180,6 +180,19 @@ def multiply(rows: jax.Array, weight: Quantised) -> jax.Array:
 
 
 def _multiply_by_xla(rows: jax.Array, weight: Quantised) -> jax.Array:
+    if weight.scheme == "int8" and rows.size == rows.shape[-1]:
+        return lax.platform_dependent(rows, weight, cuda=_multiply_one_row, default=_multiply_matrices)
+    return _multiply_matrices(rows, weight)
+
+
+def _multiply_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
+    """The product of a single row on a GPU, where XLA's sum reads weights of int8 faster than its product."""
+    row = lax.optimization_barrier(rows).astype(jnp.float32)  # else each sum would compute the row anew
+    sums = (weight.values.astype(jnp.float32) * row.reshape(-1)).sum(-1) * weight.scales[:, 0]
+    return sums.reshape(*rows.shape[:-1], -1)
+
+
+def _multiply_matrices(rows: jax.Array, weight: Quantised) -> jax.Array:
     q = weight.numbers().astype(weight.dtype)  # exact, also in bfloat16
     if weight.scheme != "int4":
         return jnp.einsum("...i,oi->...o", rows, q, preferred_element_type=jnp.float32) * weight.scales[:, 0]

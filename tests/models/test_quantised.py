@@ -15,7 +15,7 @@ from specjax import make_mesh, processor
 from specjax.checkpoints.tensors import load_model
 from specjax.drafters import DraftModel, Plain
 from specjax.errors import RequestError
-from specjax.models import product_kernel
+from specjax.models import product_kernel, quantised
 from specjax.models.feed_forwards import ExpertsConfig
 from specjax.models.layers import linear, lookup
 from specjax.models.quantised import GROUP, SCHEMES, Quantised, quantise, quantise_module
@@ -245,3 +245,14 @@ def test_the_perplexity_of_the_embedded_target_hardly_rises():
     for scheme, most in {"int8": 1.01, "fp8": 1.01, "int4": 1.04}.items():
         found = losses.next_token(quantise_module(small.model, scheme), windows)
         assert 0.99 < np.exp(found - plain) < most
+
+
+@pytest.mark.parametrize("shape", [(96,), (1, 96), (1, 1, 96)])
+def test_a_gpu_multiplies_one_row_as_it_multiplies_several(shape):
+    """The sum that only a GPU computes, against the product of all other platforms."""
+    rng = np.random.default_rng(0)
+    weight = quantise(jnp.asarray(rng.normal(size=(40, 96)), jnp.bfloat16), "int8")
+    row = jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+    found, expected = quantised._multiply_one_row(row, weight), quantised._multiply_matrices(row, weight)
+    assert found.shape == (*shape[:-1], 40) and found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -64,7 +64,7 @@ def test_without_a_gpu(script, tmp_path, capsys):
 
 
 def test_empty_table(script, tmp_path):
-    """The table in docs/results is this one until a GPU has written another."""
+    """The table of a report that has measured nothing names all goals."""
     assert script.main(["--empty", "--output", str(tmp_path / "report")]) == 0
     text = (tmp_path / "report.md").read_text()
     assert "at least 0.90" in text

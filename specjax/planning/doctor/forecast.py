@@ -26,15 +26,17 @@ def forecast(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int, dep
       depth: the longest path of the method, in edges.
 
     Returns an object for JSON. ``speedup`` is the time of plain decoding over that of the method,
-    until all rows of a batch have ended. Its 95 % interval is a bootstrap over texts and over timed
-    runs. ``break_even_tokens`` are the tokens a round from which the method pays.
+    until all rows of a batch have ended. Times are compared within a turn of the timed runs, because
+    all runs of a turn meet the machine in the same state. Its 95 % interval is a bootstrap over texts
+    and over turns. ``break_even_tokens`` are the tokens a round from which the method pays.
     ``break_even_acceptance`` is the chance of a draft from which a chain pays (Leviathan et al.
     2023, eq. 1); None if none suffices.
     """
     slowest = expected_longest(rounds.reshape(-1).astype(np.float64), batch)
     plain, verify, whole = (float(np.median(x)) for x in (times.plain, times.verify, times.whole))
-    free_verify = plain + max(whole - verify, 0)
-    speed = lambda seconds: float(tokens / slowest * plain / seconds)
+    in_plain_rounds = lambda seconds: float(1 / np.median(times.plain / seconds))
+    of_verify, of_whole = in_plain_rounds(times.verify), in_plain_rounds(times.whole)
+    speed = lambda plain_rounds: float(tokens / slowest / plain_rounds)
     return {
         "batch": batch,
         "tokens_per_round": float(tokens / rounds.mean()),
@@ -43,12 +45,12 @@ def forecast(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int, dep
         "verify_ms": verify * 1e3,
         "draft_ms": max(whole - verify, 0) * 1e3,
         "round_ms": whole * 1e3,
-        "speedup": speed(whole),
+        "speedup": speed(of_whole),
         "speedup_interval": _interval(rounds, tokens, times, batch),
-        "speedup_if_verification_were_free": speed(free_verify),
-        "speedup_if_drafting_were_free": speed(min(verify, whole)),
-        "break_even_tokens": whole / plain,
-        "break_even_acceptance": break_even(plain / whole, depth) if depth else None,
+        "speedup_if_verification_were_free": speed(1 + max(of_whole - of_verify, 0)),
+        "speedup_if_drafting_were_free": speed(min(of_verify, of_whole)),
+        "break_even_tokens": of_whole,
+        "break_even_acceptance": break_even(1 / of_whole, depth) if depth else None,
     }
 
 
@@ -59,11 +61,11 @@ def _interval(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int) ->
     if len(rounds) < 2:
         return None
 
-    def speedup(text, plain, whole, axis=-1):
+    def speedup(text, ratio, axis=-1):
         picked = rounds[text.astype(int)]  # [..., texts, samples]
         slowest = expected_longest(picked.reshape(*text.shape[:-1], -1).astype(np.float64), batch)
-        return tokens / slowest * np.median(plain, -1) / np.median(whole, -1)
+        return tokens / slowest * np.median(ratio, -1)
 
-    data = np.arange(len(rounds)), times.plain, times.whole
+    data = np.arange(len(rounds)), times.plain / times.whole
     found = bootstrap(data, speedup, vectorized=True, n_resamples=1000, method="percentile", rng=0, axis=-1)
     return [float(found.confidence_interval.low), float(found.confidence_interval.high)]

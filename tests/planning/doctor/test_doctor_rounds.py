@@ -96,6 +96,17 @@ def test_forecast_by_hand():
     assert low == pytest.approx(10 / 6 * 2 / 4) and high == pytest.approx(10 / 4 * 2 / 4)
 
 
+def test_a_machine_that_slows_down_during_the_runs_changes_no_forecast():
+    """In the fourth of seven turns, between the plain run and the others, all runs begin to take twice as long."""
+    pace = lambda turn: np.where(np.arange(7) < turn, 1.0, 2.0)
+    times = RoundTimes(pace(4), 1.5 * pace(3), 2 * pace(3))
+    cast = forecast(np.array([[5], [5]]), 10, times, batch=1, depth=2)
+    assert cast["speedup"] == pytest.approx(1)
+    assert cast["speedup_if_verification_were_free"] == pytest.approx(2 / 1.5)
+    assert cast["speedup_if_drafting_were_free"] == pytest.approx(2 / 1.5)
+    assert cast["break_even_tokens"] == pytest.approx(2)
+
+
 def test_rounds_without_a_draft_score_the_same_nodes(target, draft):
     for options, nodes in (
         (dict(method="draft_model", num_speculative_tokens=3), 4),
