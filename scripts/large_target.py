@@ -43,27 +43,41 @@ batch size writes too. In bfloat16 the others part at near ties."""
 
 def main():
     args = parse_arguments()
-    target = specjax.load(args.model)
-    prompts = prompts_of(target, args)
-    generators = make_generators(target, ["none", *args.methods], load_drafts(target, args.draft), {})
+    try:
+        target = specjax.load(args.model)
+        prompts = prompts_of(target, args)
+        generators = make_generators(target, ["none", *args.methods], load_drafts(target, args.draft), {})
+    except specjax.SpecjaxError as error:
+        print(f"large_target: error: {error}", file=sys.stderr)
+        sys.exit(2)
     for generator in generators.values():
         deepest = max(generator.drafter.depth for generator in generators.values())
         generator.session.capacity = args.prompt_tokens + args.max_new_tokens + deepest + 1
     about = {"machine": machine(target), "settings": settings(target, args), "prompts": len(prompts)}
     report = about | {"batches": {}}
-    path = args.results / f"large_{args.label}_{jax.default_backend()}"
+    args.results.mkdir(parents=True, exist_ok=True)
+    file = args.results / f"large_{args.label}_{jax.default_backend()}.json"
     for batch in args.batches:
         report["batches"][batch] = measure(generators, prompts, batch, args)
-        path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-        path.with_suffix(".md").write_text(page(report))
-    print(f"written to {path}.json and .md", file=sys.stderr)
+        file.write_text(json.dumps(report, indent=1) + "\n")
+        file.with_suffix(".md").write_text(page(report))
+    print(f"written to {file} and .md", file=sys.stderr)
 
 
 def prompts_of(target, args: argparse.Namespace) -> list[list[int]]:
-    """The last tokens of held-out prompts. All have the same length, so that one prefill is compiled for each batch."""
+    """The last tokens of held-out prompts, all of one length, so that a batch size has one program to read them.
+
+    Raises RequestError where too few prompts have this length.
+    """
     texts = held_out_prompts(target.tokenizer, 2 * args.num_prompts, 2 * args.prompt_tokens)
     ids = [target.tokenizer.encode(text)[-args.prompt_tokens :] for text in texts]
-    return [each for each in ids if len(each) == args.prompt_tokens][: args.num_prompts]
+    found = [each for each in ids if len(each) == args.prompt_tokens]
+    if len(found) < args.num_prompts:
+        raise specjax.RequestError(
+            f"{len(found)} held-out prompts have {args.prompt_tokens} tokens, not {args.num_prompts}; "
+            "use a smaller --prompt-tokens or --num-prompts"
+        )
+    return found[: args.num_prompts]
 
 
 def settings(target, args: argparse.Namespace) -> dict:

@@ -69,7 +69,7 @@ class Shapes(NamedTuple):
 def fits(qkv: jax.Array, past: tuple | None, scores: Scores) -> bool:
     """Whether the kernel takes these shapes and scores.
 
-    It takes a 16-bit cache, a head size of ``_CHUNK``, and scores without a bound.
+    It takes a 16-bit cache, a head size that ``_CHUNK`` names, and scores without a bound.
     """
     N, D = qkv.shape[1], qkv.shape[-1]
     if scores.softcap is not None:
