@@ -103,7 +103,8 @@ def test_launches_with_kernels(gpu, method: str, batch: int, monkeypatch):
 
 
 @pytest.mark.parametrize(("method", "batch"), [("draft_model", 1), ("eagle3", 8)])
-def test_launches_without_kernels(gpu, method: str, batch: int):
+def test_launches_without_kernels(gpu, method: str, batch: int, monkeypatch):
+    monkeypatch.setenv("SPECJAX_KERNELS", "0")
     assert not kernels.are_usable()
     check_launches(gpu, method, batch, 20 if method == "none" else 24)
 
