@@ -58,6 +58,27 @@ class TargetCopy:
 
 
 @dataclasses.dataclass(frozen=True)
+class Ran:
+    """A run of rounds, as ``Drafter.learn`` hears of it on the host.
+
+    Attributes:
+      rounds: int32 [A], the rounds of each of ``Drafter.choices`` in the row that ended last.
+      batch: the number of rows.
+      context: the number of tokens of the longest row after the rounds.
+      seconds: the time of the rounds.
+      sampled: whether any row has a temperature above 0.
+      evidence: by how much ``Drafter.evidence`` has grown in the rounds.
+    """
+
+    rounds: np.ndarray
+    batch: int
+    context: int
+    seconds: float
+    sampled: bool
+    evidence: Any = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Drafter:
     """A drafting method: its options as static fields, and pure functions. Hashable.
 
@@ -210,20 +231,14 @@ class Drafter:
         """The name of each of ``choices``, and the time of its round in plain rounds.
 
         Empty for a method that does not name them. ``batch``, ``context`` and ``sampled`` are those of
-        ``learn_times``.
+        ``Ran``.
         """
         return []
 
-    def learn_times(
-        self, parameters, rounds: np.ndarray, batch: int, context: int, seconds: float, sampled: bool
-    ) -> Any:
-        """The parameters, updated on the host with the time of a run of rounds.
+    def evidence(self, own) -> Any:
+        """The sums over all rounds so far that ``learn`` reads, leaves [B, ...], from the method's state."""
+        return ()
 
-        Args:
-          rounds: the number of rounds of each of ``choices``.
-          batch: the number of rows.
-          context: the number of tokens of the longest row.
-          seconds: the time of the run.
-          sampled: whether any row has a temperature above 0.
-        """
+    def learn(self, parameters, ran: Ran) -> Any:
+        """The parameters, updated on the host after a run of rounds."""
         return parameters

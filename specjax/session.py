@@ -15,7 +15,7 @@ from . import decode
 from .cache import KV_SCHEMES, EightBits
 from .checkpoints.load import LanguageModel
 from .checks import LARGEST
-from .drafter import Drafter
+from .drafter import Drafter, Ran
 from .errors import RequestError
 from .features import FeatureRecording
 from .heads.base import Head
@@ -140,34 +140,35 @@ class Session:
         args = (decoding.state, place(np.int32(until), self.mesh, rows=False))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
         donated = dict(donate_argnums=2) | ({} if self.mesh is None else dict(out_shardings=shardings(decoding.state)))
-        before = self.count_choices(decoding.state)
+        learns = len(self.drafter.shapes) > 1
+        before = fetch(self._told(decoding.state)) if learns else None
         decoding.state, seconds, compile_seconds = self._run(("run",), function, args, **donated)
-        if before is not None:
+        if learns:
             state = decoding.state
-            chosen, length, heat = fetch((state.counters.chosen, state.length, state.request.sampling.temperature))
-            self.learn_times(chosen - before, int(length.max()), seconds, bool((heat > 0).any()))
+            told, length, heat = fetch((self._told(state), state.length, state.request.sampling.temperature))
+            ran, evidence = jax.tree.map(np.subtract, told, before)
+            self.learn(ran, int(length.max()), seconds, bool((heat > 0).any()), evidence)
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
-    def count_choices(self, state: DecodeState) -> np.ndarray | None:
-        """The rounds of each of ``Drafter.choices``, int32 [B, A]; None for a method with one."""
-        return fetch(state.counters.chosen) if len(self.drafter.shapes) > 1 else None
+    def _told(self, state: DecodeState) -> tuple[jax.Array, Any]:
+        """The sums of which ``learn`` takes the differences."""
+        return state.counters.chosen, self.drafter.evidence(state.drafter)
 
-    def learn_times(self, ran: np.ndarray, context: int, seconds: float, sampled: bool) -> None:
-        """Tells a method that chooses how long its rounds took.
+    def learn(self, ran: np.ndarray, context: int, seconds: float, sampled: bool, evidence: Any) -> None:
+        """Tells a method that chooses how long its rounds took, and how good its drafts were.
 
         Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and all
         of them must choose alike.
 
         Args:
           ran: the rounds of each of ``Drafter.choices`` in each row, int32 [B, A].
-          context: the tokens of the longest row after the rounds.
-          seconds: the time of the rounds.
-          sampled: whether any row has a temperature above 0.
+          context, seconds, sampled, evidence: see ``Ran``.
         """
         if not several_hosts():
             rounds = ran[ran.sum(1).argmax()]
-            self.parameters = self.drafter.learn_times(self.parameters, rounds, len(ran), context, seconds, sampled)
+            run = Ran(rounds, len(ran), context, seconds, sampled, evidence)
+            self.parameters = self.drafter.learn(self.parameters, run)
 
     def update(self, target: LanguageModel) -> None:
         """Replaces the target's weights by others of the same structure. Nothing is compiled anew.

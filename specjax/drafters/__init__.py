@@ -73,7 +73,7 @@ __all__ = [
     "make_drafter", "method_for_head", "needs_of", "own_options", "split_methods",
 ]  # fmt: skip
 
-_INTERNAL = ("arm", "arms", "drafter", "drafters", "ends_together", "head", "length")
+_INTERNAL = ("arms", "drafter", "drafters", "ends_together", "head", "length", "shape")
 """Fields of drafters that are no options of a user."""
 
 _ALONE = ("draft_ahead",)

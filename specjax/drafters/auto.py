@@ -10,7 +10,7 @@ import numpy as np
 from ..cache import Rows
 from ..conditional import run_if
 from ..decode import round_keys
-from ..drafter import Drafter, Models
+from ..drafter import Drafter, Models, Ran
 from ..errors import RequestError
 from ..heads.base import HeadConfig
 from ..rules.verdict import q_of
@@ -20,10 +20,11 @@ from .ngram import Ngram
 from .parts.arms import ARMS, Arm
 from .parts.auto_state import AutoState, Draft, Parameters, Prepared
 from .parts.choosing import Outlook, choose
+from .parts.experience import Experience
 from .parts.gain import tally
 from .parts.kept import Kept
 from .parts.probing import Probing, confidence
-from .parts.rates import MATCHES, rates_of, start_rates, tally_model
+from .parts.rates import MATCHES, RATES, ModelRate, rate_of_match, rate_of_model, start_rates, tally_model, upper_bounds
 from .parts.resting import RestingHead, RestingModel, resting
 from .parts.times import Times, predict
 
@@ -112,16 +113,20 @@ class Auto(Drafter):
         models = tuple(draft or ())
         if len(models) < self._has_model:
             raise RequestError("method auto has arms with a draft model and none is given; call without_model()")
-        return Parameters(models, self.predict(0.1))
+        return Parameters(models, self.predict(0.1), Experience.start())
 
     def describe_arms(self, parameters: Parameters, batch, context, sampled):
         seconds = parameters.times.at(batch, context, sampled, np)
         return [(str(arm), float(time)) for arm, time in zip(self.arms, seconds / seconds[0])]
 
-    def learn_times(self, parameters: Parameters, rounds, batch, context, seconds, sampled) -> Parameters:
-        if not rounds.sum() or seconds <= 0:
+    def evidence(self, own: AutoState) -> jax.Array:
+        return own.tests
+
+    def learn(self, parameters: Parameters, ran: Ran) -> Parameters:
+        if not ran.rounds.sum() or ran.seconds <= 0:
             return parameters
-        return parameters.replace(times=parameters.times.correct(rounds, batch, context, seconds, sampled))
+        times = parameters.times.correct(ran.rounds, ran.batch, ran.context, ran.seconds, ran.sampled)
+        return parameters.replace(times=times, experience=parameters.experience.after(ran.evidence.sum(0)))
 
     def reads(self, target, draft, tokens, lengths, taps):
         return self._model.reads(target, draft.models[0], tokens, lengths, taps) if self._has_model else None
@@ -130,7 +135,8 @@ class Auto(Drafter):
         read = lambda model: self._model.init(target, model, tokens, lengths, taps, **reading)
         B, models = lengths.size, tuple(map(read, draft.models))
         kept = Kept.start(B, len(self.arms)) if any(arm.nodes for arm in self.arms) else None
-        return AutoState(models, start_rates(B), Probing.start(B), kept, jnp.zeros_like(lengths))
+        rates, tests = start_rates(B, draft.experience.rate), jnp.zeros((B, 2, 2), jnp.int32)
+        return AutoState(models, rates, tests, Probing.start(B), kept, jnp.zeros_like(lengths))
 
     def begin(self, target, draft, state):
         """Looks tokens up, and chooses the arm, unless the last choice holds."""
@@ -139,7 +145,7 @@ class Auto(Drafter):
         def prepare(_):
             looked_up, matched = self._look_up(state)
             outlook = self._outlook(draft, state, matched)
-            chosen, is_near = self._choose(state, outlook)
+            chosen, is_near = self._choose(draft, state, outlook)
             return self._prepare(looked_up, matched, chosen, outlook), is_near
 
         shape = jax.eval_shape(prepare, None)
@@ -155,17 +161,23 @@ class Auto(Drafter):
 
     def _outlook(self, draft, state, matched) -> Outlook:
         """What the rows may expect of the arms after look-ups with matches of these lengths, int32 [B]."""
-        found, drawn = rates_of(state.drafter.acceptance, matched, state.done)
+        found = rate_of_match(state.drafter.acceptance, matched)
+        drawn, others = upper_bounds(self._rate(draft, state), state.done)
         longest = jnp.max(jnp.where(state.done, 0, state.length))
         seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
         of_running = lambda tokens: jnp.where(state.done, 0, tokens).astype(jnp.float32)
         left, read = of_running(state.request.limit - state.length), [one.cache.length for one in state.drafter.models]
         unread = of_running(state.cache.length - read[0]).max() if read else jnp.float32(0)
-        return Outlook(self.arms, self.ends_together, found, drawn[:, 0], drawn[:, 1], left, unread, seconds)
+        return Outlook(self.arms, self.ends_together, found, drawn, others, left, unread, seconds)
 
-    def _choose(self, state, outlook) -> tuple[jax.Array, jax.Array]:
+    def _rate(self, draft, state) -> ModelRate:
+        """The model's acceptance rates."""
+        sampled = state.request.sampling.temperature > 0
+        return rate_of_model(state.drafter.acceptance, sampled, draft.experience.rate)
+
+    def _choose(self, draft, state, outlook) -> tuple[jax.Array, jax.Array]:
         """The number of this round's arm, and whether drafts nearly pay."""
-        return choose(outlook, state.drafter.acceptance, state.drafter.kept, state.drafter.probing)
+        return choose(outlook, self._rate(draft, state), state.drafter.kept, state.drafter.probing)
 
     def _prepare(self, looked_up, matched, chosen, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
@@ -220,24 +232,26 @@ class Auto(Drafter):
 
     def commit(self, target, draft, state, tree, scored, verdict) -> AutoState:
         own, found, length = state.drafter, state.drafter.prepared, self.depth
-        models, probing = self._commit_model(target, draft, state, tree, scored, verdict), own.probing
+        models = self._commit_model(target, draft, state, tree, scored, verdict)
+        probing, tests = own.probing, own.tests
         looked_up = found.looked_up[:, : length + 1]  # the last one is tested by the bonus token
         accepted, tested = tally(looked_up, jnp.where(found.matched > 0, looked_up.shape[1], 0), tree, verdict)
-        source = jnp.arange(1, MATCHES + 3) == found.matched[:, None]
+        source = jnp.arange(1, RATES + 1) == found.matched[:, None]
         accepted, tested = (jnp.where(source, x[:, None], 0) for x in (accepted, tested))
         if self._draws_here:
             sampled = state.request.sampling.temperature > 0
             of_model = tally_model(tree, verdict, found.drew, sampled, found.count)
             accepted, tested = (x.at[:, MATCHES:].set(own) for x, own in zip((accepted, tested), of_model))
+            tests += jnp.where(state.done[:, None, None], 0, jnp.stack(of_model, 2)[:, :2])
             probing = probing.tried(found.drew, jnp.maximum(verdict.length - 1, 0) == found.count)
         acceptance = own.acceptance.update(accepted, tested)
         kept = own.kept and own.kept.after(found.arm, verdict.length, found.expected)
         if self._has_model:
-            idle = jnp.stack([jnp.bool(False)] * MATCHES + [~found.ran, jnp.bool(not self._is_tree)])
+            idle = jnp.stack([jnp.bool(False)] * MATCHES + [~found.ran] * 2 + [jnp.bool(not self._is_tree)])
             acceptance = acceptance.fade(idle, _REST_MEMORY)
             probing = probing if self._draws_here else probing.tried(jnp.zeros_like(found.drew), False)
             probing = probing.hear(confidence(scored.logits, verdict))
-        return AutoState(models, acceptance, probing, kept, own.quiet)
+        return AutoState(models, acceptance, tests, probing, kept, own.quiet)
 
     def _make_room(self, target, draft, state):
         """The state before a round, see ``parts.resting``."""

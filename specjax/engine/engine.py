@@ -58,7 +58,7 @@ class Engine(StepLoop):
       chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
         the engine chooses up to 128, so that a chunk takes less time than the rounds beside it.
       rounds: rounds of one step, at most 64. By default the engine chooses up to 8, so that they take
-        20 ms, and has one on several hosts.
+        about 20 ms, and has one on several hosts.
       logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
         a request may also have ``policy_logprobs``.
       prefix_bytes: bytes of keys and values that are kept for later prompts with the same beginning;

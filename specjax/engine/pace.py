@@ -7,8 +7,8 @@ _WEIGHT = 0.2
 class Pace:
     """Chooses the rounds of a step, and the size of a chunk, a power of two from ``least`` to ``most``.
 
-    A step has as many rounds as fit into ``seconds``, from ``least_rounds`` to ``most_rounds``. So the
-    fixed cost of a call of the device counts little, and nobody sees that tokens come together.
+    A step has as many rounds as come nearest to ``seconds``, from ``least_rounds`` to ``most_rounds``. So
+    the fixed cost of a call of the device counts little, and nobody sees that tokens come together.
 
     While rows run, the chunks of a step take at most ``ratio`` times the time of its rounds, by running
     averages. So the time between two of their tokens grows by at most ``1 + ratio``. The size begins
@@ -34,8 +34,8 @@ class Pace:
     @property
     def rounds(self) -> int:
         """The rounds of the next step."""
-        fitting = self._least_rounds if self._round is None else int(self._seconds / self._round)
-        return min(max(fitting, self._least_rounds), self._most_rounds)
+        nearest = self._least_rounds if self._round is None else round(self._seconds / self._round)
+        return min(max(nearest, self._least_rounds), self._most_rounds)
 
     def size(self, running: bool) -> int:
         """The size of the next chunk. ``running``: whether rows wait for it."""

@@ -205,7 +205,7 @@ class Programs:
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         news = fetch(news)
         if len(self.session.drafter.shapes) > 1:
-            self.session.learn_times(news.chosen, int(news.context), seconds, bool(news.sampled))
+            self.session.learn(news.chosen, int(news.context), seconds, bool(news.sampled), news.evidence)
         return news.of_rows(rows)
 
     def _advance_all(self, rounds: int, constraints: Automaton | None) -> slots.News:

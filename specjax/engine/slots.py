@@ -7,6 +7,7 @@ do not know of slots, and a request leaves nothing to the next one.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,7 @@ class News(struct.PyTreeNode):
       rounds: int32 [B, R, 3], the drafted tokens of each round that the target scored, the accepted
         ones among them, and the emitted tokens; zeros after a row's last round.
       chosen: int32 [B, A], the rounds of each of ``Drafter.choices``.
+      evidence: see ``Ran``.
       context: int32, the tokens of the longest row.
       sampled: bool, whether any row has a temperature above 0.
       done, failed: bool [B], see ``DecodeState``.
@@ -44,6 +46,7 @@ class News(struct.PyTreeNode):
     count: jax.Array
     rounds: jax.Array
     chosen: jax.Array
+    evidence: Any
     context: jax.Array
     sampled: jax.Array
     done: jax.Array
@@ -218,7 +221,8 @@ def advance(
         after = decode.step(target, draft, state, drafter=drafter, rule=rule)
         return after, told.at[:, state.round].set(_sums(after) - _sums(state))
 
-    before, chosen = state.length, state.counters.chosen
+    sums = lambda state: (state.counters.chosen, drafter.evidence(state.drafter))
+    before, told_before = state.length, sums(state)
     told = jnp.zeros((before.size, most_rounds, 3), jnp.int32)
     started = _with_constraints(state.replace(round=jnp.zeros_like(state.round)), constraints)
     is_unfinished = lambda carry: jnp.any(~carry[0].done) & (carry[0].round < rounds)
@@ -226,11 +230,13 @@ def advance(
     places = before[:, None] + jnp.arange(most_rounds * (drafter.depth + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
+    chosen, evidence = jax.tree.map(jnp.subtract, sums(state), told_before)
     news = News(
         tokens=take(state.tokens, places),
         count=state.length - before,
         rounds=told,
-        chosen=state.counters.chosen - chosen,
+        chosen=chosen,
+        evidence=evidence,
         context=jnp.max(state.length),
         sampled=jnp.any(state.request.sampling.temperature > 0),
         done=state.done,

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ CONTEXTS = 64, 512
 TEMPERATURES = 0.0, 1.0
 """Rounds of sampled rows take longer, and drafts more than plain decoding."""
 
-_SECONDS = 24.0
+_SECONDS = 16.0
 """The time that the timed runs may take in total."""
 
 _ROUNDS = 30
@@ -93,26 +94,41 @@ def batches_up_to(most: int) -> list[int]:
 def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: None) -> np.ndarray:
     """The median seconds of a round, float64 [temperatures, batches, contexts, arms].
 
-    One program is compiled for each batch size: that of method auto itself, which is made to choose
-    each arm by the times that it is given. Runs of the arms alternate.
+    One program of rounds is compiled for each batch size: that of method auto itself, which is made to
+    choose each arm by the times that it is given. Runs of the arms alternate.
     """
     made = Generator(target, "auto", as_list(drafts) or None)
     session, found = made.session, np.zeros((len(TEMPERATURES), len(batches), len(contexts), len(arms)))
     session.drafter = dataclasses.replace(made.drafter, arms=tuple(arms))
-    cells, parameters = found[..., 0].size, session.parameters
-    rng, steps = np.random.default_rng(0), iter(range(1, cells + 1))
-    room = (_ROUNDS + 1) * (session.drafter.depth + 1)
+    session.parameters = session.parameters.replace(times=_times_of(np.ones(len(arms))))
+    cells, room = found[..., 0].size, (_ROUNDS + 1) * (session.drafter.depth + 1)
+    all_steps = len(batches) + cells
+    steps = iter(range(1, all_steps + 1))
     session.capacity = max(contexts) + room + session.drafter.depth + 1
-    for b, batch in enumerate(batches):
-        for c, context in enumerate(contexts):
-            prompts = rng.integers(0, target.config.vocab_size, (batch, context)).tolist()
-            options = dict(max_new_tokens=room, ignore_eos=True)
-            for t, temperature in enumerate(TEMPERATURES):
-                session.parameters = parameters
-                begun = session.start(*made.read_options(prompts, temperature=temperature, **options))
-                found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
-                progress(next(steps), cells)
+
+    def start(batch: int, context: int, temperature: float = 0.0) -> Decoding:
+        prompts = np.random.default_rng(context).integers(0, target.config.vocab_size, (batch, context)).tolist()
+        given = made.read_options(prompts, max_new_tokens=room, ignore_eos=True, temperature=temperature)
+        return session.start(*given)
+
+    def compile_programs(batch: int) -> None:
+        for context in contexts:
+            begun = start(batch, context)
+        session.advance(begun, 0)
+        progress(next(steps), all_steps)
+
+    with ThreadPoolExecutor() as pool:  # compiling one program keeps a core and a half busy
+        list(pool.map(compile_programs, batches))
+    for b, c, t in np.ndindex(len(batches), len(contexts), len(TEMPERATURES)):
+        begun = start(batches[b], contexts[c], TEMPERATURES[t])
+        found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
+        progress(next(steps), all_steps)
     return found
+
+
+def _times_of(seconds: Sequence[float]) -> Times:
+    """Times of the arms for all batches and contexts."""
+    return Times.of_table([[seconds]], [1], [1])
 
 
 def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray:
@@ -121,7 +137,7 @@ def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray
     def run(arm: int, rounds: int) -> float:
         """The seconds of a call."""
         times = np.where(np.arange(arms) == arm, 1.0, _NEVER)
-        session.parameters = session.parameters.replace(times=Times.of_table([[times]], [1], [1]))
+        session.parameters = session.parameters.replace(times=_times_of(times))
         state = jax.block_until_ready(jax.tree.map(lambda x: x.copy(), begun.state))
         copy = dataclasses.replace(begun, state=state, decode_seconds=0.0)
         session.advance(copy, rounds)

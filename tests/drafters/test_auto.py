@@ -15,7 +15,7 @@ from specjax.drafters.parts.arms import Arm
 from specjax.drafters.parts.gain import RunningAcceptance
 from specjax.drafters.parts.kept import Kept
 from specjax.drafters.parts.probing import Probing
-from specjax.drafters.parts.rates import MATCHES, tally_model
+from specjax.drafters.parts.rates import MATCHES, RATES, tally_model
 from specjax.drafters.parts.resting import WAITING, RestingModel
 from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
@@ -48,7 +48,7 @@ def certain(state):
 
 def choose_arm(auto, given, state, matched):
     """The number of the arm that ``auto`` chooses, and whether drafts nearly pay."""
-    return auto._choose(state, auto._outlook(given, state, matched))
+    return auto._choose(given, state, auto._outlook(given, state, matched))
 
 
 def decode_with(times, seeded, prompts=PROMPTS, **options):
@@ -86,7 +86,7 @@ def test_a_seeded_row_drafts_with_the_noise_of_the_targets_samples():
     given = given.replace(models=(TARGET,))
     state = start(TARGET, given, AUTO, PROMPTS, **SIZES, seeds=np.arange(4), temperature=3.0)
     state = state.replace(request=state.request.replace(seeded=jnp.ones(4, bool)))
-    certain = jnp.tile(jnp.array([0.02] * MATCHES + [1.98, 1], jnp.float32), (4, 1))  # all rows draw
+    certain = jnp.tile(jnp.array([0.02] * MATCHES + [1.98, 1.98, 1], jnp.float32), (4, 1))  # all rows draw
     state = state.replace(
         drafter=state.drafter.replace(acceptance=RunningAcceptance(certain, jnp.full_like(certain, 2)))
     )
@@ -102,8 +102,8 @@ def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
     seconds = [1, 1.3, 1.7, 2.1, 1.95]
     given = parameters(seconds)
     state = start(TARGET, given, auto, PROMPTS, **SIZES)
-    rates = np.random.default_rng(0).uniform(0.05, 0.95, (4, MATCHES + 2)).astype(np.float32)
-    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 2), 2.0))
+    rates = np.random.default_rng(0).uniform(0.05, 0.95, (4, RATES)).astype(np.float32)
+    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, RATES), 2.0))
     state = state.replace(drafter=state.drafter.replace(acceptance=acceptance))
     seen = set()
     for matched in ([0, 0, 0, 0], [1, 6, 3, 2], [6, 0, 0, 0]):
@@ -113,7 +113,7 @@ def test_the_choice_is_the_best_by_plain_arithmetic(ends_together):
                 tokens = []
                 for b in np.flatnonzero(~np.array(done)):
                     hope = lambda rate: rate + 0.5 * np.sqrt(rate * (1 - rate) / 2 / (4 - sum(done)))
-                    rate, others = map(hope, rates[b, MATCHES:])
+                    rate, others = map(hope, rates[b, [MATCHES, -1]])
                     rate = rate + (1 - rate) * others if arm.nodes else rate
                     own = [rates[b, matched[b] - 1] if matched[b] else 0.0] + [rate] * arm.model
                     tokens.append(max(sum(alpha**i for i in range(arm.length + 1)) for alpha in own))
@@ -138,9 +138,9 @@ def test_unread_tokens_make_the_model_slower():
 def test_a_batch_waits_for_its_last_row_and_slots_do_not():
     """Drafts help three rows and not the last. They pay if slots are filled again, or if all rows have as much to come."""
     state = start(TARGET, parameters([1, 9, 1.7, 9]), AUTO, PROMPTS, **SIZES)
-    rates = np.full((4, MATCHES + 2), 0.9, np.float32)
+    rates = np.full((4, RATES), 0.9, np.float32)
     rates[3] = 0.01
-    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, MATCHES + 2), 2.0))
+    acceptance = RunningAcceptance(jnp.asarray(2 * rates), jnp.full((4, RATES), 2.0))
     state = state.replace(drafter=state.drafter.replace(acceptance=acceptance))
     slots, matched = dataclasses.replace(AUTO, ends_together=False), jnp.full(4, 2)
     choose = lambda auto, left: int(
@@ -375,7 +375,7 @@ HEAD_ARMS = Arm(0), Arm(1), Arm(2, True), Arm(4, True)
 
 def certain_of_the_model(rows):
     """Rates at which all rows take the model's tokens."""
-    tested = jnp.full((rows, MATCHES + 2), 1e3)
+    tested = jnp.full((rows, RATES), 1e3)
     return RunningAcceptance(jnp.full_like(tested, 1e-3).at[:, MATCHES:].set(1e3 - 1), tested)
 
 
@@ -520,11 +520,11 @@ def test_the_tokens_of_a_tree_are_tested_apart_from_the_likeliest():
             others = (first < 3) * (not tree.is_chain)
             count = lambda drew, sampled: tally_model(batched, verdict, jnp.array([drew]), jnp.array([sampled]), 3)
             accepted, tested = count(True, False)
-            assert accepted.tolist() == [[first, int(first < len(path))]]
-            assert tested.tolist() == [[min(first + 1, 3), others]]
+            assert accepted.tolist() == [[first, 0, int(first < len(path))]]
+            assert tested.tolist() == [[min(first + 1, 3), 0, others]]
             accepted, tested = count(True, True)
-            assert accepted.tolist() == [[first * tree.is_chain, int(first < len(path))]]
-            assert tested.tolist() == [[min(first + 1, 3) * tree.is_chain, others]]
+            assert accepted.tolist() == [[0, first * tree.is_chain, int(first < len(path))]]
+            assert tested.tolist() == [[0, min(first + 1, 3) * tree.is_chain, others]]
             assert not any(x.any() for x in count(False, False))
 
 

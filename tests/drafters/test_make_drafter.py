@@ -56,6 +56,13 @@ def test_generators_take_trees_and_layers_as_lists_and_numpy_numbers(target, dra
     assert generator.start([prompt], max_new_tokens=16).state.cache.capacity == 512
 
 
+def test_fields_that_the_library_sets_are_no_options():
+    assert own_options("auto") == ("costs",)
+    for name in ("arms", "shape"):
+        with pytest.raises(RequestError, match=f"option '{name}' is unknown"):
+            make_drafter("auto", **{name: None})
+
+
 @pytest.mark.parametrize("method", [*METHODS, "ngram,draft_model"])
 def test_options_of_other_methods_are_refused_with_those_of_the_method(method):
     """Every option but a method's own is named, and so are its own."""

@@ -10,6 +10,7 @@ from specjax import Engine, Generator, RequestError, costs
 from specjax.drafters import Auto
 from specjax.drafters.auto import Parameters
 from specjax.drafters.parts.arms import ARMS, TREE, Arm
+from specjax.drafters.parts.experience import Experience
 from specjax.drafters.parts.times import Times
 from specjax.planning import auto
 from specjax.session import Decoding
@@ -144,7 +145,7 @@ def test_the_time_of_a_call_is_no_part_of_a_round(budget, rounds):
     seconds, calls = [0.005, 0.009, 0.03], []
 
     class Told:
-        parameters = Parameters((), Times.of_table([[[1.0] * 3]], [1], [1]))
+        parameters = Parameters((), Times.of_table([[[1.0] * 3]], [1], [1]), Experience.start())
 
         def advance(self, decoding, rounds):
             arm = int(np.argmin(self.parameters.times.table))

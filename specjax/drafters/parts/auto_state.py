@@ -5,6 +5,7 @@ from flax import struct
 
 from ...cache import Rows
 from ...tree import Tree
+from .experience import Experience
 from .gain import RunningAcceptance
 from .kept import Kept
 from .probing import Probing
@@ -12,10 +13,11 @@ from .times import Times
 
 
 class Parameters(struct.PyTreeNode):
-    """The draft model or the head, if there is one, and the times of the arms."""
+    """The draft model or the head, if there is one, the times of the arms, and the model's acceptance so far."""
 
     models: tuple
     times: Times
+    experience: Experience
 
 
 class Draft(struct.PyTreeNode):
@@ -55,9 +57,11 @@ class AutoState(struct.PyTreeNode):
 
     Attributes:
       models: the state of the draft model or of the head, if there is one.
-      acceptance: the running acceptance rates, [B, MATCHES + 2]: those of tokens looked up after a
-        match of 1, 2, ... tokens, of the model's likeliest or drawn tokens, and of its other tokens in a
-        tree, where that one is rejected.
+      acceptance: the running acceptance rates, [B, RATES]: those of tokens looked up after a match of
+        1, 2, ... tokens; of the model's likeliest tokens in a greedy row; of its drawn tokens in a sampled
+        row; and of its other tokens in a tree, where the likeliest is rejected.
+      tests: int32 [B, 2, 2], the accepted and the tested tokens of the model in all rounds, in greedy and in
+        sampled rows.
       probing: when to try the model again.
       kept: the tokens that the rounds of each arm have emitted, and those that were expected; None if no
         arm has a tree.
@@ -67,6 +71,7 @@ class AutoState(struct.PyTreeNode):
 
     models: tuple
     acceptance: RunningAcceptance
+    tests: jax.Array
     probing: Probing
     kept: Kept | None
     quiet: jax.Array

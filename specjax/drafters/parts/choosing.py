@@ -7,10 +7,9 @@ import jax.numpy as jnp
 
 from ...conditional import run_if
 from .arms import Arm, expected_tokens, value_of_arms
-from .gain import RunningAcceptance
 from .kept import Kept
 from .probing import Probing
-from .rates import hoped_rate
+from .rates import ModelRate, hoped_rate
 
 _NEAR = 0.95
 """The part of the best value from which on an arm is near to paying."""
@@ -105,9 +104,7 @@ class Outlook:
         return dataclasses.replace(self, arms=arms, seconds=seconds, drawn=rate, found=jnp.zeros_like(rate))
 
 
-def choose(
-    outlook: Outlook, acceptance: RunningAcceptance, kept: Kept | None, probing: Probing
-) -> tuple[jax.Array, jax.Array]:
+def choose(outlook: Outlook, rate: ModelRate, kept: Kept | None, probing: Probing) -> tuple[jax.Array, jax.Array]:
     """The number int32 of the arm with the highest value, or of a probe; bool, whether drafts nearly pay.
 
     Before the model drafts it reads the tokens of the rounds that it has skipped. A quarter of this time
@@ -130,7 +127,7 @@ def choose(
     asked = due.any() & (2 * due.sum() >= outlook.running.sum()) & ~drafts
 
     def pays(_):
-        saved = _time_saved(outlook.with_model_at(hoped_rate(acceptance, probing.changed)), value[best])
+        saved = _time_saved(outlook.with_model_at(hoped_rate(rate, probing.changed)), value[best])
         return saved > extra * seconds[best] + reading
 
     probes = run_if(asked, pays, asked)

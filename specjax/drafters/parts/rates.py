@@ -1,5 +1,7 @@
 """The acceptance rates of a row by the source of its drafts, for ``Auto``: look-ups by their match, and the model."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +13,11 @@ from .gain import RunningAcceptance
 MATCHES = 6
 """The longest match that is looked up. A match of each length has an acceptance rate of its own."""
 
-_FIRST, _TESTED = 0.7, 8.0
-"""The model's acceptance rate before the first round, and the tests that it counts as much as."""
+RATES = MATCHES + 3
+"""The acceptance rates of a row, see ``AutoState``."""
 
-_OTHER_TESTED = 2.0
-"""The tests that the other rates before the first round count as much as."""
+_TESTED, _OTHER_TESTED = 8.0, 2.0
+"""The tests that the model's rate before the first round counts as much as, and each other rate."""
 
 OTHERS = 0.5
 """The rate before the first round at which a tree's other tokens are accepted where the likeliest is not."""
@@ -24,42 +26,77 @@ _HOPE = 0.5
 """The part of a standard deviation by which the model's acceptance rate is taken to be higher than its estimate."""
 
 
-def start_rates(batch: int) -> RunningAcceptance:
-    """The running acceptance rates before the first round, [B, MATCHES + 2], see ``AutoState``.
+def start_rates(batch: int, first: jax.Array) -> RunningAcceptance:
+    """The running acceptance rates before the first round, [B, RATES], see ``AutoState``.
 
     Every round tests the look-ups, used or not, so their rates need no hope.
+
+    Args:
+      first: float32 [2], the model's rate in greedy and in sampled rows, see ``Experience``.
     """
     matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
-    of_rows = lambda x: jnp.asarray(np.broadcast_to(x, (batch, MATCHES + 2)), jnp.float32)
-    alpha, tested = of_rows([*matches, _FIRST, OTHERS]), of_rows([_OTHER_TESTED] * MATCHES + [_TESTED, _OTHER_TESTED])
+    of_rows = lambda x: jnp.broadcast_to(jnp.float32(x), (batch, RATES))
+    alpha = of_rows(jnp.array([*matches, first[0], first[1], OTHERS]))
+    tested = of_rows([_OTHER_TESTED] * MATCHES + [_TESTED, _TESTED, _OTHER_TESTED])
     return RunningAcceptance(tested * alpha, tested)
 
 
-def rates_of(acceptance: RunningAcceptance, matched: jax.Array, done: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The acceptance rates of the tokens looked up, float32 [B], 0 for none, and the model's two, [B, 2].
+class ModelRate(NamedTuple):
+    """The acceptance rate of the model in each row, and what is known of it.
 
-    The model's are upper bounds: an estimate and a part of the estimate's deviation. Only use tests
-    the model, so a few bad rounds would else end its use. The errors of rows are independent.
+    Attributes:
+      alpha: float32 [B], of its drawn tokens in a sampled row, and of its likeliest ones in a greedy row.
+      others: float32 [B], of its other tokens in a tree, where the likeliest is rejected.
+      tested: float32 [B, 2], the tests that these two count as much as.
+      first: float32 [B], the rate ``alpha`` before the first round.
+    """
+
+    alpha: jax.Array
+    others: jax.Array
+    tested: jax.Array
+    first: jax.Array
+
+
+def rate_of_model(acceptance: RunningAcceptance, sampled: jax.Array, first: jax.Array) -> ModelRate:
+    """The model's rates in rows, of which those in ``sampled``, bool [B], have a temperature above 0.
+
+    ``first`` is that of ``start_rates``.
+    """
+    own = lambda x: jnp.where(sampled, x[:, MATCHES + 1], x[:, MATCHES])
+    alpha, tested = acceptance.alpha, acceptance.tested
+    tests = jnp.stack([own(tested), tested[:, -1]], 1)
+    return ModelRate(own(alpha), alpha[:, -1], tests, jnp.where(sampled, first[1], first[0]))
+
+
+def rate_of_match(acceptance: RunningAcceptance, matched: jax.Array) -> jax.Array:
+    """Float32 [B], the acceptance rate of tokens looked up after ``matched``, int32 [B], tokens; 0 for none."""
+    found = jnp.take_along_axis(acceptance.alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
+    return jnp.where(matched > 0, found, 0.0)
+
+
+def upper_bounds(rate: ModelRate, done: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The model's rates ``alpha`` and ``others``, [B] each, higher by a part of the estimates' deviations.
+
+    Only use tests the model, so a few bad rounds would else end its use. The errors of rows are
+    independent.
 
     Args:
-      matched: int32 [B], the length of each row's match, 0 for none.
       done: bool [B], rows that have ended.
     """
     rows = jnp.maximum((~done).sum(), 1).astype(jnp.float32)
-    alpha, tested = acceptance.alpha, acceptance.tested[:, MATCHES:]
-    of_match = jnp.take_along_axis(alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
-    model = alpha[:, MATCHES:]
-    return jnp.where(matched > 0, of_match, 0.0), model + _HOPE * jnp.sqrt(model * (1 - model) / tested / rows)
+    bound = lambda alpha, tested: alpha + _HOPE * jnp.sqrt(alpha * (1 - alpha) / tested / rows)
+    return bound(rate.alpha, rate.tested[:, 0]), bound(rate.others, rate.tested[:, 1])
 
 
 def tally_model(
     tree: Tree, verdict: Verdict, drew: jax.Array, sampled: jax.Array, count: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """How many of the model's drafts were accepted, and how many tested, int32 [B, 2] each.
+    """How many of the model's drafts were accepted, and how many tested, int32 [B, 3] each.
 
-    The first column counts the tokens of chains, and in greedy rows the likeliest tokens of trees. A
-    sampled row draws its chains, and more of these tokens are accepted. The second column counts the
-    other tokens of a tree, together, at the first place where the likeliest is rejected.
+    The first column counts the tokens of chains and the likeliest tokens of trees in greedy rows. The
+    second one counts the tokens of chains in sampled rows. They are drawn, and more of them are accepted
+    than of likeliest ones, so trees of such rows do not count. The third column counts the other tokens
+    of a tree, together, at the first place where the likeliest is rejected.
 
     Args:
       tree: the batched tree that the target scored.
@@ -77,18 +114,17 @@ def tally_model(
         on_path = jnp.take_along_axis(is_first, verdict.path[:, 1:], 1)
         first = jnp.cumprod(on_path & (jnp.arange(on_path.shape[1]) < kept[:, None]), 1).sum(1)
         others = (first < count).astype(kept.dtype)
-    accepted = jnp.stack([first, jnp.minimum(kept - first, others)], 1)
-    tested = jnp.stack([jnp.minimum(first + 1, count), others], 1)
-    counts = jnp.stack([drew & (~sampled | tree.is_chain), drew], 1)
+    accepted = jnp.stack([first, first, jnp.minimum(kept - first, others)], 1)
+    tested = jnp.stack([jnp.minimum(first + 1, count)] * 2 + [others], 1)
+    counts = jnp.stack([drew & ~sampled, drew & sampled & tree.is_chain, drew], 1)
     return jnp.where(counts, accepted, 0), jnp.where(counts, tested, 0)
 
 
-def hoped_rate(acceptance: RunningAcceptance, changed: jax.Array) -> jax.Array:
+def hoped_rate(rate: ModelRate, changed: jax.Array) -> jax.Array:
     """Float32 [B], a deviation above the estimate of the model's acceptance rate: it is higher with chance 1/6.
 
     After a change of the text, ``changed`` [B], the rate is as unknown as before the first round.
     """
-    alpha, tested = acceptance.alpha[:, MATCHES], acceptance.tested[:, MATCHES]
     deviation = lambda alpha, tested: jnp.sqrt(alpha * (1 - alpha) / tested)
-    unknown = _FIRST + deviation(_FIRST, _TESTED)
-    return jnp.where(changed, unknown, alpha + deviation(alpha, tested))
+    unknown = rate.first + deviation(rate.first, _TESTED)
+    return jnp.where(changed, unknown, rate.alpha + deviation(rate.alpha, rate.tested[:, 0]))
