@@ -117,25 +117,31 @@ def test_rounds_without_a_draft_score_the_same_nodes(target, draft):
         assert len(without_draft(generator, nodes).drafter.tree.parent) == nodes
 
 
-def test_rounds_that_vary_are_timed_over_whole_texts(target, draft, monkeypatch):
+def of_both_batches(method: str) -> set:
+    """The calls that time whole texts of plain decoding and of a method at batch 1 and 2."""
+    return {(name, groups) for name in ("none", method) for groups in (5, 2)}
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds", "rows", "whole"),
+    [
+        pytest.param("auto", 1e9, [1, 2], of_both_batches("auto"), marks=pytest.mark.slow),
+        ("layer_skip", 1e9, [2], of_both_batches("layer_skip")),
+        ("layer_skip", 0, [2], {("none", 1), ("layer_skip", 1)}),  # the texts would take too long
+        ("draft_model", 1e9, [2], set()),
+    ],
+)
+def test_rounds_that_vary_are_timed_over_whole_texts(method, seconds, rows, whole, target, draft, monkeypatch):
     """The choices of ``auto`` depend on the batch, which needs a count each, and on the place in a text."""
     counted, timed, count, run = [], [], texts.count_rounds, rounds._run
     monkeypatch.setattr(texts, "count_rounds", lambda *args: counted.append(args[-1]) or count(*args))
     monkeypatch.setattr(
         rounds, "_run", lambda *args: timed.append((args[0].method, len(args[1]), *args[2:])) or run(*args)
     )
+    monkeypatch.setattr(rounds, "_TEXT_SECONDS", seconds)
     sizes = dict(batches=(1, 2), temperatures=(0.0,), max_new_tokens=8)
-    every = lambda method: {(name, groups) for name in ("none", method) for groups in (5, 2)}  # at batch 1 and 2
-    for method, seconds, rows, whole in (
-        ("auto", 1e9, [1, 2], every("auto")),
-        ("layer_skip", 1e9, [2], every("layer_skip")),
-        ("layer_skip", 0, [2], {("none", 1), ("layer_skip", 1)}),  # the texts would take too long
-        ("draft_model", 1e9, [2], set()),
-    ):
-        monkeypatch.setattr(rounds, "_TEXT_SECONDS", seconds)
-        counted.clear(), timed.clear()
-        examine(target, random_prompts(5, 9), method, draft if method != "layer_skip" else None, **sizes)
-        assert counted == rows
-        found = {(name, groups) for name, groups, *rounds in timed if not rounds}
-        assert found - {("none", 1)} == whole - {("none", 1)}
-        assert (method, 1, 1) in timed or whole  # else in short runs
+    examine(target, random_prompts(5, 9), method, draft if method != "layer_skip" else None, **sizes)
+    assert counted == rows
+    found = {(name, groups) for name, groups, *rounds in timed if not rounds}
+    assert found - {("none", 1)} == whole - {("none", 1)}
+    assert (method, 1, 1) in timed or whole  # else in short runs
