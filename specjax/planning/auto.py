@@ -126,7 +126,7 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
     return found
 
 
-def _times_of(seconds: Sequence[float]) -> Times:
+def _times_of(seconds: np.ndarray) -> Times:
     """Times of the arms for all batches and contexts."""
     return Times.of_table([[seconds]], [1], [1])
 

@@ -35,4 +35,4 @@ class Experience(struct.PyTreeNode):
         """The experience after more tests, [2, 2]: for greedy and sampled rows the accepted and the tested tokens."""
         accepted, tested = self.accepted + tests[:, 0], self.tested + tests[:, 1]
         kept = np.minimum(_MOST / tested, 1)
-        return Experience(np.float32(kept * accepted), np.float32(kept * tested))
+        return Experience((kept * accepted).astype(np.float32), (kept * tested).astype(np.float32))

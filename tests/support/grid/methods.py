@@ -70,7 +70,7 @@ TARGETS: dict[str, ModelConfig] = {
 class Rotating(Auto):
     """Method auto with another arm in each round, so that every arm follows every other."""
 
-    def _choose(self, state, outlook):
+    def _choose(self, draft, state, outlook):
         return (state.round + state.round // len(self.arms)) % len(self.arms), jnp.bool(True)
 
 
