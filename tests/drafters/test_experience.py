@@ -1,4 +1,4 @@
-"""What earlier requests teach method auto about its draft model: counted by hand, by class of row, and used by the next one."""
+"""The draft model's acceptance in earlier requests: counted by hand for greedy and sampled rows, and the next request's first rate."""
 
 import jax
 import jax.numpy as jnp

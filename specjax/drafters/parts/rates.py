@@ -42,7 +42,7 @@ def start_rates(batch: int, first: jax.Array) -> RunningAcceptance:
 
 
 class ModelRate(NamedTuple):
-    """The acceptance rate of the model in each row, and what is known of it.
+    """The acceptance rates of the model in each row, and the weights of these estimates.
 
     Attributes:
       alpha: float32 [B], of its drawn tokens in a sampled row, and of its likeliest ones in a greedy row.
