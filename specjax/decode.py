@@ -10,7 +10,6 @@ Functions are pure. ``drafter`` and ``rule`` are static, ``target`` and ``draft`
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -54,25 +53,45 @@ class Round(struct.PyTreeNode):
 
 @own_settings()
 def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Callable) -> DecodeState:
-    """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens.
+    """One round: every unfinished row emits between one and ``drafter.depth + 1`` tokens."""
+    return _rounds(target, draft, state, lambda state: jnp.bool(False), drafter, rule)
+
+
+def _rounds(
+    target: Model, draft, state: DecodeState, goes_on: Callable, drafter: Drafter, rule: Callable
+) -> DecodeState:
+    """One round, and more rounds while ``goes_on(state)`` and the drafter holds its choice of a shape.
 
     For a drafter with several shapes of drafts, one round is compiled for each, and one of them runs.
     """
 
-    def do_round(state, drafter, prepared=None):
+    def do_round(state: DecodeState, prepared=None, drafter=drafter) -> DecodeState:
         if prepared is not None:
             state = state.replace(drafter=state.drafter.replace(prepared=prepared))
         found = propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
         return commit(target, draft, state, found, drafter=drafter)
 
     if len(drafter.shapes) < 2:
-        return do_round(state, drafter)
+        return do_round(state)
     state, prepared, chosen = drafter.begin(target, draft, state)
-    active, before = ~state.done, state.length
     for shape in drafter.shapes:
-        wanted = jnp.array([choice == shape for choice in drafter.choices])[chosen]
-        state = run_if(wanted, partial(do_round, drafter=drafter.at_shape(shape), prepared=prepared), state)
-    return state.replace(counters=state.counters.add_choice(active, chosen, state.length - before))
+        own, wanted = drafter.at_shape(shape), jnp.array([choice == shape for choice in drafter.choices])[chosen]
+
+        def add_round(state, prepared=prepared, own=own):
+            after = do_round(state, prepared, own)
+            counters = after.counters.add_choice(~state.done, chosen, after.length - state.length)
+            return after.replace(counters=counters)
+
+        if own.holds(state) is None:
+            state = run_if(wanted, add_round, state)
+            continue
+        nothing = jax.tree.map(jnp.zeros_like, prepared)
+        state = lax.while_loop(
+            lambda loop: loop[0] | wanted & goes_on(loop[2]) & own.holds(loop[2]),
+            lambda loop: (jnp.bool(False), nothing, add_round(loop[2], loop[1])),
+            (wanted, prepared, state),
+        )[2]
+    return state
 
 
 @own_settings()
@@ -101,6 +120,7 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
     path = None if tree.is_chain else verdict.path
     length, place = state.cache.length + verdict.length, state.cache.length + 1
     write = jax.vmap(lax.dynamic_update_slice)
+    drafted, accepted = tree.valid.sum(-1) - 1, emission.from_draft.sum(-1)
     return state.replace(
         tokens=write(state.tokens, emission.tokens, place[:, None]),
         from_draft=write(state.from_draft, emission.from_draft, place[:, None]),
@@ -112,8 +132,9 @@ def commit(target: Model, draft, state: DecodeState, found: Round, *, drafter: D
         stop_state=emission.stop_state,
         round=state.round + 1,
         logprobs=state.logprobs and record(state.logprobs, scored.logits, p, verdict.path, emission.tokens, place),
-        counters=state.counters.add(~state.done, tree.valid.sum(-1) - 1, emission.from_draft.sum(-1)),
+        counters=state.counters.add(~state.done, drafted, accepted),
         rounds=state.rounds and state.rounds.add(tree, scored, found.verdict, place - 1, going),
+        progress=state.add_progress(drafted, accepted, verdict.length),
     )
 
 
@@ -124,7 +145,9 @@ def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, ru
     def is_unfinished(state):
         return jnp.any(~state.done) & (state.round < until)
 
-    return lax.while_loop(is_unfinished, lambda state: step(target, draft, state, drafter=drafter, rule=rule), state)
+    return lax.while_loop(
+        is_unfinished, lambda state: _rounds(target, draft, state, is_unfinished, drafter, rule), state
+    )
 
 
 def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), computed: tuple | None = None) -> Scored:

@@ -184,6 +184,14 @@ class Drafter:
         """
         return state, None, self.choose(state)
 
+    def holds(self, state: DecodeState) -> jax.Array | None:
+        """Bool, whether the next round has the shape of the last one, without ``begin``.
+
+        The method is one that ``at_shape`` returned. In such a round ``state.drafter.prepared`` is all zeros.
+        None, the default, stands for a shape that is chosen anew for each round.
+        """
+        return None
+
     def choose(self, state: DecodeState) -> jax.Array:
         """Int32, the index in ``choices`` for the next round."""
         raise TypeError(f"{type(self).__name__} has shapes and must define choose")

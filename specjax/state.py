@@ -58,6 +58,8 @@ class DecodeState(struct.PyTreeNode):
       logprobs: log-probabilities of the emitted tokens, or None if they are not recorded.
       counters: sums over rounds, for statistics.
       rounds: the newest rounds, or the features of the newest tokens; None if nothing is recorded.
+      progress: int32 [B, R, 3], the drafted tokens of each of the first R rounds that the target scored,
+        the accepted ones among them, and the emitted tokens; None if they are not recorded.
     """
 
     request: RequestOptions
@@ -74,6 +76,7 @@ class DecodeState(struct.PyTreeNode):
     logprobs: Logprobs | None
     counters: Counters
     rounds: Rounds | Features | None = None
+    progress: jax.Array | None = None
 
     @property
     def root(self) -> jax.Array:
@@ -84,6 +87,13 @@ class DecodeState(struct.PyTreeNode):
     def length(self) -> jax.Array:
         """Int32 [B], the number of tokens of each row, prompt and root included."""
         return self.cache.length + 1
+
+    def add_progress(self, drafted: jax.Array, accepted: jax.Array, emitted: jax.Array) -> jax.Array | None:
+        """``progress`` after this round; the arguments are int32 [B], void for rows that had ended."""
+        if self.progress is None:
+            return None
+        tokens = jnp.where(self.done[:, None], 0, jnp.stack([drafted, accepted, emitted], 1))
+        return self.progress.at[:, self.round].set(tokens)
 
     def context(self, nodes: jax.Array, path: jax.Array, constraint_states: jax.Array) -> Context:
         """The history of nodes below the root; the arguments are fields of ``Context``."""

@@ -145,17 +145,18 @@ class Auto(Drafter):
         def prepare(_):
             looked_up, matched = self._look_up(state)
             outlook = self._outlook(draft, state, matched)
-            chosen, is_near = self._choose(draft, state, outlook)
-            return self._prepare(looked_up, matched, chosen, outlook), is_near
+            return self._prepare(looked_up, matched, *self._choose(draft, state, outlook), outlook)
 
         shape = jax.eval_shape(prepare, None)
         plain = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        prepared, is_near = run_if(~self._holds(state), prepare, plain)
-        quiet = jnp.where(is_near, 0, state.drafter.quiet + 1)
-        return state.replace(drafter=state.drafter.replace(quiet=quiet)), prepared, prepared.arm
+        prepared = run_if(~self._holds(state), prepare, plain)
+        return state, prepared, prepared.arm
+
+    def holds(self, state):
+        return self._holds(state) if self.shape == self.arms[0].shape else None
 
     def _holds(self, state) -> jax.Array:
-        """Bool, whether this round is plain without a choice. A row that has just begun does not ask for one."""
+        """Bool, whether the next round is plain without a choice. A row that has just begun does not ask for one."""
         quiet = jnp.where(state.done, 0, state.drafter.quiet).max()
         return (quiet >= _QUIET) & (quiet % _HELD != 0)
 
@@ -179,12 +180,12 @@ class Auto(Drafter):
         """The number of this round's arm, and whether drafts nearly pay."""
         return choose(outlook, self._rate(draft, state), state.drafter.kept, state.drafter.probing)
 
-    def _prepare(self, looked_up, matched, chosen, outlook) -> Prepared:
+    def _prepare(self, looked_up, matched, chosen, near, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
         of_arms = lambda name: jnp.array([getattr(arm, name) for arm in self.arms])[chosen]
         count, ran = of_arms("length"), of_arms("model")
         expected, drew = outlook.expected()[:, chosen], ran & outlook.draws()[:, chosen]
-        return Prepared(chosen, expected, looked_up, matched, ran, drew, count)
+        return Prepared(chosen, near, expected, looked_up, matched, ran, drew, count)
 
     def _draft(self, target, draft, state) -> AutoState:
         """The state with the model's tokens, if the arm wants them."""
@@ -209,7 +210,7 @@ class Auto(Drafter):
             own = self._make_room(target, draft, state).drafter
             looked_up, matched = self._look_up(state)
             outlook = self._outlook(draft, state, matched)
-            own = own.replace(prepared=self._prepare(looked_up, matched, jnp.int32(arm), outlook))
+            own = own.replace(prepared=self._prepare(looked_up, matched, jnp.int32(arm), jnp.bool(True), outlook))
         if self._draws_here:
             own = self._draft(target, draft, state.replace(drafter=own))
         found: Any = own.prepared
@@ -251,7 +252,7 @@ class Auto(Drafter):
             acceptance = acceptance.fade(idle, _REST_MEMORY)
             probing = probing if self._draws_here else probing.tried(jnp.zeros_like(found.drew), False)
             probing = probing.hear(confidence(scored.logits, verdict))
-        return AutoState(models, acceptance, tests, probing, kept, own.quiet)
+        return AutoState(models, acceptance, tests, probing, kept, jnp.where(found.near, 0, own.quiet + 1))
 
     def _make_room(self, target, draft, state):
         """The state before a round, see ``parts.resting``."""
@@ -311,4 +312,4 @@ class Auto(Drafter):
         chain = max((arm.length for arm in self.arms if arm.model and not arm.nodes), default=1)
         keeps_shape = self._is_tree or self.head is not None and self._draws_here
         shape = self.shape if self.shape and keeps_shape else (chain, 0, 0)
-        return resting(*shape, self.head, longest=self._longest)
+        return resting(*shape, self.head, longest=max(self._longest, _HELD - 1))

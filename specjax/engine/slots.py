@@ -215,18 +215,12 @@ def advance(
 
     ``constraints``: the automaton of all rows' constraints; None if no row has one.
     """
-
-    def do_round(carry):
-        state, told = carry
-        after = decode.step(target, draft, state, drafter=drafter, rule=rule)
-        return after, told.at[:, state.round].set(_sums(after) - _sums(state))
-
     sums = lambda state: (state.counters.chosen, drafter.evidence(state.drafter))
     before, told_before = state.length, sums(state)
-    told = jnp.zeros((before.size, most_rounds, 3), jnp.int32)
-    started = _with_constraints(state.replace(round=jnp.zeros_like(state.round)), constraints)
-    is_unfinished = lambda carry: jnp.any(~carry[0].done) & (carry[0].round < rounds)
-    state, told = lax.while_loop(is_unfinished, do_round, (started, told))
+    progress = jnp.zeros((before.size, most_rounds, 3), jnp.int32)
+    state = _with_constraints(state.replace(round=jnp.zeros_like(state.round), progress=progress), constraints)
+    state = decode.run(target, draft, state, rounds, drafter=drafter, rule=rule)
+    assert state.progress is not None  # it was recorded
     places = before[:, None] + jnp.arange(most_rounds * (drafter.depth + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
@@ -234,7 +228,7 @@ def advance(
     news = News(
         tokens=take(state.tokens, places),
         count=state.length - before,
-        rounds=told,
+        rounds=state.progress,
         chosen=chosen,
         evidence=evidence,
         context=jnp.max(state.length),
@@ -243,13 +237,7 @@ def advance(
         failed=state.failed,
         logprobs=logprobs,
     )
-    return _with_constraints(state, None), news
-
-
-def _sums(state: DecodeState) -> jax.Array:
-    """Int32 [B, 3], the drafted, accepted and emitted tokens of each row so far."""
-    counters = state.counters
-    return jnp.stack([counters.drafted, counters.accepted_at.sum(1), state.length], 1)
+    return _with_constraints(state.replace(progress=None), None), news
 
 
 def _with_constraints(state: DecodeState, constraints: Automaton | None) -> DecodeState:

@@ -10,6 +10,7 @@ from support.decoding import new_tokens, run, start
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
+from specjax.decode import step
 from specjax.drafters import Auto, DynamicTree, Eagle3, Plain, make_drafter
 from specjax.drafters.parts.arms import Arm
 from specjax.drafters.parts.gain import RunningAcceptance
@@ -237,12 +238,14 @@ def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying()
     far, near = parameters([1, 9, 9, 9]), parameters([1, 9, 9, 2.26])
     state = certain(start(TARGET, far, AUTO, PROMPTS, **SIZES))
     begin = jax.jit(lambda given, state: AUTO.begin(TARGET, given, state))
+    one_round = jax.jit(lambda given, state: step(TARGET, given, state, drafter=AUTO, rule=WalkIfSeeded()))
 
     def play(given, quiet, done=(False, False, False, False)):
         own = state.drafter.replace(quiet=jnp.array([0, 0, quiet, 1]))
-        after, prepared, chosen = begin(given, state.replace(drafter=own, done=jnp.array(done)))
+        before = state.replace(drafter=own, done=jnp.array(done))
+        _, prepared, chosen = begin(given, before)
         assert int(chosen) == 0 and not prepared.ran
-        return bool(prepared.matched[3] > 0), after.drafter.quiet.tolist()
+        return bool(prepared.matched[3] > 0), one_round(given, before).drafter.quiet.tolist()
 
     for quiet in range(30):
         assert play(far, quiet) == (quiet < 16 or quiet % 4 == 0, [1, 1, quiet + 1, 2])

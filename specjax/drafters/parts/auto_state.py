@@ -33,6 +33,7 @@ class Prepared(struct.PyTreeNode):
 
     Attributes:
       arm: int32, the number of the arm.
+      near: bool, whether a draft nearly pays, see ``choose``.
       expected: float32 [B], the tokens that the arm is expected to emit.
       looked_up: int32 [B, D], the tokens that follow the longest match.
       matched: int32 [B], the length of the match, 0 for none.
@@ -43,6 +44,7 @@ class Prepared(struct.PyTreeNode):
     """
 
     arm: jax.Array
+    near: jax.Array
     expected: jax.Array
     looked_up: jax.Array
     matched: jax.Array

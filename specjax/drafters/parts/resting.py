@@ -86,7 +86,8 @@ class RestingHead:
 
     Attributes:
       grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
-      longest: the longest path of any round, in edges.
+      longest: the longest path of any round, in edges. Between two calls of ``make_room`` come at most
+        ``longest`` + 1 pairs, in one round or in several.
       reader: the reader of the nodes.
     """
 
@@ -159,7 +160,7 @@ def resting(
 ) -> RestingModel | RestingHead:
     """A draft model, or a head, that grows a chain of ``length`` tokens, or a tree of so many ``nodes`` and levels.
 
-    ``longest``: the longest path of any round, in edges.
+    ``longest``: see ``RestingHead``.
     """
     reader = TokenReader() if head is None else FeatureReader()
     tree = ProbableTree(reader, nodes, length, top_k, 1.0) if nodes else None
