@@ -1,6 +1,7 @@
 """Chains and trees from a draft model or a feature head that skips rounds, for ``Auto``.
 
-Both classes have three functions more than other drafters. ``make_room`` runs before each round.
+Both classes have three functions more than other drafters. ``make_room`` runs before each round, but for
+plain rounds that repeat a choice.
 ``rest`` takes the place of ``commit`` after a round in which the draft did not run. ``commit`` is also
 told which rows took the draft's tokens: the others took tokens that were looked up.
 """
@@ -111,7 +112,7 @@ class RestingHead:
         return self.grower.reads(target, draft, tokens, lengths, taps)
 
     def make_room(self, target, draft, state):
-        """The head's state before a round, with room for the pairs of its path."""
+        """The head's state before a round, with room for the pairs that come before the next call."""
         return self._read_until(self._room - self.longest - 1, target, draft, state)
 
     def _read_until(self, most: int, target, draft, state):
