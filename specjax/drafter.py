@@ -187,7 +187,7 @@ class Drafter:
     def holds(self, state: DecodeState) -> jax.Array | None:
         """Bool, whether the next round has the shape of the last one, without ``begin``.
 
-        The method is one that ``at_shape`` returned. In such a round ``state.drafter.prepared`` is all zeros.
+        Called on the result of ``at_shape``. In a round without ``begin``, ``state.drafter.prepared`` is all zeros.
         None, the default, stands for a shape that is chosen anew for each round.
         """
         return None

@@ -257,6 +257,20 @@ def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying()
     assert np.asarray(state.counters.chosen)[:, 1:].sum() > 0  # four rounds later the method drafts
 
 
+def test_a_call_of_many_rounds_ends_where_as_many_calls_of_one_round_end():
+    """Rounds that hold a choice repeat inside of a call. They stop at its last round, as others do."""
+    far = parameters([1, 9, 9, 9])
+    begun = certain(start(TARGET, far, AUTO, PROMPTS, **SIZES))
+    rounds = 18  # a hold begins before the last round, and would go on after it
+    at_once = run(TARGET, far, begun, jnp.int32(rounds), drafter=AUTO, rule=WalkIfSeeded())
+    one_by_one = begun
+    for until in range(1, rounds + 1):
+        one_by_one = run(TARGET, far, one_by_one, jnp.int32(until), drafter=AUTO, rule=WalkIfSeeded())
+    assert int(at_once.round) == rounds and not at_once.done.any()
+    of = lambda state: (state.tokens, state.cache.length, state.drafter.quiet, state.drafter.probing, state.counters)
+    jax.tree.map(np.testing.assert_array_equal, of(at_once), of(one_by_one))
+
+
 def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
     probing, tries, extra = Probing.start(2), [], jnp.float32(0.4)
 
