@@ -16,6 +16,8 @@ docs/results/auto_<label>_<platform>.json, .md and .png.
 import argparse
 import itertools
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -45,7 +47,7 @@ HEAD = """# Method auto against fixed methods
 Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over pairs of runs side by
 side, {repeats} for each fixed method and {pairs} for auto; {tokens} new tokens of at least {texts} texts in each
 cell, {model} with {draft};
-{cpu}, {cores} cores; jax {jax}.
+{cpu}, {cores} cores, {device}, {dtype}; jax {jax}.
 
 ![Method auto against the best fixed method of each cell](auto_{name}.png)
 """
@@ -53,8 +55,11 @@ cell, {model} with {draft};
 
 def main():
     args = parse_arguments()
-    target = specjax.load(args.model)
-    draft = specjax.load(args.draft)
+    try:
+        target, draft = specjax.load(args.model), specjax.load(args.draft)
+    except specjax.SpecjaxError as error:
+        print(f"auto_grid: error: {error}", file=sys.stderr)
+        sys.exit(2)
     tune_auto(target, draft, batches=batches_up_to(max(args.batches)))
     name = f"{args.label}_{jax.default_backend()}"
     file = ROOT / f"docs/results/auto_{name}.json"
@@ -148,15 +153,17 @@ def measure_cell(made: dict, prompts: list, temperature: float, batch: int, args
     ratios: dict[str, list[float]] = {name: [] for name in made if name != "plain"}
     choices = {}
 
-    def run(name: str) -> float:
-        options = dict(max_new_tokens=args.max_new_tokens, temperature=temperature, ignore_eos=True)
+    def run(name: str, tokens: int = args.max_new_tokens) -> float:
+        options = dict(max_new_tokens=tokens, temperature=temperature, ignore_eos=True)
         groups = [made[name](prompts[at : at + batch], **options) for at in range(0, len(prompts), batch)]
         if name == "auto":
             choices.update({c.name: c.rounds for c in groups[0][0].stats.choices})
-        tokens = sum(len(result.token_ids) for results in groups for result in results)
-        return tokens / sum(results[0].stats.decode_seconds for results in groups)
+        emitted = sum(len(result.token_ids) for results in groups for result in results)
+        return emitted / sum(results[0].stats.decode_seconds for results in groups)
 
-    for name in made:  # compiles
+    with ThreadPoolExecutor() as pool:  # compiles
+        list(pool.map(lambda name: run(name, 1), made))
+    for name in made:  # touches the memory for the first time
         run(name)
     for turn in range(args.repeats):
         for place in range(len(args.methods)):

@@ -5,8 +5,9 @@
 The requests are held-out code with 16 to 512 new tokens. They arrive at random (Poisson) times. An
 engine with the widths of a server decodes them. So do an engine without widths, fixed batches of as many
 rows as slots, in the order of arrival, and a Generator one after another. The last two have all requests
-at once. All texts must be equal. The ways of a method alternate; the first run of each compiles and does
-not count. Writes docs/results/engine_<platform>.json and .md.
+at once. In float32 all texts must be equal. The ways of a method alternate. A first run of each, with few
+tokens, compiles and does not count. Writes docs/results/engine_<label>_<platform>.json and .md, after each
+method.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from specjax import METHODS, Engine, Generator, LanguageModel, load
+from specjax import METHODS, Engine, Generator, LanguageModel, SpecjaxError, load
 from specjax.cli.parser import integer
 from specjax.engine import usual_widths
 from specjax.evaluation import held_out_prompts, machine
@@ -30,6 +31,7 @@ from specjax.serve.server import warm_up
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 SHORTEST, LONGEST, PROMPT = 16, 512, 64
 CAPACITY = 2048
+ALONE = "one after another"
 WITHOUT_DRAFT = ("none", "ngram", "suffix", "token_recycling", "lookahead")
 LATE = 1500
 """Tokens of the prompt that is read while other rows run."""
@@ -40,6 +42,7 @@ COMMON, OWN = 1000, 50
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="tiny-python")
+    parser.add_argument("--label", default="14m", help="a name for the files")
     parser.add_argument("--draft", default="tiny-python-draft", help="a draft, or none")
     parser.add_argument(
         "--dtype",
@@ -62,24 +65,34 @@ def main():
     if unknown := [name for name in methods if name not in METHODS]:
         parser.error(f"--methods: no method {unknown[0]!r}; use {', '.join(METHODS)}")
     args.results.mkdir(parents=True, exist_ok=True)
-    target = load(args.target, args.dtype)
-    draft = None if args.draft == "none" else load(args.draft, args.dtype)
+    try:
+        target = load(args.target, args.dtype)
+        draft = None if args.draft == "none" else load(args.draft, args.dtype)
+    except SpecjaxError as error:
+        parser.error(str(error))
     if "auto" in methods:
         tune_auto(target, draft, batches=batches_up_to(args.slots))
     drafting = [dict(method=name, draft=None if name in WITHOUT_DRAFT else draft) for name in methods]
-    report = {"machine": machine(target), "settings": {**vars(args), "results": None}}
-    report |= {"methods": {own["method"]: throughput(target, own, args) for own in drafting}}
-    report |= {"gaps": gaps(target, drafting[-1], args.slots, args.late), "shared": shared(target, drafting[-1])}
-    path = args.results / f"engine_{jax.default_backend()}"
-    path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    path.with_suffix(".md").write_text(page(report))
-    print(f"written to {path}.json and .md")
+    path = args.results / f"engine_{args.label}_{jax.default_backend()}.json"
+    report: dict = {"machine": machine(target), "settings": settings(args), "methods": {}}
+    for own in drafting:
+        report["methods"][own["method"]] = throughput(target, own, args)
+        report["gaps"] = gaps(target, own, args.slots, args.late)
+        report["shared"] = shared(target, own)
+        path.write_text(json.dumps(report, indent=1) + "\n")
+        path.with_suffix(".md").write_text(page(report))
+    print(f"written to {path} and .md")
+
+
+def settings(args: argparse.Namespace) -> dict:
+    """The settings of the page, without paths of this machine."""
+    return {**vars(args), "results": None} | {name: Path(getattr(args, name)).name for name in ("target", "draft")}
 
 
 def throughput(target: LanguageModel, drafting: dict, args: argparse.Namespace) -> dict:
-    """Seconds of each way to decode the same requests, and the seconds of each request in the engine.
+    """Seconds of each way to decode the same requests, the seconds of each request in the engine, and equal texts.
 
-    Raises AssertionError if a text is not that of the request alone.
+    Raises AssertionError if a text in float32 is not that of the request alone.
     """
     rng = np.random.default_rng(0)
     prompts = held_out_prompts(target.tokenizer, args.requests, PROMPT)
@@ -87,26 +100,28 @@ def throughput(target: LanguageModel, drafting: dict, args: argparse.Namespace) 
     arrivals = np.cumsum(rng.exponential(1 / args.rate, args.requests))
     make_engine = partial(Engine, target, **drafting, slots=args.slots, capacity=CAPACITY, prefix_bytes=0)
     engine, wide = make_engine(widths=usual_widths(args.slots)), make_engine()
-    engine.compile_rounds()
+    for each in (engine, wide):
+        warm_up(each)
     generator = Generator(target, **drafting, capacity=CAPACITY)
     waits: list[list[float]] = []
-    ways: dict[str, Callable[[], list[list[int]]]] = {
-        "one after another": lambda: in_batches(generator, prompts, new, 1),
-        f"batches of {args.slots}": lambda: in_batches(generator, prompts, new, args.slots),
-        "engine": lambda: serve(engine, prompts, new, arrivals, waits),
-        "engine without widths": lambda: serve(wide, prompts, new, arrivals, []),
+    ways: dict[str, Callable[[list[int]], list[list[int]]]] = {
+        ALONE: lambda new: in_batches(generator, prompts, new, 1),
+        f"batches of {args.slots}": lambda new: in_batches(generator, prompts, new, args.slots),
+        "engine": lambda new: serve(engine, prompts, new, arrivals, waits),
+        "engine without widths": lambda new: serve(wide, prompts, new, arrivals, []),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    texts: dict[str, list[list[int]]] = {}
     for run in range(args.repeats + 1):
-        texts = {}
         for name, way in ways.items():
             began = time.perf_counter()
-            texts[name] = way()
+            texts[name] = way(new if run else [min(one, SHORTEST) for one in new])
             if run:  # the first run compiles
                 seconds[name].append(time.perf_counter() - began)
-        different = [name for name in ways if texts[name] != texts["one after another"]]
-        assert not different, f"texts of {different} are not those of the requests alone"
-    return {"seconds": seconds, "tokens": sum(new), "latency_seconds": quantiles(waits[-1])}
+    equal = {name: sum(map(list.__eq__, found, texts[ALONE])) for name, found in texts.items()}
+    different = [name for name in ways if equal[name] < len(prompts)]
+    assert args.dtype != "float32" or not different, f"texts of {different} are not those of the requests alone"
+    return {"seconds": seconds, "tokens": sum(new), "latency_seconds": quantiles(waits[-1]), "equal": equal}
 
 
 def serve(
@@ -192,7 +207,9 @@ def page(report: dict) -> str:
         for name, times in found["seconds"].items():
             ratios = np.array(times) / np.array(found["seconds"]["engine"])
             spread = "" if name == "engine" else f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
-            rows.append([method, name, f"{np.median(times):.1f}", f"{found['tokens'] / np.median(times):.0f}", spread])
+            equal = f"{found['equal'][name]} of {settings['requests']}"
+            rate = f"{found['tokens'] / np.median(times):.0f}"
+            rows.append([method, name, f"{np.median(times):.1f}", rate, spread, equal])
     number = lambda found: [f"{found[name]:.3g}" for name in ("median", "p90", "longest")]
     timed = [["request, from arrival to end, s", *number(report["methods"][last]["latency_seconds"])]]
     timed += [[f"between two tokens, {name}, ms", *number(found)] for name, found in report["gaps"].items()]
@@ -202,15 +219,15 @@ def page(report: dict) -> str:
     ]
     return f"""# The engine's speed
 
-Written by `scripts/engine_speed.py` on {report["machine"]["cpu"]}, {report["machine"]["device"]}.
+Written by `scripts/engine_speed.py` on {report["machine"]["cpu"]}, {report["machine"]["device"]}, {settings["dtype"]}.
 
 {settings["requests"]} requests of {SHORTEST} to {settings["longest"]} new tokens, {settings["rate"]:g} arrivals a second,
 {settings["slots"]} slots, {settings["target"]} with the draft {settings["draft"]}. The engine has
 the widths of a server, {", ".join(map(str, usual_widths(settings["slots"])))}. Fixed batches and the calls one after another have all requests
-at the start. All texts of a method are equal. Each way ran {settings["repeats"]} times, in turn; the last column has the
-median of the ratios of one turn, and their range.
+at the start. All ways took turns, {settings["repeats"]} times. The ratio is the median of those of one turn, with their
+range. Equal texts are those of the same requests one after another.
 
-{markdown_table(["method", "way", "seconds", "tokens a second", "seconds / those of the engine"], rows)}
+{markdown_table(["method", "way", "seconds", "tokens a second", "seconds / those of the engine", "equal texts"], rows)}
 
 All below is of method {last}. A prompt of {settings["late"]:,} tokens is read while {settings["slots"] - 1} rows run. The time between two tokens is that of
 a step over the mean number of tokens that it gives to a row.

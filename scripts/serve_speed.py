@@ -4,7 +4,7 @@
 
 Each method has a server of its own, and all run at the same time. One turn sends the same requests to
 one server after another, so drift of the machine affects all methods equally; servers without requests
-rest. Requests are streams of held-out code. Writes docs/results/serve_<platform>.json, .md and .png.
+rest. Requests are streams of held-out code. Writes docs/results/serve_<label>_<platform>.json, .md and .png.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import matplotlib
 import numpy as np
 from serve_process import NAME, Server, serve
 
-from specjax import METHODS, load
+from specjax import METHODS, SpecjaxError, load
 from specjax.cli.parser import integer
 from specjax.evaluation import held_out_prompts, machine
 from specjax.evaluation.report import markdown_table
@@ -38,6 +38,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="tiny-python")
     parser.add_argument("--draft", default="tiny-python-draft")
+    parser.add_argument("--label", default="14m", help="a name for the files")
     parser.add_argument("--methods", default="none,ngram,auto", help="the first one is the baseline")
     parser.add_argument("--clients", default="1,4,16")
     parser.add_argument("--turns", type=integer(1), default=5)
@@ -50,17 +51,21 @@ def main():
     if unknown := [name for name in args.methods.split(",") if name not in METHODS]:
         parser.error(f"--methods: no method {unknown[0]!r}; use {', '.join(METHODS)}")
     args.results.mkdir(parents=True, exist_ok=True)
-    target = load(args.target)
+    try:
+        target, draft = load(args.target), load(args.draft)
+    except SpecjaxError as error:
+        parser.error(str(error))
     prompts = held_out_prompts(target.tokenizer, args.requests, PROMPT)
     if "auto" in args.methods.split(","):
-        tune_auto(target, load(args.draft), batches=batches_up_to(args.slots))
+        tune_auto(target, draft, batches=batches_up_to(args.slots))
     settings = {name: value for name, value in vars(args).items() if name != "results"}
+    settings |= {name: Path(getattr(args, name)).name for name in ("target", "draft")}
     report = {"machine": machine(target), "settings": settings, "runs": measure(args, prompts)}
-    path = args.results / f"serve_{jax.default_backend()}"
-    path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    path.with_suffix(".md").write_text(page(report, path.name))
+    path = args.results / f"serve_{args.label}_{jax.default_backend()}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    path.with_suffix(".md").write_text(page(report, path.stem))
     draw(report, path.with_suffix(".png"))
-    print(f"written to {path}.json, .md and .png")
+    print(f"written to {path}, .md and .png")
 
 
 def measure(args: argparse.Namespace, prompts: list[str]) -> dict[str, dict[str, dict]]:

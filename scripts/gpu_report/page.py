@@ -65,6 +65,12 @@ def blank(plan: Plan) -> dict:
     }
 
 
+def read(output: Path) -> dict:
+    """The report that ``save`` wrote before; empty if there is none."""
+    file = Path(f"{output}.json")
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
 def save(report: dict, output: Path, suffixes=(".json", ".md")) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     texts = {".json": json.dumps(report, indent=2), ".md": markdown(report)}

@@ -49,7 +49,7 @@ class Plan:
     rounds: int = 64
     repeats: int = 10
     copied: int = 4 << 30
-    seconds: float = 510
+    seconds: int = 510
 
 
 FULL = Plan({"Llama-3-8B": LLAMA_3_8B, "Qwen3-4B": QWEN3_4B})
