@@ -127,8 +127,8 @@ def sampling_params(
         np.zeros((batch, 1), np.float32) if bias is None else bias,
     )
     start = np.zeros(batch, np.int32) if start is None else start
-    placed = map(jax.device_put, options)
-    return SamplingParams(*placed, constraint=constraint, start=jax.device_put(start), processors=tuple(processors))
+    *placed, start = jax.device_put((*options, start))
+    return SamplingParams(*placed, constraint=constraint, start=start, processors=tuple(processors))
 
 
 def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:

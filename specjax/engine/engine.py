@@ -31,7 +31,7 @@ from .step_loop import StepLoop
 from .widths import check_widths
 
 _USUAL_CHUNK, _LARGEST_CHUNK = 128, 512
-_USUAL_ROUNDS = 8
+_USUAL_ROUNDS = 32
 
 
 class Engine(StepLoop):
@@ -57,7 +57,7 @@ class Engine(StepLoop):
         of two, but no more than the model's context needs.
       chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
         the engine chooses up to 128, so that a chunk takes less time than the rounds beside it.
-      rounds: rounds of one step, at most 64. By default the engine chooses up to 8, so that they take
+      rounds: rounds of one step, at most 64. By default the engine chooses up to 32, so that they take
         about 20 ms, and has one on several hosts.
       logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
         a request may also have ``policy_logprobs``.
@@ -285,13 +285,14 @@ class Engine(StepLoop):
     def _free_cancelled(self, cancelled: set[Handle]) -> None:
         for row in filter(None, self._slots):
             if row.handle in cancelled:
-                self._free(row)
+                self.programs.release(row.slot)
+                self._forget(row)
         if self._reading is not None and self._reading.handle in cancelled:
             self.constraints.release(self._reading.handle.request.constraint)
             self._reading = None
 
-    def _free(self, row: Row) -> None:
-        self.programs.free(row.slot)
+    def _forget(self, row: Row) -> None:
+        """Gives the slot of a row, which is empty, to the next request."""
         self.constraints.release(row.handle.request.constraint)
         self._slots[row.slot] = None
 
@@ -346,7 +347,7 @@ class Engine(StepLoop):
             outcome = take_outcome(row, self.programs, self.generator, stop is not None) if is_over else None
             row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:
-                self._free(row)
+                self._forget(row)
 
     def _fail(self, error: Exception) -> None:
         """Ends all requests with ``error``, and empties the slots."""

@@ -9,6 +9,7 @@ import numpy as np
 from ..cache import KVCache
 from ..errors import NumericsError
 from ..generate import Generator
+from ..parallel import fetch
 from ..result import Result, results_of
 from ..session import Decoding
 from .programs import Programs
@@ -16,8 +17,8 @@ from .reading import Row
 
 
 def take_outcome(row: Row, programs: Programs, generator: Generator, stopped: bool) -> Result | NumericsError:
-    """The end of a request after its last round. ``stopped``: a stop string ended it."""
-    request, text = row.handle.request, programs.take_text(row.slot)
+    """The end of a request after its last round. Its slot is then empty. ``stopped``: a stop string ended it."""
+    request, text = row.handle.request, fetch(programs.release(row.slot))
     if stopped:  # what the rounds emitted after the stop string is no part of the text
         drafted, accepted, emitted = np.array(row.rounds).T
         end: Any = np.array([len(request.prompt) + emitted.sum() - 1])

@@ -75,6 +75,9 @@ class Programs:
         with use_mesh(session.mesh):
             self._axes = slots.find_row_axes(*self._models, blank, chunk=LEAST_CHUNK, **self._static)
         filled = self.begin_reading()
+        static = dict(drafter=session.drafter, dtype=self._static["dtype"])
+        self._begin_draft = partial(slots.begin_reading_draft, **static)
+        self._draft_reads = jax.eval_shape(self._begin_draft, *self._models, blank, filled) is not None
         self.row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(filled))
         self._blank, row = blank, self._begin_row(blank, filled)
         check_memory(row, count, sum(widths), self.row_bytes if beside is None else beside, session.mesh)
@@ -151,8 +154,7 @@ class Programs:
 
     def begin_reading_draft(self, request: Requests, filled: Filled) -> Filled | None:
         """One row before the draft's first chunk of its prompt; None for a method that reads none in chunks."""
-        static = dict(drafter=self.session.drafter, dtype=self._static["dtype"])
-        return self._call(partial(slots.begin_reading_draft, **static), (request, filled), self._modules)
+        return self._call(self._begin_draft, (request, filled), self._modules) if self._draft_reads else None
 
     def read_draft(self, request: Requests, filled: Filled, drafted: Filled, start: int, size: int) -> Filled:
         """The draft reads the chunk of ``size`` tokens from place ``start`` on. The target's row is ``filled``."""
@@ -179,12 +181,17 @@ class Programs:
         """Begins to decode a row in ``slot``, after target and draft have read its prompt of ``length`` tokens."""
         chunk = self.chunk_for(length - 1, self.chunk) if drafted is None else LEAST_CHUNK  # for the unread rest
         function = partial(slots.admit, axes=self._axes, chunk=chunk, **self._static)
-        self._change(function, (request, filled, drafted, np.int32(slot)), self._modules, (chunk,))
+        options: dict[str, Any] = dict(donate_argnums=2, out_shardings=self._state_layout)
+        args = self._state, request, filled, drafted, np.int32(slot)
+        self._state = self._call(function, args, self._modules, (chunk,), **options)
         self._copies.forget(slot)
 
-    def free(self, slot: int) -> None:
-        """Empties ``slot``."""
-        self._change(partial(slots.free, axes=self._axes), (self._empty_row, np.int32(slot)))
+    def release(self, slot: int) -> DecodeState:
+        """Empties ``slot``. Returns its text and its records, as a state of one row, see ``fetch``."""
+        options: dict[str, Any] = dict(donate_argnums=0, out_shardings=(self._state_layout, self._whole))
+        args = self._state, self._empty_row, np.int32(slot)
+        self._state, text = self._call(partial(slots.release, axes=self._axes), args, **options)
+        return text
 
     def advance(self, rounds: int, running: Sequence[int], constraints: Automaton | None = None) -> slots.News:
         """Runs the next ``rounds`` rounds. Returns the news of the slots ``running``, on the host.
@@ -235,16 +242,6 @@ class Programs:
         args = jax.tree.map(shape, (self._state, self._on_devices(jnp.int32(0)), constraints))
         with self._compiling:
             self._compile(self._rounds, args, self._modules, (), self._rounds_options)
-
-    def take_text(self, slot: int) -> DecodeState:
-        """The text of ``slot`` and its records on the host, as a state of one row."""
-        args = self._state, np.int32(slot)
-        return fetch(self._call(partial(slots.take_text), args, out_shardings=self._whole))
-
-    def _change(self, function: partial, args: tuple, modules: tuple = (), key: tuple = ()) -> None:
-        """Replaces the state by ``function(*modules, state, *args)``."""
-        options: dict[str, Any] = dict(donate_argnums=len(modules), out_shardings=self._state_layout)
-        self._state = self._call(function, (self._state, *args), modules, key, **options)
 
     @property
     def _rounds(self) -> partial:

@@ -194,6 +194,13 @@ def is_cache(x) -> bool:
     return isinstance(x, KVCache)
 
 
+def release(
+    state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: DecodeState
+) -> tuple[DecodeState, DecodeState]:
+    """``state`` after ``free``, and the text that the slot had, see ``take_text``. Donate ``state``."""
+    return free(state, empty, slot, axes=axes), take_text(state, slot)
+
+
 def take_text(state: DecodeState, slot: jax.Array) -> DecodeState:
     """The row in ``slot`` as a state of one row, without options, caches and the drafter's state."""
     text = state.replace(request=None, cache=KVCache((), state.cache.length), drafter=(), rounds=None)

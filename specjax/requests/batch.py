@@ -106,7 +106,7 @@ def build_batch(
     constraint, start = combine_constraints(constraints)
     strings = [list(row["stop"] or ()) for row in rows]
     stops, stopping = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
-    numbers = read_numbers(options, B).replace(bias=jax.device_put(bias), start=jax.device_put(start))
+    numbers = read_numbers(options, B, bias=bias, start=start)
     seeds, seeded = read_seeds(options.seed, B)
     keys = make_keys(seeds, n)
     return Batch(

@@ -107,13 +107,13 @@ class Options:
         return [{name: column[b] for name, column in columns.items()} for b in range(batch)]
 
 
-def read_numbers(options: Options, batch: int) -> SamplingParams:
-    """The options that are fields of ``SamplingParams``, for ``batch`` prompts.
+def read_numbers(options: Options, batch: int, **others) -> SamplingParams:
+    """The options that are fields of ``SamplingParams``, for ``batch`` prompts, and ``others`` of its fields.
 
     Raises RequestError for a number that is out of range.
     """
     names = {f.name for f in dataclasses.fields(SamplingParams)} & {f.name for f in dataclasses.fields(Options)}
-    return sampling_params(batch, **{name: getattr(options, name) for name in names})
+    return sampling_params(batch, **{name: getattr(options, name) for name in names}, **others)
 
 
 def _is_whole(x) -> bool:
