@@ -60,7 +60,7 @@ def add_command(commands) -> None:
         "--rounds",
         type=integer(1, MOST_ROUNDS),
         metavar="N",
-        help="rounds of a step, after which texts grow; by default up to 8, so that they take about 20 ms",
+        help="rounds of a step, after which texts grow; by default up to 32, so that they take about 20 ms",
     )
     add(
         "--prefix-bytes",

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -117,14 +118,15 @@ def read_request(
 
 
 def _arrays(prompt: list[int], batch: Batch, stop_ids: np.ndarray, capacity: int) -> Requests:
-    """Prompt and options, not all of them on the device yet."""
     tokens = np.zeros((1, capacity), np.int32)
     tokens[0, : len(prompt)] = prompt
     padded = np.full((1, STOP_IDS), -1, np.int32)
     padded[0, : len(stop_ids)] = stop_ids
+    arrays: Any = jax.device_put((tokens, np.array([len(prompt)], np.int32), batch.limit, padded, batch.seeded))
+    tokens, length, limit, padded, seeded = arrays
     sampling = batch.sampling.replace(constraint=None)  # the engine's table stands for it
-    options = RequestOptions(sampling, batch.keys, np.int32(batch.limit), padded, seeded=batch.seeded)
-    return Requests(tokens, np.array([len(prompt)], np.int32), options)
+    options = RequestOptions(sampling, batch.keys, limit, padded, seeded=seeded)
+    return Requests(tokens, length, options)
 
 
 def read_blank(generator: Generator, capacity: int) -> Requests:

@@ -437,6 +437,28 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
     np.testing.assert_array_equal(np.asarray(state.counters.chosen).sum(0) > 0, True)
 
 
+@pytest.mark.slow
+def test_a_head_of_short_arms_has_room_for_the_features_of_a_held_choice():
+    """Plain rounds that repeat without a choice pass the room of a short chain. Then the head drafts as one that reads anew."""
+    auto = Auto(arms=(Arm(0), Arm(2, True)), head=HEAD.config)
+    given, sizes = auto.parameters((HEAD,), V), dict(capacity=128, chunk=32)
+    force = lambda *times: given.replace(times=Times.of_table([[times]], [1], [1]))
+    state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + 100 for prompt in PROMPTS])
+    for until in range(2 * WAITING, 2 * WAITING + 8):  # one of them ends with all places taken
+        state = run(TARGET, force(1.0, 1e9), state, jnp.int32(until), drafter=auto, rule=WalkIfSeeded())
+        going = ~np.asarray(state.done)
+        assert going.any() and state.counters.chosen[:, 1].sum() == 0
+        awake = state.drafter.replace(acceptance=certain_of_the_model(4), quiet=jnp.zeros(4, jnp.int32))
+        before, prepared, _ = auto.begin(TARGET, force(1e9, 1.0), state.replace(drafter=awake))
+        ready = before.replace(drafter=before.drafter.replace(prepared=prepared))
+        found = auto.at_shape((2, 0, 0)).propose(TARGET, force(1e9, 1.0), ready, None)[0].tokens
+        texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
+        fresh = Eagle3(num_speculative_tokens=2, head=HEAD.config)
+        anew = start(TARGET, HEAD, fresh, texts, **sizes, limit=127)
+        expected = fresh.propose(TARGET, HEAD, anew, jnp.broadcast_to(jax.random.key(0), 4))[0].tokens
+        np.testing.assert_array_equal(np.asarray(found)[going], np.asarray(expected)[going])
+
+
 TREE_ARMS = Arm(0), Arm(2), Arm(3, True), Arm(3, True, 7, 2)
 
 
