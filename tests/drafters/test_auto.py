@@ -439,7 +439,7 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
 
 @pytest.mark.slow
 def test_a_head_of_short_arms_has_room_for_the_features_of_a_held_choice():
-    """Plain rounds that repeat without a choice pass the room of a short chain. Then the head drafts as one that reads anew."""
+    """Held plain rounds leave more features than a short chain needs. The head's next chain is that of eagle3."""
     auto = Auto(arms=(Arm(0), Arm(2, True)), head=HEAD.config)
     given, sizes = auto.parameters((HEAD,), V), dict(capacity=128, chunk=32)
     force = lambda *times: given.replace(times=Times.of_table([[times]], [1], [1]))
