@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import costs
+from ..cache import KVCache
 from ..checkpoints.load import LanguageModel
+from ..checks import whole
 from ..drafters.parts.arms import Arm
 from ..drafters.parts.rates import OTHERS
 from ..drafters.parts.times import Times
 from ..drafts import as_list
 from ..generate import Generator
+from ..requests.limits import MOST_SAMPLES
 from ..session import Decoding
+from ..state import DecodeState
 
 CANDIDATES = Arm(0), Arm(2), Arm(5), Arm(15), Arm(2, True), Arm(5, True)
 """The arms that are measured. Those that never win are dropped."""
@@ -62,8 +67,10 @@ def tune_auto(
     Returns an object for JSON: the record of the file, see ``costs.make_record``, with the keys
     "file" and "note", which tells whether and why it was measured.
 
-    Raises RequestError for a file of another kind.
+    Raises RequestError for a file of another kind, and for a batch above ``MOST_SAMPLES``.
     """
+    for batch in batches:
+        whole("batch", batch, most=MOST_SAMPLES)
     generator = Generator(target, "auto", draft)
     drafts = generator.drafts
     file = file or costs.default_file(target, drafts)
@@ -102,28 +109,43 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
     session.drafter = dataclasses.replace(made.drafter, arms=tuple(arms))
     session.parameters = session.parameters.replace(times=_times_of(np.ones(len(arms))))
     cells, room = found[..., 0].size, (_ROUNDS + 1) * (session.drafter.depth + 1)
-    all_steps = len(batches) + cells
+    all_steps = len(contexts) + len(batches) + cells
     steps = iter(range(1, all_steps + 1))
     session.capacity = max(contexts) + room + session.drafter.depth + 1
 
-    def start(batch: int, context: int, temperature: float = 0.0) -> Decoding:
-        prompts = np.random.default_rng(context).integers(0, target.config.vocab_size, (batch, context)).tolist()
-        given = made.read_options(prompts, max_new_tokens=room, ignore_eos=True, temperature=temperature)
-        return session.start(*given)
+    def start(batch: int, context: int) -> Decoding:
+        """Rows of one prompt, which is read once. Their last tokens differ, and so do their rounds."""
+        tokens = np.random.default_rng(context).integers(0, target.config.vocab_size, context + batch)
+        given = made.read_options([tokens[:context].tolist()], n=batch, max_new_tokens=room, ignore_eos=True)
+        begun = session.start(*given)
+        root = begun.state.tokens.at[np.arange(batch), context - 1].set(tokens[context:])
+        return dataclasses.replace(begun, state=begun.state.replace(tokens=root))
 
-    def compile_programs(batch: int) -> None:
-        for context in contexts:
-            begun = start(batch, context)
-        session.advance(begun, 0)
+    def compile_prefill(context: int) -> None:
+        start(min(batches), context)
+        progress(next(steps), all_steps)
+
+    def compile_rounds(batch: int) -> None:
+        session.advance(start(batch, min(contexts)), 0)
         progress(next(steps), all_steps)
 
     with ThreadPoolExecutor() as pool:  # compiling one program keeps a core and a half busy
-        list(pool.map(compile_programs, batches))
-    for b, c, t in np.ndindex(len(batches), len(contexts), len(TEMPERATURES)):
-        begun = start(batches[b], contexts[c], TEMPERATURES[t])
-        found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
-        progress(next(steps), all_steps)
+        list(pool.map(compile_prefill, contexts))
+        list(pool.map(compile_rounds, batches))
+    for b, c in np.ndindex(len(batches), len(contexts)):
+        begun = start(batches[b], contexts[c])
+        first = _without_keys(begun.state)
+        for t, temperature in enumerate(TEMPERATURES):
+            begun.state = _at_temperature(_rewind(begun.state, first), temperature)
+            found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
+            progress(next(steps), all_steps)
     return found
+
+
+def _at_temperature(state: DecodeState, temperature: float) -> DecodeState:
+    """``state`` with another temperature in all rows."""
+    heat = jnp.full_like(state.request.sampling.temperature, temperature)
+    return state.replace(request=state.request.replace(sampling=state.request.sampling.replace(temperature=heat)))
 
 
 def _times_of(seconds: np.ndarray) -> Times:
@@ -132,26 +154,55 @@ def _times_of(seconds: np.ndarray) -> Times:
 
 
 def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray:
-    """The median seconds of a round of each arm, float64 [arms], without those of a call that runs no round."""
+    """The median seconds of a round of each arm, float64 [arms], without those of a call that runs no round.
+
+    The rounds advance ``begun``.
+    """
+    first = _without_keys(begun.state)
 
     def run(arm: int, rounds: int) -> float:
         """The seconds of a call."""
         times = np.where(np.arange(arms) == arm, 1.0, _NEVER)
         session.parameters = session.parameters.replace(times=_times_of(times))
-        state = jax.block_until_ready(jax.tree.map(lambda x: x.copy(), begun.state))
-        copy = dataclasses.replace(begun, state=state, decode_seconds=0.0)
-        session.advance(copy, rounds)
-        return copy.decode_seconds
+        begun.state, begun.decode_seconds = jax.block_until_ready(_rewind(begun.state, first)), 0.0
+        session.advance(begun, rounds)
+        return begun.decode_seconds
 
-    for arm in range(arms):
-        run(arm, 2)  # compiles, and touches the memory of the arm, which takes longer than a round
+    def run_once() -> np.ndarray:
+        return np.maximum([run(arm, 1) - empty for arm in range(arms)], 1e-9)
+
     empty = float(np.median([run(0, 0) for _ in range(_EMPTY)]))
-    first = sum(run(arm, 2) - empty for arm in range(arms)) / 2
-    rounds = int(np.clip(budget / 4 / first, 1, _ROUNDS))
-    repeats = int(np.clip(budget / first / rounds, 3, 5))
+    once = run_once()
+    if once.sum() > 2 * budget:
+        return once
+    once = run_once()  # before, the memory of the arms was touched for the first time, which takes longer
+    if once.sum() > budget:
+        return once
+    rounds = int(np.clip(budget / 4 / once.sum(), 1, _ROUNDS))
+    repeats = int(np.clip(budget / once.sum() / rounds, 3, 5))
     samples = [[run((turn + arm) % arms, rounds) for arm in range(arms)] for turn in range(repeats)]
     by_arm = [np.roll(row, turn) for turn, row in enumerate(samples)]
     return np.maximum(np.median(by_arm, 0) - empty, 1e-9) / rounds
+
+
+def _without_keys(state):
+    """A copy of ``state`` without the layers of its caches, which are its largest arrays."""
+    bare = jax.tree.map(lambda x: x.replace(layers=()) if _is_cache(x) else x, state, is_leaf=_is_cache)
+    return jax.tree.map(lambda x: x.copy(), bare)
+
+
+def _rewind(state, first):
+    """``state`` as it was, but for the layers of its caches: a cache ignores keys beyond its length.
+
+    Args:
+      first: the state without its keys.
+    """
+    keep = lambda old, new: old.replace(layers=new.layers) if _is_cache(old) else old
+    return jax.tree.map(keep, jax.tree.map(lambda x: x.copy(), first), state, is_leaf=_is_cache)
+
+
+def _is_cache(x) -> bool:
+    return isinstance(x, KVCache)
 
 
 def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:

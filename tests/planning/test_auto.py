@@ -13,7 +13,7 @@ from specjax.drafters.parts.arms import ARMS, TREE, Arm
 from specjax.drafters.parts.experience import Experience
 from specjax.drafters.parts.times import Times
 from specjax.planning import auto
-from specjax.session import Decoding
+from specjax.session import Decoding, Session
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [9, 8, 3]]
 
@@ -136,11 +136,41 @@ def test_without_a_file_a_tree_is_an_arm_except_on_a_cpu(target, draft, tmp_path
     assert not any(arm.model for arm in find([]))
 
 
-@pytest.mark.parametrize("budget, rounds", [(1.0, 5), (100.0, 30)])
-def test_the_time_of_a_call_is_no_part_of_a_round(budget, rounds):
+def test_all_rounds_are_timed_from_the_same_state(target, draft, monkeypatch):
+    """Whatever ran before, rows have the given numbers of tokens, and all greedy rounds write the same text."""
+    texts, starts = {}, []
+    advance = Session.advance
+
+    def watch(session, decoding, rounds):
+        state = decoding.state
+        before, heat = np.array(state.length), np.array(state.request.sampling.temperature)
+        starts.append((tuple(before), heat[0]))
+        assert len(set(np.array(state.root))) > 1 and len(set(heat)) == 1
+        advance(session, decoding, rounds)
+        count = np.array(decoding.state.length) - before
+        assert (count >= rounds).all() and not np.array(decoding.state.done).any()
+        for row, (tokens, n) in enumerate(zip(np.array(decoding.state.tokens), before)):
+            if heat[0] == 0:
+                text, known = tokens[n : n + rounds].tolist(), texts.get((row, n), [])
+                assert text[: len(known)] == known[: len(text)]
+                texts[row, n] = max(text, known, key=len)
+
+    monkeypatch.setattr(Session, "advance", watch)
+    monkeypatch.setattr(auto, "_SECONDS", 0.5)
+    seconds = auto.measure(target, [draft], [Arm(0), Arm(2), Arm(2, True)], (4,), (12, 20))
+    assert seconds.shape == (2, 1, 2, 3) and (seconds > 0).all()
+    assert {(length, heat) for lengths, heat in starts for length in lengths} == {
+        (12, 0.0), (12, 1.0), (20, 0.0), (20, 1.0)
+    }  # fmt: skip
+    assert max(map(len, texts.values())) > 2 and len({tuple(text) for text in texts.values()}) > 4
+
+
+@pytest.mark.parametrize("budget, rounds, calls_of_arms", [(0.01, 1, 3), (0.03, 1, 6), (1.0, 5, 18), (100.0, 30, 21)])
+def test_the_time_of_a_call_is_no_part_of_a_round(budget, rounds, calls_of_arms):
     """Calls take 4 ms beside their rounds. Without the subtraction the plain round would take 5.5 ms or more.
 
-    A quarter of a second is enough for 5 rounds of all arms. With more time the runs have 30 rounds.
+    A quarter of a second is enough for 5 rounds of all arms. With more time the runs have 30 rounds. Rounds
+    that take more than the time that is there run once, or twice.
     """
     seconds, calls = [0.005, 0.009, 0.03], []
 
@@ -155,4 +185,4 @@ def test_the_time_of_a_call_is_no_part_of_a_round(budget, rounds):
     told = Told()
     begun = Decoding(jnp.zeros(1), [], None)
     np.testing.assert_allclose(auto._time_arms(told, begun, 3, budget), seconds, rtol=1e-6)
-    assert 0 in calls and max(calls) == rounds
+    assert 0 in calls and max(calls) == rounds and sum(call > 0 for call in calls) == calls_of_arms
