@@ -164,7 +164,7 @@ def measure_cell(made: dict, prompts: list, temperature: float, batch: int, args
     with ThreadPoolExecutor() as pool:  # compiles
         list(pool.map(lambda name: run(name, 1), made))
     for name in made:  # touches the memory for the first time
-        run(name, max(args.max_new_tokens // 4, 1))
+        run(name, max(args.max_new_tokens // 8, 1))
     for turn in range(args.repeats):
         for place in range(len(args.methods)):
             method, pair = args.methods[(turn + place) % len(args.methods)], ["plain", "auto"]

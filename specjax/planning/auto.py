@@ -134,9 +134,9 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
         list(pool.map(compile_rounds, batches))
     for b, c in np.ndindex(len(batches), len(contexts)):
         begun = start(batches[b], contexts[c])
-        first = _without_keys(begun.state)
+        bare = _without_keys(begun.state)
         for t, temperature in enumerate(TEMPERATURES):
-            begun.state = _at_temperature(_rewind(begun.state, first), temperature)
+            begun.state = _at_temperature(_rewind(begun.state, bare), temperature)
             found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
             progress(next(steps), all_steps)
     return found
@@ -158,13 +158,13 @@ def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray
 
     The rounds advance ``begun``.
     """
-    first = _without_keys(begun.state)
+    bare = _without_keys(begun.state)
 
     def run(arm: int, rounds: int) -> float:
         """The seconds of a call."""
         times = np.where(np.arange(arms) == arm, 1.0, _NEVER)
         session.parameters = session.parameters.replace(times=_times_of(times))
-        begun.state, begun.decode_seconds = jax.block_until_ready(_rewind(begun.state, first)), 0.0
+        begun.state, begun.decode_seconds = jax.block_until_ready(_rewind(begun.state, bare)), 0.0
         session.advance(begun, rounds)
         return begun.decode_seconds
 
@@ -172,12 +172,9 @@ def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray
         return np.maximum([run(arm, 1) - empty for arm in range(arms)], 1e-9)
 
     empty = float(np.median([run(0, 0) for _ in range(_EMPTY)]))
-    once = run_once()
-    if once.sum() > 2 * budget:
-        return once
-    once = run_once()  # before, the memory of the arms was touched for the first time, which takes longer
+    first, once = run_once(), run_once()  # the first rounds of all touch memory for the first time
     if once.sum() > budget:
-        return once
+        return np.minimum(first, once)
     rounds = int(np.clip(budget / 4 / once.sum(), 1, _ROUNDS))
     repeats = int(np.clip(budget / once.sum() / rounds, 3, 5))
     samples = [[run((turn + arm) % arms, rounds) for arm in range(arms)] for turn in range(repeats)]
@@ -191,14 +188,14 @@ def _without_keys(state):
     return jax.tree.map(lambda x: x.copy(), bare)
 
 
-def _rewind(state, first):
+def _rewind(state, bare):
     """``state`` as it was, but for the layers of its caches: a cache ignores keys beyond its length.
 
     Args:
-      first: the state without its keys.
+      bare: the state as it was, without these layers.
     """
     keep = lambda old, new: old.replace(layers=new.layers) if _is_cache(old) else old
-    return jax.tree.map(keep, jax.tree.map(lambda x: x.copy(), first), state, is_leaf=_is_cache)
+    return jax.tree.map(keep, jax.tree.map(lambda x: x.copy(), bare), state, is_leaf=_is_cache)
 
 
 def _is_cache(x) -> bool:
