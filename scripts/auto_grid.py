@@ -6,7 +6,7 @@ The kinds are held-out code, a file written again, prose that the pair has not s
 tokens. Each cell has a kind, a temperature and a batch size. It has as many texts as a batch has rows, and
 at least ``--texts-per-cell``, which are decoded one batch after another. In a cell the methods alternate, in
 an order that rotates, each beside a run of plain decoding and one of auto, and ratios are those of runs side
-by side. Then a text changes its kind in the middle.
+by side. With ``--batches 1`` among others, a single text then changes its kind in the middle.
 Before the first cell, `specjax tune --auto` measures the times if no file has them.
 
 A run that was interrupted goes on at the next cell. Needs the extra "plot". Writes
@@ -73,7 +73,7 @@ def main():
             report["cells"][key] = measure_cell(made, prompts, temperature, batch, args)
             file.write_text(json.dumps(report, indent=1) + "\n")
             print(key, {name: round(float(np.median(x)), 3) for name, x in report["cells"][key]["ratio"].items()})
-    if "changes" not in report:
+    if 1 in args.batches and "changes" not in report:
         report["changes"] = follow_changes(made["auto"], {kind: prompts_of(target, kind, 1)[0] for kind in args.texts})
     file.write_text(json.dumps(report, indent=1) + "\n")
     file.with_suffix(".md").write_text(page(report, name))
@@ -254,36 +254,53 @@ def page(report: dict, name: str) -> str:
         f"- Lowest mean of a text and load against plain decoding: {mean(loads[lowest]):.3f} ({lowest}).",
         f"- Lowest cell against plain decoding: {cells[worst]['auto']:.3f} ({worst}).",
     ]
-    changes = [[one["text"], f"{one['settled']:.2f}"] for one in report["changes"][1:]]
     table = markdown_table(["cell", "auto (quartiles)", *methods[1:], "auto / best, plain included"], rows)
-    after = markdown_table(["text after a change", f"speed from round {SETTLED} on, over that without a past"], changes)
-    return "\n".join([head, *lines, "", table, "", "## Texts that change", "", after, ""])
+    return "\n".join([head, *lines, "", table, *changes_section(report), ""])
+
+
+def changes_section(report: dict) -> list[str]:
+    """The lines about texts that change; [] without a batch of 1."""
+    if "changes" not in report:
+        return []
+    rows = [[one["text"], f"{one['settled']:.2f}"] for one in report["changes"][1:]]
+    head = ["text after a change", f"speed from round {SETTLED} on, over that without a past"]
+    return ["", "## Texts that change", "", markdown_table(head, rows)]
 
 
 def draw(report: dict):
-    """A matplotlib figure: the regret of each cell, and the choices in the text that changes."""
+    """A matplotlib figure: the regret of each cell, and the progress of the text that changes."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    cells = medians(report)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 0.25 * len(cells) + 2.5))
-    regret = [1 - r["auto"] / max(1.0, *(v for m, v in r.items() if m != "auto")) for r in cells.values()]
-    left.barh(list(cells), regret)
-    left.invert_yaxis()
-    left.set_xlabel("regret: share of the best method's speed that auto loses")
-    start = 0
-    for one in report["changes"]:
-        place = start + np.arange(len(one["arm"]))
-        lost = np.cumsum(np.array(one["time"]) - np.array(one["tokens"]) / (sum(one["tokens"]) / sum(one["time"])))
-        right.plot(place, lost, label=one["text"])
-        start += len(place)
-    right.set_xlabel("round of a text that changes")
-    right.set_ylabel("time behind the segment's mean, plain rounds")
-    right.legend(fontsize=7)
+    cells, changes = medians(report), report.get("changes", [])
+    size = (13 if changes else 7, 0.25 * len(cells) + 2.5)
+    figure, panels = plt.subplots(1, 2 if changes else 1, figsize=size, squeeze=False)
+    draw_regret(panels[0, 0], cells)
+    if changes:
+        draw_changes(panels[0, 1], changes)
     figure.tight_layout()
     return figure
+
+
+def draw_regret(panel, cells: dict):
+    regret = [1 - r["auto"] / max(1.0, *(v for m, v in r.items() if m != "auto")) for r in cells.values()]
+    panel.barh(list(cells), regret)
+    panel.invert_yaxis()
+    panel.set_xlabel("regret: share of the best method's speed that auto loses")
+
+
+def draw_changes(panel, changes: list[dict]):
+    start = 0
+    for one in changes:
+        place = start + np.arange(len(one["arm"]))
+        lost = np.cumsum(np.array(one["time"]) - np.array(one["tokens"]) / (sum(one["tokens"]) / sum(one["time"])))
+        panel.plot(place, lost, label=one["text"])
+        start += len(place)
+    panel.set_xlabel("round of a text that changes")
+    panel.set_ylabel("time behind the segment's mean, plain rounds")
+    panel.legend(fontsize=7)
 
 
 if __name__ == "__main__":
