@@ -275,7 +275,7 @@ def draw(report: dict):
     import matplotlib.pyplot as plt
 
     cells, changes = medians(report), report.get("changes", [])
-    size = (13 if changes else 7, 0.25 * len(cells) + 2.5)
+    size = (13 if changes else 9, 0.25 * len(cells) + 2.5)
     figure, panels = plt.subplots(1, 2 if changes else 1, figsize=size, squeeze=False)
     draw_regret(panels[0, 0], cells)
     if changes:
