@@ -318,3 +318,13 @@ def _write_at_once(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
         return jax.vmap(write_row)(leaf, rows, start)
 
     return jax.tree.map(write, layers, rows)
+
+
+def without_keys(state):
+    """A state, any pytree, without the keys, the values and the recurrent states of its caches."""
+    return jax.tree.map(lambda x: x.replace(layers=(), source=()) if is_cache(x) else x, state, is_leaf=is_cache)
+
+
+def is_cache(x) -> bool:
+    """Whether a node of a state is a cache."""
+    return isinstance(x, KVCache)

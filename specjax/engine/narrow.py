@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..cache import KVCache
+from ..cache import KVCache, is_cache
 from ..models.base import Model
 from ..recurrence import DeltaState
 from ..state import DecodeState
@@ -63,11 +63,11 @@ def _copy_row(axes: DecodeState, source: DecodeState, i, target: DecodeState, j,
     """
 
     def copy(axis, old, new):
-        if slots.is_cache(old):
+        if is_cache(old):
             return _copy_held(axis, old, i, new, j, begin(old))
         return new if axis < 0 else _copy(axis, old, i, new, j)
 
-    return jax.tree.map(copy, axes, source, target, is_leaf=slots.is_cache)
+    return jax.tree.map(copy, axes, source, target, is_leaf=is_cache)
 
 
 def _copy(axis: int, source: jax.Array, i, target: jax.Array, j) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..cache import without_keys
 from ..parallel import fetch, place, use_mesh
 from ..prefill import Filled, Requests
 from ..requests.constraint import Automaton
@@ -124,7 +125,7 @@ class Programs:
 
     def _spread(self, row: DecodeState) -> None:
         """Sets all slots to ``row``, a state of one row that has ended."""
-        self._empty_row = slots.without_keys(row)
+        self._empty_row = without_keys(row)
         self._state = self._repeat(row, self.count)
         self._narrow: dict[int, DecodeState] = {}  # by the number of rows
         self._copies = Copies()

@@ -15,7 +15,7 @@ from flax import struct
 from jax import lax
 
 from .. import decode
-from ..cache import KVCache, full_dtype
+from ..cache import KVCache, full_dtype, is_cache, without_keys
 from ..drafter import Drafter
 from ..errors import RequestError
 from ..logprobs import Logprobs
@@ -173,11 +173,6 @@ def admit(
     return place(state, begin_row(target, draft, requests, filled, drafted, **static), slot, axes=axes)
 
 
-def without_keys(state: DecodeState) -> DecodeState:
-    """``state`` without the keys, the values and the recurrent states of its caches."""
-    return jax.tree.map(lambda x: x.replace(layers=(), source=()) if is_cache(x) else x, state, is_leaf=is_cache)
-
-
 def free(state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: DecodeState) -> DecodeState:
     """``state`` with an empty row in ``slot``. Donate ``state``.
 
@@ -187,11 +182,6 @@ def free(state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: Decod
     rest = place(without_keys(state), empty, slot, axes=without_keys(axes))
     keep = lambda old, new: old.replace(length=new.length, omitted=new.omitted) if is_cache(old) else new
     return jax.tree.map(keep, state, rest, is_leaf=is_cache)
-
-
-def is_cache(x) -> bool:
-    """Whether a node of a state is a cache."""
-    return isinstance(x, KVCache)
 
 
 def release(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import costs
-from ..cache import KVCache
+from ..cache import is_cache, without_keys
 from ..checkpoints.load import LanguageModel
 from ..checks import whole
 from ..drafters.parts.arms import Arm
@@ -118,8 +118,8 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
         tokens = np.random.default_rng(context).integers(0, target.config.vocab_size, context + batch)
         given = made.read_options([tokens[:context].tolist()], n=batch, max_new_tokens=room, ignore_eos=True)
         begun = session.start(*given)
-        root = begun.state.tokens.at[np.arange(batch), context - 1].set(tokens[context:])
-        return dataclasses.replace(begun, state=begun.state.replace(tokens=root))
+        texts = begun.state.tokens.at[np.arange(batch), context - 1].set(tokens[context:])
+        return dataclasses.replace(begun, state=begun.state.replace(tokens=texts))
 
     def compile_prefill(context: int) -> None:
         start(min(batches), context)
@@ -134,7 +134,7 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
         list(pool.map(compile_rounds, batches))
     for b, c in np.ndindex(len(batches), len(contexts)):
         begun = start(batches[b], contexts[c])
-        bare = _without_keys(begun.state)
+        bare = _copy(without_keys(begun.state))
         for t, temperature in enumerate(TEMPERATURES):
             begun.state = _at_temperature(_rewind(begun.state, bare), temperature)
             found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
@@ -158,7 +158,7 @@ def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray
 
     The rounds advance ``begun``.
     """
-    bare = _without_keys(begun.state)
+    bare = _copy(without_keys(begun.state))
 
     def run(arm: int, rounds: int) -> float:
         """The seconds of a call."""
@@ -182,24 +182,20 @@ def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray
     return np.maximum(np.median(by_arm, 0) - empty, 1e-9) / rounds
 
 
-def _without_keys(state):
-    """A copy of ``state`` without the layers of its caches, which are its largest arrays."""
-    bare = jax.tree.map(lambda x: x.replace(layers=()) if _is_cache(x) else x, state, is_leaf=_is_cache)
-    return jax.tree.map(lambda x: x.copy(), bare)
+def _copy(state):
+    return jax.tree.map(lambda x: x.copy(), state)
 
 
 def _rewind(state, bare):
-    """``state`` as it was, but for the layers of its caches: a cache ignores keys beyond its length.
+    """``state`` as it was, but for keys, values and recurrent states: a cache ignores keys beyond its length.
+
+    Recurrent states go on. Their values do not change the time of a round.
 
     Args:
-      bare: the state as it was, without these layers.
+      bare: the state as it was, see ``without_keys``.
     """
-    keep = lambda old, new: old.replace(layers=new.layers) if _is_cache(old) else old
-    return jax.tree.map(keep, jax.tree.map(lambda x: x.copy(), bare), state, is_leaf=_is_cache)
-
-
-def _is_cache(x) -> bool:
-    return isinstance(x, KVCache)
+    keep = lambda old, new: old.replace(layers=new.layers, source=new.source) if is_cache(old) else old
+    return jax.tree.map(keep, _copy(bare), state, is_leaf=is_cache)
 
 
 def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:

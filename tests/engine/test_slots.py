@@ -12,6 +12,7 @@ from support.grid import METHODS
 from support.grid.methods import V, draft_of, target_of
 from support.program import make_blank_requests
 
+from specjax.cache import without_keys
 from specjax.drafters import Ngram
 from specjax.engine import slots
 from specjax.errors import RequestError
@@ -76,7 +77,7 @@ def test_a_freed_slot_has_ended_and_keeps_its_keys_and_values_alone():
     target, draft = target_of(drafter), draft_of(drafter, 1)
     read = partial(start, target, draft, drafter, capacity=32, chunk=16)
     state, empty = read([[1, 2], [2, 1, 1], [1]], seeds=[1, 2, 3]), read([[2]], limit=1)
-    freed = slots.free(state, slots.without_keys(empty), jnp.int32(1), axes=find_axes(drafter))
+    freed = slots.free(state, without_keys(empty), jnp.int32(1), axes=find_axes(drafter))
     assert freed.done.tolist() == [False, True, False]
     new, old, own = map(named, (freed, state, empty))
     assert new.keys() == old.keys() and sum(".layers" in name for name in new) == 4  # target and draft have one layer
