@@ -21,4 +21,4 @@ ruff check --quiet .
 if [ -n "${SPECJAX_ALL:-}" ]; then # half a minute to two minutes; needs no network
     PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright --project pyproject.toml
 fi
-python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "${tier[@]}" "$@"
+python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 "${tier[@]}" "$@"
