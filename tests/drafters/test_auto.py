@@ -15,13 +15,13 @@ from specjax.drafters import Auto, DynamicTree, Eagle3, Plain, make_drafter
 from specjax.drafters.parts.arms import Arm
 from specjax.drafters.parts.gain import RunningAcceptance
 from specjax.drafters.parts.kept import Kept
-from specjax.drafters.parts.probing import Probing
+from specjax.drafters.parts.probing import Probing, confidence
 from specjax.drafters.parts.rates import MATCHES, RATES, tally_model
 from specjax.drafters.parts.resting import WAITING, RestingModel
 from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
 from specjax.rules.seeded import WalkIfSeeded
-from specjax.rules.verdict import verdict_at
+from specjax.rules.verdict import Verdict, verdict_at
 from specjax.rules.walks import sample_and_walk
 from specjax.tree import Tree, ancestors, chain, from_paths
 
@@ -289,12 +289,21 @@ def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
 
 def test_one_odd_token_at_the_beginning_is_no_change_of_the_text():
     probing = Probing.start(1)
-    for confidence in [0.95] + [0.3] * 40:
-        probing = probing.hear(jnp.full(1, confidence))
+    for heard in [0.95] + [0.3] * 40:
+        probing = probing.hear(jnp.full(1, heard))
     assert probing.level == 1
     for _ in range(12):
         probing = probing.hear(jnp.full(1, 0.95))
     assert probing.level < 1
+
+
+@pytest.mark.parametrize("nodes, path, length", [(1, [0], 1), (1, [0], 0), (4, [0, 1, 3], 3), (4, [0, 2, 2], 2)])
+def test_confidence_is_the_highest_probability_at_the_end_of_the_path(nodes, path, length):
+    logits = 5 * np.random.default_rng(0).normal(size=(2, nodes, V)).astype(np.float32)
+    verdict = Verdict(jnp.array([path, [0] * len(path)]), jnp.array([length, 1]), jnp.zeros(2, jnp.int32))
+    ends = logits[0, path[max(length - 1, 0)]], logits[1, 0]
+    expected = [np.exp(end).max() / np.exp(end).sum() for end in ends]
+    np.testing.assert_allclose(confidence(jnp.array(logits), verdict), expected, rtol=1e-5)
 
 
 def test_times_interpolate_the_table_and_learn_from_runs():

@@ -84,6 +84,9 @@ class Probing(struct.PyTreeNode):
 
 def confidence(logits: jax.Array, verdict) -> jax.Array:
     """Float32 [B], the target's highest probability at the end of the path, before any option."""
-    last = jnp.take_along_axis(verdict.path, jnp.maximum(verdict.length - 1, 0)[:, None], 1)
-    after = jnp.take_along_axis(logits, last[:, :, None], 1)[:, 0].astype(jnp.float32)
+    after = logits[:, 0]
+    if logits.shape[1] > 1:  # XLA:CPU copies the logits of a lookup, so a plain round has none
+        last = jnp.take_along_axis(verdict.path, jnp.maximum(verdict.length - 1, 0)[:, None], 1)
+        after = jnp.take_along_axis(logits, last[:, :, None], 1)[:, 0]
+    after = after.astype(jnp.float32)
     return 1 / jnp.exp(after - after.max(-1, keepdims=True)).sum(-1)
