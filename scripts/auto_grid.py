@@ -9,13 +9,14 @@ an order that rotates, each beside a run of plain decoding and one of auto, and 
 by side. With ``--batches 1`` among others, a single text then changes its kind in the middle.
 Before the first cell, `specjax tune --auto` measures the times if no file has them.
 
-A run that was interrupted goes on at the next cell. Needs the extra "plot". Writes
-docs/results/auto_<label>_<platform>.json, .md and .png.
+A run that was interrupted goes on at the next cell. The page names GLIBC_TUNABLES, if it is set, see
+docs/cpu.md. Needs the extra "plot". Writes docs/results/auto_<label>_<platform>.json, .md and .png.
 """
 
 import argparse
 import itertools
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,7 +48,7 @@ HEAD = """# Method auto against fixed methods
 Written by `scripts/auto_grid.py`. Speeds are multiples of plain decoding, medians over pairs of runs side by
 side, {repeats} for each fixed method and {pairs} for auto; {tokens} new tokens of at least {texts} texts in each
 cell, {model} with {draft};
-{cpu}, {cores} cores, {device}, {dtype}; jax {jax}.
+{cpu}, {cores} cores, {device}, {dtype}; jax {jax}{memory}.
 
 ![Method auto against the best fixed method of each cell](auto_{name}.png)
 """
@@ -69,12 +70,13 @@ def main():
     for kind, temperature, batch in itertools.product(args.texts, args.temperatures, args.batches):
         key = f"{kind}, temperature {temperature:g}, batch {batch}"
         if key not in report["cells"]:
-            prompts = prompts_of(target, kind, max(batch, args.texts_per_cell))
+            prompts = prompts_of(target, kind, max(batch, args.texts_per_cell), args.prompt_tokens)
             report["cells"][key] = measure_cell(made, prompts, temperature, batch, args)
             file.write_text(json.dumps(report, indent=1) + "\n")
             print(key, {name: round(float(np.median(x)), 3) for name, x in report["cells"][key]["ratio"].items()})
     if 1 in args.batches and "changes" not in report:
-        report["changes"] = follow_changes(made["auto"], {kind: prompts_of(target, kind, 1)[0] for kind in args.texts})
+        starts = {kind: prompts_of(target, kind, 1, args.prompt_tokens)[0] for kind in args.texts}
+        report["changes"] = follow_changes(made["auto"], starts)
     file.write_text(json.dumps(report, indent=1) + "\n")
     file.with_suffix(".md").write_text(page(report, name))
     draw(report).savefig(file.with_suffix(".png"), dpi=150)
@@ -94,42 +96,37 @@ def parse_arguments():
     add("--prompt-tokens", type=integer(16), default=96)
     add("--max-new-tokens", type=integer(1), default=128)
     add("--repeats", type=integer(1), default=5)
-    args = parser.parse_args()
-    PROMPT.append(args.prompt_tokens)
-    return args
+    return parser.parse_args()
 
 
-PROMPT: list[int] = []
-"""Tokens of a prompt, the last entry."""
-
-
-def prose(target, count: int) -> list[list[int]]:
+def prose(target, count: int, length: int) -> list[list[int]]:
     """Pieces of this project's documentation, which is English and in no training set of the pair."""
     text = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
     tokens = target.tokenizer.encode(text)
-    starts = np.random.default_rng(0).integers(0, len(tokens) - PROMPT[-1], count)
-    return [tokens[start : start + PROMPT[-1]] for start in starts]
+    starts = np.random.default_rng(0).integers(0, len(tokens) - length, count)
+    return [tokens[start : start + length] for start in starts]
 
 
-def random_tokens(target, count: int) -> list[list[int]]:
+def random_tokens(target, count: int, length: int) -> list[list[int]]:
     """Tokens drawn uniformly from the vocabulary."""
-    return np.random.default_rng(0).integers(0, target.config.vocab_size, (count, PROMPT[-1])).tolist()
+    return np.random.default_rng(0).integers(0, target.config.vocab_size, (count, length)).tolist()
 
 
 TEXTS = {
-    "held-out code": lambda target, count: held_out_prompts(target.tokenizer, count, PROMPT[-1]),
-    "a file written again": lambda target, count: edit_prompts(target, count, PROMPT[-1]),
+    "held-out code": lambda target, count, length: held_out_prompts(target.tokenizer, count, length),
+    "a file written again": edit_prompts,
     "prose": prose,
     "random tokens": random_tokens,
 }
 
 
-def prompts_of(target, kind: str, count: int) -> list:
-    return list(TEXTS[kind](target, count))
+def prompts_of(target, kind: str, count: int, length: int) -> list:
+    return list(TEXTS[kind](target, count, length))
 
 
 def describe(args) -> dict:
-    return vars(args) | {name: Path(getattr(args, name)).name for name in ("model", "draft")}
+    names = {name: Path(getattr(args, name)).name for name in ("model", "draft")}
+    return vars(args) | names | {"memory": os.environ.get("GLIBC_TUNABLES", "")}
 
 
 def generators(target, draft, args) -> dict:
@@ -247,6 +244,7 @@ def page(report: dict, name: str) -> str:
         **report["machine"], name=name, repeats=settings["repeats"],
         pairs=settings["repeats"] * len(settings["methods"]), tokens=settings["max_new_tokens"],
         texts=settings["texts_per_cell"], model=settings["model"], draft=settings["draft"],
+        memory=f"; `GLIBC_TUNABLES={settings['memory']}`" if settings.get("memory") else "",
     )  # fmt: skip
     lines = [
         f"- Geometric means over the cells: {', '.join(f'{m} {v:.3f}' for m, v in means.items())}.",
