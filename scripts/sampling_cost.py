@@ -117,12 +117,19 @@ def make_input(options: dict, nodes: int, vocab: int) -> tuple[jax.Array, Sampli
     """
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 2, (1, nodes, vocab)) + 4 * rng.standard_exponential((1, nodes, vocab)) ** 0.7
-    one = lambda n: jnp.full(1, n, jnp.int32)
-    path = jnp.tril(jnp.ones((nodes, nodes), bool)).at[:, 0].set(False)[None]
     text, tree = (jnp.asarray(rng.integers(0, vocab, (1, n)), jnp.int32) for n in (TEXT, nodes))
-    arrays = (text, one(TEXT // 2), one(TEXT), one(2 * TEXT), jnp.full((1, 8), -1, jnp.int32), tree)
+    context = Context(
+        tokens=text,
+        prompt_length=jnp.full(1, TEXT // 2, jnp.int32),
+        length=jnp.full(1, TEXT, jnp.int32),
+        limit=jnp.full(1, 2 * TEXT, jnp.int32),
+        stop_ids=jnp.full((1, 8), -1, jnp.int32),
+        nodes=tree,
+        path=jnp.tril(jnp.ones((nodes, nodes), bool)).at[:, 0].set(False)[None],
+        states=jnp.zeros((1, nodes), jnp.int32),
+    )
     params = sampling_params(1, **{"temperature": 0.8} | options)
-    return jnp.asarray(logits, jnp.float32), params, Context(*arrays, path, jnp.zeros((1, nodes), jnp.int32))
+    return jnp.asarray(logits, jnp.float32), params, context
 
 
 def probabilities_by_sort(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:

@@ -16,11 +16,11 @@ from .models.base import Model
 from .models.config import ModelConfig
 from .models.decoder import Decoder
 from .parallel import make_mesh
-from .prefill import Requests, make_requests, prefill
+from .prefill import make_requests, prefill
 from .requests.shared_vocabulary import restrict_draft
 from .result import Result
 from .sampling import SamplingParams
-from .state import DecodeState
+from .state import DecodeState, Requests
 from .stats import Stats
 from .tree import Tree
 from .verify import Verdict, accept

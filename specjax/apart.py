@@ -181,21 +181,21 @@ class ApartSession(Session):
         self.outer = jax.device_put(OuterLayers(target.model, drafter.needs), self.to_draft)
         self.compile_seconds = 0.0
 
-    def start(self, prompts: list[list[int]], batch: Batch) -> Decoding:
-        compiled, began, n = self.compile_seconds, time.perf_counter(), batch.samples
-        requests, options, static = self._prepare(prompts, batch)
+    def start(self, batch: Batch) -> Decoding:
+        compiled, began = self.compile_seconds, time.perf_counter()
+        requests, static = self._prepare(batch)
         function = partial(prefill, drafter=Received(self.drafter), **static)
         state = self._enqueue(self.mesh, function, (self.target.model, None), (requests,))
         seen = state.replace(cache=KVCache((), state.cache.length), drafter=(), logprobs=None, rounds=None)
         seen = jax.device_put((seen, state.drafter), self.to_draft)
-        state = self._repeat(state.replace(drafter=()), options, self.mesh, n)
+        state = self._repeat(state.replace(drafter=()), batch, self.mesh)
         static = dict(chunk=static["chunk"], dtype=dtype_beside(self.parameters))
-        draft = self._repeat(self._of_draft(begin, seen, **static), options, self.draft_mesh, n)
+        draft = self._repeat(self._of_draft(begin, seen, **static), batch, self.draft_mesh)
         half = self._of_draft(propose, (draft,))
         jax.block_until_ready((state, half))
         compile_seconds = self.compile_seconds - compiled
         seconds = time.perf_counter() - began - compile_seconds
-        return Decoding(state, [p for p in prompts for _ in range(n)], batch, seconds, 0.0, compile_seconds, half)
+        return Decoding(state, batch, prefill_seconds=seconds, compile_seconds=compile_seconds, draft=half)
 
     def _advance(self, decoding: Decoding, rounds: int | None) -> None:
         compiled, began, unfinished = self.compile_seconds, time.perf_counter(), not decoding.is_done

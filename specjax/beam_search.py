@@ -22,7 +22,7 @@ from .errors import RequestError
 from .models.base import Model
 from .models.decoder import Decoder
 from .parallel import mesh_of, use_mesh
-from .prefill import fill
+from .prefill import fill, pad_prompts
 from .requests.prompts import encode_prompts
 from .requests.vocabulary import decode_continuation
 
@@ -118,11 +118,8 @@ def beam_search(
             f"a prompt of {longest} tokens and {L} new ones do not fit the context of {config.context}; "
             f"lower max_new_tokens to {max(config.context - longest, 0)}"
         )
-    tokens = np.zeros((len(ids), -(-longest // _CHUNK) * _CHUNK), np.int32)
-    for row, prompt in zip(tokens, ids):
-        row[: len(prompt)] = prompt
+    tokens, lengths = pad_prompts(ids, -(-longest // _CHUNK) * _CHUNK)
     stops = jnp.asarray([*config.eos_token_ids, *stop_token_ids, -1], jnp.int32)
-    lengths = jnp.asarray([len(prompt) for prompt in ids], jnp.int32)
     with use_mesh(mesh_of(target.model)):
         found = jax.device_get(search_beams(target.model, tokens, lengths, stops, penalty, k=k, L=L))
     return [[_beam(target, ids[b], found, b, i, stops) for i in range(k)] for b in range(len(ids))]

@@ -28,7 +28,7 @@ from .errors import RequestError, StorageError
 from .heads.base import Head
 from .parallel import fetch, is_first_host
 from .rounds import Recording, Rounds
-from .sampling import SamplingParams
+from .sampling import NUMBERS, SamplingParams
 from .state import DecodeState
 from .verify import Drawn
 
@@ -196,7 +196,6 @@ def draft_temperature(drafter: Drafter, sampling: SamplingParams, rows: int) -> 
     given = {name: np.asarray(fetch(value)) for name, value in vars(sampling).items() if isinstance(value, jax.Array)}
     own = {name.removeprefix("draft_"): value for name, value in inner.draft_options.items()}
     value = lambda name: np.broadcast_to(own.get(name, given.get(name, 0)), rows)
-    free = (value("top_k") == 0) & (value("top_p") == 1) & (value("min_p") == 0) & (value("min_new_tokens") == 0)
-    free &= (value("repetition_penalty") == 1) & (value("presence_penalty") == 0) & (value("frequency_penalty") == 0)
-    free &= ~np.broadcast_to(given["bias"].any(-1), rows) & (given["temperature"] > 0)
+    others = [value(name) == number["default"] for name, number in NUMBERS.items() if name != "temperature"]
+    free = np.all(others, axis=0) & ~np.broadcast_to(given["bias"].any(-1), rows) & (given["temperature"] > 0)
     return np.where(free, value("temperature"), 0).astype(np.float32)

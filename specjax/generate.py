@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import jax
-import numpy as np
 from flax import nnx
 
 from .checkpoints.load import LanguageModel, load
@@ -235,11 +234,9 @@ class Generator:
 
         ``session.advance`` then decodes the returned batch.
         """
-        return self.session.start(*self.read_options(prompts, messages=messages, **options))
+        return self.session.start(self.read_options(prompts, messages=messages, **options))
 
-    def read_options(
-        self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options
-    ) -> tuple[list[list[int]], Batch]:
+    def read_options(self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options) -> Batch:
         """The token ids of the prompts, and the options of their rows, see ``__call__``."""
         tokenizer, ends = self.target.tokenizer, ()
         if (prompts is None) == (messages is None):
@@ -249,11 +246,10 @@ class Generator:
             prompts, ends = [render_chat(tokenizer, each) for each in conversations], end_of_turn_ids(tokenizer)
         ids = encode_prompts(prompts, tokenizer, self.target.config)
         ids = [[*source, *self.target.config.decoder_prompt] for source in ids]
-        lengths = np.array([len(row) for row in ids])
-        batch = build_batch(Options.of(options), lengths, self.target, self.processors, ends)
-        if self.rule_name == "argmax_walk" and (jax.device_get(batch.sampling.temperature) > 0).any():
+        batch = build_batch(Options.of(options), ids, self.target, self.processors, ends)
+        if self.rule_name == "argmax_walk" and (jax.device_get(batch.requests.sampling.temperature) > 0).any():
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
-        return ids, batch
+        return batch
 
     def _results(self, decoding: Decoding) -> list[Result]:
         return results_of(decoding, self.target, self.rule_name, self.session)

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import lax
 
 from .cache import EightBits, KVCache, commit, empty, full_dtype
@@ -21,7 +20,7 @@ from .parallel import split_rows
 from .rounds import Recording
 from .sampling import KEYS, random_keys, sampling_params
 from .settings import own_settings
-from .state import DecodeState, RequestOptions
+from .state import DecodeState, Requests
 from .stats import Counters
 
 _CHUNK = 256
@@ -29,21 +28,6 @@ _CHUNK = 256
 
 _MISSED = 4
 """Tokens that one forward of ``catch_up`` reads."""
-
-
-class Requests(struct.PyTreeNode):
-    """A batch of B prompts and their options.
-
-    Attributes:
-      tokens: int32 [B, T], the prompts, left-aligned. T is the capacity: at least ``max(limit) +
-        drafter.depth + 1``, and a multiple of the chunk.
-      lengths: int32 [B], tokens in each prompt, at least 1.
-      options: the options of each row.
-    """
-
-    tokens: jax.Array
-    lengths: jax.Array
-    options: RequestOptions
 
 
 def make_requests(
@@ -70,20 +54,37 @@ def make_requests(
     """
     if not prompts or not all(len(prompt) for prompt in prompts):
         raise RequestError("a prompt is empty; give at least one token")
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    need = int(lengths.max()) + max_new_tokens + drafter.depth + 1
-    if capacity is not None and capacity < need:
-        raise RequestError(f"capacity {capacity} is too small: prompt, max_new_tokens and one round need {need}")
-    tokens = np.zeros((len(prompts), capacity or 1 << (need - 1).bit_length()), np.int32)
+    B, longest = len(prompts), max(map(len, prompts))
+    need = positions_needed(longest + max_new_tokens, drafter, capacity)
+    tokens, lengths = pad_prompts(prompts, capacity or 1 << (need - 1).bit_length())
+    arrays: dict[str, Any] = dict(
+        tokens=tokens,
+        lengths=lengths,
+        limit=lengths + np.int32(max_new_tokens),
+        stop_ids=np.tile(np.array([*stop_ids, -1], np.int32), (B, 1)),
+    )
+    return Requests(
+        sampling=sampling_params(B, temperature, **sampling), keys=random_keys(seed, B), **jax.device_put(arrays)
+    )
+
+
+def pad_prompts(prompts: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The prompts as an array int32 [B, width] with zeros behind them, and their lengths int32 [B]."""
+    tokens = np.zeros((len(prompts), width), np.int32)
     for row, prompt in zip(tokens, prompts):
         row[: len(prompt)] = prompt
-    options = RequestOptions(
-        sampling=sampling_params(len(prompts), temperature, **sampling),
-        keys=random_keys(seed, len(prompts)),
-        limit=jax.device_put(lengths + np.int32(max_new_tokens)),
-        stop_ids=jax.device_put(np.tile(np.array([*stop_ids, -1], np.int32), (len(prompts), 1))),
-    )
-    return Requests(jax.device_put(tokens), jax.device_put(lengths), options)
+    return tokens, np.array([len(prompt) for prompt in prompts], np.int32)
+
+
+def positions_needed(limit: int, drafter: Drafter, capacity: int | None = None, mend: str = "") -> int:
+    """The positions of a row that ends at ``limit`` tokens, with room for the longest path of a draft.
+
+    Raises RequestError if they are more than ``capacity``. ``mend`` is the end of its message.
+    """
+    need = limit + drafter.depth + 1
+    if capacity is not None and capacity < need:
+        raise RequestError(f"capacity {capacity} is too small: prompt, max_new_tokens and one round need {need}{mend}")
+    return need
 
 
 @own_settings()
@@ -115,14 +116,14 @@ def prefill(
     Raises RequestError for keys of another implementation than "threefry2x32", and for a record that
     does not fit the drafter.
     """
-    options, tokens, lengths = requests.options, requests.tokens, requests.lengths
-    if jax.random.key_impl(options.keys) != KEYS:
+    implementation = jax.random.key_impl(requests.keys)
+    if implementation != KEYS:
         raise RequestError(
-            f"keys of the implementation {jax.random.key_impl(options.keys)} give all rows of a batch the same draws; "
+            f"keys of the implementation {implementation} give all rows of a batch the same draws; "
             f"make them with jax.random.key(seed, impl={KEYS!r})"
         )
-    chunk = chunk or math.gcd(tokens.shape[1], _CHUNK)
-    filled = fill(target, tokens, lengths, chunk, dtype, drafter.taps, unread=1)
+    chunk = chunk or math.gcd(requests.tokens.shape[1], _CHUNK)
+    filled = fill(target, requests.tokens, requests.lengths, chunk, dtype, drafter.taps, unread=1)
     return begin_decoding(
         target, draft, requests, filled,
         drafter=drafter, dtype=dtype, chunk=chunk, logprobs=logprobs, recording=recording,
@@ -149,25 +150,30 @@ def begin_decoding(
     now. The other arguments are those of ``prefill``.
     """
     given = {} if drafted is None else {"filled": drafted}
-    options, tokens, lengths = requests.options, requests.tokens, requests.lengths
-    (B, T), (cache, taps, finite) = tokens.shape, filled
+    tokens, lengths = requests.tokens, requests.lengths
+    B, T = tokens.shape
+    cache, taps, finite = filled
     state = DecodeState(
-        request=options,
+        request=requests.replace(tokens=None),
         tokens=tokens,
         from_draft=jnp.zeros((B, T), bool),
-        prompt_length=lengths,
         cache=cache.replace(length=lengths - 1),
         drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype), **given),
-        done=(lengths >= options.limit) | ~finite,
+        done=(lengths >= requests.limit) | ~finite,
         failed=~finite,
-        constraint_state=jnp.zeros(B, jnp.int32) if options.sampling.start is None else options.sampling.start,
-        stop_state=jnp.zeros(B, jnp.int32) if options.stop_start is None else options.stop_start,
+        constraint_state=_start(requests.sampling.start, B),
+        stop_state=_start(requests.stop_start, B),
         round=jnp.int32(0),
         logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
         counters=Counters.zeros(B, drafter.depth, len(drafter.choices)),
         rounds=recording and recording.make_empty(B, drafter.depth, len(drafter.taps), target.config),
     )
     return split_rows(state, B)
+
+
+def _start(states: jax.Array | None, B: int) -> jax.Array:
+    """The first state of each row in an automaton: state 0 where none is given."""
+    return jnp.zeros(B, jnp.int32) if states is None else states
 
 
 class Reads(Protocol):

@@ -83,12 +83,12 @@ def results_of(
             f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out "
             "every token; check the weights, load the model with dtype='float32', or ease the options"
         )
-    sampled = jax.device_get(batch.sampling.temperature) > 0
+    sampled = jax.device_get(batch.requests.sampling.temperature) > 0
     results = []
-    for b, prompt in enumerate(decoding.prompts):
+    for b, prompt in enumerate(batch.prompts):
         place = slice(len(prompt), lengths[b] + 1)
         new = tokens[b, place].tolist()
-        at_stop_id = bool(new) and new[-1] in batch.stop_ids[b]
+        at_stop_id = bool(new) and new[-1] in batch.requests.stop_ids[b]
         at_own_id = at_stop_id and new[-1] in batch.extra_stops[b]  # a stop id of the user is part of the text
         shown = new[:-1] if at_stop_id and not at_own_id else new
         text = decode_continuation(target.tokenizer, target.config.vocab_size, prompt, shown)

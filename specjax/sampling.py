@@ -7,6 +7,7 @@ tokens, penalties, ``min_new_tokens``, constraint, the user's processors, temper
 min-p.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -42,6 +43,14 @@ class ConstraintTable(Protocol):
     def longest(self) -> jax.Array: ...
 
 
+def _number(default: float, dtype: type = np.float32, **bounds) -> dict[str, Any]:
+    """What ``sampling_params`` needs of an option of one number a row.
+
+    ``bounds``: arguments of ``checks.per_row``.
+    """
+    return dict(default=default, dtype=dtype, bounds=bounds)
+
+
 class SamplingParams(struct.PyTreeNode):
     """Sampling options of each row.
 
@@ -66,18 +75,22 @@ class SamplingParams(struct.PyTreeNode):
         temperature, top-k, top-p and min-p. Static.
     """
 
-    temperature: jax.Array
-    top_k: jax.Array
-    top_p: jax.Array
-    min_p: jax.Array
-    repetition_penalty: jax.Array
-    presence_penalty: jax.Array
-    frequency_penalty: jax.Array
-    min_new_tokens: jax.Array
+    temperature: jax.Array = struct.field(metadata=_number(0.0))
+    top_k: jax.Array = struct.field(metadata=_number(0, np.int32))
+    top_p: jax.Array = struct.field(metadata=_number(1.0, most=1, above=True))
+    min_p: jax.Array = struct.field(metadata=_number(0.0, most=1))
+    repetition_penalty: jax.Array = struct.field(metadata=_number(1.0, above=True))
+    presence_penalty: jax.Array = struct.field(metadata=_number(0.0, least=-LARGEST))
+    frequency_penalty: jax.Array = struct.field(metadata=_number(0.0, least=-LARGEST))
+    min_new_tokens: jax.Array = struct.field(metadata=_number(0, np.int32))
     bias: jax.Array
     constraint: ConstraintTable | None = None
     start: jax.Array | None = None
     processors: tuple[Callable, ...] = struct.field(pytree_node=False, default=())
+
+
+NUMBERS = {field.name: field.metadata for field in dataclasses.fields(SamplingParams) if "bounds" in field.metadata}
+"""The options of one number a row, by their names: default, dtype and bounds of each."""
 
 
 def random_keys(seed, batch: int) -> jax.Array:
@@ -97,38 +110,30 @@ def _make_keys(seeds: jax.Array) -> jax.Array:
 def sampling_params(
     batch: int,
     temperature=0.0,
-    top_k=0,
-    top_p=1.0,
-    min_p=0.0,
-    repetition_penalty=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    min_new_tokens=0,
     *,
     bias=None,
     constraint=None,
     start=None,
     processors: tuple[Callable, ...] = (),
+    **numbers,
 ) -> SamplingParams:
     """Sampling options for ``batch`` rows.
 
-    Each option is one value for all rows, or a list with one value for each row. ``SamplingParams``
-    describes them. Raises RequestError for a value out of range.
+    ``numbers`` are options of ``NUMBERS``. Each is one value for all rows, or a list with one value
+    for each row. ``SamplingParams`` describes all options. Raises RequestError for an unknown option,
+    and for a value out of range.
     """
-    options = (
-        per_row("temperature", temperature, batch, np.float32),
-        per_row("top_k", top_k, batch, np.int32),
-        per_row("top_p", top_p, batch, np.float32, most=1, above=True),
-        per_row("min_p", min_p, batch, np.float32, most=1),
-        per_row("repetition_penalty", repetition_penalty, batch, np.float32, above=True),
-        per_row("presence_penalty", presence_penalty, batch, np.float32, least=-LARGEST),
-        per_row("frequency_penalty", frequency_penalty, batch, np.float32, least=-LARGEST),
-        per_row("min_new_tokens", min_new_tokens, batch, np.int32),
-        np.zeros((batch, 1), np.float32) if bias is None else bias,
-    )
-    start = np.zeros(batch, np.int32) if start is None else start
-    *placed, start = jax.device_put((*options, start))
-    return SamplingParams(*placed, constraint=constraint, start=start, processors=tuple(processors))
+    numbers["temperature"] = temperature
+    unknown = numbers.keys() - NUMBERS.keys()
+    if unknown:
+        raise RequestError(f"sampling option {min(unknown)!r} is unknown; use {', '.join(NUMBERS)}")
+    arrays: dict[str, Any] = {
+        name: per_row(name, numbers.get(name, number["default"]), batch, number["dtype"], **number["bounds"])
+        for name, number in NUMBERS.items()
+    }
+    arrays["bias"] = np.zeros((batch, 1), np.float32) if bias is None else bias
+    arrays["start"] = np.zeros(batch, np.int32) if start is None else start
+    return SamplingParams(**jax.device_put(arrays), constraint=constraint, processors=tuple(processors))
 
 
 def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:
@@ -139,7 +144,10 @@ def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple
     shape: Callable[..., Any] = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, dtype)  # stands for an array
     i32, logits = jnp.int32, shape(jnp.float32, 2, 3, vocab_size)
     rows, nodes = shape(i32, 2), shape(i32, 2, 3)
-    context = Context(shape(i32, 2, 16), rows, rows, rows, shape(i32, 2, 1), nodes, shape(bool, 2, 3, 3), nodes)
+    context = Context(
+        tokens=shape(i32, 2, 16), prompt_length=rows, length=rows, limit=rows, stop_ids=shape(i32, 2, 1), nodes=nodes,
+        path=shape(bool, 2, 3, 3), states=nodes,
+    )  # fmt: skip
     for processor in processors:
         name = getattr(processor, "__name__", processor)
         try:

@@ -21,11 +21,11 @@ from .features import FeatureRecording
 from .heads.base import Head
 from .models.quantised import Quantised
 from .parallel import fetch, mesh_of, place, several_hosts, split_rows, use_mesh
-from .prefill import Requests, prefill
+from .prefill import pad_prompts, positions_needed, prefill
 from .requests.batch import Batch
 from .rounds import Recording
 from .settings import own_settings
-from .state import DecodeState, RequestOptions
+from .state import DecodeState, Requests
 
 _LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
 
@@ -62,13 +62,11 @@ class Decoding:
 
     Attributes:
       state: the state on the device; ``Session.advance`` donates it and stores the new one.
-      prompts: the prompt's token ids of each row.
-      batch: the options of the rows.
+      batch: the prompts and the options of the rows.
       draft: the draft's half of the batch, if the draft is on devices of its own, see ``apart``.
     """
 
     state: DecodeState
-    prompts: list[list[int]]
     batch: Batch
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -108,18 +106,18 @@ class Session:
         self.mesh = mesh_of(target.model)
         self._compiled: dict = {}
 
-    def start(self, prompts: list[list[int]], batch: Batch) -> Decoding:
+    def start(self, batch: Batch) -> Decoding:
         """Reads each prompt once. The batch then has a row for each sample of each prompt.
 
         Raises RequestError if the capacity is too small.
         """
-        requests, options, static = self._prepare(prompts, batch)
+        requests, static = self._prepare(batch)
         function = partial(prefill, drafter=self.drafter, **static)
         state, seconds, compile_seconds = self._run(("prefill", *static.values()), function, (requests,))
         began = time.perf_counter()
-        state = jax.block_until_ready(self._repeat(state, options, self.mesh, batch.samples))
-        rows = [prompt for prompt in prompts for _ in range(batch.samples)]
-        return Decoding(state, rows, batch, seconds + time.perf_counter() - began, 0.0, compile_seconds)
+        state = jax.block_until_ready(self._repeat(state, batch, self.mesh))
+        seconds += time.perf_counter() - began
+        return Decoding(state, batch, prefill_seconds=seconds, compile_seconds=compile_seconds)
 
     def advance(self, decoding: Decoding, rounds: int | None = None) -> None:
         """Runs ``rounds`` more rounds, or as many as it takes until every row has ended.
@@ -186,39 +184,25 @@ class Session:
         _check_same(self.parameters, parameters)
         self.parameters = parameters
 
-    def _prepare(self, prompts: list[list[int]], batch: Batch) -> tuple[Requests, RequestOptions, dict]:
-        """The prompts with the options of their first samples, the options of all rows on the host,
-        and the static arguments of ``prefill``.
-        """
-        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-        capacity, chunk = self._sizes(int(lengths.max()), int(batch.limit.max()))
-        tokens = np.zeros((len(prompts), capacity), np.int32)
-        for row, prompt in zip(tokens, prompts):
-            row[: len(prompt)] = prompt
-        given: list[Any] = [
-            batch.sampling,
-            batch.keys,
-            np.int32(batch.limit),
-            batch.stop_ids,
-            batch.stops,
-            batch.stopping,
-            batch.seeded,
-        ]
-        options = RequestOptions(*given)
-        tokens, lengths = place((tokens, lengths), self.mesh, rows=True)
-        requests = Requests(tokens, lengths, place_options(first_samples(options, batch.samples), self.mesh))
-        recording = self.log and self.log.recording
+    def _prepare(self, batch: Batch) -> tuple[Requests, dict]:
+        """The first sample of each prompt on the devices, and the static arguments of ``prefill``."""
+        capacity, chunk = self._sizes(int(batch.requests.lengths.max()), int(batch.requests.limit.max()))
+        tokens, _ = pad_prompts(batch.prompts[:: batch.samples], capacity)
+        requests = first_samples(batch.requests, batch.samples).replace(tokens=tokens)
         static = dict(
-            chunk=chunk, logprobs=batch.recorded_logprobs, dtype=cache_dtype(self.target), recording=recording
+            chunk=chunk,
+            logprobs=batch.recorded_logprobs,
+            dtype=cache_dtype(self.target),
+            recording=self.log and self.log.recording,
         )
-        return requests, options, static
+        return place_requests(requests, self.mesh), static
 
-    def _repeat(self, state: DecodeState, options: RequestOptions, mesh: Mesh | None, n: int) -> DecodeState:
-        """The state after the prefill, on ``mesh``, with ``n`` rows for each prompt."""
-        if n == 1:
+    def _repeat(self, state: DecodeState, batch: Batch, mesh: Mesh | None) -> DecodeState:
+        """The state after the prefill, on ``mesh``, with a row for each sample of each prompt."""
+        if batch.samples == 1:
             return state
         with use_mesh(mesh):
-            return repeat_state(state, place_options(options, mesh), n)
+            return repeat_state(state, place_requests(batch.requests, mesh), batch.samples)
 
     def _run(self, key: tuple, function: Callable, args: tuple, **options) -> tuple[DecodeState, float, float]:
         """Runs the executable for ``key`` and the shapes of ``args``.
@@ -252,38 +236,31 @@ class Session:
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
         """Capacity and prefill chunk, powers of two, so that similar prompts share a program."""
-        need = limit + self.drafter.depth + 1
-        if self.capacity is not None and self.capacity < need:
-            raise RequestError(
-                f"capacity {self.capacity} is too small: prompt, max_new_tokens and one round need {need}"
-            )
+        need = positions_needed(limit, self.drafter, self.capacity)
         capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
         return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
 
 
-def first_samples(options: RequestOptions, n: int) -> RequestOptions:
-    """The options of sample 0 of each prompt, from the options of ``n`` rows for each prompt."""
-    # The automata belong to all rows; they have no axis of rows.
-    shared = dict(sampling=options.sampling.replace(constraint=None), stops=None)
-    first = options if n == 1 else jax.tree.map(lambda x: x[::n], options.replace(**shared))
-    sampling = first.sampling.replace(constraint=options.sampling.constraint)
-    return first.replace(sampling=sampling, stops=options.stops)
+def first_samples(requests: Requests, n: int) -> Requests:
+    """Sample 0 of each prompt, from the requests of ``n`` rows for each prompt."""
+    if n == 1:
+        return requests
+    first = jax.tree.map(lambda x: x[::n], requests.without_automata())
+    return first.with_automata(requests.sampling.constraint, requests.stops)
 
 
-def place_options(options: RequestOptions, mesh: Mesh | None) -> RequestOptions:
-    """The options on the devices of ``mesh``: those of rows split by rows, automata whole."""
-    shared = options.sampling.constraint, options.stops
-    rows = options.replace(sampling=options.sampling.replace(constraint=None), stops=None)
-    (constraint, stops), rows = place(shared, mesh, rows=False), place(rows, mesh, rows=True)
-    return rows.replace(sampling=rows.sampling.replace(constraint=constraint), stops=stops)
+def place_requests(requests: Requests, mesh: Mesh | None) -> Requests:
+    """The requests on the devices of ``mesh``: arrays of rows split by rows, automata whole."""
+    automata = place((requests.sampling.constraint, requests.stops), mesh, rows=False)
+    return place(requests.without_automata(), mesh, rows=True).with_automata(*automata)
 
 
 @partial(jax.jit, static_argnames="n")
-def repeat_state(state: DecodeState, options: RequestOptions, n: int) -> DecodeState:
-    """The state after the prefill, with ``n`` rows for each prompt, and their ``options``."""
+def repeat_state(state: DecodeState, requests: Requests, n: int) -> DecodeState:
+    """The state after the prefill, with ``n`` rows for each prompt, and their ``requests``."""
     rows = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), state.replace(request=None, round=None))
-    rows = split_rows(rows, options.limit.size)
-    return rows.replace(request=options, round=state.round, constraint_state=options.sampling.start)
+    rows = split_rows(rows, requests.limit.size)
+    return rows.replace(request=requests, round=state.round, constraint_state=requests.sampling.start)
 
 
 def shardings(state: DecodeState):

@@ -11,15 +11,25 @@ from .context import Context, advance_tree
 from .features import Features
 from .logprobs import Logprobs
 from .rounds import Rounds
-from .sampling import SamplingParams
+from .sampling import ConstraintTable, SamplingParams
 from .stats import Counters
 from .tree import Tree, ancestors
 
 
-class RequestOptions(struct.PyTreeNode):
-    """The options of each row's request. They do not change while a batch is decoded.
+def __getattr__(name: str):
+    if name == "RequestOptions":  # for one release
+        raise ImportError("specjax.state.RequestOptions is now part of specjax.Requests; give its fields to Requests")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Requests(struct.PyTreeNode):
+    """A batch of B prompts and their options. They do not change while the batch is decoded.
 
     Attributes:
+      tokens: int32 [B, T], the prompts, left-aligned. T is the capacity: at least ``max(limit) +
+        drafter.depth + 1``, and a multiple of the chunk. None within a record that holds the text
+        itself: a ``DecodeState``, a ``Batch``.
+      lengths: int32 [B], tokens in each prompt, at least 1.
       sampling: the sampling options.
       keys: typed keys [B] of the implementation "threefry2x32".
       limit: int32 [B], the number of tokens at which a row ends, prompt included.
@@ -31,6 +41,8 @@ class RequestOptions(struct.PyTreeNode):
         ``walk_if_seeded``.
     """
 
+    tokens: Any
+    lengths: jax.Array
     sampling: SamplingParams
     keys: jax.Array
     limit: jax.Array
@@ -39,15 +51,37 @@ class RequestOptions(struct.PyTreeNode):
     stop_start: jax.Array | None = None
     seeded: jax.Array | None = None
 
+    def context(
+        self, tokens: jax.Array, length: jax.Array, nodes: jax.Array, path: jax.Array, states: jax.Array
+    ) -> Context:
+        """The history of nodes below the texts ``tokens``; the arguments are fields of ``Context``."""
+        return Context(
+            tokens=tokens,
+            prompt_length=self.lengths,
+            length=length,
+            limit=self.limit,
+            stop_ids=self.stop_ids,
+            nodes=nodes,
+            path=path,
+            states=states,
+        )
+
+    def without_automata(self) -> "Requests":
+        """The requests without constraint and stop strings, whose automata have no axis of rows."""
+        return self.replace(sampling=self.sampling.replace(constraint=None), stops=None)
+
+    def with_automata(self, constraint: ConstraintTable | None, stops: Any) -> "Requests":
+        """The requests with these automata of all rows."""
+        return self.replace(sampling=self.sampling.replace(constraint=constraint), stops=stops)
+
 
 class DecodeState(struct.PyTreeNode):
     """A batch of B rows during decoding.
 
     Attributes:
-      request: the options of each row.
+      request: the request of each row, whose prompt is in ``tokens``.
       tokens: int32 [B, T], prompt and output of each row. Tokens after the root are void.
       from_draft: bool [B, T], whether each token of the output is an accepted draft.
-      prompt_length: int32 [B], tokens of each prompt.
       cache: the target's keys and values of all tokens before the root.
       drafter: the drafter's own state.
       done: bool [B], whether the row has ended.
@@ -62,10 +96,9 @@ class DecodeState(struct.PyTreeNode):
         the accepted ones among them, and the emitted tokens; None if they are not recorded.
     """
 
-    request: RequestOptions
+    request: Requests
     tokens: jax.Array
     from_draft: jax.Array
-    prompt_length: jax.Array
     cache: KVCache
     drafter: Any
     done: jax.Array
@@ -77,6 +110,11 @@ class DecodeState(struct.PyTreeNode):
     counters: Counters
     rounds: Rounds | Features | None = None
     progress: jax.Array | None = None
+
+    @property
+    def prompt_length(self) -> jax.Array:
+        """Int32 [B], tokens of each prompt."""
+        return self.request.lengths
 
     @property
     def root(self) -> jax.Array:
@@ -97,8 +135,7 @@ class DecodeState(struct.PyTreeNode):
 
     def context(self, nodes: jax.Array, path: jax.Array, constraint_states: jax.Array) -> Context:
         """The history of nodes below the root; the arguments are fields of ``Context``."""
-        text = self.tokens, self.prompt_length, self.length
-        return Context(*text, self.request.limit, self.request.stop_ids, nodes, path, constraint_states)
+        return self.request.context(self.tokens, self.length, nodes, path, constraint_states)
 
     def tree_context(self, tree: Tree) -> Context:
         """The history of each node of a batched tree."""

@@ -93,8 +93,7 @@ def on_mesh(parameters, mesh):
 
 def decode_all(session: Session, target, options=MIXED, rounds=(2,)):
     """The tokens of the prompts' rows, and the batch."""
-    lengths = np.array([len(prompt) for prompt in PROMPTS], np.int32)
-    decoding = session.start(PROMPTS, build_batch(Options.of(options), lengths, target))
+    decoding = session.start(build_batch(Options.of(options), PROMPTS, target))
     for number in rounds:
         session.advance(decoding, number)
     session.advance(decoding)

@@ -21,8 +21,17 @@ def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
     nodes[:, 0] = text[range(3), length - 1]
     tree = Tree(*map(jnp.asarray, (nodes, parent, np.ones((3, NODES), bool))), max_depth=NODES - 1)
     path = jax.vmap(ancestors)(tree).at[:, :, 0].set(False)
-    arrays = (text, prompt, length, np.full(3, T), np.array([[END, -1]] * 3), nodes)
-    context = Context(*(jnp.asarray(a, jnp.int32) for a in arrays), path, jnp.zeros((3, NODES), jnp.int32))
+    whole = lambda values: jnp.asarray(values, jnp.int32)
+    context = Context(
+        tokens=whole(text),
+        prompt_length=whole(prompt),
+        length=whole(length),
+        limit=whole(np.full(3, T)),
+        stop_ids=whole([[END, -1]] * 3),
+        nodes=whole(nodes),
+        path=path,
+        states=jnp.zeros((3, NODES), jnp.int32),
+    )
 
     def lineage(b: int, i: int) -> list[int]:
         return [] if i == 0 else [*lineage(b, parent[b, i]), int(nodes[b, i])]

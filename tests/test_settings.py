@@ -99,7 +99,7 @@ def test_texts_have_the_targets_law_under_rbg(method):
 def test_prefill_refuses_other_keys(kind):
     requests = make_requests([[1, 2, 3]], drafter=Plain(), max_new_tokens=4)
     keys = jax.random.split(jax.random.key(0, impl=kind), 1)
-    requests = requests.replace(options=requests.options.replace(keys=keys))
+    requests = requests.replace(keys=keys)
     with pytest.raises(RequestError, match="threefry2x32"):
         prefill(models()[0].model, None, requests, drafter=Plain())
 

@@ -128,4 +128,4 @@ def one_token_prompts(abstract: DecodeState) -> DecodeState:
     """The state that ``prefill`` returns for prompts of one token: everything is empty."""
     batch, capacity = abstract.tokens.shape
     state = zeros(abstract.replace(request=None))
-    return state.replace(request=make_blank_requests(batch, capacity).options)
+    return state.replace(request=make_blank_requests(batch, capacity).replace(tokens=None))

@@ -62,7 +62,9 @@ OPTIONS = [
 
 def batch(options: list[dict]):
     get = lambda name, default: [row.get(name, default) for row in options]
-    return sampling_params(len(options), get("temperature", 1.0), get("top_k", 0), get("top_p", 1.0), get("min_p", 0.0))
+    return sampling_params(
+        len(options), get("temperature", 1.0), top_k=get("top_k", 0), top_p=get("top_p", 1.0), min_p=get("min_p", 0.0)
+    )
 
 
 @pytest.mark.parametrize("name", LOGITS)

@@ -28,7 +28,7 @@ from specjax.models.streamed import to_host
 from specjax.planning import hlo, launches
 from specjax.rules.walks import argmax_walk
 from specjax.sampling import random_keys, sampling_params
-from specjax.state import RequestOptions
+from specjax.state import Requests
 from specjax.stats import Counters
 from specjax.tree import chain
 
@@ -48,14 +48,19 @@ class Bench:
 
     def state(self, nodes: int) -> DecodeState:
         """A row in the middle of a text."""
-        keys, stop_ids = random_keys(0, 1), jnp.full((1, 1), -1, jnp.int32)
-        request = RequestOptions(sampling_params(1), keys, jnp.full(1, self.context, jnp.int32), stop_ids)
+        request = Requests(
+            tokens=None,
+            lengths=jnp.ones(1, jnp.int32),
+            sampling=sampling_params(1),
+            keys=random_keys(0, 1),
+            limit=jnp.full(1, self.context, jnp.int32),
+            stop_ids=jnp.full((1, 1), -1, jnp.int32),
+        )
         no, zero = jnp.zeros(1, bool), jnp.zeros(1, jnp.int32)
         return DecodeState(
             request=request,
             tokens=jnp.zeros((1, self.context), jnp.int32),
             from_draft=jnp.zeros((1, self.context), bool),
-            prompt_length=zero + 1,
             cache=self.cache,
             drafter=(),
             done=no,

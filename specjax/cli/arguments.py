@@ -1,6 +1,7 @@
 """The arguments that several commands share, and their translation for the library."""
 
 import argparse
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,14 +13,13 @@ from ..cache import KV_SCHEMES
 from ..errors import RequestError
 from ..models.quantised import SCHEMES
 from ..parallel import is_first_host
+from ..requests.options import Options, read_numbers
 from .hosts import add_host_arguments
 from .parser import integer, name, path
 
-SAMPLING = (
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "min_new_tokens", "logit_bias", "allowed_tokens", "suppressed_tokens", "stop", "stop_token_ids", "logprobs",
-    "policy_logprobs", "regex", "choices", "json_schema", "ignore_eos",
-)  # fmt: skip
+SAMPLING = tuple(
+    field.name for field in dataclasses.fields(Options) if field.name not in ("max_new_tokens", "seed", "n")
+)
 """The options of ``requests.options.Options`` that commands pass on under the same names."""
 
 LARGEST_SEED = 2**32 - 1
@@ -254,8 +254,6 @@ def given_sampling(args: argparse.Namespace) -> dict:
 
     Raises RequestError for numbers that are out of range.
     """
-    from ..requests.options import Options, read_numbers
-
     given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
     for option in ("logit_bias", "json_schema"):
         if option in given:

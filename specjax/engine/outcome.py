@@ -27,9 +27,14 @@ def take_outcome(row: Row, programs: Programs, generator: Generator, stopped: bo
         counters = text.counters.replace(calls=calls, drafted=drafts, accepted_at=reached)
         text = text.replace(cache=KVCache((), end), failed=np.array([False]), counters=counters)
     compiling = programs.compile_seconds - row.compiled
-    times = row.prefill_seconds, time.perf_counter() - row.began, compiling
     try:
-        decoded = Decoding(text, [request.prompt], request.batch, *times)
+        decoded = Decoding(
+            text,
+            request.batch,
+            prefill_seconds=row.prefill_seconds,
+            decode_seconds=time.perf_counter() - row.began,
+            compile_seconds=compiling,
+        )
         (result,) = results_of(decoded, generator.target, generator.rule_name, generator.session, programs.count)
     except NumericsError as error:
         return error

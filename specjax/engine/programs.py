@@ -13,10 +13,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..cache import without_keys
 from ..parallel import fetch, place, use_mesh
-from ..prefill import Filled, Requests
+from ..prefill import Filled
 from ..requests.constraint import Automaton
 from ..session import Session, cache_dtype, shardings
-from ..state import DecodeState
+from ..state import DecodeState, Requests
 from . import blocks, narrow, slots
 from .blocks import BLOCK, Block
 from .leaves import LeavesOf, modules_of

@@ -50,7 +50,8 @@ class Row:
 
     def __post_init__(self, state: int):
         request = self.handle.request
-        self.arrays, self.stop_state = request.arrays_from(state), int(request.batch.stopping[0])
+        self.arrays = request.arrays_from(state)
+        self.stop_state = request.stop_start
 
     def add_rounds(self, rounds: Sequence[Sequence[int]], emitted: int) -> None:
         """Appends rounds up to the one with the last of ``emitted`` tokens, and cuts it there."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,14 +10,14 @@ from ..checks import whole
 from ..errors import RequestError
 from ..generate import Generator
 from ..parallel import place
-from ..prefill import Requests
+from ..prefill import pad_prompts, positions_needed
 from ..requests.batch import Batch
 from ..requests.constraint import Constraint
 from ..requests.limits import MOST_SAMPLES
 from ..requests.options import Options
 from ..requests.samples import key_of_sample
 from ..requests.stop_strings import StopAutomaton
-from ..state import RequestOptions
+from ..state import Requests
 
 STOP_IDS = 32
 """The most tokens that may end a request: end-of-text tokens and ``stop_token_ids``."""
@@ -29,20 +28,32 @@ class Request:
     """One request.
 
     Attributes:
-      prompt: the prompt's token ids.
-      batch: its options, a batch of one row.
-      arrays: prompt and options for the device, one row of the engine's capacity.
-      constraint: its constraint on the host, or None. The engine has one table for all requests, see
-        ``constraints``.
-      stops: the automaton of its stop strings on the host, or None. The host searches them, because
-        their tables have no fixed shape.
+      batch: its prompt and its options, a batch of one row.
+      arrays: prompt and options for the device, one row of the engine's capacity. They have no
+        constraint, because the engine has one table for all requests, see ``constraints``. They have no
+        stop strings, because the tables of these have no fixed shape, so the host searches them.
+      stops: the automaton of its stop strings on the host, or None.
     """
 
-    prompt: list[int]
     batch: Batch
     arrays: Requests
-    constraint: Constraint | None
     stops: StopAutomaton | None
+
+    @property
+    def prompt(self) -> list[int]:
+        """The prompt's token ids."""
+        return self.batch.prompts[0]
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """Its constraint on the host, or None."""
+        return self.batch.constraints[0]
+
+    @property
+    def stop_start(self) -> int:
+        """The state of ``stops`` before the first new token."""
+        start = self.batch.requests.stop_start
+        return 0 if start is None else int(start[0])
 
     def find_stop(self, state: int, tokens: list[int]) -> tuple[int, int | None]:
         """Follows the stop strings along ``tokens`` from a state of their automaton.
@@ -63,9 +74,7 @@ class Request:
 
         The number of the state is on the host.
         """
-        options = self.arrays.options
-        sampling = options.sampling.replace(start=np.array([state], np.int32))
-        return self.arrays.replace(options=options.replace(sampling=sampling))
+        return self.arrays.replace(sampling=self.arrays.sampling.replace(start=np.array([state], np.int32)))
 
 
 def read_request(
@@ -94,42 +103,43 @@ def read_request(
             "n is no option of an engine's request; submit the prompt once for each sample, numbered by the argument "
             "sample"
         )
-    ids, batch = generator.read_options(prompt, messages=messages, **options)
-    if len(ids) != 1:
-        raise RequestError(f"a request has one prompt, not {len(ids)}; submit each prompt")
+    batch = generator.read_options(prompt, messages=messages, **options)
+    if len(batch.prompts) != 1:
+        raise RequestError(f"a request has one prompt, not {len(batch.prompts)}; submit each prompt")
+    requests = batch.requests
     if whole("sample", sample, 0, MOST_SAMPLES - 1):
-        batch = dataclasses.replace(batch, keys=key_of_sample(batch.keys, sample))
+        requests = requests.replace(keys=key_of_sample(requests.keys, sample))
+    _check_records(batch, logprobs)
+    mend = "; shorten the prompt, lower max_new_tokens, or give the engine more capacity"
+    positions_needed(int(requests.limit[0]), generator.drafter, capacity, mend)
+    tokens, _ = pad_prompts(batch.prompts, capacity)
+    arrays = requests.with_automata(None, None).replace(
+        tokens=tokens, stop_ids=_pad_stop_ids(requests.stop_ids), stop_start=None
+    )
+    arrays = place(arrays, generator.session.mesh, rows=False)
+    return Request(batch=batch, arrays=arrays, stops=jax.device_get(requests.stops))
+
+
+def _check_records(batch: Batch, logprobs: int | None) -> None:
+    """Raises RequestError for log-probabilities that the engine does not record."""
     (wanted,) = batch.logprobs
     if wanted is not None and (logprobs is None or wanted > logprobs):
         raise RequestError(f"logprobs is {wanted} and the engine records {logprobs}; make it with logprobs={wanted}")
     if batch.policy_logprobs[0] and logprobs is None:
         raise RequestError("policy_logprobs is asked for and the engine records none; make it with logprobs=0")
-    need = int(batch.limit[0]) + generator.drafter.depth + 1
-    if need > capacity:
-        raise RequestError(
-            f"the prompt has {len(ids[0])} tokens, and with max_new_tokens and one round it needs {need} positions; a "
-            f"slot has {capacity}: shorten the prompt, lower max_new_tokens, or give the engine more capacity"
-        )
-    stop_ids = batch.stop_ids[batch.stop_ids >= 0]
-    if len(stop_ids) > STOP_IDS:
-        raise RequestError(f"stop_token_ids: {len(stop_ids)} tokens end the request, and the most is {STOP_IDS}")
-    arrays = place(_arrays(ids[0], batch, stop_ids, capacity), generator.session.mesh, rows=False)
-    return Request(ids[0], batch, arrays, batch.constraints[0], jax.device_get(batch.stops))
 
 
-def _arrays(prompt: list[int], batch: Batch, stop_ids: np.ndarray, capacity: int) -> Requests:
-    tokens = np.zeros((1, capacity), np.int32)
-    tokens[0, : len(prompt)] = prompt
+def _pad_stop_ids(stop_ids) -> np.ndarray:
+    """Int32 [1, STOP_IDS]: the stop ids of one row, then -1. Raises RequestError if they are too many."""
+    ids = stop_ids[stop_ids >= 0]
+    if len(ids) > STOP_IDS:
+        raise RequestError(f"stop_token_ids: {len(ids)} tokens end the request, and the most is {STOP_IDS}")
     padded = np.full((1, STOP_IDS), -1, np.int32)
-    padded[0, : len(stop_ids)] = stop_ids
-    arrays: Any = jax.device_put((tokens, np.array([len(prompt)], np.int32), batch.limit, padded, batch.seeded))
-    tokens, length, limit, padded, seeded = arrays
-    sampling = batch.sampling.replace(constraint=None)  # the engine's table stands for it
-    options = RequestOptions(sampling, batch.keys, limit, padded, seeded=seeded)
-    return Requests(tokens, length, options)
+    padded[0, : len(ids)] = ids
+    return padded
 
 
 def read_blank(generator: Generator, capacity: int) -> Requests:
     """The request of an empty slot: a row at its limit, which has ended."""
     blank = read_request(generator, [0], None, dict(max_new_tokens=1), capacity=capacity).arrays
-    return blank.replace(options=blank.options.replace(limit=blank.lengths))
+    return blank.replace(limit=blank.lengths)

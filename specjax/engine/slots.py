@@ -21,9 +21,9 @@ from ..errors import RequestError
 from ..logprobs import Logprobs
 from ..models.base import Model
 from ..parallel import split_rows
-from ..prefill import Filled, Requests, begin_decoding, fill_chunk, nothing_filled, prefill
+from ..prefill import Filled, begin_decoding, fill_chunk, nothing_filled, prefill
 from ..requests.constraint import Automaton
-from ..state import DecodeState
+from ..state import DecodeState, Requests
 
 
 class News(struct.PyTreeNode):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
+from ..prefill import pad_prompts
 from ..result import Result
 
 _TIE_ULPS = 8
@@ -52,8 +53,7 @@ def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarr
     ``prompt`` is the prompt's length. Padding to powers of two saves compilations.
     """
     size = 1 << (len(ids) - 1).bit_length()
-    tokens = np.zeros((1, size), np.int32)
-    tokens[0, : len(ids)] = ids
+    tokens, _ = pad_prompts([ids], size)
     return np.asarray(_score(target.model, tokens, jnp.int32(len(ids) - 1), jnp.int32(prompt)))
 
 
@@ -72,8 +72,7 @@ def fidelity(target: LanguageModel, results: Sequence[Result]) -> dict:
 def shortfall(target: LanguageModel, result: Result) -> np.ndarray:
     """Log max p - log p(token) of each new token, float32; 0 for the target's own choice."""
     ids, first = [*result.prompt_token_ids, *result.token_ids], len(result.prompt_token_ids)
-    tokens = np.zeros((1, 1 << (len(ids) - 1).bit_length()), np.int32)
-    tokens[0, : len(ids)] = ids
+    tokens, _ = pad_prompts([ids], 1 << (len(ids) - 1).bit_length())
     return np.asarray(_shortfall(target.model, tokens, jnp.int32(first)))[first - 1 : len(ids) - 1]
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..context import Context, advance_along
+from ..context import advance_along
 from ..errors import RequestError
 from ..generate import Generator, Prompt
 from ..requests.batch import build_batch
@@ -200,7 +201,7 @@ def _difference(i: int, result: Result, plain: Result, generator: Generator, opt
 
     def logits(ids: list[int], prompt: int) -> np.ndarray:
         raw = logits_after(generator.target, ids, prompt)
-        batch = build_batch(Options.of(options), np.array([prompt]), generator.target, generator.processors)
+        batch = build_batch(Options.of(options), [ids[:prompt]], generator.target, generator.processors)
         return _adjust_after(raw, ids, prompt, batch)
 
     return difference(i, result, plain, generator.target, logits)
@@ -208,12 +209,12 @@ def _difference(i: int, result: Result, plain: Result, generator: Generator, opt
 
 def _adjust_after(raw: np.ndarray, ids: list[int], prompt: int, batch) -> np.ndarray:
     """Float32 [V]: the logits ``raw`` after the text ``ids``, adjusted as in plain decoding."""
-    tokens, one = jnp.asarray([ids], jnp.int32), lambda n: jnp.full(1, n, jnp.int32)
-    constraint = batch.sampling.constraint
-    states = batch.sampling.start
+    requests: Any = jax.device_put(batch.requests)
+    tokens, length = jnp.asarray([ids], jnp.int32), jnp.full(1, len(ids), jnp.int32)
+    constraint, states = requests.sampling.constraint, requests.sampling.start
     if constraint is not None and len(ids) > prompt:
         states = advance_along(constraint, states, tokens[:, prompt:])[:, -1]
-    limit, stop_ids = jnp.asarray(batch.limit, jnp.int32), jnp.asarray(batch.stop_ids)
-    nodes = tokens[:, -1:], jnp.zeros((1, 1, 1), bool), states[:, None]
-    context = Context(tokens, one(prompt), one(len(ids)), limit, stop_ids, *nodes)
-    return np.asarray(adjust(jnp.asarray(raw)[None, None], batch.sampling, context))[0, 0]
+    context = requests.context(
+        tokens, length, nodes=tokens[:, -1:], path=jnp.zeros((1, 1, 1), bool), states=states[:, None]
+    )
+    return np.asarray(adjust(jnp.asarray(raw)[None, None], requests.sampling, context))[0, 0]

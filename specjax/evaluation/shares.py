@@ -36,7 +36,7 @@ def drafting_share(
     alone = jax.jit(partial(_draft_alone, drafter=drafter))
 
     def whole() -> float:
-        copy = Decoding(jax.block_until_ready(jax.tree.map(jnp.copy, state)), decoding.prompts, decoding.batch)
+        copy = Decoding(jax.block_until_ready(jax.tree.map(jnp.copy, state)), decoding.batch)
         generator.session.advance(copy, rounds)
         return copy.decode_seconds
 

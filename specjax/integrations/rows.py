@@ -50,7 +50,7 @@ def check_options(generator: Generator, defaults: Mapping) -> None:
     """Raises RequestError for a default that every row would have to refuse."""
     config = generator.target.config
     options = Options.of({"max_new_tokens": config.context} | dict(defaults))
-    build_batch(options, np.array([1]), generator.target)
+    build_batch(options, [[0]], generator.target)
 
 
 def check_columns(names: Sequence[str], added: Sequence[str]) -> str:
@@ -120,7 +120,7 @@ def _read_or_refuse(generator: Generator, row: Mapping, column: str, defaults: M
             ids, ends = render_chat(tokenizer, prompt), end_of_turn_ids(tokenizer)
         else:
             (ids,) = encode_prompts([prompt], tokenizer, generator.target.config)
-        build_batch(options, np.array([len(ids)]), generator.target, (), ends)
+        build_batch(options, [ids], generator.target, (), ends)
     except SpecjaxError as error:
         return error
     return {column: prompt} | vars(options) | options.rows(1)[0]

@@ -112,7 +112,7 @@ def of_draft(
     size = -(-longest // _PLACES) * _PLACES
     options = sampling_params(1, temperature)
     draft_temperature = temperature if draft_temperature is None else draft_temperature
-    draft_options = sampling_params(1, draft_temperature, draft_top_k, draft_top_p)
+    draft_options = sampling_params(1, draft_temperature, top_k=draft_top_k, top_p=draft_top_p)
     tried, accepted, by_depth = np.zeros(ranks), np.zeros(ranks), np.zeros((2, depth, ranks))
     for i, text in enumerate(texts):
         ids = [*text.prompt_token_ids, *text.token_ids]

@@ -117,7 +117,7 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
         """Rows of one prompt, which is read once. Their last tokens differ, and so do their rounds."""
         tokens = np.random.default_rng(context).integers(0, target.config.vocab_size, context + batch)
         given = made.read_options([tokens[:context].tolist()], n=batch, max_new_tokens=room, ignore_eos=True)
-        begun = session.start(*given)
+        begun = session.start(given)
         texts = begun.state.tokens.at[np.arange(batch), context - 1].set(tokens[context:])
         return dataclasses.replace(begun, state=begun.state.replace(tokens=texts))
 

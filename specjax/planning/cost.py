@@ -21,11 +21,11 @@ from ..drafters import Plain, TokenRecycling, make_drafter, own_options
 from ..drafters.parts.fixed_tree import level_order
 from ..heads import Head
 from ..models.base import Model, Output
-from ..prefill import Requests, prefill
+from ..prefill import prefill
 from ..requests.shared_vocabulary import translate_draft
 from ..sampling import KEYS, sampling_params
 from ..session import cache_dtype
-from ..state import RequestOptions
+from ..state import Requests
 from ..stats import Counters
 from ..tree import Topology, Tree, chain, from_paths
 from ..verify import Drawn, resolve
@@ -241,9 +241,14 @@ def round_timers(
     rows = lambda n: jnp.full(batch, n, jnp.int32)
     text = np.random.default_rng(0).integers(0, target.config.vocab_size, (batch, capacity))
     tokens, lengths = jnp.asarray(np.where(np.arange(capacity) < length, text, 0), jnp.int32), rows(length)
-    options = sampling_params(batch, temperature, bias=np.zeros((batch, target.config.vocab_size), np.float32))
-    keys, stop_ids = jax.random.split(jax.random.key(0, impl=KEYS), batch), jnp.full((batch, 1), -1, jnp.int32)
-    requests = Requests(tokens, lengths, RequestOptions(options, keys, rows(capacity), stop_ids))
+    requests = Requests(
+        tokens=tokens,
+        lengths=lengths,
+        sampling=sampling_params(batch, temperature, bias=np.zeros((batch, target.config.vocab_size), np.float32)),
+        keys=jax.random.split(jax.random.key(0, impl=KEYS), batch),
+        limit=rows(capacity),
+        stop_ids=jnp.full((batch, 1), -1, jnp.int32),
+    )
     chunk = min(128, capacity)
     stand_in = lambda one: Unread(one) if unread and one is not None else one
     first, states = {}, {}

@@ -22,6 +22,7 @@ from ..evaluation.comparison import machine
 from ..generate import Prompt
 from ..models.decoder import Decoder, Skip
 from ..models.feed_forwards import Experts
+from ..prefill import pad_prompts
 from ..sampling import SamplingParams, sampling_params, warp
 from ..session import cache_dtype
 from .layer_cost import Costs, measure_costs, speedup
@@ -158,10 +159,8 @@ def agreement_on(target: LanguageModel, texts: Sequence[Prompt], temperature: fl
     ids = [text[:longest] for text in encoded]
     if not ids or not all(ids):
         raise RequestError("a text is empty, or there are no texts; give texts of at least one token")
-    tokens = np.zeros((len(ids), max(map(len, ids))), np.int32)
-    for row, text in zip(tokens, ids):
-        row[: len(text)] = text
-    lengths, sampling = jnp.array([len(text) for text in ids]), sampling_params(1, temperature)
+    tokens, lengths = pad_prompts(ids, max(map(len, ids)))
+    sampling = sampling_params(1, temperature)
     place = np.arange(target.config.num_layers)
 
     def rate(skip: Skip) -> float:

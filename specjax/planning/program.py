@@ -22,9 +22,9 @@ from ..models.decoder import Decoder
 from ..models.quantised import quantise_module
 from ..models.streamed import HOST
 from ..parallel import RULES, WHOLE, Rules, sharding, use_mesh
-from ..prefill import Requests, make_requests, prefill
+from ..prefill import make_requests, prefill
 from ..settings import own_settings
-from ..state import DecodeState
+from ..state import DecodeState, Requests
 from ..verify import resolve
 from . import hlo, launches, products, traffic
 

@@ -1,55 +1,49 @@
 """Turns the options of a request into the arrays of a batch, on the host and before compilation."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
-import jax
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
 from ..checks import per_row
 from ..errors import RequestError
-from ..sampling import SamplingParams
+from ..state import Requests
 from .constraint import Constraint, check_lengths, combine_constraints, compile_constraint
 from .limits import MOST_CONSTRAINTS, check_limit
 from .options import MOST_LOGPROBS, Options, read_bias, read_numbers, read_tokens
 from .samples import make_keys, read_seeds, repeat_rows
-from .stop_strings import StopAutomaton, combine_stops, compile_stops
+from .stop_strings import combine_stops, compile_stops
 
 _FEWEST_STOP_IDS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The arrays of a batch for the device, and the options that the host needs afterwards.
+    """A batch on the host: what the device needs of its requests, and what the host needs afterwards.
 
-    Each prompt has ``samples`` rows, one for each sample.
+    Each prompt has ``samples`` rows, one for each sample. The lists have an entry for each row.
 
     Attributes:
-      sampling, keys, limit, stop_ids, stops: see ``state.RequestOptions``.
-      stopping: int32 [rows], the state of ``stops`` in which each row starts.
-      logprobs: the option of each row, an int or None.
-      policy_logprobs: the option of each row.
-      stop_strings: the stop strings of each row.
-      extra_stops: the token ids that end each row besides end-of-text tokens.
-      constraints: the constraint of each row on the host, or None.
-      seeded: bool [rows], whether the request of each row has a seed of its own.
+      prompts: the token ids of the prompts.
+      requests: the options for the device. Their arrays are still on the host, except keys and
+        sampling options. The prompts are not among them, because their capacity is not yet known.
+      logprobs, policy_logprobs: these options.
+      stop_strings: the stop strings.
+      extra_stops: the token ids that end a row besides end-of-text tokens.
+      constraints: the constraints on the host, or None.
       samples: the number of rows of each prompt.
     """
 
-    sampling: SamplingParams
-    keys: jax.Array
-    limit: np.ndarray
-    stop_ids: np.ndarray
-    stops: StopAutomaton | None
-    stopping: np.ndarray
+    prompts: list[list[int]]
+    requests: Requests
     logprobs: list[int | None]
     policy_logprobs: list[bool]
     stop_strings: list[list[str]]
     extra_stops: list[list[int]]
     constraints: list[Constraint | None]
-    seeded: np.ndarray
     samples: int = 1
 
     @property
@@ -64,16 +58,16 @@ class Batch:
 
 def build_batch(
     options: Options,
-    lengths: np.ndarray,
+    prompts: Sequence[Sequence[int]],
     target: LanguageModel,
     processors: tuple[Callable, ...] = (),
     ends: tuple[int, ...] = (),
 ) -> Batch:
-    """The batch of prompts with these ``lengths`` [B] in tokens.
+    """The batch of ``prompts``, lists of token ids.
 
     Args:
       options: the options of the request.
-      lengths: the number of tokens of each prompt.
+      prompts: the token ids of each prompt.
       target: gives the vocabulary, the context and the end-of-text tokens.
       processors: see ``sampling.SamplingParams``.
       ends: further tokens that end a row like end-of-text tokens, such as a chat template's end of
@@ -81,7 +75,8 @@ def build_batch(
 
     Raises RequestError for options that are out of range or cannot be met.
     """
-    B, V, n = len(lengths), target.config.vocab_size, options.count_samples()
+    B, V, n = len(prompts), target.config.vocab_size, options.count_samples()
+    lengths = np.array([len(prompt) for prompt in prompts])
     check_limit(B, "MOST_PROMPTS", f"the number of {B:,} prompts", "call with fewer at a time")
     check_limit(
         B * n, "MOST_ROWS", f"the number of {B * n:,} rows (prompts times samples)", "call with fewer at a time"
@@ -105,23 +100,25 @@ def build_batch(
     constraints = _count(_constraint(*one) for one in each)
     constraint, start = combine_constraints(constraints)
     strings = [list(row["stop"] or ()) for row in rows]
-    stops, stopping = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
-    numbers = read_numbers(options, B, bias=bias, start=start)
+    stops, stop_start = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
     seeds, seeded = read_seeds(options.seed, B)
-    keys = make_keys(seeds, n)
+    arrays: dict[str, Any] = dict(
+        lengths=lengths.astype(np.int32),
+        sampling=read_numbers(options, B, bias=bias, start=start, processors=processors),
+        limit=limit,
+        stop_ids=_stop_ids(rows, extra, target, ends),
+        stop_start=stop_start,
+        seeded=seeded,
+    )
+    requests = Requests(tokens=None, keys=make_keys(seeds, n), **repeat_rows(arrays, n))
     return Batch(
-        sampling=repeat_rows(numbers, n).replace(constraint=constraint, processors=processors),
-        keys=keys,
-        limit=repeat_rows(limit, n),
-        stop_ids=repeat_rows(_stop_ids(rows, extra, target, ends), n),
-        stops=stops,
-        stopping=repeat_rows(stopping, n),
+        prompts=_repeat([list(prompt) for prompt in prompts], n),
+        requests=requests.with_automata(constraint, stops),
         logprobs=_repeat([row["logprobs"] for row in rows], n),
         policy_logprobs=_repeat([bool(row["policy_logprobs"]) for row in rows], n),
         stop_strings=_repeat(strings, n),
         extra_stops=_repeat(extra, n),
         constraints=_repeat(constraints, n),
-        seeded=repeat_rows(seeded, n),
         samples=n,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..checks import shorten, whole
 from ..errors import RequestError
-from ..sampling import SamplingParams, sampling_params
+from ..sampling import NUMBERS, SamplingParams, sampling_params
 from .limits import MOST_SAMPLES
 from .other_libraries import rename_options
 
@@ -108,12 +108,11 @@ class Options:
 
 
 def read_numbers(options: Options, batch: int, **others) -> SamplingParams:
-    """The options that are fields of ``SamplingParams``, for ``batch`` prompts, and ``others`` of its fields.
+    """The options of ``sampling.NUMBERS`` for ``batch`` prompts, and ``others`` of ``SamplingParams``.
 
     Raises RequestError for a number that is out of range.
     """
-    names = {f.name for f in dataclasses.fields(SamplingParams)} & {f.name for f in dataclasses.fields(Options)}
-    return sampling_params(batch, **{name: getattr(options, name) for name in names}, **others)
+    return sampling_params(batch, **{name: getattr(options, name) for name in NUMBERS}, **others)
 
 
 def _is_whole(x) -> bool:

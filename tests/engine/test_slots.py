@@ -16,7 +16,7 @@ from specjax.cache import without_keys
 from specjax.drafters import Ngram
 from specjax.engine import slots
 from specjax.errors import RequestError
-from specjax.prefill import Requests, fill
+from specjax.prefill import fill
 
 STATIC = dict(chunk=16, dtype="float32", logprobs=None)
 FIRST_TIER = ("eagle3",)
@@ -106,7 +106,7 @@ def test_a_draft_that_reads_a_prompt_in_chunks_has_the_state_of_a_prefill(method
     target, draft = target_of(drafter), drafter.parameters(draft_of(drafter, 1), V)
     prompt = [int(n) * n % V for n in range(42)]
     expected = start(target, draft, drafter, [prompt], capacity=64, chunk=64)
-    requests = Requests(expected.tokens, expected.prompt_length, expected.request)
+    requests = expected.request.replace(tokens=expected.tokens)
     filled = jax.jit(partial(fill, chunk=64, dtype="float32", taps=drafter.taps, unread=1))(
         target, requests.tokens, requests.lengths
     )

@@ -10,13 +10,14 @@ from support.models import TINY, byte_tokenizer
 from specjax.errors import RequestError
 from specjax.requests.batch import build_batch
 from specjax.requests.options import Options
+from specjax.sampling import NUMBERS, sampling_params
 
 V = TINY.vocab_size
 TARGET = types.SimpleNamespace(config=TINY, tokenizer=byte_tokenizer(V))
 
 
 def build(lengths=(5, 7), target=TARGET, **options):
-    return build_batch(Options.of(options), np.array(lengths), target)
+    return build_batch(Options.of(options), [[1] * length for length in lengths], target)
 
 
 def test_options_of_numpy_are_those_of_python():
@@ -25,19 +26,27 @@ def test_options_of_numpy_are_those_of_python():
     numpy = dict(max_new_tokens=np.int64(9), top_k=np.int32(3), seed=np.array([4, 5]), logit_bias={np.int64(5): np.float32(2)},
                  stop_token_ids=np.array([7]), allowed_tokens=[np.int64(0), np.int16(5), 7], logprobs=np.int64(2), ignore_eos=np.True_)  # fmt: skip
     one, other = build(**plain), build(**numpy)
-    assert jax.tree.structure(one.sampling) == jax.tree.structure(other.sampling)
+    assert jax.tree.structure(one.requests.sampling) == jax.tree.structure(other.requests.sampling)
     for a, b in zip(
-        jax.tree.leaves((one.sampling, one.limit, one.stop_ids)),
-        jax.tree.leaves((other.sampling, other.limit, other.stop_ids)),
+        jax.tree.leaves((one.requests.sampling, one.requests.limit, one.requests.stop_ids)),
+        jax.tree.leaves((other.requests.sampling, other.requests.limit, other.requests.stop_ids)),
     ):
         np.testing.assert_array_equal(a, b)
         assert a.dtype == b.dtype
-    np.testing.assert_array_equal(jax.random.key_data(one.keys), jax.random.key_data(other.keys))
-    assert one.stop_ids[0].tolist() == [7] + [-1] * 7 and one.limit.tolist() == [14, 16]
+    np.testing.assert_array_equal(jax.random.key_data(one.requests.keys), jax.random.key_data(other.requests.keys))
+    assert one.requests.stop_ids[0].tolist() == [7] + [-1] * 7 and one.requests.limit.tolist() == [14, 16]
     assert (
-        np.flatnonzero(np.asarray(one.sampling.bias)[0] > -np.inf).tolist() == [0, 5, 7]
-        and one.sampling.bias[0, 5] == 2
+        np.flatnonzero(np.asarray(one.requests.sampling.bias)[0] > -np.inf).tolist() == [0, 5, 7]
+        and one.requests.sampling.bias[0, 5] == 2
     )
+
+
+def test_the_numbers_of_sampling_have_the_defaults_of_the_options():
+    assert {name: number["default"] for name, number in NUMBERS.items()} == {
+        name: getattr(Options(), name) for name in NUMBERS
+    }
+    with pytest.raises(RequestError, match="sampling option 'top_q' is unknown; use temperature, top_k"):
+        sampling_params(2, top_q=0.5)
 
 
 SETTINGS = {
@@ -55,7 +64,14 @@ def test_a_batch_is_the_same_under_every_setting_of_jax(setting):
     plain = build(**options)
     with SETTINGS[setting]():
         batch = build(**options)
-    arrays = lambda b: (b.sampling, b.stops, b.stopping, b.limit, b.stop_ids, jax.random.key_data(b.keys))
+    arrays = lambda b: (
+        b.requests.sampling,
+        b.requests.stops,
+        b.requests.stop_start,
+        b.requests.limit,
+        b.requests.stop_ids,
+        jax.random.key_data(b.requests.keys),
+    )
     for one, other in zip(jax.tree.leaves(arrays(plain)), jax.tree.leaves(arrays(batch)), strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
@@ -67,15 +83,17 @@ def test_samples_repeat_the_options_of_their_prompts():
     one, three = build(**options), build(n=3, **options)
     assert (one.samples, three.samples) == (1, 3)
     place = [0, 0, 0, 1, 1, 1]
-    for name in ("logprobs", "stop_strings", "extra_stops"):
+    for name in ("prompts", "logprobs", "stop_strings", "extra_stops"):
         assert getattr(three, name) == [getattr(one, name)[b] for b in place]
-    for name in ("limit", "stop_ids", "stopping"):
-        np.testing.assert_array_equal(getattr(three, name), getattr(one, name)[place])
+    for name in ("lengths", "limit", "stop_ids", "stop_start", "seeded"):
+        np.testing.assert_array_equal(getattr(three.requests, name), getattr(one.requests, name)[place])
     for name in ("temperature", "top_p", "bias", "start"):
-        np.testing.assert_array_equal(getattr(three.sampling, name), np.asarray(getattr(one.sampling, name))[place])
-    np.testing.assert_array_equal(three.sampling.constraint.next, one.sampling.constraint.next)
-    keys = np.asarray(jax.random.key_data(three.keys))
-    np.testing.assert_array_equal(keys[::3], jax.random.key_data(one.keys))
+        np.testing.assert_array_equal(
+            getattr(three.requests.sampling, name), np.asarray(getattr(one.requests.sampling, name))[place]
+        )
+    np.testing.assert_array_equal(three.requests.sampling.constraint.next, one.requests.sampling.constraint.next)
+    keys = np.asarray(jax.random.key_data(three.requests.keys))
+    np.testing.assert_array_equal(keys[::3], jax.random.key_data(one.requests.keys))
     assert len(np.unique(keys, axis=0)) == 6
 
 
@@ -161,5 +179,5 @@ def test_end_tokens_outside_the_vocabulary_are_refused():
 
 
 def test_biases_of_json_and_of_great_size():
-    bias = np.asarray(build(logit_bias={"5": -(10**400), "6": -1e300, "7": 1}).sampling.bias)[0]
+    bias = np.asarray(build(logit_bias={"5": -(10**400), "6": -1e300, "7": 1}).requests.sampling.bias)[0]
     assert bias[5] == bias[6] == -np.inf and bias[7] == 1

@@ -9,9 +9,9 @@ import numpy as np
 
 from specjax import decode
 from specjax.drafter import Drafter
-from specjax.prefill import Requests, prefill
+from specjax.prefill import pad_prompts, prefill
 from specjax.sampling import random_keys, sampling_params
-from specjax.state import DecodeState, RequestOptions
+from specjax.state import DecodeState, Requests
 from specjax.tree import Tree
 from specjax.verify import resolve
 
@@ -46,18 +46,16 @@ def start(
       limit, stops, seeds, sampling: one value for all rows, or one for each.
     """
     B = len(prompts)
-    tokens = np.zeros((B, capacity), np.int32)
-    for row, prompt in zip(tokens, prompts):
-        row[: len(prompt)] = prompt
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    tokens, lengths = pad_prompts(prompts, capacity)
     each = lambda value: jnp.asarray(np.broadcast_to(value, B), jnp.int32)
-    options = RequestOptions(
-        sampling_params(B, **sampling),
-        random_keys(np.asarray(seeds), B),
-        each(lengths + NEW if limit is None else limit),
-        each(stops)[:, None],
+    requests = Requests(
+        tokens=jnp.asarray(tokens),
+        lengths=jnp.asarray(lengths),
+        sampling=sampling_params(B, **sampling),
+        keys=random_keys(np.asarray(seeds), B),
+        limit=each(lengths + NEW if limit is None else limit),
+        stop_ids=each(stops)[:, None],
     )
-    requests = Requests(jnp.asarray(tokens), jnp.asarray(lengths), options)
     return prefill(target, draft, requests, drafter=drafter, chunk=chunk, dtype="float32")
 
 

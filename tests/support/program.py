@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from specjax import decode
 from specjax.checkpoints.tensors import abstract_decoder
 from specjax.drafter import Models
-from specjax.prefill import Requests, prefill
+from specjax.prefill import prefill
 from specjax.sampling import random_keys, sampling_params
-from specjax.state import RequestOptions
+from specjax.state import Requests
 from specjax.verify import resolve
 
 from .models import TINY
@@ -63,13 +63,14 @@ class Program:
 
 def make_blank_requests(batch: int, capacity: int) -> Requests:
     """Requests of one blank token each."""
-    options = RequestOptions(
-        sampling_params(batch),
-        random_keys(0, batch),
-        jnp.full(batch, 100, jnp.int32),
-        jnp.full((batch, 1), -1, jnp.int32),
+    return Requests(
+        tokens=jnp.zeros((batch, capacity), jnp.int32),
+        lengths=jnp.ones(batch, jnp.int32),
+        sampling=sampling_params(batch),
+        keys=random_keys(0, batch),
+        limit=jnp.full(batch, 100, jnp.int32),
+        stop_ids=jnp.full((batch, 1), -1, jnp.int32),
     )
-    return Requests(jnp.zeros((batch, capacity), jnp.int32), jnp.ones(batch, jnp.int32), options)
 
 
 def count_compilations(generator, *args, **options) -> int:

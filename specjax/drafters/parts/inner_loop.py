@@ -14,7 +14,7 @@ from ...cache import KVCache
 from ...decode import commit, propose_and_accept
 from ...drafter import Drafter
 from ...models.base import Model
-from ...state import DecodeState, RequestOptions
+from ...state import DecodeState, Requests
 from ...stats import Counters
 from ...tree import Tree, chain
 from ...verify import resolve
@@ -33,7 +33,7 @@ class InnerLoop(struct.PyTreeNode):
     own: DecodeState
     q: jax.Array
     n: jax.Array
-    request: RequestOptions
+    request: Requests
 
     @staticmethod
     def start(

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from ...checkpoints.load import LanguageModel
+from ...prefill import pad_prompts
 
 
 def option_logprobs(target: LanguageModel, prompt: str, options: Sequence[str]) -> list[float]:
@@ -22,8 +23,7 @@ def option_logprobs(target: LanguageModel, prompt: str, options: Sequence[str]) 
 
 def _logprob(target: LanguageModel, ids: list[int], start: int) -> float:
     size, width = (1 << (n - 1).bit_length() for n in (len(ids), len(ids) - start))
-    tokens = np.zeros((1, size + width), np.int32)
-    tokens[0, : len(ids)] = ids
+    tokens, _ = pad_prompts([ids], size + width)
     found = _after(target.model, tokens, jnp.int32(start), width)
     return float(np.sum(np.asarray(found)[: len(ids) - start]))
 

@@ -125,7 +125,7 @@ def _run(generator: Generator, decodings: Sequence[Decoding], rounds: int | None
     seconds, count = 0.0, 0
     for decoding in decodings:
         state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
-        copied, before = Decoding(state, decoding.prompts, decoding.batch), int(decoding.state.round)
+        copied, before = Decoding(state, decoding.batch), int(decoding.state.round)
         generator.session.advance(copied, rounds)
         seconds, count = seconds + copied.decode_seconds, count + int(copied.state.round) - before
     return seconds / count

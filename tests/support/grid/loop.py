@@ -10,7 +10,6 @@ import specjax
 from specjax import DecodeState, Requests
 from specjax.drafter import Drafter
 from specjax.sampling import random_keys, sampling_params
-from specjax.state import RequestOptions
 from specjax.verify import RULES
 
 from .cases import CAPACITY, CASES, CONSTRAINT, CONSTRAINT_START, LENGTH, STOP_START, STOPS, Case, V
@@ -68,7 +67,9 @@ def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
         start=np.int32(repeat([CONSTRAINT_START[case.language] for case in cases])),
         processors=processors,
     )
-    options = RequestOptions(
+    return Requests(
+        tokens=jnp.asarray(tokens, jnp.int32),
+        lengths=jnp.asarray(lengths, jnp.int32),
         sampling=sampling,
         keys=jax.random.split(random_keys(seed, 1)[0], len(tokens)),
         limit=jnp.asarray(lengths + LENGTH, jnp.int32),
@@ -76,7 +77,6 @@ def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
         stops=STOPS,
         stop_start=jnp.asarray(repeat([STOP_START[case.stop_string] for case in cases]), jnp.int32),
     )
-    return Requests(jnp.asarray(tokens, jnp.int32), jnp.asarray(lengths, jnp.int32), options)
 
 
 def count(state: DecodeState, rows: int) -> dict[str, np.ndarray]:
