@@ -24,7 +24,8 @@ from specjax import RequestError  # noqa: E402
 from specjax.drafters import DraftModel  # noqa: E402
 from specjax.evaluation.faults import FAULTS, plant  # noqa: E402
 from specjax.evaluation.report import markdown_table  # noqa: E402
-from specjax.verify import LOSSY, RULES, Drawn, resolve  # noqa: E402
+from specjax.rules import RULES  # noqa: E402
+from specjax.verify import Drawn, resolve  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results" / "lossless.json"
 ROWS, WIDTH = 12_500, 7
@@ -174,7 +175,7 @@ def rules_table() -> str:
         if rule == "argmax_walk":
             return "refused above temperature 0"
         default = " (default)" if resolve("auto", drawn) is RULES[rule] else ""
-        return "lossy, and `stats.lossy` says so; never by default" if rule in LOSSY else "lossless" + default
+        return "lossy, and `stats.lossy` says so; never by default" if RULES[rule].lossy else "lossless" + default
 
     head = ["rule", *("chosen, not drawn" if drawn is Drawn.CHOSEN else f"`{drawn}`" for drawn in methods)]
     drafts = ["drafts of", *("; ".join(names) for names in methods.values())]

@@ -12,10 +12,11 @@ from jax import random
 from support.models import p_value
 
 from specjax import RequestError
+from specjax.rules import RULES, Rule
 from specjax.rules.chains import block_verification, rejection
 from specjax.rules.walks import argmax_walk, sample_and_walk
 from specjax.tree import Tree, chain
-from specjax.verify import RULES, Drawn, Verdict, resolve
+from specjax.verify import Drawn, Verdict, accept, resolve
 
 V, DRAFTS, DRAWS = 3, 3, 120_000
 LENGTH = DRAFTS + 1
@@ -387,6 +388,53 @@ def test_a_draft_of_nan_is_refused(rule):
     p = jnp.tile(jnp.array([0.0, 0.5, 0.5, 0.0]), (3, 1))
     verdict = verify(rule, *repeated((p, tree), 100))
     assert np.all(verdict.length == 1) and set(verdict.bonus.tolist()) == {1, 2}
+
+
+def sampled_batch() -> tuple[jax.Array, Tree, jax.Array]:
+    """p, chains drawn from q, and keys of eight rows."""
+    keys = random.split(random.key(4), (8, 2))
+    trees, p = jax.vmap(lambda key: sampled_chain(WORLDS["random"], DRAFTS, key))(keys[:, 0])
+    return p, trees, jax.vmap(lambda key: random.split(key, LENGTH))(keys[:, 1])
+
+
+def assert_equal(verdict: Verdict, wanted: Verdict):
+    jax.tree.map(np.testing.assert_array_equal, verdict, wanted)
+
+
+def test_a_users_rule_is_a_function_or_a_record():
+    p, trees, keys = sampled_batch()
+    half = jnp.arange(8) % 2 == 0
+
+    def first_draft(p, tree, key, greedy=False):
+        """Accepts one draft, and none in a greedy row."""
+        last = jnp.where(greedy, 0, 1)
+        return Verdict(jnp.minimum(jnp.arange(LENGTH), last), last + 1, jnp.argmax(p[last]))
+
+    record = Rule("first_draft", first_draft, lossy=True, judges_greedy=True, reads=("greedy",))
+    by_function = accept(first_draft, p, trees, keys, jnp.ones(8))
+    assert_equal(by_function, accept(Rule("first_draft", first_draft), p, trees, keys, jnp.ones(8)))
+    np.testing.assert_array_equal(by_function.bonus, p[:, 1].argmax(-1))
+    assert accept(record, p, trees, keys, jnp.float32(half)).length.tolist() == [2, 1] * 4
+    assert accept(record, p, trees, keys, jnp.zeros(8)).length.tolist() == [1] * 8
+    with pytest.raises(RequestError, match="reads 'colour'; a rule can read greedy, rate, seeded and cosines"):
+        accept(Rule("first_draft", first_draft, reads=("colour",)), p, trees, keys, jnp.ones(8))
+
+
+def test_a_batch_of_greedy_rows_gets_the_greedy_walk():
+    p, trees, keys = sampled_batch()
+    refuse = lambda p, tree, key: Verdict(jnp.zeros(LENGTH, int), jnp.int32(1), jnp.int32(0))
+    assert_equal(accept(refuse, p, trees, keys, jnp.zeros(8)), jax.vmap(argmax_walk)(p, trees))
+    assert accept(refuse, p, trees, keys, jnp.zeros(8).at[3].set(1)).length.tolist() == [1] * 8
+
+
+@pytest.mark.parametrize("seeds", ["all", "none", "some"])
+def test_rows_with_a_seed_walk(seeds):
+    p, trees, keys = sampled_batch()
+    seeded = {"all": jnp.ones(8, bool), "none": jnp.zeros(8, bool), "some": jnp.arange(8) % 2 == 0}[seeds]
+    verdict = accept(RULES["walk_if_seeded"], p, trees, keys, jnp.ones(8), seeded=seeded)
+    walk, block = (jax.vmap(rule)(p, trees, keys) for rule in (sample_and_walk, block_verification))
+    for b in range(8):
+        assert_equal(*(jax.tree.map(lambda x: x[b], v) for v in (verdict, walk if seeded[b] else block)))
 
 
 def test_auto_takes_the_rule_that_fits_the_draft():

@@ -1,8 +1,9 @@
 """Attention over the committed past and over uncommitted nodes, merged by log-sum-exp.
 
 The mask of the past is a length for each row, so its cost follows the tokens in the cache and not
-the capacity. The nodes are few, and a dense mask lets them form any tree. Only this file and
-``cache.py`` know the cache's layout: keys and values [B, K, T, D].
+the capacity. The nodes are few, and a dense mask lets them form any tree. ``models.attend`` has the
+same attention by its definition. Only this file and ``cache.py`` know the cache's layout: keys and
+values [B, K, T, D].
 """
 
 from functools import partial

@@ -1,1 +1,12 @@
-"""The acceptance rules, one file for each way to walk a tree; ``verify`` names them."""
+"""The acceptance rules, one file for each way to walk a tree. Each file lists its records in ``RULES``."""
+
+from . import chains, seeded, several_paths, siblings, soft, traversal, walks
+from .rule import Drawn, Rule, as_rule
+from .verdict import Verdict
+
+__all__ = ["RULES", "Drawn", "Rule", "Verdict", "as_rule"]
+
+_FILES = (walks, chains, siblings, traversal, several_paths, seeded, soft)
+
+RULES: dict[str, Rule] = {rule.name: rule for file in _FILES for rule in file.RULES}
+"""The rules by their public names."""

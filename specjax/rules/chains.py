@@ -6,6 +6,7 @@ from jax import lax, random
 
 from ..selection import draw
 from ..tree import Tree
+from .rule import Drawn, Rule
 from .verdict import Verdict, q_of, residual
 
 
@@ -69,3 +70,9 @@ def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) ->
     left = residual(p, jnp.where(last == _end(tree), 0, q_of(tree)[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
     return Verdict(path, last + 1, draw(key, left))
+
+
+RULES = (
+    Rule("rejection", rejection, exact_for=(Drawn.CHAIN,)),
+    Rule("block", block_verification, exact_for=(Drawn.CHAIN,), default_for=(Drawn.CHAIN,)),
+)

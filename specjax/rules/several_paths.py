@@ -6,6 +6,7 @@ from jax import lax
 
 from ..tree import Tree, ancestors
 from .chains import block_verification
+from .rule import Drawn, Rule
 from .verdict import Verdict, q_of, verdict_at
 
 _STEPS, _OCTAVES = 4, 4
@@ -87,3 +88,13 @@ def choose(p: jax.Array, q: jax.Array, siblings: jax.Array) -> tuple[jax.Array, 
     start = jnp.zeros_like(a), jnp.ones_like(a), jnp.float32(-1), jnp.zeros_like(q), jnp.int32(0)
     *_, law, count = lax.fori_loop(0, siblings, add, start)
     return level, law, count
+
+
+RULES = (
+    Rule(
+        "greedy_block",
+        greedy_block,
+        exact_for=(Drawn.CHAIN, Drawn.INDEPENDENT),
+        default_for=(Drawn.INDEPENDENT,),
+    ),
+)

@@ -8,6 +8,7 @@ from jax import lax, random
 
 from ..selection import draw
 from ..tree import Tree, ancestors
+from .rule import Drawn, Rule
 from .verdict import Verdict, normalise, q_of, residual, verdict_at
 
 
@@ -96,3 +97,20 @@ def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: j
     last, _, r, _ = lax.while_loop(lambda carry: untested(*carry[:2]).any(), test, start)
     bonus = draw(bonus_key, r if left is None else left[last])
     return verdict_at(last, bonus, tree, ancestors(tree))
+
+
+RULES = (
+    Rule(
+        "recursive_rejection",
+        recursive_rejection,
+        exact_for=(Drawn.CHAIN, Drawn.WITHOUT_REPLACEMENT),
+        default_for=(Drawn.WITHOUT_REPLACEMENT,),
+    ),
+    Rule(
+        "multi_step",
+        multi_step,
+        exact_for=(Drawn.CHAIN, Drawn.INDEPENDENT, Drawn.FROM_SEVERAL),
+        default_for=(Drawn.FROM_SEVERAL,),
+    ),
+    Rule("k_seq", k_seq, exact_for=(Drawn.CHAIN, Drawn.INDEPENDENT)),
+)

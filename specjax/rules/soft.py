@@ -1,15 +1,29 @@
-"""Lossy rules that accept drafts near the target's likeliest token, by probability or by embedding."""
+"""Lossy rules: they accept drafts that the target finds likely enough, or near its likeliest token."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from ..selection import argmax, draw
 from ..tree import Tree, ancestors
+from .rule import Rule
 from .verdict import Verdict, deepest, verdict_at
+
+
+def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
+    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**.
+
+    The output does not have the target's distribution, and "auto" never picks this rule. A node
+    passes if p(x) > min(epsilon, delta exp(-H(p))), where H is the entropy and p includes the
+    sampling options. The longest path wins; among equally long paths the most probable one wins.
+    The bonus token is drawn from p; the paper takes the likeliest token.
+    """
+    entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
+    threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
+    last, lineage = _likeliest_path(_drafted(p, tree) > threshold[tree.parent], p, tree)
+    return verdict_at(last, draw(key[0], p[last]), tree, lineage)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,42 +41,13 @@ class SoftMatch:
     """
 
     margin: float = 0.2
-    reads_embeddings: ClassVar[bool] = False
 
-    def allowed(self, rate: jax.Array | float) -> jax.Array | float:
-        """The margin at a measured acceptance rate of the row, float32 []."""
-        return self.margin
-
-    def passes(self, p: jax.Array, tree: Tree, rate: jax.Array | float, cosines: jax.Array | None) -> jax.Array:
-        """Bool [N], the nodes whose tokens pass; the arguments are those of a call."""
-        return p[tree.parent, tree.tokens] >= p.max(-1)[tree.parent] - self.allowed(rate)
-
-    def __call__(
-        self,
-        p: jax.Array,
-        tree: Tree,
-        key: jax.Array,
-        greedy: jax.Array | bool = False,
-        rate: jax.Array | float = 1.0,
-        cosines: jax.Array | None = None,
-    ) -> Verdict:
-        """The verdict on one row.
-
-        Args:
-          p, tree, key: see ``verify``.
-          greedy: bool [], whether the row is greedy.
-          rate: float32 [], accepted drafts of the row / drafted tokens so far; 1 before the first.
-          cosines: float32 [N], see ``cosines_of``, for a rule that ``reads_embeddings``.
-        """
-        likely = p[tree.parent, tree.tokens]
-        passed = self.passes(p, tree, rate, cosines) & (likely > 0)
-        path = jnp.where(ancestors(tree), jnp.log(likely).at[0].set(0), 0).sum(-1)
-        last, lineage = deepest(passed, tree, path)
-        return verdict_at(last, jnp.where(greedy, argmax(p[last]), draw(key[0], p[last])), tree, lineage)
+    def __call__(self, p: jax.Array, tree: Tree, key: jax.Array, greedy: jax.Array | bool = False) -> Verdict:
+        return _accept_passed(_within(self.margin, p, tree), p, tree, key, greedy)
 
 
 @dataclasses.dataclass(frozen=True)
-class Loosening(SoftMatch):
+class Loosening:
     """As ``SoftMatch``, with a margin that grows as the measured acceptance rate falls. **Lossy**.
 
     The margin is 0 while the row's acceptance rate is at least ``goal``, and grows in proportion to
@@ -77,12 +62,20 @@ class Loosening(SoftMatch):
     margin: float = 0.5
     goal: float = 0.8
 
-    def allowed(self, rate: jax.Array | float) -> jax.Array | float:
-        return self.margin * jnp.clip(1 - rate / self.goal, 0, 1)
+    def __call__(
+        self,
+        p: jax.Array,
+        tree: Tree,
+        key: jax.Array,
+        greedy: jax.Array | bool = False,
+        rate: jax.Array | float = 1.0,
+    ) -> Verdict:
+        margin = self.margin * jnp.clip(1 - rate / self.goal, 0, 1)
+        return _accept_passed(_within(margin, p, tree), p, tree, key, greedy)
 
 
 @dataclasses.dataclass(frozen=True)
-class NearMatch(SoftMatch):
+class NearMatch:
     """Accepts a token whose embedding is near that of the target's likeliest token. **Lossy**.
 
     A node passes if the cosine of the two embeddings is at least 1 - margin, and p(x) > 0. So it may
@@ -93,12 +86,18 @@ class NearMatch(SoftMatch):
     """
 
     margin: float = 0.5
-    reads_embeddings: ClassVar[bool] = True
 
-    def passes(self, p, tree, rate, cosines) -> jax.Array:
+    def __call__(
+        self,
+        p: jax.Array,
+        tree: Tree,
+        key: jax.Array,
+        greedy: jax.Array | bool = False,
+        cosines: jax.Array | None = None,
+    ) -> Verdict:
         # The likeliest token itself passes, whatever rounding does to its cosine; without cosines, it alone.
         near = False if cosines is None else cosines >= 1 - self.margin
-        return near | (tree.tokens == argmax(p)[tree.parent])
+        return _accept_passed(near | (tree.tokens == argmax(p)[tree.parent]), p, tree, key, greedy)
 
 
 def cosines_of(embed: Callable, p: jax.Array, tree: Tree) -> jax.Array:
@@ -112,3 +111,54 @@ def cosines_of(embed: Callable, p: jax.Array, tree: Tree) -> jax.Array:
     a, b = embed(tree.tokens), embed(likeliest)
     norms = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
     return (a * b).sum(-1) / jnp.where(norms > 0, norms, 1)
+
+
+def _drafted(p: jax.Array, tree: Tree) -> jax.Array:
+    """The probability of each node's token after its parent, float32 [N]."""
+    return p[tree.parent, tree.tokens]
+
+
+def _within(margin: jax.Array | float, p: jax.Array, tree: Tree) -> jax.Array:
+    """Bool [N], the nodes whose probability is within the margin of the likeliest token's."""
+    return _drafted(p, tree) >= p.max(-1)[tree.parent] - margin
+
+
+def _accept_passed(passed: jax.Array, p: jax.Array, tree: Tree, key: jax.Array, greedy: jax.Array | bool) -> Verdict:
+    """The verdict that accepts the likeliest of the longest paths of nodes that ``passed``, bool [N]."""
+    last, lineage = _likeliest_path(passed & (_drafted(p, tree) > 0), p, tree)
+    return verdict_at(last, jnp.where(greedy, argmax(p[last]), draw(key[0], p[last])), tree, lineage)
+
+
+def _likeliest_path(passed: jax.Array, p: jax.Array, tree: Tree) -> tuple[jax.Array, jax.Array]:
+    """The last node of the likeliest of the longest paths, and the matrix of ``ancestors``."""
+    log_likelihood = jnp.where(ancestors(tree), jnp.log(_drafted(p, tree)).at[0].set(0), 0).sum(-1)
+    return deepest(passed, tree, log_likelihood)
+
+
+RULES = (
+    Rule("typical", typical, lossy=True),
+    Rule(
+        "soft_match",
+        SoftMatch(),
+        lossy=True,
+        judges_greedy=True,
+        reads=("greedy",),
+        with_margin=SoftMatch,
+    ),
+    Rule(
+        "loosening",
+        Loosening(),
+        lossy=True,
+        judges_greedy=True,
+        reads=("greedy", "rate"),
+        with_margin=Loosening,
+    ),
+    Rule(
+        "near_match",
+        NearMatch(),
+        lossy=True,
+        judges_greedy=True,
+        reads=("greedy", "cosines"),
+        with_margin=NearMatch,
+    ),
+)

@@ -6,6 +6,7 @@ from jax import lax, random
 
 from ..selection import draw
 from ..tree import Tree, ancestors
+from .rule import Drawn, Rule
 from .verdict import Verdict, normalise, verdict_at
 
 
@@ -58,3 +59,6 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, jnp.bool(False))
     node, _, _, p, _, _ = lax.fori_loop(0, 2 * nodes.size - 1, visit, start)  # enters and leaves each node at most once
     return verdict_at(node, draw(bonus_key, p[node]), tree, ancestors(tree))
+
+
+RULES = (Rule("traversal", traversal, exact_for=(Drawn.CHAIN, Drawn.WITHOUT_REPLACEMENT)),)

@@ -1,11 +1,12 @@
-"""Rules that read p and not q: greedy walk, walk along the target's samples, typical acceptance."""
+"""Rules that read p and not q: the greedy walk, and the walk along the target's samples."""
 
 import jax
 import jax.numpy as jnp
 from jax import random
 
-from ..selection import argmax, draw
+from ..selection import argmax
 from ..tree import Tree, ancestors
+from .rule import Drawn, Rule
 from .verdict import Verdict, deepest, verdict_at
 
 
@@ -28,23 +29,13 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     return _walk(argmax(jnp.log(p) + noise[lineage.sum(-1) - 1]), tree)
 
 
-def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
-    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**.
-
-    The output does not have the target's distribution, and "auto" never picks this rule. A node
-    passes if p(x) > min(epsilon, delta exp(-H(p))), where H is the entropy and p includes the
-    sampling options. The longest path wins; among equally long paths the most probable one wins.
-    The bonus token is drawn from p; the paper takes the likeliest token.
-    """
-    entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
-    threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
-    likely = p[tree.parent, tree.tokens]
-    path = jnp.where(ancestors(tree), jnp.log(likely).at[0].set(0), 0).sum(-1)
-    last, lineage = deepest(likely > threshold[tree.parent], tree, path)
-    return verdict_at(last, draw(key[0], p[last]), tree, lineage)
-
-
 def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
     """The verdict on the deepest path of tokens that equal their parent's ``wanted``, int32 [N]."""
     last, lineage = deepest(tree.tokens == wanted[tree.parent], tree)
     return verdict_at(last, wanted[last], tree, lineage)
+
+
+RULES = (
+    Rule("argmax_walk", argmax_walk),
+    Rule("sample_and_walk", sample_and_walk, default_for=(Drawn.CHOSEN,)),
+)

@@ -11,8 +11,8 @@ from specjax import METHODS, tree
 from specjax.evaluation.suites import SUITES
 from specjax.requests import limits
 from specjax.requests.options import Options
+from specjax.rules import RULES
 from specjax.training.kinds import KINDS
-from specjax.verify import RULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -15,8 +15,9 @@ from support.reference import is_greedy, log_softmax, logits_after
 from specjax import RequestError, decode
 from specjax.drafter import Drafter, Models
 from specjax.drafters import Adaptive, DraftModel, DraftTree, Ngram, Suffix, make_drafter
+from specjax.rules import RULES
 from specjax.tree import chain
-from specjax.verify import LOSSY, RULES, Drawn, resolve
+from specjax.verify import Drawn, resolve
 
 TARGET = tiny_model(0, 8.0, num_layers=1)
 DRAFT = disturbed(TARGET, 0.1)
@@ -220,7 +221,11 @@ CHAIN_RULES = ("argmax_walk", "sample_and_walk", "rejection", "block")
 
 @pytest.mark.parametrize(
     "rule",
-    [pytest.param(name, marks=() if name in CHAIN_RULES else pytest.mark.slow) for name in RULES if name not in LOSSY],
+    [
+        pytest.param(name, marks=() if name in CHAIN_RULES else pytest.mark.slow)
+        for name, rule in RULES.items()
+        if not rule.lossy
+    ],
 )
 def test_invalid_nodes_do_not_change_a_verdict(rule):
     """A chain with invalid nodes at its end gets the verdict of the shorter chain without them."""

@@ -20,7 +20,7 @@ from specjax.drafters.parts.rates import MATCHES, RATES, tally_model
 from specjax.drafters.parts.resting import WAITING, RestingModel
 from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
-from specjax.rules.seeded import WalkIfSeeded
+from specjax.rules import RULES
 from specjax.rules.verdict import Verdict, verdict_at
 from specjax.rules.walks import sample_and_walk
 from specjax.tree import Tree, ancestors, chain, from_paths
@@ -57,7 +57,7 @@ def decode_with(times, seeded, prompts=PROMPTS, **options):
     given = parameters(times)
     state = start(TARGET, given, AUTO, prompts, **SIZES | options)
     state = state.replace(request=state.request.replace(seeded=jnp.array(seeded)))
-    state = run(TARGET, given, state, jnp.int32(99), drafter=AUTO, rule=WalkIfSeeded())
+    state = run(TARGET, given, state, jnp.int32(99), drafter=AUTO, rule=RULES["walk_if_seeded"])
     assert np.all(state.done) and not np.any(state.failed)
     return state
 
@@ -91,7 +91,7 @@ def test_a_seeded_row_drafts_with_the_noise_of_the_targets_samples():
     state = state.replace(
         drafter=state.drafter.replace(acceptance=RunningAcceptance(certain, jnp.full_like(certain, 2)))
     )
-    state = run(TARGET, given, state, jnp.int32(4), drafter=AUTO, rule=WalkIfSeeded())
+    state = run(TARGET, given, state, jnp.int32(4), drafter=AUTO, rule=RULES["walk_if_seeded"])
     assert state.counters.accepted_at.sum() == state.counters.drafted.sum() == 4 * 4 * 3
 
 
@@ -238,7 +238,7 @@ def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying()
     far, near = parameters([1, 9, 9, 9]), parameters([1, 9, 9, 2.26])
     state = certain(start(TARGET, far, AUTO, PROMPTS, **SIZES))
     begin = jax.jit(lambda given, state: AUTO.begin(TARGET, given, state))
-    one_round = jax.jit(lambda given, state: step(TARGET, given, state, drafter=AUTO, rule=WalkIfSeeded()))
+    one_round = jax.jit(lambda given, state: step(TARGET, given, state, drafter=AUTO, rule=RULES["walk_if_seeded"]))
 
     def play(given, quiet, done=(False, False, False, False)):
         own = state.drafter.replace(quiet=jnp.array([0, 0, quiet, 1]))
@@ -251,9 +251,9 @@ def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying()
         assert play(far, quiet) == (quiet < 16 or quiet % 4 == 0, [1, 1, quiet + 1, 2])
     assert play(far, 17, done=[False, False, True, False])[0]  # the row that was quiet has ended
     assert play(near, 3) == (True, [0, 0, 0, 0])
-    state = run(TARGET, far, state, jnp.int32(17), drafter=AUTO, rule=WalkIfSeeded())
+    state = run(TARGET, far, state, jnp.int32(17), drafter=AUTO, rule=RULES["walk_if_seeded"])
     assert np.asarray(state.counters.chosen)[:, 1:].sum() == 0
-    state = run(TARGET, parameters(CHEAP), state, jnp.int32(21), drafter=AUTO, rule=WalkIfSeeded())
+    state = run(TARGET, parameters(CHEAP), state, jnp.int32(21), drafter=AUTO, rule=RULES["walk_if_seeded"])
     assert np.asarray(state.counters.chosen)[:, 1:].sum() > 0  # four rounds later the method drafts
 
 
@@ -262,10 +262,10 @@ def test_a_call_of_many_rounds_ends_where_as_many_calls_of_one_round_end():
     far = parameters([1, 9, 9, 9])
     begun = certain(start(TARGET, far, AUTO, PROMPTS, **SIZES))
     rounds = 18  # a hold begins before the last round, and would go on after it
-    at_once = run(TARGET, far, begun, jnp.int32(rounds), drafter=AUTO, rule=WalkIfSeeded())
+    at_once = run(TARGET, far, begun, jnp.int32(rounds), drafter=AUTO, rule=RULES["walk_if_seeded"])
     one_by_one = begun
     for until in range(1, rounds + 1):
-        one_by_one = run(TARGET, far, one_by_one, jnp.int32(until), drafter=AUTO, rule=WalkIfSeeded())
+        one_by_one = run(TARGET, far, one_by_one, jnp.int32(until), drafter=AUTO, rule=RULES["walk_if_seeded"])
     assert int(at_once.round) == rounds and not at_once.done.any()
     of = lambda state: (state.tokens, state.cache.length, state.drafter.quiet, state.drafter.probing, state.counters)
     jax.tree.map(np.testing.assert_array_equal, of(at_once), of(one_by_one))
@@ -441,7 +441,7 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
             np.testing.assert_array_equal(np.asarray(found[length])[going], np.asarray(expected)[going])
             compared += going.sum()
         until = state.round + rounds
-        state = run(TARGET, force(arm), state, until, drafter=auto, rule=WalkIfSeeded())
+        state = run(TARGET, force(arm), state, until, drafter=auto, rule=RULES["walk_if_seeded"])
     assert compared >= 20
     np.testing.assert_array_equal(np.asarray(state.counters.chosen).sum(0) > 0, True)
 
@@ -454,7 +454,7 @@ def test_a_head_of_short_arms_has_room_for_the_features_of_a_held_choice():
     force = lambda *times: given.replace(times=Times.of_table([[times]], [1], [1]))
     state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + 100 for prompt in PROMPTS])
     for until in range(2 * WAITING, 2 * WAITING + 8):  # one of them ends with all places taken
-        state = run(TARGET, force(1.0, 1e9), state, jnp.int32(until), drafter=auto, rule=WalkIfSeeded())
+        state = run(TARGET, force(1.0, 1e9), state, jnp.int32(until), drafter=auto, rule=RULES["walk_if_seeded"])
         going = ~np.asarray(state.done)
         assert going.any() and state.counters.chosen[:, 1].sum() == 0
         awake = state.drafter.replace(acceptance=certain_of_the_model(4), quiet=jnp.zeros(4, jnp.int32))
@@ -507,7 +507,7 @@ def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(
                 for own, other in zip(*map(jax.tree.leaves, (read.layers, anew_read.layers))):
                     np.testing.assert_allclose(own[b, :, :held], other[b, :, :held], atol=1e-4)
         before = state.length
-        state = run(TARGET, forced, state, state.round + rounds, drafter=auto, rule=WalkIfSeeded())
+        state = run(TARGET, forced, state, state.round + rounds, drafter=auto, rule=RULES["walk_if_seeded"])
         accepted += (state.length - before - rounds).sum() if arm == 3 else 0
     assert compared >= 12 and (accepted > 0 or head)
 
@@ -522,7 +522,7 @@ def test_a_tree_that_emits_less_than_expected_loses_value():
     missing = state.drafter.kept.replace(emitted=state.drafter.kept.emitted.at[:, 1].set(8))
     state = state.replace(drafter=state.drafter.replace(kept=missing))
     expected = auto._outlook(at_times(1, 9, 9, 0.1), state, auto._look_up(state)[1]).expected()[:, 3]
-    after = run(TARGET, at_times(1, 9, 9, 0.1), state, jnp.int32(1), drafter=auto, rule=WalkIfSeeded())
+    after = run(TARGET, at_times(1, 9, 9, 0.1), state, jnp.int32(1), drafter=auto, rule=RULES["walk_if_seeded"])
     assert np.all(np.asarray(after.counters.chosen) == [0, 0, 0, 1]) and expected.max() > 1.5
     kept, emitted = after.drafter.kept, np.asarray(after.counters.emitted)[:, 3]
     np.testing.assert_allclose(kept.expected[:, 3], 0.97 * 16 + expected, rtol=1e-5)

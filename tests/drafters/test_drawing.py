@@ -17,7 +17,8 @@ from specjax.cli.main import main
 from specjax.drafters import METHODS as CLASSES
 from specjax.drafters import Adaptive, Auto, BlockDrafter, DraftModel, DraftTree, Eagle3, Merged, Switch, make_drafter
 from specjax.drafters.parts.drawing import Drawing
-from specjax.verify import RULES, Drawn
+from specjax.rules import RULES
+from specjax.verify import Drawn
 
 OWN = dict(temperature=4.0, top_k=4, top_p=0.95)
 REQUEST = dict(temperature=[1.4, 0.0], top_k=2, top_p=0.5)  # the second row is greedy

@@ -13,7 +13,7 @@ from specjax import Generator, RequestError, generate
 from specjax.cli.main import _make_parser
 from specjax.drafters import Merged, default_method
 from specjax.drafters.merged import merge
-from specjax.verify import RULES
+from specjax.rules import RULES
 
 V, M, D, DRAWS, UNLIKELY = 5, 3, 2, 60_000, 1e-4
 NODES = 1 + M * D

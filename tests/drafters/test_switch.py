@@ -16,8 +16,9 @@ from support.reference import is_greedy, look_up
 from specjax import Generator, RequestError, decode
 from specjax.drafter import Models, Nothing
 from specjax.drafters import DraftModel, DraftTree, Ngram, Suffix, Switch, make_drafter
+from specjax.rules import RULES
 from specjax.tree import chain
-from specjax.verify import RULES, Drawn, resolve
+from specjax.verify import Drawn, resolve
 
 V, DRAFTS, COST = 61, 2, 0.3
 TARGET = tiny_model(0, 8.0, num_layers=1)

@@ -11,9 +11,10 @@ from support.models import disturbed, language_model, random_prompts, tiny_model
 from support.reference import logits_after, softmax
 
 from specjax import Generator, RequestError
+from specjax.rules import RULES
 from specjax.rules.soft import Loosening, NearMatch, SoftMatch
 from specjax.tree import Tree
-from specjax.verify import LOSSY, RULES, Drawn, accept, is_lossy, resolve
+from specjax.verify import Drawn, accept, is_lossy, resolve
 
 WORDS, PARENT = 5, [0, 0, 0, 1, 1, 2, 3]
 DEPTH = 3
@@ -31,22 +32,22 @@ def best_path(p, tokens, margin: float) -> list[int]:
     return max(paths.values(), key=lambda path: (len(path), chances[path[-1]]))
 
 
-def verdicts(rule, p, tokens, greedy, rate):
+def verdicts(rule, p, tokens, facts):
     trees = lambda tokens: Tree(tokens, jnp.array(PARENT), jnp.ones(len(PARENT), bool), max_depth=DEPTH)
     keys = random.split(random.key(0), (len(p), DEPTH + 1))
-    apply = lambda p, tokens, key, greedy, rate: rule(p, trees(tokens), key, greedy, rate)
-    return jax.device_get(jax.jit(jax.vmap(apply))(jnp.float32(p), jnp.int32(tokens), keys, greedy, rate))
+    apply = lambda p, tokens, key, facts: rule(p, trees(tokens), key, **facts)
+    return jax.device_get(jax.jit(jax.vmap(apply))(jnp.float32(p), jnp.int32(tokens), keys, facts))
 
 
 @pytest.mark.parametrize(
-    ("rule", "margin"),
+    ("rule", "reads", "margin"),
     [
-        (SoftMatch(0.3), lambda rate: 0.3),
-        (SoftMatch(1.0), lambda rate: 1.0),
-        (Loosening(0.6, 0.5), lambda rate: 0.6 * max(0, 1 - rate / 0.5)),
+        (SoftMatch(0.3), RULES["soft_match"].reads, lambda rate: 0.3),
+        (SoftMatch(1.0), RULES["soft_match"].reads, lambda rate: 1.0),
+        (Loosening(0.6, 0.5), RULES["loosening"].reads, lambda rate: 0.6 * max(0, 1 - rate / 0.5)),
     ],
 )
-def test_the_longest_path_within_the_margin_is_kept(rule, margin):
+def test_the_longest_path_within_the_margin_is_kept(rule, reads, margin):
     rng, rows = np.random.default_rng(0), 400
     p = rng.dirichlet(np.full(WORDS, 0.6), (rows, len(PARENT))) * (rng.random((rows, len(PARENT), WORDS)) < 0.8)
     p = np.where(p.sum(-1, keepdims=True) > 0, p, 1)
@@ -55,7 +56,8 @@ def test_the_longest_path_within_the_margin_is_kept(rule, margin):
     tokens[:, [1, 2]] = [rng.permutation(WORDS)[:2] for _ in range(rows)]  # siblings differ
     tokens[:, 4] = (tokens[:, 3] + 1) % WORDS
     rate = np.float32(rng.choice([0, 0.1, 0.4, 0.5, 0.9], rows))
-    found = verdicts(rule, p, tokens, greedy, rate)
+    facts = {"greedy": greedy, "rate": rate}
+    found = verdicts(rule, p, tokens, {name: facts[name] for name in reads})
     wanted = [best_path(p[b], tokens[b], margin(rate[b])) for b in range(rows)]
     assert [found.path[b][: found.length[b]].tolist() for b in range(rows)] == wanted
     assert {1, 2, 3, 4} == set(map(len, wanted))
@@ -112,19 +114,21 @@ def test_near_match_by_hand():
     )
     cosine = lambda a, b: float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     far = 1 - cosine(embeddings[2], embeddings[3])
-    length = lambda rule, p=p: int(accept(rule, p, tree, keys, jnp.zeros(1), target=target).length[0])
-    assert [length(NearMatch(margin)) for margin in (0.9, far + 1e-4, far - 1e-4, 0.0, 1.0)] == [2, 2, 1, 1, 2]
-    assert length(NearMatch(0.9), p.at[0, 0, 3].set(0)) == 1  # a forbidden token
-    assert length(NearMatch(0.0), p.at[0, 0, 3].set(0.7)) == 2  # the target's own choice
+    near_match = lambda margin: resolve(f"near_match={margin}", Drawn.CHAIN)
+    length = lambda margin, p=p: int(accept(near_match(margin), p, tree, keys, jnp.zeros(1), target=target).length[0])
+    assert [length(margin) for margin in (0.9, far + 1e-4, far - 1e-4, 0.0, 1.0)] == [2, 2, 1, 1, 2]
+    assert length(0.9, p.at[0, 0, 3].set(0)) == 1  # a forbidden token
+    assert length(0.0, p.at[0, 0, 3].set(0.7)) == 2  # the target's own choice
     with pytest.raises(RequestError, match="the target has no token_embeddings; use another rule"):
-        accept(NearMatch(), p, tree, keys, jnp.zeros(1))
+        accept(RULES["near_match"], p, tree, keys, jnp.zeros(1))
 
 
 def test_soft_rules_are_lossy_and_never_chosen_by_auto():
-    assert not any(resolve("auto", drawn) is RULES[rule] for rule in LOSSY for drawn in Drawn)
-    assert resolve("soft_match=0.05", Drawn.CHOSEN) == SoftMatch(0.05)
-    assert resolve("loosening=0.4", Drawn.CHAIN) == Loosening(0.4)
-    assert resolve("near_match=0.4", Drawn.CHAIN) == NearMatch(0.4)
+    assert not any(resolve("auto", drawn).lossy for drawn in Drawn)
+    assert resolve("soft_match=0.05", Drawn.CHOSEN).apply == SoftMatch(0.05)
+    assert resolve("loosening=0.4", Drawn.CHAIN).apply == Loosening(0.4)
+    assert resolve("near_match=0.4", Drawn.CHAIN).apply == NearMatch(0.4)
+    assert resolve("soft_match=0.2", Drawn.CHAIN) == RULES["soft_match"] != resolve("soft_match=0.1", Drawn.CHAIN)
     names = ("soft_match", "soft_match=0.1", "loosening", "near_match", "typical", "block")
     assert [is_lossy(name, sampled=False) for name in names] == [True, True, True, True, False, False]
     assert [is_lossy(name, sampled=True) for name in names] == [True, True, True, True, True, False]
