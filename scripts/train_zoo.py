@@ -32,7 +32,7 @@ from zoo_corpus import END, MANIFEST, TOKENIZER, TOKENS
 
 from specjax import Decoder, Generator, LanguageModel, ModelConfig, load, save
 from specjax.training import data, losses
-from specjax.training.loop import fit
+from specjax.training.loop import BatchSource, fit
 from specjax.training.on_policy import Writer
 from specjax.training.optimizers import Optimizer
 from specjax.training.run import cast
@@ -113,7 +113,9 @@ def main():
         fewest = min(len(part) for step in (0, steps) for part in jax.tree.leaves(batches(step)))
         pieces = max(1, min(args.batch * args.length // PIECE, fewest))
         run = args.work / name
-        return fit(model, in_halves, batches, optimizer, steps, run, extra, report, args.every, pieces=pieces)
+        return fit(
+            model, in_halves, BatchSource(batches, pieces=pieces), optimizer, steps, run, extra, report, args.every
+        )
 
     def train_on_text(name, loss, steps, rate, model, extra=()):
         return train(name, loss, lambda step: cut(step, steps, args.batch), steps, rate, model, extra)

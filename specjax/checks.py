@@ -1,6 +1,9 @@
 """Checks of values that users give, on the host, before anything is loaded or compiled."""
 
+import dataclasses
+import difflib
 import json
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -56,6 +59,25 @@ def whole(name: str, value, least: int = 1, most: int = LARGEST) -> int:
     if isinstance(value, list | tuple) or getattr(value, "ndim", 0):
         raise RequestError(f"{name} must be one whole number, not {shorten(value)}")
     return int(per_row(name, value, 1, np.int64, least, most)[0])
+
+
+def field_names(record: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass."""
+    return tuple(field.name for field in dataclasses.fields(record))
+
+
+def pop_fields(record: type, options: dict) -> dict:
+    """Removes the fields of the dataclass ``record`` from ``options``, and returns them."""
+    return {name: options.pop(name) for name in field_names(record) if name in options}
+
+
+def check_names(names: Iterable[str], known: Sequence[str]) -> None:
+    """Raises RequestError for a name of an option that is not among the ``known`` ones."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
+            raise RequestError(f"option {name!r} is unknown; {mend}")
 
 
 def shorten(value, longest: int = 60) -> str:

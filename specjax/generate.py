@@ -38,6 +38,9 @@ from .verify import resolve
 
 Prompt = str | Sequence[int]
 
+_SETTINGS: dict[str, Any] = {"rule": "auto", "capacity": None, "processors": (), "feedback_log": None}
+"""The arguments of ``Generator`` that ``generate`` has under the same names, with their defaults."""
+
 
 class Generator:
     """Decodes prompts with one method.
@@ -270,25 +273,22 @@ def generate(
     assistant_model=None,
     prompt_lookup_num_tokens: int | None = None,
     speculative_config: dict | None = None,
-    rule: str = "auto",
-    capacity: int | None = None,
-    processors: Sequence[Callable] = (),
-    feedback_log: str | Path | None = None,
     **options,
 ):
     """Continues ``prompts``, or ``messages``, in one call.
 
-    ``options`` are options of the method and of a request. ``assistant_model`` and
-    ``prompt_lookup_num_tokens`` have the meaning they have in transformers. ``speculative_config``
-    is vLLM's, with the keys ``method``, ``model``, ``num_speculative_tokens``,
-    ``prompt_lookup_max`` and ``prompt_lookup_min``. ``Generator`` describes the other arguments.
+    ``options`` are options of the method and of a request, and ``rule``, ``capacity``, ``processors``
+    and ``feedback_log``, which ``Generator`` describes with the other arguments. ``assistant_model``
+    and ``prompt_lookup_num_tokens`` have the meaning they have in transformers.
+    ``speculative_config`` is vLLM's, with the keys ``method``, ``model``,
+    ``num_speculative_tokens``, ``prompt_lookup_max`` and ``prompt_lookup_min``.
     """
     target = as_model(target)
-    drafting = {name: options.pop(name) for name in all_options() if name in options}
-    method = tuple(method) if isinstance(method, list) else method
-    setting = dict(drafting, method=method, draft=draft, rule=rule, capacity=capacity, processors=tuple(processors))
+    setting = {name: options.pop(name) for name in all_options() if name in options}
+    setting |= {"method": tuple(method) if isinstance(method, list) else method, "draft": draft}
+    setting |= {name: options.pop(name, default) for name, default in _SETTINGS.items()}
     setting = from_other_libraries(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
-    setting |= {"draft": as_list(setting["draft"]), "feedback_log": feedback_log}
+    setting |= {"draft": as_list(setting["draft"]), "processors": tuple(setting["processors"])}
     key = tuple((name, _hashable(value)) for name, value in setting.items())
     if key not in target.generators:
         target.generators[key] = Generator(target, **setting)

@@ -21,6 +21,7 @@ from test_tpu_compiler import WIDE
 from specjax import Generator, RequestError, decode, load, make_mesh, make_requests, prefill, save
 from specjax.apart import ApartSession, DraftHalf, OuterLayers, Received, begin, follow, look_ahead, verify
 from specjax.cache import KVCache
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import abstract_decoder, load_model, save_model
 from specjax.cli.main import main
 from specjax.drafter import Nothing, TrainedHead
@@ -122,7 +123,7 @@ def make_session(name: str, directory, meshes: tuple) -> ApartSession:
     """A session whose drafts are on devices that the target leaves."""
     drafter, (of_target, of_draft) = DRAFTERS[name], meshes
     mesh = None if of_target is None else make_mesh(**of_target)
-    target = language_model(load_model(directory, mesh=mesh), "tiny")
+    target = language_model(load_model(directory, Placement(mesh=mesh)), "tiny")
     text = ",".join(f"{axis}={size}" for axis, size in of_draft.items()) or "cpu"
     parameters = on_mesh(parameters_of(drafter), make_draft_mesh(text, mesh))
     parameters = drafter.parameters(parameters, TINY.vocab_size)

@@ -167,7 +167,7 @@ class Slice:
         return part
 
 tensors.open_tensors = lambda *args: {name: Slice(tensor) for name, tensor in opened(*args).items()}
-model = tensors.load_model(sys.argv[1], mesh=specjax.make_mesh(model=4))
+model = tensors.load_model(sys.argv[1], tensors.Placement(specjax.make_mesh(model=4)))
 print(json.dumps([sum(read), all(x.is_fully_addressable for x in [model.layers[0].mixer.qkv[...]])]))
 """
 

@@ -14,6 +14,7 @@ from support.loops import SHARES, STRUCTURES, make_drafters
 from support.models import TINY, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError, make_mesh, save
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.cli.main import main
 from specjax.drafter import Models, TrainedHead
@@ -54,7 +55,7 @@ def unsharded():
 
 def texts(drafter, directory, mesh) -> list[list[int]]:
     """The tokens of the prompts' rows, with the weights of target and drafts on the mesh."""
-    target = language_model(load_model(directory, mesh=mesh), "tiny")
+    target = language_model(load_model(directory, Placement(mesh=mesh)), "tiny")
     given = place(parameters_of(drafter), mesh, rows=False)
     session = Session(target, drafter, drafter.parameters(given, TINY.vocab_size), resolve("auto", drafter.drawn))
     decoding = session.start(build_batch(Options.of(MIXED), PROMPTS, target))
@@ -106,7 +107,7 @@ def test_drafters_give_the_tokens_of_one_device(name, mesh, directory, unsharded
 
 def test_key_heads_have_copies_where_devices_are_more(directory, tmp_path):
     """Each of four devices holds one of the four key heads that stand for two; saving writes two."""
-    model = load_model(directory, mesh=make_mesh(model=4))
+    model = load_model(directory, Placement(mesh=make_mesh(model=4)))
     assert (model.config.num_kv_heads, model.config.kv_copies) == (4, 2)
     D, whole = TINY.head_dim, np.asarray(load_model(directory).layers[0].mixer.qkv[...])
     first, second = whole[: 4 * D], whole[4 * D :]  # of each key head two queries, the key, the value
@@ -120,7 +121,7 @@ def test_key_heads_have_copies_where_devices_are_more(directory, tmp_path):
 
 @pytest.mark.slow
 def test_a_given_draft_goes_to_the_targets_devices(directory):
-    target = language_model(load_model(directory, mesh=make_mesh(data=2, model=2)), "tiny")
+    target = language_model(load_model(directory, Placement(mesh=make_mesh(data=2, model=2))), "tiny")
     draft = language_model(tiny_model(1, num_layers=1), "draft")
     generator = Generator(target, draft=draft)
     assert generator.method == "auto"
@@ -135,7 +136,7 @@ def test_a_given_draft_goes_to_the_targets_devices(directory):
 @pytest.mark.slow
 def test_rows_that_the_axis_does_not_divide_are_whole(directory):
     mesh = make_mesh(data=2, model=2)
-    target = language_model(load_model(directory, mesh=mesh), "tiny")
+    target = language_model(load_model(directory, Placement(mesh=mesh)), "tiny")
     alone = language_model(load_model(directory), "tiny")
     together, apart = (Generator(model, "ngram")(PROMPTS[:3], max_new_tokens=6) for model in (target, alone))
     assert [result.token_ids for result in together] == [result.token_ids for result in apart]
@@ -143,7 +144,7 @@ def test_rows_that_the_axis_does_not_divide_are_whole(directory):
 
 
 def test_a_model_that_is_held_whole_has_no_copies(directory):
-    model = load_model(directory, mesh=make_mesh(model=8), rules=WHOLE)
+    model = load_model(directory, Placement(mesh=make_mesh(model=8), rules=WHOLE))
     assert model.config == load_model(directory).config
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(nnx.state(model)))
 
@@ -166,7 +167,7 @@ def test_bad_meshes_are_named(text, named):
 
 def test_a_mesh_that_does_not_divide_the_heads_is_refused(directory):
     with pytest.raises(RequestError, match="model=8 does not divide the model's 4 attention heads; use model=1, 2, 4"):
-        load_model(directory, mesh=make_mesh(model=8))
+        load_model(directory, Placement(mesh=make_mesh(model=8)))
 
 
 @pytest.mark.slow

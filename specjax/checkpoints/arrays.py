@@ -10,11 +10,10 @@ from flax import nnx
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..parallel import sharding
 from .blocks import blocks, source_names
-from .config import check_dtype
 from .fit import check_tensors
-from .tensors import abstract_decoder, dotted, split_config
+from .placement import Placement
+from .tensors import abstract_decoder, dotted
 
 ToRows = Callable[[jax.Array, int | None], jax.Array]
 """Turns a source array into rows [out, in], given the number of the layer, None outside layers."""
@@ -51,8 +50,10 @@ def decoder_from_arrays(
     Raises CheckpointError, which lists every array that is missing, is unused, or has a wrong shape
     or type.
     """
-    to_rows, config = to_rows or {}, split_config(config, mesh)
-    graph, abstract = nnx.split(abstract_decoder(config, None if dtype is None else check_dtype(dtype)))
+    to_rows = to_rows or {}
+    placement = Placement(mesh, dtype=dtype)
+    config = placement.split(config)
+    graph, abstract = nnx.split(abstract_decoder(config, placement.dtype))
     params = [(path, dotted(path), param) for path, param in nnx.to_flat_state(abstract)]
     arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
     table, rows, unused = {}, {}, set(arrays)
@@ -75,7 +76,7 @@ def decoder_from_arrays(
 
     def stack(path: str, param: nnx.Param) -> jax.Array:
         value = jnp.concatenate([block.read(rows[block.name]) for block in pieces[path]]).astype(param.dtype)
-        return value if mesh is None else jax.device_put(value, sharding(param, mesh))
+        return value if mesh is None else jax.device_put(value, placement.sharding(param))
 
     loaded = [(where, param.replace(stack(path, param))) for where, path, param in params]
     return nnx.merge(graph, nnx.from_flat_state(loaded))

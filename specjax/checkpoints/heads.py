@@ -1,5 +1,6 @@
 """Loads drafters by name, trained heads and language models alike, and saves heads."""
 
+import dataclasses
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,12 @@ from ..errors import CheckpointError, ConfigError, RequestError
 from ..heads import KINDS, Head, HeadConfig, HeadModule
 from ..parallel import RULES, WHOLE, mesh_of
 from .blocks import blocks
-from .config import check_dtype
 from .families import derived
 from .files import read_json
 from .hub import find, zoo
 from .layouts import LAYOUTS, Found, Layout, default_layout, find_layout
 from .load import LanguageModel, load
+from .placement import Placement
 from .tensors import MadeOf, open_tensors, read_module, tensors_of, write_checkpoint
 
 
@@ -45,8 +46,9 @@ def load_drafter(
     supported; and RequestError for an adapter or another form of a head.
     """
     weights = target.model.embed[...]
-    dtype = check_dtype(weights.dtype if dtype is None else dtype)
-    mesh, rules = (mesh_of(weights), WHOLE) if mesh is None else (mesh, RULES)
+    rules = WHOLE if mesh is None else RULES
+    mesh = mesh_of(weights) if mesh is None else mesh
+    placement = Placement(mesh, rules, weights.dtype if dtype is None else dtype, quantize)
     directory = find(name, revision)
     with ExitStack() as stack:
         found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
@@ -56,9 +58,9 @@ def load_drafter(
                 raise RequestError(f"draft {str(name)!r} is a head, and adapters change language models; leave it out")
             if quantize is not None:
                 raise RequestError(f"draft {str(name)!r} is a head, and heads are not quantised; leave quantize out")
-            module = _read_head(layout, found, target, dtype, mesh)
+            module = _read_head(layout, found, target, dataclasses.replace(placement, rules=WHOLE))
             return Head(module, module.config, str(name), layout.name)
-    return load(name, dtype, mesh, revision, rules, adapter, quantize)
+    return load(name, revision=revision, adapter=adapter, **vars(placement))
 
 
 def save_head(head: Head, directory: str | Path, layout: str | None = None) -> None:
@@ -101,13 +103,13 @@ def choose_head(target: LanguageModel, drafts: tuple, kind: str, method: str) ->
     return head
 
 
-def _read_head(layout: Layout, found: Found, target: LanguageModel, dtype: str, mesh) -> HeadModule:
+def _read_head(layout: Layout, found: Found, target: LanguageModel, placement: Placement) -> HeadModule:
     """The head of a checkpoint, checked against its target."""
     config = read_head_config(layout, found, target)
-    abstract = nnx.eval_shape(lambda: KINDS[layout.kind].module(config, jax.random.key(0), dtype))
+    abstract = nnx.eval_shape(lambda: KINDS[layout.kind].module(config, jax.random.key(0), placement.dtype))
     owned = [name for name in found.tensors if layout.owns(name, config, found) and not derived(name)]
     tensors = layout.stack({name: found.tensors[name] for name in owned}, config, found.where)
-    module = read_module(abstract, tensors, _made_of(layout, config, found), found.where, mesh, WHOLE)
+    module = read_module(abstract, tensors, _made_of(layout, config, found), found.where, placement)
     layout.check_values(module, found)
     return module
 

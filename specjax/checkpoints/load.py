@@ -12,13 +12,13 @@ from ..cache import KV_SCHEMES
 from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.quantised import SCHEMES
 from ..models.streamed import check_streaming
 from ..parallel import RULES, Rules
-from .config import check_dtype, check_scheme, read_config
+from .config import check_scheme, read_config
 from .files import check_file, read_json
 from .hub import find
 from .layouts import LAYOUTS, Found
+from .placement import Placement
 from .tensors import load_model, open_tensors, save_model
 
 if TYPE_CHECKING:
@@ -87,13 +87,14 @@ def load(
     is not supported, and RequestError for an empty name, another dtype, a mesh that does not divide
     the model, a revision of a name that is not a hub id, or ``offload`` on a CPU.
     """
-    dtype, quantize = None if dtype is None else check_dtype(dtype), check_scheme("quantize", quantize, SCHEMES)
+    placement = Placement(mesh, rules, dtype, quantize, offload)
     check_scheme("kv_quantize", kv_quantize, KV_SCHEMES)
     if offload:
         check_streaming(mesh)
-    directory, adapter = find(name, revision), None if adapter is None else find(adapter)
+    directory = find(name, revision)
+    adapter_directory = None if adapter is None else find(adapter)
     try:
-        model = load_model(directory, dtype, mesh, rules, adapter, quantize, offload)
+        model = load_model(directory, placement, adapter_directory)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -20,16 +19,16 @@ from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.quantised import Quantised, pack, quantise_parameter
 from ..models.streamed import HOST, to_host
-from ..parallel import RULES, Rules, sharding
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
-from .config import check_dtype, read_config, to_hf
+from .config import read_config, to_hf
 from .experts import LAYER, stack_experts, unstack_experts
 from .families import NAMES, name_in, names_in, tensors_in
 from .files import WEIGHTS, check_file, read_json, weight_files
 from .fit import check_tensors, least_shapes
 from .float8 import open_float8
 from .packed import unpack_tensors
+from .placement import Placement
 from .torch_files import open_torch
 
 M = TypeVar("M", bound=nnx.Module)
@@ -46,34 +45,21 @@ def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
     return nnx.eval_shape(lambda: Decoder(config, jax.random.key(0), dtype))
 
 
-def load_model(
-    directory: str | Path,
-    dtype=None,
-    mesh: Mesh | None = None,
-    rules: Rules = RULES,
-    adapter: Path | None = None,
-    quantize: str | None = None,
-    offload: bool = False,
-) -> Decoder:
+def load_model(directory: str | Path, placement: Placement | None = None, adapter: Path | None = None) -> Decoder:
     """The model in a Hugging Face directory.
 
     Args:
-      dtype: one of ``config.DTYPES``; by default the dtype in the configuration.
-      mesh: devices to split the weights over. Each device reads only its own part.
-      rules: the mesh axis of each logical axis, see ``parallel.RULES``.
+      placement: the devices and the form of the weights; by default those of ``Placement()``.
       adapter: the directory of a LoRA adapter to merge, see ``adapters``.
-      quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
-      offload: whether the layers stay in the host's memory, see ``models.streamed``.
 
-    Raises ConfigError for a model that is not supported, and RequestError for another dtype, for a
-    mesh that does not divide the model, and for an encoder-decoder with ``offload``. Raises
-    CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong shape or
-    type.
+    Raises ConfigError for a model that is not supported, and RequestError for a mesh that does not
+    divide the model, and for an encoder-decoder with ``offload``. Raises CheckpointError, which lists
+    every tensor that is missing, is unexpected, or has a wrong shape or type.
     """
-    dtype = None if dtype is None else check_dtype(dtype)
+    placement = placement or Placement()
     directory = Path(directory)
-    config = split_config(read_config(directory), mesh, rules)
-    if offload:
+    config = placement.split(read_config(directory))
+    if placement.offload:
         config.refuse_encoder("offload")
     with ExitStack() as stack:
         found = open_tensors(directory, stack)
@@ -85,8 +71,8 @@ def load_model(
             tensors = merge_adapter(tensors, own, adapter, config, directory)
         tensors = stack_experts(tensors, config, directory, name_in(LAYER, tensors))
         made_of = partial(blocks, names=names_in(config, tensors), config=config)
-        model = abstract_decoder(config, dtype)
-        return read_module(model, tensors, made_of, directory, mesh, rules, quantize, offload)
+        model = abstract_decoder(config, placement.dtype)
+        return read_module(model, tensors, made_of, directory, placement)
 
 
 def save_model(model: Decoder, directory: str | Path) -> None:
@@ -99,38 +85,18 @@ def save_model(model: Decoder, directory: str | Path) -> None:
     write_checkpoint(directory, unstack_experts(tensors, config), to_hf(config))
 
 
-def split_config(config: ModelConfig, mesh: Mesh | None, rules: Rules = RULES) -> ModelConfig:
-    """The configuration of a model whose heads are split over ``mesh`` by ``rules``.
-
-    Raises RequestError for a mesh that does not divide the model, see ``ModelConfig.split_over``.
-    """
-    axis = rules.get("heads")
-    return config if mesh is None or axis is None else config.split_over(mesh.shape[axis])
-
-
-def read_module(
-    module: M,
-    tensors: dict,
-    made_of: MadeOf,
-    where,
-    mesh: Mesh | None = None,
-    rules: Rules = RULES,
-    quantize: str | None = None,
-    offload: bool = False,
-) -> M:
+def read_module(module: M, tensors: dict, made_of: MadeOf, where, placement: Placement) -> M:
     """The module with its parameters read from a checkpoint.
 
     Args:
-      module: holds shapes instead of arrays.
+      module: holds shapes instead of arrays, of the dtype of the placement.
       tensors: the module's tensors, see ``open_tensors``. A parameter without tensors becomes
         zeros.
       made_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
-      mesh, rules: the devices, and how they split the parameters, see ``parallel.sharding``.
-      quantize: the form of matrices, see ``quantised.quantise_parameter``. Each is quantised as soon
-        as it is read.
-      offload: whether the parameters of ``layers`` go to the host's memory. At most one of them is on
-        the device at a time, to be quantised.
+      placement: each matrix is quantised as soon as it is read, see ``quantised.quantise_parameter``.
+        If layers go to the host's memory, at most one of their parameters is on the device at a time,
+        to be quantised.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
     shape or type.
@@ -142,15 +108,16 @@ def read_module(
     check_tensors(found, [(param, pieces[path]) for path, param in params], where)
     loaded = []
     for path, param in params:
-        scheme = None if quantize else _packed_scheme(tensors, pieces[path])
-        on_host, placed = offload and path[0] == "layers", sharding(param, mesh, rules)
+        scheme = None if placement.quantize else _packed_scheme(tensors, pieces[path])
+        on_host = placement.offload and path[0] == "layers"
         if scheme:
-            value = _read_packed(param, tensors, pieces[path], where, mesh, rules, scheme)
+            value = _read_packed(param, tensors, pieces[path], where, placement, scheme)
         else:
-            direct = placed.with_memory_kind(HOST) if on_host and not quantize else placed
+            placed = placement.sharding(param)
+            direct = placed.with_memory_kind(HOST) if on_host and not placement.quantize else placed
             value = _read(param, tensors, pieces[path], where, direct)
-        if quantize:
-            value = quantise_parameter(dotted(path), param, value, quantize)
+        if placement.quantize:
+            value = quantise_parameter(dotted(path), param, value, placement.quantize)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
@@ -263,14 +230,16 @@ def _packed_scheme(tensors: dict, made_of: list[Block]) -> str | None:
     return schemes.pop() if len(schemes) == 1 and not any(block.transposed for block in made_of) else None
 
 
-def _read_packed(param: nnx.Param, tensors: dict, made_of: list[Block], where, mesh, rules, scheme: str) -> Quantised:
+def _read_packed(
+    param: nnx.Param, tensors: dict, made_of: list[Block], where, placement: Placement, scheme: str
+) -> Quantised:
     """The parameter with the numbers and scales of its packed rows."""
 
     def read(name: str, dtype) -> jax.Array:
         parts = {block.name: getattr(tensors[block.name], name) for block in made_of}
         width = next(iter(parts.values())).shape[1]
         like: Any = param.replace(jax.ShapeDtypeStruct((param.shape[0], width), dtype))
-        return _read(like, parts, made_of, where, sharding(like, mesh, rules))
+        return _read(like, parts, made_of, where, placement.sharding(like))
 
     numbers = read("numbers", jnp.float8_e4m3fn if scheme == "fp8" else jnp.int8)
     packed = jax.jit(pack)(numbers) if scheme == "int4" else numbers

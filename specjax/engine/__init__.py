@@ -1,5 +1,6 @@
 """Continuous batching: requests come and go while a batch of fixed width is decoded.
 
+``options`` has the sizes of an engine.
 ``slots``, ``narrow`` and ``blocks`` have the pure functions of the device, and ``programs`` compiles them.
 ``widths`` says how many rows a round computes.
 ``request`` reads a request, and ``handle`` is the user's part of it. ``reading`` reads prompts, with a
@@ -9,6 +10,7 @@
 
 from .engine import Engine
 from .handle import Handle
+from .options import EngineOptions
 from .widths import usual_widths
 
-__all__ = ["Engine", "Handle", "usual_widths"]
+__all__ = ["Engine", "EngineOptions", "Handle", "usual_widths"]

@@ -11,16 +11,15 @@ import jax
 
 from ..apart import ApartSession
 from ..checkpoints.load import LanguageModel
-from ..checks import whole
-from ..drafters import Auto
+from ..checks import check_names, field_names, pop_fields
+from ..drafters import Auto, all_options
 from ..errors import RequestError
 from ..generate import Generator, Prompt
 from ..parallel import is_first_host, several_hosts
-from ..requests.limits import MOST_ROUNDS
-from ..requests.options import MOST_LOGPROBS
 from . import hosts
 from .constraints import Constraints
 from .handle import Handle
+from .options import EngineOptions
 from .outcome import take_outcome
 from .pace import Pace
 from .prefixes import Prefixes, longest_shared_prompt
@@ -28,9 +27,8 @@ from .programs import LEAST_CHUNK, Programs
 from .reading import Reader, Row
 from .request import read_blank, read_request
 from .step_loop import StepLoop
-from .widths import check_widths
 
-_USUAL_CHUNK, _LARGEST_CHUNK = 128, 512
+_USUAL_CHUNK = 128
 _USUAL_ROUNDS = 32
 
 
@@ -46,25 +44,12 @@ class Engine(StepLoop):
     ``with`` block starts the thread, and waits at its end for all requests.
 
     Args:
-      target, method, draft, rule, processors, drafting: as in ``Generator``. Models on the mesh of
-        several hosts need an engine in each process: process 0 takes the requests, and the others
-        call ``follow``.
-      slots: rows of the batch.
-      widths: numbers of rows below ``slots``. While no more rows run, a round computes so many rows in
-        place of all slots. Each takes a compilation of its own, and as many rows of memory. By default
-        a round computes all slots.
-      capacity: positions of a slot, for prompt, new tokens and one draft. It becomes the next power
-        of two, but no more than the model's context needs.
-      chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
-        the engine chooses up to 128, so that a chunk takes less time than the rounds beside it.
-      rounds: rounds of one step, at most 64. By default the engine chooses up to 32, so that they take
-        about 20 ms, and has one on several hosts.
-      logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
-        a request may also have ``policy_logprobs``.
-      prefix_bytes: bytes of keys and values that are kept for later prompts with the same beginning;
-        0 keeps none. By default as many as those of one slot, and none on a mesh.
-      constraint_states, constraint_classes: the numbers of states and of classes of tokens in the
-        table of all running requests' constraints.
+      target, method, draft, rule, processors: as in ``Generator``. Models on the mesh of several
+        hosts need an engine in each process: process 0 takes the requests, and the others call
+        ``follow``.
+      options: the sizes of the engine; by default those of ``EngineOptions()``.
+      keywords: fields of ``EngineOptions``, such as ``slots=4``, which replace those of ``options``;
+        and options of drafting, as in ``Generator``.
 
     Raises RequestError for a method whose rows share a state, for a draft on devices of its own, for
     an encoder-decoder, and for slots that do not fit the memory.
@@ -76,31 +61,14 @@ class Engine(StepLoop):
         method: str | Sequence[str] | None = None,
         draft=None,
         *,
-        slots: int = 16,
-        widths: Sequence[int] = (),
-        capacity: int = 4096,
-        chunk: int | None = None,
-        rounds: int | None = None,
-        logprobs: int | None = None,
-        prefix_bytes: int | None = None,
-        constraint_states: int = 4096,
-        constraint_classes: int = 1024,
+        options: EngineOptions | None = None,
         rule: str = "auto",
         processors: Sequence[Callable] = (),
-        **drafting,
+        **keywords,
     ):
-        whole("slots", slots)
-        widths = check_widths(widths, slots)
-        if rounds is not None:
-            whole("rounds", rounds, 1, MOST_ROUNDS)
-        most = _USUAL_CHUNK if chunk is None else whole("chunk", chunk, LEAST_CHUNK, _LARGEST_CHUNK)
-        if most & (most - 1):
-            raise RequestError(f"chunk must be a power of two, not {chunk}")
-        if logprobs is not None:
-            whole("logprobs", logprobs, 0, MOST_LOGPROBS)
-        whole("constraint_states", constraint_states, 2)
-        whole("constraint_classes", constraint_classes)
-        self.generator = Generator(target, method, draft, rule=rule, processors=processors, **drafting)
+        check_names(keywords, (*field_names(EngineOptions), *all_options()))
+        self.options = options = dataclasses.replace(options or EngineOptions(), **pop_fields(EngineOptions, keywords))
+        self.generator = Generator(target, method, draft, rule=rule, processors=processors, **keywords)
         self.target.config.refuse_encoder("an engine")
         session = self.generator.session
         if isinstance(session.drafter, Auto):
@@ -108,30 +76,29 @@ class Engine(StepLoop):
         if isinstance(session, ApartSession):
             raise RequestError("an engine has its draft on the target's devices; leave out the draft's mesh")
         self._is_shared = session.mesh is not None and several_hosts()
-        if widths and session.mesh is not None:
+        if options.widths and session.mesh is not None:
             raise RequestError("an engine on a mesh computes all its slots in each round; leave out widths")
-        if session.mesh is not None:
-            prefix_bytes = prefix_bytes or 0
-        if prefix_bytes is not None and whole("prefix_bytes", prefix_bytes, 0) and session.mesh is not None:
+        if options.prefix_bytes and session.mesh is not None:
             raise RequestError("an engine on a mesh keeps no beginnings of prompts; leave prefix_bytes out, or give 0")
-        need = min(whole("capacity", capacity), self.target.config.context + self.generator.drafter.depth + 1)
-        self.capacity = max(1 << (need - 1).bit_length(), most)
-        self.logprobs = logprobs
+        prefix_bytes = options.prefix_bytes if session.mesh is None else 0
+        most_chunk = options.chunk or _USUAL_CHUNK
+        need = min(options.capacity, self.target.config.context + self.generator.drafter.depth + 1)
+        self.capacity = max(1 << (need - 1).bit_length(), most_chunk)
         blank = read_blank(self.generator, self.capacity)
         # The clocks of several hosts differ, and all of them must run the same rounds and chunks.
         by_time = not self._is_shared
-        most_rounds = rounds or (_USUAL_ROUNDS if by_time else 1)
-        sizes: dict[str, Any] = dict(count=slots, widths=widths, chunk=most, most_rounds=most_rounds)
-        sizes |= dict(logprobs=logprobs, beside=prefix_bytes)
+        most_rounds = options.rounds or (_USUAL_ROUNDS if by_time else 1)
+        sizes: dict[str, Any] = dict(count=options.slots, widths=options.widths, chunk=most_chunk)
+        sizes |= dict(most_rounds=most_rounds, logprobs=options.logprobs, beside=prefix_bytes)
         self.programs = Programs(session, blank, **sizes)
-        kept = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
-        self.prefixes = Prefixes(kept, longest_shared_prompt(self.target.config))
-        least = LEAST_CHUNK if chunk is None and by_time else most
-        self._pace = Pace(least, most, rounds or 1, most_rounds)
+        store_bytes = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
+        self.prefixes = Prefixes(store_bytes, longest_shared_prompt(self.target.config))
+        least_chunk = LEAST_CHUNK if options.chunk is None and by_time else most_chunk
+        self._pace = Pace(least_chunk, most_chunk, options.rounds or 1, most_rounds)
         self._reader = Reader(self.programs, self.prefixes, self._pace)
-        self.constraints = Constraints(constraint_states, constraint_classes, session.mesh)
-        self.slots = slots
-        self._slots: list[Row | None] = [None] * slots
+        self.constraints = Constraints(options.constraint_states, options.constraint_classes, session.mesh)
+        self.slots = options.slots
+        self._slots: list[Row | None] = [None] * options.slots
         self._reading: Row | None = None
         self._came: list[tuple[Handle, dict]] = []
         self._waiting: deque[Handle] = deque()
@@ -156,7 +123,7 @@ class Engine(StepLoop):
         return self._submit(dict(prompt=prompt, messages=messages, sample=sample, options=options))
 
     def _submit(self, given: dict) -> Handle:
-        request = read_request(self.generator, **given, capacity=self.capacity, logprobs=self.logprobs)
+        request = read_request(self.generator, **given, capacity=self.capacity, logprobs=self.options.logprobs)
         if request.constraint is not None:
             self.constraints.check_size(request.constraint)
             if not self._is_shared:

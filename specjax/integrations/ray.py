@@ -3,7 +3,7 @@
 The module needs the extra ``ray``, on every machine of the cluster.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..checkpoints.load import load
 from ..drafters import all_options
@@ -34,6 +34,9 @@ COLUMNS = {
 }
 """The columns that ``Generate`` adds, with their types."""
 
+_SETTINGS = ("rule", "capacity", "processors")
+"""The arguments of ``Generator`` that ``Generate`` has under the same names."""
+
 
 class Generate:
     """Continues the prompts of a Ray dataset; a callable class for ``Dataset.map_batches``.
@@ -58,12 +61,13 @@ class Generate:
 
     Args:
       model: the name of the target; see ``load``.
-      method, draft, rule, capacity, processors: see ``Generator``. Drafts are names.
+      method, draft: see ``Generator``. Drafts are names.
       dtype, revision: see ``load``.
       mesh: axes of a mesh of the replica's devices, such as "model=4".
       on_error: "column" gives a refused row its message in the column ``error``, and no text;
         "raise" ends the job. ``error`` is missing in all other rows.
-      options: options of the method, and defaults of the options of a row; see ``Options``.
+      options: ``rule``, ``capacity``, ``processors`` and options of the method, see ``Generator``; and
+        defaults of the options of a row, see ``Options``.
 
     Raises RequestError for arguments that do not fit.
     """
@@ -77,22 +81,17 @@ class Generate:
         dtype: str | None = None,
         revision: str | None = None,
         mesh: str | None = None,
-        rule: str = "auto",
-        capacity: int | None = None,
-        processors: Sequence[Callable] = (),
         on_error: str = "column",
         **options,
     ):
         if on_error not in ("column", "raise"):
             raise RequestError(f"on_error {on_error!r} is unknown; use 'column' or 'raise'")
         self.on_error = on_error
-        drafting = {name: options.pop(name) for name in all_options() if name in options}
+        setting = {name: options.pop(name) for name in (*_SETTINGS, *all_options()) if name in options}
         self.defaults = check_defaults(options)
         devices = None if mesh is None else make_mesh(**parse_mesh(mesh))
         target = load(model, dtype, devices, revision)
-        self.generator = Generator(
-            target, method, draft, rule=rule, capacity=capacity, processors=processors, **drafting
-        )
+        self.generator = Generator(target, method, draft, **setting)
         check_options(self.generator, self.defaults)
 
     def __call__(self, batch) -> pa.Table:

@@ -106,8 +106,7 @@ def rotate_and_attend(
     positions,
     scores: Scores,
     dtype,
-    sinks: jax.Array | None = None,
-    bias: Bias | None = None,
+    **added,
 ) -> tuple[jax.Array, tuple]:
     """The attention of a layer to its past and its rows, and the nodes' own keys and values.
 
@@ -119,6 +118,7 @@ def rotate_and_attend(
       angles: cosines and sines of the nodes' positions, see ``layers.rotary``.
       rows: keys and values of an earlier call, not committed. They come before the nodes' own.
       dtype: the dtype of the keys and values.
+      added: ``sinks`` and ``bias`` of ``attend``.
 
     The other arguments are those of ``attend``. The attention is [B, N, K * G * D], in float32 or,
     where the kernel may run, in ``dtype``. The keys and values are [B, K, N, D].
@@ -127,10 +127,11 @@ def rotate_and_attend(
     def by_products(qkv, angles, past, length, rows, mask, positions):
         new = rotate_keys(qkv, angles, dtype)
         seen = new if rows is None else join(rows, new)
-        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores, sinks, bias), new
+        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores, **added), new
 
     given = qkv, angles, past, length, rows, mask, positions
-    usable = kernels.are_usable() and sinks is None and bias is None and not isinstance(dtype, EightBits)
+    plain = all(value is None for value in added.values())
+    usable = kernels.are_usable() and plain and not isinstance(dtype, EightBits)
     if isinstance(mask, Seen) or not (usable and attention_kernel.fits(qkv, past, scores)):
         return by_products(*given)
 

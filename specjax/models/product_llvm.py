@@ -7,6 +7,8 @@ processor does not fetch far enough ahead by itself.
 Weights of fewer bits are widened in registers. int4 numbers have a scale for each group of inputs.
 """
 
+from typing import Any, NamedTuple
+
 from llvmlite import ir
 
 from .llvm import FLOAT, FLOATS, I8, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop
@@ -42,6 +44,23 @@ _INT4 = ir.Constant(WORDS, [I16(bits) for bits in _NOT_NEGATIVE + _NEGATIVE] * 2
 """The bits in bfloat16 of 0 to 7 and -8 to -1, twice."""
 
 
+class _Operands(NamedTuple):
+    """The arrays of a product, as values of the program, and their forms.
+
+    Attributes:
+      x, w, scales: pointers to the rows, to the weights and to the scales; None without scales.
+      inputs: the number of inputs.
+      form, dot: see ``product``.
+    """
+
+    x: Any
+    w: Any
+    scales: Any
+    inputs: Any
+    form: str
+    dot: bool
+
+
 def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
     """The kernel for a number of rows.
 
@@ -59,6 +78,7 @@ def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
     if stacked:
         number = build.sext(build.load(call.data(OPERAND, 2), typ=I32), I64)
         first = build.add(first, build.mul(number, call.size(OPERAND, 1, 1)))
+    operands = _Operands(x, w, scales, inputs, form, dot)
     block, most = (4, 6) if dot else (4, 1) if rows == 1 else (2, 3)
     count = -(-rows // most)
     tile = _TILE if count > 1 else block
@@ -69,7 +89,7 @@ def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
             with loop(build, tile_start, tile_end, block) as o:
                 start = build.mul(build.add(first, o), inputs)
                 ahead = {k: build.mul(inputs, I64(tile + k)) for k in fetched}
-                sums = _products(build, x, w, scales, start, inputs, group, block, dot, form, ahead)
+                sums = _products(build, operands, start, group, block, ahead)
                 for (r, k), total in sums.items():
                     to = build.add(build.mul(outputs, I64(r)), build.add(o, I64(k)))
                     build.store(total, build.gep(y, [to], source_etype=FLOAT))
@@ -77,12 +97,13 @@ def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
     return call
 
 
-def _products(build, x, w, scales, start, inputs, group: range, block: int, dot: bool, form: str, ahead: dict) -> dict:
+def _products(build, operands: _Operands, start, group: range, block: int, ahead: dict) -> dict:
     """The sums, by row and output, of a group of rows with a block of outputs, whose weights begin at ``start``.
 
     Args:
       ahead: Distances from ``start`` to weights that the second cache fetches meanwhile.
     """
+    x, w, scales, inputs, form, dot = operands
     lanes, number = (2 * LANES, _BFloat()) if dot else (LANES, FLOAT)
     step, operand = _STEP.get(form, lanes), ir.VectorType(number, lanes)
     sums: dict = {(r, k): FLOATS([FLOAT(0)] * LANES) for r in group for k in range(block)}

@@ -13,7 +13,8 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .. import decode
-from ..checkpoints.tensors import abstract_decoder, split_config
+from ..checkpoints.placement import Placement
+from ..checkpoints.tensors import abstract_decoder
 from ..drafter import Drafter, Models, TargetCopy, TrainedHead
 from ..errors import RequestError
 from ..heads import KINDS
@@ -120,7 +121,7 @@ def abstract(
     """
     devices = tuple(mesh.devices.flat)
     grid = mesh.abstract_mesh if offload else mesh
-    model = place_shapes(_abstract_model(split_config(target, mesh), dtype, quantize), grid, RULES)
+    model = place_shapes(_abstract_model(Placement(mesh).split(target), dtype, quantize), grid, RULES)
     if offload:
         model.layers = jax.tree.map(lambda x: _shape(x, x.sharding.with_memory_kind(HOST)), model.layers)
     draft = place_shapes(_abstract_draft(drafter, drafts, dtype, draft_quantize), grid, WHOLE)

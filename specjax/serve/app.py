@@ -1,14 +1,21 @@
 """The application: its routes, its key and its errors, around a started engine."""
 
+import dataclasses
 import hmac
 import time
 from functools import partial
 from pathlib import Path
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.exceptions import HTTPException
+try:
+    import uvicorn  # noqa: F401  ``server`` needs it
+    from fastapi import APIRouter, Depends, FastAPI, Request
+    from fastapi.responses import FileResponse, JSONResponse, Response
+    from prometheus_client import CONTENT_TYPE_LATEST
+    from starlette.exceptions import HTTPException
+except ImportError as error:
+    raise ImportError(
+        f"specjax.serve needs its packages ({error}); install them with pip install 'specjax[serve]'"
+    ) from None
 
 from ..engine import Engine
 from ..errors import SpecjaxError
@@ -17,39 +24,30 @@ from .endpoints import chat, check_model, complete
 from .errors import ServeError, error_of
 from .gate import Gate
 from .metrics import Metrics
-
-QUEUE = 256
-"""The default number of texts that wait beside the running ones."""
+from .options import ServerOptions
 
 PAGE = Path(__file__).with_name("page.html")
 
-LARGEST_BODY = 2**20
-"""The default bound of a body in bytes."""
 
-
-def make_app(
-    engine: Engine,
-    *,
-    name: str,
-    api_key: str | None = None,
-    queue: int = QUEUE,
-    largest_body: int = LARGEST_BODY,
-) -> FastAPI:
+def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -> FastAPI:
     """The application of a started engine.
 
     Its ``state`` has ``engine``, ``gate``, ``name``, ``largest_body`` and ``metrics``.
 
     Args:
-      name: the name of the model in the protocol.
-      api_key: the key that requests to ``/v1`` need; by default none.
-      queue: the most texts that wait beside those in the engine's slots. Further ones get 429.
-      largest_body: the most bytes of a body. A larger one gets 413.
+      keywords: fields of ``ServerOptions``, which replace those of ``options``.
     """
+    options = dataclasses.replace(options or ServerOptions(), **keywords)
+    name = options.name or engine.target.name
     app = FastAPI(title="specjax", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.engine, app.state.name, app.state.largest_body = engine, name, largest_body
-    app.state.gate, app.state.began = Gate(engine.slots + queue), int(time.time())
-    app.state.spelling, app.state.metrics = Spelling(engine.target), Metrics(engine, name)
-    app.include_router(_routes(api_key))
+    app.state.engine = engine
+    app.state.name = name
+    app.state.largest_body = options.largest_body
+    app.state.gate = Gate(engine.slots + options.queue)
+    app.state.began = int(time.time())
+    app.state.spelling = Spelling(engine.target)
+    app.state.metrics = Metrics(engine, name)
+    app.include_router(_routes(options.api_key))
     app.add_api_route("/", show_page, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
     app.add_api_route("/metrics", show_metrics, methods=["GET"])

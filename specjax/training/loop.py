@@ -1,5 +1,6 @@
 """The training loop: optax steps over deterministic batches, with checkpoints, resume and a log."""
 
+import dataclasses
 import json
 import sys
 import time
@@ -27,10 +28,28 @@ LOG = "log.jsonl"
 """The name of the log in the directory of a training."""
 
 
+@dataclasses.dataclass(frozen=True)
+class BatchSource:
+    """The batches of a training.
+
+    Attributes:
+      read: gives the batch of a step, a pytree of numpy arrays whose first axes are windows.
+      renew: is called with the step and the model before the first batch and after each checkpoint.
+      describe: describes the batch of a step, for the error where a loss is not finite.
+      pieces: the number of equal parts of a batch that are computed one after the other, to save
+        memory.
+    """
+
+    read: Callable[[int], Any]
+    renew: Callable[[int, Any], None] = lambda step, model: None
+    describe: Callable[[int], str] = lambda step: ""
+    pieces: int = 1
+
+
 def fit(
     model: M,
     loss: Callable[..., jax.Array],
-    batches: Callable[[int], Any],
+    batches: BatchSource,
     optimizer: optax.GradientTransformation,
     steps: int,
     directory: Path,
@@ -39,9 +58,6 @@ def fit(
     every: int = 100,
     *,
     mesh: Mesh | None = None,
-    renew: Callable[[int, M], None] = lambda step, model: None,
-    describe: Callable[[int], str] = lambda step: "",
-    pieces: int = 1,
 ) -> M:
     """Minimises ``loss(model, batch, *extra)`` and returns the trained model.
 
@@ -50,7 +66,6 @@ def fit(
     It gives, bit for bit, the result of a run without interruption.
 
     Args:
-      batches: gives the batch of a step, a pytree of numpy arrays whose first axes are windows.
       optimizer: the update of parameters.
       steps: the number of steps in all, counted from the first run.
       extra: arguments of the loss that are not trained. They must be on ``mesh`` already.
@@ -58,10 +73,6 @@ def fit(
       every: the number of steps between checkpoints.
       mesh: devices, see ``parallel.make_mesh``. Batches are split over its axis "data", parameters
         over its axis "model".
-      renew: is called with the step and the model before the first batch and after each checkpoint.
-      describe: describes the batch of a step, for the error where a loss is not finite.
-      pieces: the number of equal parts of a batch that are computed one after the other, to save
-        memory.
 
     Raises NumericsError where a loss is not finite, StorageError where the disk is full, and
     CheckpointError where the directory is in use or holds another training. After these errors and
@@ -71,19 +82,19 @@ def fit(
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     # Copies, because updates take over the buffers and the model is the caller's.
     params, rest = place_parameters(params, mesh), jax.tree.map(jnp.copy, rest)
-    update = make_step(graph, loss, optimizer, pieces)
+    update = make_step(graph, loss, optimizer, batches.pieces)
     with _on(mesh), lock(directory), Checkpoints(directory) as checkpoints, _Bar(steps) as show:
         state = jax.jit(optimizer.init)(params)
         start, (params, state) = checkpoints.restore((params, state))
-        renew(start, nnx.merge(graph, params, rest))
+        batches.renew(start, nnx.merge(graph, params, rest))
         log, began = _Log(directory / LOG, start), time.perf_counter()
         for step in range(start, steps):
-            batch = batches(step)
+            batch = batches.read(step)
             params, state, value, norm = update(params, state, rest, place_batch(batch, mesh), extra)
             record = {"step": step + 1, "loss": float(value), "gradient_norm": float(norm)}
             if not np.isfinite([record["loss"], record["gradient_norm"]]).all():
                 raise NumericsError(
-                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}{describe(step)}; "
+                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}{batches.describe(step)}; "
                     f"the last checkpoint in {directory} is good; try a lower rate"
                 )
             now = time.perf_counter()
@@ -93,7 +104,7 @@ def fit(
                 checkpoints.save(step + 1, (params, state))
                 trained = nnx.merge(graph, params, rest)
                 record |= report(step + 1, trained)
-                renew(step + 1, trained)
+                batches.renew(step + 1, trained)
                 began = time.perf_counter()
                 figures = (f"{key} {_format(value)}" for key, value in record.items() if key != "step")
                 print(f"step {step + 1}/{steps}", *figures, file=sys.stderr)

@@ -21,7 +21,7 @@ from ..heads.base import HeadModule
 from ..models.decoder import Decoder
 from . import data
 from .kinds import KINDS
-from .loop import fit
+from .loop import BatchSource, fit
 from .on_policy import MeasuredAcceptance, Writer
 from .online.batches import OnlineBatches
 from .recipe import Recipe
@@ -92,9 +92,9 @@ def train(
             return {} if length is None else {"acceptance": round(length, 4)}
 
         trained = fit(
-            module, make_loss(recipe), batches.read, recipe.optimizer.make(recipe.steps), recipe.steps, output,
-            extra, report, recipe.every,
-            mesh=recipe.mesh.make(), renew=batches.renew, describe=batches.describe,
+            module, make_loss(recipe), BatchSource(batches.read, batches.renew, batches.describe),
+            recipe.optimizer.make(recipe.steps), recipe.steps, output, extra, report, recipe.every,
+            mesh=recipe.mesh.make(),
         )  # fmt: skip
         with report_failure(output, "the drafter", "the last checkpoint is whole; "):
             return save_drafter(recipe, trained, target, output)

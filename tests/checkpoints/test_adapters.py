@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from support.models import language_model, tiny_model
 
 import specjax
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model
 from specjax.errors import CheckpointError, ConfigError, RequestError, SpecjaxError
 from specjax.training.losses import scores
@@ -69,7 +70,9 @@ def test_logits_are_those_of_peft(path, base, tmp_path):
 def test_each_device_merges_its_own_part(base, tmp_path):
     tensors, config = read(next(path for path in GOLDEN if path.stem == "all_linear"))
     adapter = write(tmp_path / "adapter", {name: tensors[name] for name in tensors.keys() - {"logits"}}, config)
-    alone, split = (load_model(base, mesh=mesh, adapter=adapter) for mesh in (None, specjax.make_mesh(model=2)))
+    alone, split = (
+        load_model(base, Placement(mesh=mesh), adapter=adapter) for mesh in (None, specjax.make_mesh(model=2))
+    )
     for ours, theirs in zip(jax.tree.leaves(alone), jax.tree.leaves(split), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     assert any(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(split))
@@ -80,7 +83,7 @@ def test_a_weight_is_summed_in_float32_and_rounded_once(base, q_only):
     adapter, tensors = q_only
     w = read(BASE)[0]["model.layers.0.self_attn.q_proj.weight"]
     wanted = jnp.asarray(w + 1.5 * tensors[f"{Q}B.weight"] @ tensors[f"{Q}A.weight"], jnp.bfloat16)
-    found = load_model(base, "bfloat16", adapter=adapter).layers[0].mixer.qkv[...]
+    found = load_model(base, Placement(dtype="bfloat16"), adapter=adapter).layers[0].mixer.qkv[...]
     np.testing.assert_array_equal(found.reshape(2, 4, 8, 16)[:, :2].reshape(32, 16), wanted)
 
 

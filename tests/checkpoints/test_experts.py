@@ -11,6 +11,7 @@ from support.models import tiny_model
 from specjax import CheckpointError, ModelConfig, RequestError, make_mesh
 from specjax.checkpoints.config import from_hf, to_hf
 from specjax.checkpoints.experts import Rows, Stack, stack_experts, unstack_experts
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.cli.main import main
 from specjax.models.feed_forwards import ExpertsConfig
@@ -131,7 +132,7 @@ def test_a_mesh_that_cannot_hold_the_experts_is_one_line(tmp_path, capsys):
         "a mesh with model=8 cannot hold the model's 4 experts, because it does not divide the 12 channels of each"
     )
     with pytest.raises(RequestError, match=message):
-        load_model(tmp_path, mesh=make_mesh(model=8))
+        load_model(tmp_path, Placement(mesh=make_mesh(model=8)))
     flags = ["--model", str(tmp_path), "--mesh", "model=8", "--prompt", "a"]
     assert main(["generate", "--method", "none", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()

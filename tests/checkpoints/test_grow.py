@@ -23,6 +23,7 @@ from specjax.checkpoints import shards
 from specjax.checkpoints.config import read_config, read_shape, to_hf
 from specjax.checkpoints.grow import grow_head, grow_model
 from specjax.checkpoints.growth.shape import grow_config
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model
 from specjax.errors import CheckpointError, ConfigError, StorageError
 from specjax.models.config import Rope
@@ -90,7 +91,7 @@ def test_each_change_of_the_shape(change, tmp_path):
     if dtype != "float32":  # the small model with rounded weights, computed in float32
         graph, params = nnx.split(small)
         small = nnx.merge(graph, jax.tree.map(lambda x: x.astype(dtype).astype(jnp.float32), params))
-        grown = dataclasses.replace(grown, model=load_model(grown.name, "float32"))
+        grown = dataclasses.replace(grown, model=load_model(grown.name, Placement(dtype="float32")))
     check_logits(logits_of(grown.model, TOKENS), logits_of(small, TOKENS))
 
 

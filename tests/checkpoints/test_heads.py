@@ -17,6 +17,7 @@ import specjax
 from specjax import load_drafter, save_head
 from specjax.checkpoints import hub
 from specjax.checkpoints.heads import choose_head
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.errors import CheckpointError, RequestError, SpecjaxError
 from specjax.heads import Head
@@ -59,7 +60,7 @@ def test_another_dtype_and_a_mesh(tmp_path):
     assert load_file(tmp_path / "b/model.safetensors")["fc.weight"].dtype == ml_dtypes.bfloat16
     assert json.loads((tmp_path / "b/config.json").read_text())["dtype"] == "bfloat16"
     save_model(DEEP.model, tmp_path / "target")
-    split = language_model(load_model(tmp_path / "target", mesh=make_mesh(data=2, model=2)), "deep")
+    split = language_model(load_model(tmp_path / "target", Placement(mesh=make_mesh(data=2, model=2))), "deep")
     head = load_drafter(directory, split)
     assert same_heads(head, load_drafter(directory, DEEP))
     sharding = head.module.layers[0].mixer.qkv[...].sharding  # each device drafts for itself

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from support.models import tiny_model
 
 from specjax.checkpoints.packed import unpack_tensors
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.errors import CheckpointError, ConfigError, SpecjaxError
 from specjax.models.quantised import Quantised
@@ -160,7 +161,7 @@ def save_tensors(tensors: dict, path: Path) -> None:
 
 def weights(directory: Path, **options) -> list:
     is_weight = lambda leaf: isinstance(leaf, Quantised)
-    return jax.tree.leaves(load_model(directory, **options), is_leaf=is_weight)
+    return jax.tree.leaves(load_model(directory, Placement(**options)), is_leaf=is_weight)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -180,7 +181,7 @@ def test_a_packed_checkpoint_has_the_weights_of_its_numbers(format_, tmp_path):
 def test_each_device_reads_its_own_part(format_, tmp_path):
     pack, settings, _ = FORMATS[format_]
     packed, _ = write(tmp_path, pack, settings)
-    alone, split_ = (jax.tree.leaves(load_model(packed, mesh=mesh)) for mesh in (None, make_mesh(model=2)))
+    alone, split_ = (jax.tree.leaves(load_model(packed, Placement(mesh=mesh))) for mesh in (None, make_mesh(model=2)))
     for ours, theirs in zip(alone, split_, strict=True):
         np.testing.assert_array_equal(np.float32(ours), np.float32(theirs))
     assert any(not leaf.sharding.is_fully_replicated for leaf in split_)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from support.models import TINY, tiny_model
 from support.numpy_layer import gate_and_up
 
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.errors import CheckpointError, RequestError
 from specjax.parallel import make_mesh
@@ -78,11 +79,11 @@ def test_several_files_with_an_index(checkpoint):
 
 
 def test_another_dtype(checkpoint):
-    assert all(x.dtype == jnp.bfloat16 for x in leaves(load_model(checkpoint, "bfloat16")))
+    assert all(x.dtype == jnp.bfloat16 for x in leaves(load_model(checkpoint, Placement(dtype="bfloat16"))))
 
 
 def test_split_over_a_mesh(checkpoint):
-    whole, split = load_model(checkpoint), load_model(checkpoint, mesh=make_mesh(data=2, model=2))
+    whole, split = load_model(checkpoint), load_model(checkpoint, Placement(mesh=make_mesh(data=2, model=2)))
     assert same(whole, split)
     shards = split.layers[0].mixer.qkv[...].addressable_shards
     assert len(shards) == 4 and shards[0].data.shape[0] * 2 == whole.layers[0].mixer.qkv.shape[0]
@@ -90,7 +91,7 @@ def test_split_over_a_mesh(checkpoint):
 
 def test_another_dtype_than_floats_of_16_or_32_bits_is_refused(checkpoint):
     with pytest.raises(RequestError, match="dtype is 'int8'; it must be one of float32, bfloat16, float16"):
-        load_model(checkpoint, "int8")
+        load_model(checkpoint, Placement(dtype="int8"))
 
 
 def test_derived_tables_and_tied_heads_are_left_out(tmp_path):

@@ -15,6 +15,7 @@ from support.models import disturbed, language_model, p_value, tiny_model
 import specjax
 from specjax import Engine, Generator, LanguageModel, RequestError
 from specjax.checkpoints.config import from_hf, read_config, to_hf
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.drafters import DraftModel
 from specjax.prefill import read_source
@@ -86,7 +87,7 @@ def test_commands_that_need_a_decoder_alone_refuse(words: str, command, specjax_
 
 def test_layers_in_the_hosts_memory_are_refused(saved):
     with pytest.raises(RequestError, match="offload is for models without an encoder, and t5 has one"):
-        load_model(saved["target"], offload=True)
+        load_model(saved["target"], Placement(offload=True))
 
 
 def test_an_engine_refuses_them(models):

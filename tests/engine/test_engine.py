@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 
 import jax
@@ -15,6 +16,7 @@ from support.program import count_compilations
 from support.reference import continue_greedily
 
 from specjax import Engine, Generator, Head, NumericsError, RequestError, make_mesh
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.engine import memory
 from specjax.errors import CancelledError
@@ -77,7 +79,7 @@ def test_nothing_is_compiled_for_later_requests(engine):
 @pytest.mark.slow
 def test_a_mesh_gives_the_texts_of_one_device_with_rows_and_heads_in_parts(target, alone, tmp_path):
     save_model(target.model, tmp_path)
-    model = load_model(tmp_path, mesh=make_mesh(data=2, model=2))
+    model = load_model(tmp_path, Placement(mesh=make_mesh(data=2, model=2)))
     engine = Engine(language_model(model), **SETTING, slots=2, chunk=16, logprobs=2)
     handles = submit_over_time(engine, PROMPTS[:6], OPTIONS)
     for handle, prompt, own in zip(handles, PROMPTS, OPTIONS):
@@ -272,7 +274,7 @@ def test_refused_requests_have_one_line(engine, monkeypatch, prompt, options, me
 
 
 def test_policy_logprobs_need_an_engine_that_records(engine, monkeypatch):
-    monkeypatch.setattr(engine, "logprobs", None)
+    monkeypatch.setattr(engine, "options", dataclasses.replace(engine.options, logprobs=None))
     with pytest.raises(RequestError, match="policy_logprobs is asked for .* make it with logprobs=0"):
         engine.submit([5], policy_logprobs=True)
 

@@ -14,6 +14,7 @@ from support.models import language_model
 from support.program import count_compilations, make_blank_requests
 
 from specjax import Engine, RequestError, make_mesh
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.engine import narrow, slots
 from specjax.engine.widths import Copies, usual_widths
@@ -164,6 +165,6 @@ def test_widths_that_do_not_fit_are_refused(target, widths, message):
 
 def test_an_engine_on_a_mesh_has_no_widths(target, tmp_path):
     save_model(target.model, tmp_path)
-    target = language_model(load_model(tmp_path, mesh=make_mesh(data=2)))
+    target = language_model(load_model(tmp_path, Placement(mesh=make_mesh(data=2))))
     with pytest.raises(RequestError, match="an engine on a mesh computes all its slots"):
         Engine(target, **SETTING, slots=4, widths=[1])

@@ -12,6 +12,7 @@ from support.models import TINY, disturbed, language_model, random_prompts, tiny
 
 import specjax
 from specjax import make_mesh, processor
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model
 from specjax.drafters import DraftModel, Plain
 from specjax.errors import RequestError
@@ -216,7 +217,7 @@ def test_a_loaded_model_is_quantised_as_it_is_read(scheme, tmp_path):
     specjax.save(language_model(model), tmp_path / "model")
     wanted = jax.tree.leaves(quantise_module(model, scheme))
     for mesh in (None, specjax.make_mesh(model=2)):
-        found = jax.tree.leaves(load_model(tmp_path / "model", mesh=mesh, quantize=scheme))
+        found = jax.tree.leaves(load_model(tmp_path / "model", Placement(mesh=mesh, quantize=scheme)))
         for ours, theirs in zip(found, wanted, strict=True):
             np.testing.assert_allclose(np.float32(ours), np.float32(theirs), rtol=1e-6)
     assert any(leaf.dtype.itemsize == 1 and not leaf.sharding.is_fully_replicated for leaf in found)
@@ -225,7 +226,7 @@ def test_a_loaded_model_is_quantised_as_it_is_read(scheme, tmp_path):
 def test_what_cannot_be_quantised_is_refused_in_one_line(tmp_path):
     specjax.save(language_model(tiny_model()), tmp_path / "model")
     with pytest.raises(RequestError, match=r"int4 has groups of 128 inputs, and layers.0.[a-z_.]+ has \d+; use int8"):
-        load_model(tmp_path / "model", quantize="int4")
+        load_model(tmp_path / "model", Placement(quantize="int4"))
     with pytest.raises(RequestError, match="quantize is 'int3'; it must be one of int8, int4, fp8"):
         specjax.load(tmp_path / "model", quantize="int3")
     target = specjax.load(tmp_path / "model", quantize="int8")

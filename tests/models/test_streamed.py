@@ -14,6 +14,7 @@ from support.models import disturbed, language_model, tiny_model
 
 import specjax
 from specjax import Generator, RequestError
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model
 from specjax.models.streamed import HOST, check_streaming, copy_in_halves, fetch, is_streamed, to_host
 
@@ -32,7 +33,8 @@ def memories(tree) -> set:
 @pytest.mark.parametrize("scheme", [None, "int8"])
 def test_the_layers_are_loaded_into_the_hosts_memory(directory, scheme):
     """The same bits, quantised or not; embeddings, norm and head stay on the device."""
-    found, wanted = load_model(directory, quantize=scheme, offload=True), load_model(directory, quantize=scheme)
+    found = load_model(directory, Placement(quantize=scheme, offload=True))
+    wanted = load_model(directory, Placement(quantize=scheme))
     assert memories(found.layers) == {HOST} and HOST not in memories((found.embed, found.norm, found.head))
     assert all(map(is_streamed, jax.tree.leaves(found.layers))) and not is_streamed(wanted)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -44,9 +46,9 @@ def test_the_loop_gives_the_tokens_of_resident_layers(directory):
     """A quantised target: its layers hold numbers and scales. The draft is resident, and so are its layers."""
     draft = language_model(disturbed(tiny_model()))
     results = [
-        Generator(language_model(load_model(directory, quantize="int8", offload=offload)), "draft_model", draft)(
-            [5, 6, 7], max_new_tokens=12, logprobs=1
-        )
+        Generator(
+            language_model(load_model(directory, Placement(quantize="int8", offload=offload))), "draft_model", draft
+        )([5, 6, 7], max_new_tokens=12, logprobs=1)
         for offload in (False, True)
     ]
     assert results[1].token_ids == results[0].token_ids and results[1].stats.accepted == results[0].stats.accepted > 0
@@ -80,6 +82,6 @@ def test_several_devices_are_refused():
 
 
 def test_a_method_that_drafts_with_the_targets_layers_is_refused(directory):
-    target = language_model(load_model(directory, offload=True))
+    target = language_model(load_model(directory, Placement(offload=True)))
     with pytest.raises(RequestError, match="'early_exit' drafts with the target's layers, which offload keeps"):
         Generator(target, "early_exit", exit_layer=1)

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model
 from specjax.models.decoder import Decoder
 
@@ -57,4 +58,4 @@ def load_tensors(tensors: dict[str, np.ndarray], raw: dict, mesh: jax.sharding.M
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(raw))
         save_file(tensors, Path(directory, "model.safetensors"))
-        return load_model(directory, mesh=mesh)
+        return load_model(directory, Placement(mesh=mesh))

@@ -9,7 +9,7 @@ from support.models import tiny_model
 
 from specjax import NumericsError
 from specjax.training import data, losses
-from specjax.training.loop import fit, make_step
+from specjax.training.loop import BatchSource, fit, make_step
 from specjax.training.optimizers import Optimizer
 
 WINDOW = np.random.default_rng(0).integers(0, 61, (2, 13)).astype(np.int32)
@@ -39,7 +39,15 @@ def trained(directory, steps, stop=None):
         return whole(stream).cut(0, 4 * step, 4, 12)[0]
 
     model = tiny_model(sharpness=1.0, num_layers=1)
-    return fit(model, losses.next_token, batches, Optimizer(rate=1e-2, warmup=1).make(6), steps, directory, every=2)
+    return fit(
+        model,
+        losses.next_token,
+        BatchSource(batches),
+        Optimizer(rate=1e-2, warmup=1).make(6),
+        steps,
+        directory,
+        every=2,
+    )
 
 
 def test_resumed_is_bit_for_bit_uninterrupted(tmp_path):
@@ -62,7 +70,9 @@ def test_training_learns(tmp_path):
     pattern = np.tile(np.arange(1, 9, dtype=np.int32), 60)
     batches = lambda step: whole(pattern).cut(0, 4 * step, 4, 16)[0]
     start = tiny_model(sharpness=1.0, num_layers=1)
-    end = fit(start, losses.next_token, batches, Optimizer(rate=2e-2, warmup=2).make(30), 30, tmp_path, every=30)
+    end = fit(
+        start, losses.next_token, BatchSource(batches), Optimizer(rate=2e-2, warmup=2).make(30), 30, tmp_path, every=30
+    )
     value = jax.jit(losses.next_token)
     before, after = (float(value(model, jnp.asarray(batches(0)))) for model in (start, end))
     assert after < 0.3 * before
@@ -73,7 +83,7 @@ def test_a_loss_that_is_not_finite_stops(tmp_path):
         fit(
             tiny_model(num_layers=1),
             lambda model, batch: jnp.float32(jnp.nan) * model.norm[...].sum(),
-            lambda step: WINDOW,
+            BatchSource(lambda step: WINDOW),
             Optimizer(rate=1e-2).make(2),
             2,
             tmp_path,
@@ -88,11 +98,10 @@ def test_a_loss_that_is_not_finite_keeps_the_checkpoint_before(tmp_path):
         fit(
             model,
             loss,
-            batches,
+            BatchSource(batches, describe=lambda step: f", of windows {2 * step} to {2 * step + 2}"),
             Optimizer(warmup=1).make(6),
             6,
             tmp_path,
             every=2,
-            describe=lambda step: f", of windows {2 * step} to {2 * step + 2}",
         )
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["2"]

@@ -11,7 +11,7 @@ from support.training import all_files, are_equal, train_mtp
 
 from specjax import CheckpointError, RequestError
 from specjax.training import losses
-from specjax.training.loop import fit
+from specjax.training.loop import BatchSource, fit
 from specjax.training.optimizers import Optimizer
 
 WINDOW = np.random.default_rng(0).integers(0, 61, (2, 10)).astype(np.int32)
@@ -45,7 +45,12 @@ def test_checkpoints_of_another_shape_stay(copied):
     before = all_files(copied / "checkpoints")
     with pytest.raises(CheckpointError, match="step 4 is of another training .*; name another --output") as error:
         fit(
-            tiny_model(num_layers=1), losses.next_token, lambda step: WINDOW, Optimizer(name="adamw").make(6), 6, copied
+            tiny_model(num_layers=1),
+            losses.next_token,
+            BatchSource(lambda step: WINDOW),
+            Optimizer(name="adamw").make(6),
+            6,
+            copied,
         )
     assert "\n" not in str(error.value)
     assert all_files(copied / "checkpoints") == before

@@ -68,8 +68,8 @@ class FixedTree(Drawing):
             slot, rank = (jnp.broadcast_to(jnp.asarray(table)[d], (B, F)) for table in (order.slots, order.ranks))
             return slot, rank, carry
 
-        size = dict(depth=self.depth, width=F, k=max(self.tree.rank) + 1)
-        found, _, pending = levels.grow(self.reader, target, draft, state, key, choose, (), **size, how=self.siblings)
+        growth = levels.Growth(self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings)
+        found, _, pending = levels.grow(self.reader, target, draft, state, key, choose, (), growth)
         at = order.depth[1:] - 1, slice(None), order.slot_of[order.parent[1:]], order.rank[1:]
         tokens = jnp.concatenate([state.root[:, None], found.tokens[at].T], 1)
         valid = jnp.concatenate([jnp.ones((B, 1), bool), found.exists[at].T], 1)

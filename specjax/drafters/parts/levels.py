@@ -6,6 +6,7 @@ so one ``lax.scan`` runs them for any tree.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,11 +34,28 @@ class Level(struct.PyTreeNode):
     scores: jax.Array
 
 
+class Growth(NamedTuple):
+    """The size of a tree's candidates, and the choice of children.
+
+    Attributes:
+      depth: the number of levels.
+      width: F, the number of nodes in a frontier.
+      k: the number of children of each frontier node.
+      how: the way to choose children, see ``sampling.siblings``.
+      temperature: the temperature of the scores.
+    """
+
+    depth: int
+    width: int
+    k: int
+    how: str
+    temperature: float = 1.0
+
+
 def grow(
-    reader: Reader, target, draft, state, key, choose: Callable, carry,
-    *, depth: int, width: int, k: int, how: str, temperature: float = 1.0,
-) -> tuple[Level, tuple, ReaderState]:  # fmt: skip
-    """Grows ``depth`` levels of candidates below the root.
+    reader: Reader, target, draft, state, key, choose: Callable, carry, growth: Growth
+) -> tuple[Level, tuple, ReaderState]:
+    """Grows ``growth.depth`` levels of candidates below the root.
 
     Args:
       key: typed keys [B].
@@ -45,17 +63,13 @@ def grow(
         candidates of the level above. ``slot`` and ``rank`` are int32 [B, F]: each node is child
         number ``rank`` of node ``slot`` in the frontier above.
       carry: the first ``carry`` of ``choose``.
-      depth: the number of levels.
-      width: F, the number of nodes in a frontier.
-      k: the number of children of each frontier node.
-      how: the way to choose children, see ``sampling.siblings``.
-      temperature: the temperature of the scores.
 
     Returns three things. The levels are stacked [depth, B, ...]; the first one has the root in
     every slot. ``slot`` and ``rank`` [depth - 1, B, F] describe all frontiers below the root. The
     reader's state has all fields but ``row_of``, which the caller sets.
     """
-    first, F = reader.begin(target, draft, state, depth), width
+    depth, F = growth.depth, growth.width
+    first = reader.begin(target, draft, state, depth)
     (B, R), slots = first.seen.shape, 1 + (depth - 1) * F  # the root, then the frontiers
     options = state.request.sampling
     below = first.root[:, None] + 1 + jnp.arange((depth - 1) * F) // F
@@ -66,8 +80,8 @@ def grow(
         logits = adjust(logits, options, state.context(nodes, path, states))
         q = warp(logits, options)
         keys = jax.vmap(jax.random.fold_in, (0, None))(key, d)
-        tokens, exists = siblings(keys, logits, q, options, k, how)
-        scores = jnp.take_along_axis(jax.nn.log_softmax(logits / temperature), tokens, 2)
+        tokens, exists = siblings(keys, logits, q, options, growth.k, growth.how)
+        scores = jnp.take_along_axis(jax.nn.log_softmax(logits / growth.temperature), tokens, 2)
         return Level(q, tokens, exists, scores)
 
     of = lambda leaf, slot: jnp.take_along_axis(leaf, slot[:, :, None], 1)

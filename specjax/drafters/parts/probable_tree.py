@@ -71,10 +71,8 @@ class ProbableTree(Drafter):
             return best // k, best % k, scores
 
         start = jnp.broadcast_to(_only_first(k), (B, k))
-        size = dict(depth=D, width=k, k=k)
-        found, (slot, rank), pending = levels.grow(
-            self.reader, target, draft, state, key, choose, start, **size, how="top_k", temperature=self.temperature
-        )
+        growth = levels.Growth(D, width=k, k=k, how="top_k", temperature=self.temperature)
+        found, (slot, rank), pending = levels.grow(self.reader, target, draft, state, key, choose, start, growth)
         tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(state.root, found.tokens, found.scores, slot, rank)
         return tree, pending.replace(row_of=row_of)
 

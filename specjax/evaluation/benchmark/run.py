@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...checkpoints.load import LanguageModel
+from ...checks import pop_fields
 from ...errors import RequestError
 from ...generate import Generator
 from ..comparison import machine, make_generators
@@ -13,6 +14,20 @@ from ..suites import Question, Suite
 from .answers import Answer, append, begin
 from .asker import Asker
 from .choices import option_logprobs
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerOptions:
+    """The options of the answers of a run.
+
+    Attributes:
+      max_new_tokens: the most new tokens of an answer.
+      temperature, seed: see ``requests.options.Options``.
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +59,8 @@ def run_suite(
     directory: Path,
     *,
     draft=None,
-    max_new_tokens: int = 128,
-    temperature: float = 0.0,
-    seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, of: None,
-    **drafting,
+    **options,
 ) -> Run:
     """Answers each question with each method, at batch 1, and writes the answer files.
 
@@ -59,29 +71,29 @@ def run_suite(
       methods: the names of the methods. "none" is added where it is missing.
       directory: the directory of the answer files. A run of the same settings is resumed there.
       draft: see ``Generator``.
-      max_new_tokens: the most new tokens of an answer.
-      temperature, seed: see ``requests.options.Options``.
       progress: called with the number of finished questions and of all questions.
-      drafting: options of methods. Each method gets its own options.
+      options: fields of ``AnswerOptions``, and options of methods. Each method gets its own options.
 
     Raises RequestError for bad input.
     """
-    generators = make_generators(target, list(dict.fromkeys(["none", *methods])), draft, drafting)
+    asked = AnswerOptions(**pop_fields(AnswerOptions, options))
+    generators = make_generators(target, list(dict.fromkeys(["none", *methods])), draft, options)
     asker = Asker(
         target,
         suite.chat and bool(getattr(target.tokenizer, "chat_template", None)),
-        max_new_tokens,
+        asked.max_new_tokens,
         target.config.context,
     )
     lengths = {question.id: asker.measure(question) for question in questions}
     fit = [question for question in questions if lengths[question.id][0] <= target.config.context]
     if not fit:
         raise RequestError(
-            f"every question and {max_new_tokens} new tokens exceed the model's context of {target.config.context}; "
+            f"every question and {asked.max_new_tokens} new tokens exceed the model's context of {target.config.context}; "
             "lower --max-new-tokens"
         )
     room = min(target.config.context, max(lengths[question.id][1] for question in fit))
-    asker = dataclasses.replace(asker, room=room, options=dict(temperature=temperature, seed=seed, logprobs=0))
+    sampling = dict(temperature=asked.temperature, seed=asked.seed, logprobs=0)
+    asker = dataclasses.replace(asker, room=room, options=sampling)
     path = max(generator.drafter.depth for generator in generators.values()) + 1
     for generator in generators.values():
         generator.session.capacity = room + 2 * path  # The measurement of shares needs room for a second round.
@@ -90,9 +102,9 @@ def run_suite(
     resumed = len(answers["none"])
     for number, question in enumerate(fit):
         if question.id not in answers["none"]:
-            options = option_logprobs(target, question.turns[0], question.options)
+            logprobs = option_logprobs(target, question.turns[0], question.options)
             for method, turns in asker.ask(generators, question, number).items():
-                answers[method][question.id] = Answer(question.id, question.category, turns, options)
+                answers[method][question.id] = Answer(question.id, question.category, turns, logprobs)
                 append(directory, method, answers[method][question.id], target.name)
         progress(number + 1, len(fit))
     ordered = {method: {each.id: found[each.id] for each in fit} for method, found in answers.items()}

@@ -130,7 +130,8 @@ class Attention(nnx.Module):
             )
             return attended, ()
         given = projected, angles, past, nodes.length, rows, seen, nodes.positions
-        attended, new = rotate_and_attend(*given, config.scores, nodes.dtype, value_of(self.sinks), nodes.bias)
+        added = dict(sinks=value_of(self.sinks), bias=nodes.bias)
+        attended, new = rotate_and_attend(*given, config.scores, nodes.dtype, **added)
         return (attended if gates is None else attended * jax.nn.sigmoid(gates)), new
 
     def keys_values(self, normed, nodes) -> tuple:

@@ -15,7 +15,7 @@ from ...heads import Head
 from ...heads.base import HeadModule
 from ...models.decoder import Decoder
 from .. import data
-from ..loop import fit
+from ..loop import BatchSource, fit
 from ..on_policy import MeasuredAcceptance
 from ..recipe import Recipe
 from ..run import cast, cast_target, check, keep_recipe, save_drafter
@@ -59,10 +59,11 @@ def train_from_log(
             length = read_acceptance(module)
             return {} if length is None else {"acceptance": round(length, 4)}
 
+        logged = BatchSource(batches.read, describe=lambda step: ", in a batch of the log")
         trained = fit(
-            module, make_loss(recipe), batches.read, recipe.optimizer.make(recipe.steps), recipe.steps, output,
+            module, make_loss(recipe), logged, recipe.optimizer.make(recipe.steps), recipe.steps, output,
             (cast_target(target.model),), report, recipe.every,
-            mesh=recipe.mesh.make(), describe=lambda step: ", in a batch of the log",
+            mesh=recipe.mesh.make(),
         )  # fmt: skip
         with report_failure(output, "the drafter", "the last checkpoint is whole; "):
             return save_drafter(recipe, trained, target, output)

@@ -1,0 +1,52 @@
+"""Where the weights of a model are, and in which form they are stored there."""
+
+import dataclasses
+
+import jax
+from flax import nnx
+
+from .. import parallel
+from ..models.config import ModelConfig
+from ..models.quantised import SCHEMES
+from ..parallel import RULES, Rules
+from .config import check_dtype, check_scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """The devices and the form of weights that are read from a checkpoint.
+
+    Attributes:
+      mesh: devices to split the weights over, see ``parallel.make_mesh``. Each device reads only its
+        own part. None for the default device.
+      rules: the mesh axis of each logical axis, see ``parallel.RULES``; with ``parallel.WHOLE`` each
+        device holds all weights.
+      dtype: one of ``config.DTYPES``; by default the checkpoint's.
+      quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
+      offload: whether the layers stay in the host's memory, see ``models.streamed``.
+
+    Raises RequestError for another dtype and another form.
+    """
+
+    mesh: jax.sharding.Mesh | None = None
+    rules: Rules = dataclasses.field(default_factory=lambda: RULES)
+    dtype: str | None = None
+    quantize: str | None = None
+    offload: bool = False
+
+    def __post_init__(self):
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", check_dtype(self.dtype))
+        check_scheme("quantize", self.quantize, SCHEMES)
+
+    def split(self, config: ModelConfig) -> ModelConfig:
+        """The configuration of a model whose heads are split over the mesh.
+
+        Raises RequestError for a mesh that does not divide the model, see ``ModelConfig.split_over``.
+        """
+        axis = self.rules.get("heads")
+        return config if self.mesh is None or axis is None else config.split_over(self.mesh.shape[axis])
+
+    def sharding(self, param: nnx.Variable) -> jax.sharding.Sharding:
+        """The devices of a parameter, and the part of each, see ``parallel.sharding``."""
+        return parallel.sharding(param, self.mesh, self.rules)

@@ -1,0 +1,68 @@
+"""The options of an engine: its sizes, which are fixed when it is made."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from ..checks import LARGEST, whole
+from ..errors import RequestError
+from ..requests.limits import MOST_ROUNDS
+from ..requests.options import MOST_LOGPROBS
+from .programs import LEAST_CHUNK
+from .widths import check_widths
+
+BOUNDS = {
+    "slots": (1, LARGEST),
+    "capacity": (1, LARGEST),
+    "chunk": (LEAST_CHUNK, 512),
+    "rounds": (1, MOST_ROUNDS),
+    "logprobs": (0, MOST_LOGPROBS),
+    "prefix_bytes": (0, LARGEST),
+    "constraint_states": (2, LARGEST),
+    "constraint_classes": (1, LARGEST),
+}
+"""The least and the largest value of each field of ``EngineOptions`` that is a whole number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineOptions:
+    """The options of an ``Engine`` beside its models and its method.
+
+    Attributes:
+      slots: rows of the batch, which are the texts decoded together.
+      widths: numbers of rows below ``slots``. While no more rows run, a round computes so many rows in
+        place of all slots. Each takes a compilation of its own, and as many rows of memory. By default
+        a round computes all slots.
+      capacity: positions of a slot, for prompt, new tokens and one draft. It becomes the next power
+        of two, but no more than the model's context needs.
+      chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
+        the engine chooses up to 128, so that a chunk takes less time than the rounds beside it.
+      rounds: rounds of one step, at most 64. By default the engine chooses up to 32, so that they take
+        about 20 ms, and has one on several hosts.
+      logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
+        a request may also have ``policy_logprobs``.
+      prefix_bytes: bytes of keys and values that are kept for later prompts with the same beginning;
+        0 keeps none. By default as many as those of one slot, and none on a mesh.
+      constraint_states: states of the table of all running requests' constraints.
+      constraint_classes: classes of tokens in that table.
+
+    Raises RequestError for values out of bounds.
+    """
+
+    slots: int = 16
+    widths: Sequence[int] = ()
+    capacity: int = 4096
+    chunk: int | None = None
+    rounds: int | None = None
+    logprobs: int | None = None
+    prefix_bytes: int | None = None
+    constraint_states: int = 4096
+    constraint_classes: int = 1024
+
+    def __post_init__(self):
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None or getattr(EngineOptions, name) is not None:
+                object.__setattr__(self, name, whole(name, value, least, most))
+        object.__setattr__(self, "widths", check_widths(self.widths, self.slots))
+        if self.chunk is not None and self.chunk & (self.chunk - 1):
+            raise RequestError(f"chunk must be a power of two, not {self.chunk}")

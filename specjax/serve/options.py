@@ -1,0 +1,44 @@
+"""The options of a server. This module needs no package of the extra ``serve``."""
+
+import dataclasses
+
+from ..checks import whole
+from ..engine import EngineOptions, usual_widths
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerOptions:
+    """The options of a server beside those of its engine.
+
+    Attributes:
+      name: the name of the model in the protocol; by default the name by which it was loaded.
+      api_key: the key that requests to ``/v1`` need; by default none.
+      queue: the most texts that wait beside those in the engine's slots. Further ones get 429.
+      largest_body: the most bytes of a request's body. A larger one gets 413.
+
+    Raises RequestError for values out of bounds.
+    """
+
+    name: str | None = None
+    api_key: str | None = None
+    queue: int = 256
+    largest_body: int = 2**20
+
+    def __post_init__(self):
+        whole("queue", self.queue, 0)
+        whole("largest_body", self.largest_body)
+
+
+def server_engine_options(on_mesh: bool, **options) -> EngineOptions:
+    """The options of a server's engine: ``options``, with a server's own defaults.
+
+    A server records 5 ``logprobs``, and has the ``usual_widths`` of its slots. ``widths=None`` stands
+    for these too.
+
+    Args:
+      on_mesh: whether the target is on a mesh.
+      options: fields of ``EngineOptions``.
+    """
+    sizes = EngineOptions(**{"logprobs": 5} | options | {"widths": ()})
+    widths = options.get("widths")
+    return dataclasses.replace(sizes, widths=usual_widths(sizes.slots, on_mesh) if widths is None else widths)
