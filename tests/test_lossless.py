@@ -11,7 +11,7 @@ import dataclasses
 import jax.numpy as jnp
 import pytest
 from support.grid import DRAFTS, METHODS, PAIRS, TARGETS, count_draws, halve_after_repeat, p_values
-from support.grid.methods import with_own
+from support.grid.methods import OTHER_CLASSES, with_own
 from support.pairwise import pairwise_cover
 
 from specjax import decode
@@ -72,13 +72,6 @@ def test_texts_have_the_targets_law(method, rule):
     values = p_values(counts)
     assert min(values.values()) > UNLIKELY, values
 
-
-OTHER_CLASSES = {
-    "experts": ("token_recycling", "tree"),
-    "latent": ("ngram", "mtp"),
-    "hybrid": ("draft_model", "tree"),
-}
-"""The methods with a target of each class, trees and chains. The first tier runs the first."""
 
 CLASS_CELLS = [
     pytest.param(kind, method, marks=pytest.mark.slow if i else (), id=f"{kind}-{method}")

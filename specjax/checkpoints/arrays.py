@@ -1,7 +1,7 @@
 """Makes a Decoder of another library's arrays, by a table of names and without a checkpoint."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from flax import nnx
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from .blocks import blocks, source_names
+from .blocks import Names, blocks, source_tensors
 from .fit import check_tensors
 from .placement import Placement
 from .tensors import abstract_decoder, dotted
@@ -22,7 +22,7 @@ ToRows = Callable[[jax.Array, int | None], jax.Array]
 def decoder_from_arrays(
     config: ModelConfig,
     arrays: Mapping[str, jax.typing.ArrayLike],
-    names: Mapping[str, Sequence[str]],
+    names: Names,
     to_rows: Mapping[str, ToRows] | None = None,
     dtype=None,
     mesh: jax.sharding.Mesh | None = None,
@@ -63,10 +63,11 @@ def decoder_from_arrays(
         if pattern not in names:
             raise RequestError(f"names has no entry for {pattern!r}, a parameter of the model; name its arrays")
         table[path] = []
-        for listed, name in zip(names[pattern], source_names(path, names)):
+        for entry, tensor in zip(names[pattern], source_tensors(path, names)):
+            listed, name = entry if isinstance(entry, str) else entry.name, tensor.name
             # In a layer, a name without N belongs to an array that stacks all layers.
             part = name if listed != name or layer is None else f"{name}[{layer}]"
-            table[path].append(part)
+            table[path].append(tensor._replace(name=part))
             unused.discard(name)
             if name in arrays:
                 rows[part] = to_rows[listed](arrays[name], layer) if listed in to_rows else arrays[name]

@@ -14,22 +14,8 @@ import numpy as np
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.feed_forwards import ExpertsConfig
+from .families import FAMILIES
 from .mxfp4 import Packed
-
-_QWEN = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-_SINGLE = {
-    "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
-    "qwen2_moe": ("mlp", _QWEN),
-    "qwen3_moe": ("mlp", _QWEN),
-    "deepseek_v2": ("mlp", _QWEN),
-    "deepseek_v3": ("mlp", _QWEN),
-    "glm4_moe": ("mlp", _QWEN),
-    "glm4_moe_lite": ("mlp", _QWEN),
-    "qwen3_next": ("mlp", _QWEN),
-    "qwen3_5_moe_text": ("mlp", _QWEN),
-}
-"""The families with a tensor for each expert: the module with the experts, and the names of its matrices."""
-
 
 LAYER = "model.layers.N"
 """How the names of the tensors of a language model's layer begin. N stands for the number of the layer."""
@@ -112,7 +98,7 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, layers
             half = joint.get_shape()[1] // 2
             stacks = {"gate": Rows(joint, 0, half), "up": Rows(joint, half, half), "down": down}
         else:
-            module, names = _SINGLE[config.family]
+            module, names = FAMILIES[config.family].experts
             of_expert = [f"{layer}.{module}.experts.{i}" for i in range(of_layer.mlp.count)]
             for matrix, name in names.items():
                 stacks[matrix] = _stack(
@@ -133,7 +119,7 @@ def unstack_experts(
         layer = layers.replace("N", str(number))
         stacks = {matrix: found.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}
         if config.family != "gpt_oss":
-            module, names = _SINGLE[config.family]
+            module, names = FAMILIES[config.family].experts
             prefix = f"{layer}.{module}.experts"
             found |= {
                 f"{prefix}.{i}.{name}.weight": one for key, name in names.items() for i, one in enumerate(stacks[key])

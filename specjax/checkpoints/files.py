@@ -7,16 +7,10 @@ from pathlib import Path
 
 from ..checks import parse_json
 from ..errors import CheckpointError
+from ..heads import KINDS
 from .fields import show
 
-WEIGHTS = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "medusa_lm_head.safetensors",
-    "medusa_lm_head.pt",
-    "hydra_lm_head.safetensors",
-    "hydra_lm_head.pt",
-)
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", *(file for kind in KINDS.values() for file in kind.files))
 """Names of files with weights. The first file found is read, or the files in its index."""
 
 LARGEST = 1 << 26

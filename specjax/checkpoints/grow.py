@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from ..errors import ConfigError
-from ..heads import KINDS, AssistantConfig, BlockConfig, Eagle3Config, Head, HeadConfig, MtpConfig
+from ..heads import KINDS, BlockConfig, Eagle3Config, Head, HeadConfig
 from ..models.config import ModelConfig
 from .blocks import blocks
 from .config import to_hf
@@ -78,8 +78,8 @@ def grow_head(head: Head, target: LanguageModel, like: ModelConfig, directory: s
         head.config.layers or target.config,
         config.layers or grown,
         (target.config.hidden_size, grown.hidden_size),
-        _pass_on(config),
-        "same, read" if getattr(config, "markov", None) == "rnn" else "read, same",
+        config.passed_on,
+        config.axes,
     )
     with new_directory(directory, _bytes(abstract)) as directory:
         values = dict(_grow(head.module, abstract, growth))
@@ -109,7 +109,10 @@ def _grow(module: nnx.Module, abstract: nnx.Module, growth: Growth) -> Iterator[
 def _grow_head_config(head: Head, target: ModelConfig) -> HeadConfig:
     """The configuration of the head for the grown target."""
     config, sizes = head.config, {}
-    _check_growable(config, head.name)
+    if config.part_not_grown:
+        raise ConfigError(
+            f"{head.name} cannot grow: growth does not know {config.part_not_grown}; use a head without it"
+        )
     fields = {field.name for field in dataclasses.fields(config)}
     if config.layers is not None:
         sizes["layers"] = grow_layers(config.layers, target, head.name)
@@ -122,20 +125,6 @@ def _grow_head_config(head: Head, target: ModelConfig) -> HeadConfig:
     return grown.with_dtype(target.dtype)
 
 
-def _check_growable(config: HeadConfig, name: str) -> None:
-    """Raises ConfigError for a head with a part that growth does not know."""
-    part = "an assistant's reading of the target's cache" if isinstance(config, AssistantConfig) else ""
-    if isinstance(config, BlockConfig):
-        parts = {
-            "a path selector": config.candidates,
-            "convolutions": config.conv_taps,
-            "a refiner": config.refiner_rank,
-        }
-        part = next((part for part, has in parts.items() if has), "")
-    if part:
-        raise ConfigError(f"{name} cannot grow: growth does not know {part}; use a head without it")
-
-
 def _check_norms(config: Eagle3Config, name: str) -> None:
     """Raises ConfigError for norms of two widths, which would need a ``norm_eps`` each."""
     if config.layers.hidden_size != config.target_size:
@@ -143,13 +132,6 @@ def _check_norms(config: Eagle3Config, name: str) -> None:
             f"{name} cannot grow: fc_norm or norm_before_fc is set, and hidden_size is {config.layers.hidden_size};"
             f" it must be {config.target_size}, the target's"
         )
-
-
-def _pass_on(config: HeadConfig) -> dict[str, int]:
-    """``Growth.pass_on`` for a head of this configuration."""
-    if isinstance(config, MtpConfig):
-        return {"join": 1 if config.hidden_first else 0}
-    return {"eagle": {"fc": 1}, "hydra": {"residual": 0}}.get(config.kind, {})
 
 
 def _bytes(module: nnx.Module) -> int:

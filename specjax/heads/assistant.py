@@ -19,7 +19,7 @@ from flax import nnx
 from jax import lax
 
 from ..cache import KVCache, full_dtype
-from ..errors import ConfigError
+from ..errors import ConfigError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.layer import Layer, Nodes
@@ -48,6 +48,7 @@ class AssistantConfig(HeadConfig):
     read_clusters: int = 32
     kind: ClassVar[str] = "assistant"
     reads_cache: ClassVar[bool] = True
+    part_not_grown: ClassVar[str] = "an assistant's reading of the target's cache"
 
     def __post_init__(self):
         if len(self.mixers) < self.layers.num_layers:
@@ -145,4 +146,24 @@ class Assistant(HeadModule):
         return jnp.put_along_axis(lacking, tokens, scores, -1, inplace=False)
 
 
-KIND = Kind(AssistantConfig, Assistant)
+def usual(target: ModelConfig, layer: ModelConfig) -> AssistantConfig:
+    """Four layers of a sixth of the target's width. Three read a layer with a window, if the target has any.
+
+    Raises RequestError for a target without keys of heads.
+    """
+    last = {}
+    for one in target.layers:
+        if isinstance(one.mixer, AttentionConfig) and one.mixer.reads is None:
+            last[one.mixer.scores.window is None] = dataclasses.replace(
+                one.mixer, reads=0, sinks=False, output_gate=False
+            )
+    if not last:
+        raise RequestError("the target has no keys of heads, which an assistant reads; plan another method")
+    whole = last.get(True, last.get(False))
+    width = max(target.hidden_size // 6, 1)
+    sizes = dict(num_layers=4, hidden_size=width, intermediate_size=8 * width, windows=())
+    layers = layer.replace(mixers=(last.get(False, whole),) * 3 + (whole,), **sizes)
+    return AssistantConfig(layers, target.hidden_size, target.num_layers)
+
+
+KIND = Kind(AssistantConfig, Assistant, usual)

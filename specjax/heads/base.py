@@ -7,8 +7,8 @@ by one more.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,11 @@ class HeadConfig:
         (Medusa); 0 for a head that continues its own hidden states or predicts a block.
       reads_tokens: whether these heads also read the tokens after that hidden state (Hydra).
       reads_cache: whether the head reads the target's cache. It then cannot read a text by itself.
+      axes: the axes of the parameters that decoders do not have, for ``specjax grow``, see
+        ``checkpoints.growth.parameters``. The last name in a parameter's path names it.
+      passed_on: for matrices that make a stream, the number of the input vector that they pass on;
+        see ``checkpoints.growth.parameters.Growth``.
+      part_not_grown: the part of the head that growth does not know; empty for none.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
@@ -52,6 +57,15 @@ class HeadConfig:
     num_heads: int = 0
     reads_tokens: ClassVar[bool] = False
     reads_cache: ClassVar[bool] = False
+    part_not_grown: str = ""
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
+
+    @property
+    def passed_on(self) -> Mapping[str, int]:
+        return {}
 
     def with_dtype(self, dtype: str) -> "HeadConfig":
         """The same configuration, with weights of type ``dtype``."""
@@ -131,16 +145,30 @@ class HeadModule(RowModule):
         return None
 
 
-class Kind(NamedTuple):
-    """A kind of head. ``module(config, key, dtype=None)`` makes a random one.
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of head, with every fact that other modules need of it.
 
     Attributes:
       config: the class of its configurations.
-      module: the class of its modules.
+      module: the class of its modules. ``module(config, key, dtype=None)`` makes a random one.
+      usual: makes the configuration of the usual shape, for plans without a checkpoint. Its
+        arguments are the target, and one layer of Llama of the target's sizes.
+      tuned_trees: whether its drafted trees have a fixed shape, which ``specjax tune`` searches.
+      token_by_token: whether it drafts one token after another from features, so that method auto
+        may use it.
+      files: names of files with its weights, besides the names of every model.
+      prefixes: regular expressions for the beginnings of its tensors inside a language model's
+        checkpoint.
     """
 
     config: type[HeadConfig]
     module: Callable[..., HeadModule]
+    usual: Callable[[ModelConfig, ModelConfig], HeadConfig]
+    tuned_trees: bool = False
+    token_by_token: bool = False
+    files: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

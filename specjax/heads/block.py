@@ -127,6 +127,21 @@ class BlockConfig(HeadConfig):
             raise ConfigError("a block head with a refiner has no Markov and no confidence head; leave them out")
 
     @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        context = {"fc": ("write", "taps"), "hidden_norm": ("norm",)}
+        gate = "same, read" if self.markov == "rnn" else "read, same"
+        markov = {"first": ("same", "same"), "second": ("same", "same"), "gate": ("same", gate), "gate_bias": ("same",)}
+        return context | markov | {"confidence": ("same", "read, same"), "confidence_bias": ("same",)}
+
+    @property
+    def part_not_grown(self) -> str:
+        if self.candidates:
+            return "a path selector"
+        if self.conv_taps:
+            return "convolutions"
+        return "a refiner" if self.refiner_rank else ""
+
+    @property
     def vocab_size(self) -> int:
         return self.layers.vocab_size
 
@@ -288,4 +303,12 @@ class BlockHead(HeadModule):
         return jax.nn.sigmoid(linear(read, self.confidence[...], value_of(self.confidence_bias))[..., 0])
 
 
-KIND = Kind(BlockConfig, BlockHead)
+def usual(target: ModelConfig, layer: ModelConfig) -> BlockConfig:
+    """Five layers and blocks of eight places, as DFlash has them."""
+    L = target.num_layers
+    taps = min(1, L), L // 2, max(L - 2, 0)
+    layers = layer.replace(num_layers=5, windows=layer.windows * 5)
+    return BlockConfig(layers, target.hidden_size, L, taps, mask_token=0, block_size=8)
+
+
+KIND = Kind(BlockConfig, BlockHead, usual)

@@ -40,6 +40,14 @@ class EagleConfig(LastLayerConfig):
     first_norm: bool = False
     kind: ClassVar[str] = "eagle"
 
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        return {"fc": ("write", "taps"), "fc_bias": ("write",)}
+
+    @property
+    def passed_on(self) -> dict[str, int]:
+        return {"fc": 1}
+
 
 class EagleHead(HeadModule):
     """An EAGLE head. ``fc`` [E, 2E] joins the next token's embedding and the feature."""
@@ -71,4 +79,8 @@ class EagleHead(HeadModule):
         return target.logits(hidden)
 
 
-KIND = Kind(EagleConfig, EagleHead)
+def usual(target: ModelConfig, layer: ModelConfig) -> EagleConfig:
+    return EagleConfig(layer, target_layers=target.num_layers)
+
+
+KIND = Kind(EagleConfig, EagleHead, usual, tuned_trees=True, token_by_token=True)

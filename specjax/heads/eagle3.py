@@ -69,6 +69,11 @@ class Eagle3Config(HeadConfig):
             )
 
     @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        norms = {"hidden_norm": ("norm",), "fc_norms": ("tap_norm",), "input_norm": ("tap_norm",)}
+        return norms | {"fc": ("write", "taps"), "mask_hidden": ("same", "unknown_taps")}
+
+    @property
     def vocab_size(self) -> int:
         return self.layers.vocab_size
 
@@ -162,4 +167,11 @@ class Eagle3Head(HeadModule):
         return rms_norm(x, self.norm[...], self.config.layers.norm_eps)
 
 
-KIND = Kind(Eagle3Config, Eagle3Head)
+def usual(target: ModelConfig, layer: ModelConfig) -> Eagle3Config:
+    """The taps of the paper, and the 32,000 likeliest tokens."""
+    L = target.num_layers
+    taps = min(2, L), L // 2, max(L - 3, 0)
+    return Eagle3Config(layer, target.hidden_size, L, taps, draft_vocab_size=min(32000, target.vocab_size))
+
+
+KIND = Kind(Eagle3Config, Eagle3Head, usual, tuned_trees=True, token_by_token=True)

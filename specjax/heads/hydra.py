@@ -40,6 +40,15 @@ class HydraConfig(MedusaConfig):
     kind: ClassVar[str] = "hydra"
     reads_tokens: ClassVar[bool] = True
 
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        own = {"residual": ("write", "read"), "residual_bias": ("write",), "head_bias": ("same",)}
+        return super().axes | own
+
+    @property
+    def passed_on(self) -> dict[str, int]:
+        return {"residual": 0}
+
     def with_dtype(self, dtype: str) -> "HydraConfig":
         return dataclasses.replace(self, dtype=dtype, layers=self.layers and self.layers.replace(dtype=dtype))
 
@@ -89,4 +98,8 @@ class HydraHeads(HeadModule):
         return self.heads[k](jnp.concatenate([hidden, embedded], -1))
 
 
-KIND = Kind(HydraConfig, HydraHeads)
+def usual(target: ModelConfig, layer: ModelConfig) -> HydraConfig:
+    return HydraConfig(target.hidden_size, target.num_layers, target.vocab_size, num_heads=4)
+
+
+KIND = Kind(HydraConfig, HydraHeads, usual, tuned_trees=True, files=("hydra_lm_head.safetensors", "hydra_lm_head.pt"))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..models.base import Output
+from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.layers import linear, matrix, param, value_of
 from .base import HeadConfig, HeadModule, Kind
@@ -41,6 +42,10 @@ class MedusaConfig(HeadConfig):
     @property
     def taps(self) -> tuple[int, ...]:
         return (self.target_layers,)
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        return {"linear": ("write", "read"), "linear_bias": ("write",)}
 
     def with_dtype(self, dtype: str) -> "MedusaConfig":
         return dataclasses.replace(self, dtype=dtype)
@@ -114,4 +119,15 @@ class MedusaHeads(HeadModule):
         return self.heads[k](hidden)
 
 
-KIND = Kind(MedusaConfig, MedusaHeads)
+def usual(target: ModelConfig, layer: ModelConfig) -> MedusaConfig:
+    return MedusaConfig(target.hidden_size, target.num_layers, target.vocab_size, num_heads=4)
+
+
+KIND = Kind(
+    MedusaConfig,
+    MedusaHeads,
+    usual,
+    tuned_trees=True,
+    files=("medusa_lm_head.safetensors", "medusa_lm_head.pt"),
+    prefixes=(r"medusa_head\.",),
+)

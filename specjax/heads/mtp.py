@@ -56,6 +56,14 @@ class MtpConfig(LastLayerConfig):
     modules: int = 1
     kind: ClassVar[str] = "mtp"
 
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        return {"hidden_norm": ("norm",), "embedding_norm": ("norm",), "join": ("write", "read")}
+
+    @property
+    def passed_on(self) -> dict[str, int]:
+        return {"join": 1 if self.hidden_first else 0}
+
 
 class MtpHead(HeadModule):
     """The modules, one after another."""
@@ -113,4 +121,14 @@ class MtpModule(RowModule):
         return target.logits(normed) if self.head is None else linear(normed, self.head[...])
 
 
-KIND = Kind(MtpConfig, MtpHead)
+def usual(target: ModelConfig, layer: ModelConfig) -> MtpConfig:
+    return MtpConfig(layer, target_layers=target.num_layers)
+
+
+KIND = Kind(
+    MtpConfig,
+    MtpHead,
+    usual,
+    token_by_token=True,
+    prefixes=(r"mtp\.", r"model\.mtp_layers\.", r"model\.layers\.\d+\.(?=eh_proj\.)"),
+)

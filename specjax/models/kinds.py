@@ -7,11 +7,13 @@ The class of the configuration selects the module, see ``mixers.MIXERS`` and
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Self
 
 from ..cache import blank
 from .cross import CrossConfig
 from .layers import Norm
+from .stacks import Stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +47,11 @@ class MixerConfig(ABC):
         """The layer whose past and rows this mixer reads; None for a mixer that reads its own."""
         return None
 
+    @property
+    def stacks(self) -> Mapping[str, Stack]:
+        """The order of rows of each parameter that stacks several matrices, by its name in the module."""
+        return {}
+
     @abstractmethod
     def count_weights(self, width: int) -> int:
         """The number of weights in the matrices, for a stream of ``width``."""
@@ -64,6 +71,11 @@ class FeedForwardConfig(ABC):
     A feed-forward is a module ``kind(config: LayerConfig, keys, dtype)``. It is called as
     ``feed_forward(normed)``. Its output is added to the stream; both are float32 [B, N, E].
     """
+
+    @property
+    def stacks(self) -> Mapping[str, Stack]:
+        """The order of rows of each parameter that stacks several matrices, by its name in the module."""
+        return {}
 
     @abstractmethod
     def count_weights(self, width: int) -> int:

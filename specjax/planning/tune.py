@@ -21,11 +21,11 @@ from ..drafters import default_method, needs_of
 from ..errors import RequestError
 from ..evaluation.comparison import machine
 from ..generate import Generator
-from ..heads import Head
+from ..heads import KINDS, Head
 from ..tree import expansion
 from . import acceptance, cost, head_trees, tree_search
 
-HEADS = ("medusa", "hydra", "eagle", "eagle3")
+HEADS = tuple(name for name, kind in KINDS.items() if kind.tuned_trees)
 """The methods with a trained head whose trees have a fixed shape."""
 
 METHODS = ("tree", "token_recycling", *HEADS)

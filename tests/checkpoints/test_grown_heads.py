@@ -50,6 +50,9 @@ HEADS = {
     ),
     "block, gated": dataclasses.replace(BLOCK, markov_rank=4, markov="gated", confidence=True, confidence_markov=True),
 }
+USUAL = {name: kind.usual(TINY, LAYERS) for name, kind in KINDS.items()}
+WRITTEN = {config.kind for config in HEADS.values()}
+HEADS |= {name: config for name, config in USUAL.items() if name not in WRITTEN and not config.part_not_grown}
 FIRST_TIER = ("eagle3", "mtp")
 
 

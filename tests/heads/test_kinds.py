@@ -25,7 +25,7 @@ from specjax.heads import (
 
 LAYERS = TINY.replace(num_layers=1)
 READS = dataclasses.replace(LAYERS.layer(0).mixer, reads=0)
-CONFIGS = {
+CONFIGS = {name: kind.usual(TINY, LAYERS) for name, kind in KINDS.items()} | {
     "medusa": MedusaConfig(32, 2, 61, num_heads=3),
     "hydra": HydraConfig(32, 2, 61, num_heads=3, layers=LAYERS),
     "eagle": EagleConfig(LAYERS, 2),
@@ -34,13 +34,26 @@ CONFIGS = {
     "block": BlockConfig(LAYERS, 32, 2, (0, 1), 60),
     "assistant": AssistantConfig(LAYERS.replace(mixers=(READS,)), 32, 2),
 }
+"""A configuration of each kind; of the usual shape where none is written here."""
+
+DEFAULTS = dict(modules=1, mask_token=None, num_heads=0, reads_tokens=False, reads_cache=False)
+FACTS = {
+    "medusa": dict(num_heads=3),
+    "hydra": dict(num_heads=3, reads_tokens=True),
+    "eagle": {},
+    "eagle3": {},
+    "mtp": dict(modules=2),
+    "block": dict(mask_token=60),
+    "assistant": dict(reads_cache=True),
+}
+"""The values of the configurations above that are not those of ``DEFAULTS``."""
 
 
 def test_every_file_with_a_kind_is_in_the_table():
     files = [path.stem for path in Path(specjax.heads.__file__).parent.glob("*.py") if path.stem != "__init__"]
     modules = [importlib.import_module(f"specjax.heads.{file}") for file in files]
     declared = [module.KIND for module in modules if hasattr(module, "KIND")]
-    assert {kind.name: kind for kind in declared} == KINDS and KINDS.keys() == CONFIGS.keys()
+    assert {kind.name: kind for kind in declared} == KINDS
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -50,11 +63,18 @@ def test_a_configuration_has_every_field(kind):
     assert isinstance(config, HeadConfig) and config.kind == kind and hash(config) == hash(CONFIGS[kind])
     assert (config.vocab_size, config.target_size, config.target_layers) == (61, 32, 2)
     assert all(0 <= tap <= 2 for tap in config.taps)
-    assert (config.layers is None) == (kind == "medusa")
-    assert config.modules == (2 if kind == "mtp" else 1)
-    assert config.mask_token == (60 if kind == "block" else None)
-    assert config.num_heads == (3 if kind in ("medusa", "hydra") else 0)
-    assert config.reads_tokens == (kind == "hydra") and config.reads_cache == (kind == "assistant")
+    values = {name: getattr(config, name) for name in DEFAULTS}
+    if kind in FACTS:
+        assert (config.layers is None) == (kind == "medusa")
+        assert values == DEFAULTS | FACTS[kind]
+    assert all(type(getattr(KINDS[kind], name)) is bool for name in ("tuned_trees", "token_by_token"))
+
+
+def test_usual_shapes_are_of_their_kind_and_fit_the_target():
+    for name, kind in KINDS.items():
+        config = kind.usual(TINY, LAYERS)
+        assert type(config) is kind.config and config.kind == name
+        assert (config.vocab_size, config.target_size, config.target_layers) == (61, 32, 2)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

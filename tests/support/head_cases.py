@@ -1,12 +1,19 @@
 """All published forms of heads by name, and comparisons of heads that were read."""
 
+import json
 import operator
+import tempfile
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from flax import nnx
+from safetensors.numpy import load_file
 
-from specjax import load_drafter
-from specjax.heads import Head
+from specjax import load_drafter, save_head
+from specjax.checkpoints.layouts import LAYOUTS, default_layout
+from specjax.heads import KINDS, Head, HeadConfig
+from support.models import random_head
 from support.numpy_layer import gate_and_up
 from support.published_heads import (
     DEEP,
@@ -80,6 +87,22 @@ MADE = {
 }
 """Cases: the name begins with that of the layout; the function makes config.json and the
 tensors."""
+
+
+def saved(config: HeadConfig, **raw) -> tuple[dict, dict]:
+    """A random head, as ``save_head`` writes it. It stands for the published form of a kind that has none above."""
+    with tempfile.TemporaryDirectory() as directory:
+        save_head(Head(random_head(KINDS[config.kind].module, config), config, config.kind), directory)
+        (file,) = Path(directory).glob("*.safetensors")
+        return json.loads((Path(directory) / "config.json").read_text()) | raw, load_file(file)
+
+
+PUBLISHED = tuple(MADE)
+"""The cases in the forms that their authors publish."""
+
+for _name in KINDS.keys() - {LAYOUTS[case.split(",")[0]].kind for case in MADE}:
+    _config = KINDS[_name].usual(DEEP.config, DEEP.config.with_layers([0]).like_llama())
+    MADE[default_layout(_config).name] = partial(saved, _config)
 
 
 def parameters(module) -> dict:

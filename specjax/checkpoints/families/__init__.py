@@ -3,7 +3,9 @@
 import re
 from collections.abc import Collection
 
+from ...heads import KINDS
 from ...models.config import ModelConfig
+from ..blocks import Tensor, rename
 from .bart import BART
 from .base import Family, layer_names
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
@@ -79,22 +81,26 @@ NAMES = {name: family.names for name, family in FAMILIES.items()}
 """The tensors of each parameter, by family and path. N stands for the number of the layer."""
 
 _DERIVED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
-_PREDICTION_HEAD = re.compile(r"(mtp\.|medusa_head\.|model\.mtp_layers\.|model\.layers\.\d+\.(?=eh_proj\.))")
+_PREDICTION_HEAD = re.compile(f"({'|'.join(prefix for kind in KINDS.values() for prefix in kind.prefixes)})")
 """Prefixes of drafting heads inside a language model's checkpoint. ``layouts`` reads the heads."""
 
 
-def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[str]]:
+def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[str | Tensor]]:
     """The names of a language model's parameters in a checkpoint with these tensors.
 
     A tied checkpoint may store its one table as the output matrix only. The checkpoint of a bare
     model may leave out the prefix that the language model adds.
     """
     family = FAMILIES[config.family]
-    present = lambda name: family.aliases[name] if family.aliases.get(name) in tensors else name
-    names, prefix = {path: list(map(present, found)) for path, found in family.names.items()}, family.optional_prefix
-    names = {path: [name_in(name, tensors) for name in found] for path, found in names.items()}
-    if prefix and not any(name.startswith(prefix) for name in tensors):
-        names = {path: [name.removeprefix(prefix) for name in found] for path, found in names.items()}
+    prefix = family.optional_prefix
+    is_bare = bool(prefix) and not any(name.startswith(prefix) for name in tensors)
+
+    def stored_name(name: str) -> str:
+        name = family.aliases[name] if family.aliases.get(name) in tensors else name
+        name = name_in(name, tensors)
+        return name.removeprefix(prefix) if is_bare else name
+
+    names = {path: rename(listed, stored_name) for path, listed in family.names.items()}
     if config.tie_embeddings and names["embed"][0] not in tensors and names["head"][0] in tensors:
         return names | {"embed": names["head"]}
     return names

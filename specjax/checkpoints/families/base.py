@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...models.config import ModelConfig
+from ..blocks import Names, Tensor, rename
 from ..fields import Field
 
-LLAMA_LAYER = {
+LLAMA_LAYER: Names = {
     "mixer_norm": ["input_layernorm.weight"],
     "mixer.qkv": [f"self_attn.{x}_proj.weight" for x in "qkv"],
     "mixer.qkv_bias": [f"self_attn.{x}_proj.bias" for x in "qkv"],
@@ -27,18 +28,22 @@ Three tensors are queries, keys and values, and two are the gate and the up proj
 """
 
 
-def layer_names(prefix: str, layer: Mapping[str, list[str]] = LLAMA_LAYER) -> dict[str, list[str]]:
+def layer_names(prefix: str, layer: Names = LLAMA_LAYER) -> dict[str, list[str | Tensor]]:
     """The tensors of each parameter of decoder layers, whose names begin with ``prefix``.
 
     N stands for the number of the layer.
     """
-    return {f"layers.N.{path}": [f"{prefix}.{name}" for name in names] for path, names in layer.items()}
+    return {f"layers.N.{path}": rename(names, lambda name: f"{prefix}.{name}") for path, names in layer.items()}
 
 
-def model_names(layer: Mapping[str, list[str]] = LLAMA_LAYER) -> dict[str, list[str]]:
+def model_names(layer: Names = LLAMA_LAYER) -> dict[str, list[str | Tensor]]:
     """The tensors of each parameter of a model with these layers, and Llama's names around them."""
     outside = {"embed": ["model.embed_tokens.weight"], "norm": ["model.norm.weight"], "head": ["lm_head.weight"]}
     return outside | layer_names("model.layers.N", layer)
+
+
+_EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+"""The names of the matrices of an expert, as most families have them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +66,15 @@ class Family:
       optional_prefix: the beginning of the tensors' names that some checkpoints leave out.
       is_unused: whether a checkpoint's tensor has no part in a model of this configuration.
       aliases: other names that some checkpoints have for tensors.
+      experts: in a family with a tensor for each expert, the module with the experts, and the names
+        of its matrices.
     """
 
     model_type: str
     architecture: str
     checkpoints: str
     options: Mapping[str, Field]
-    names: Mapping[str, list[str]]
+    names: Names
     refused: str = ""
     drafters: str = ""
     read: Callable[[dict[str, Any], str], dict[str, Any]] = lambda options, where: {}
@@ -79,3 +86,4 @@ class Family:
     optional_prefix: str = ""
     is_unused: Callable[[ModelConfig, str], bool] = lambda config, name: False
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    experts: tuple[str, Mapping[str, str]] = ("mlp", _EXPERTS)

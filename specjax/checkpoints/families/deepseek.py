@@ -6,7 +6,7 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards.grouped_routing import GroupedRouting
 from ...models.mixers import LatentAttentionConfig
-from ..blocks import INTERLEAVED
+from ..blocks import Tensor, interleave
 from ..fields import Field, choice, flag, integer, list_of, number
 from ..rope_options import read_rope
 from ..schemas import CORE, HEADS, NEVER, POSITIONS, ROTARY, SIZE, SIZES
@@ -17,11 +17,11 @@ _NAMES = model_names(
     {path: names for path, names in LLAMA_LAYER.items() if not path.startswith("mixer.")}
     | GROUPED_LAYER
     | {
-        "mixer.down": ["self_attn.q_a_proj.weight", f"self_attn.kv_a_proj_with_mqa.weight{INTERLEAVED}"],
-        "mixer.down_bias": ["self_attn.q_a_proj.bias", f"self_attn.kv_a_proj_with_mqa.bias{INTERLEAVED}"],
+        "mixer.down": ["self_attn.q_a_proj.weight", Tensor("self_attn.kv_a_proj_with_mqa.weight", interleave)],
+        "mixer.down_bias": ["self_attn.q_a_proj.bias", Tensor("self_attn.kv_a_proj_with_mqa.bias", interleave)],
         "mixer.query_norm": ["self_attn.q_a_layernorm.weight"],
         "mixer.row_norm": ["self_attn.kv_a_layernorm.weight"],
-        "mixer.query": [f"self_attn.{name}.weight{INTERLEAVED}" for name in ("q_proj", "q_b_proj")],
+        "mixer.query": [Tensor(f"self_attn.{name}.weight", interleave) for name in ("q_proj", "q_b_proj")],
         "mixer.up_key": ["self_attn.kv_b_proj.weight"],
         "mixer.up_value": ["self_attn.kv_b_proj.weight"],
         "mixer.out": ["self_attn.o_proj.weight"],

@@ -4,15 +4,15 @@ GLM-4.5 has experts, and pairs the halves of the rotated dimensions.
 """
 
 from ...models.config import ModelConfig
-from ..blocks import INTERLEAVED
+from ..blocks import Tensor, interleave
 from ..fields import flag
 from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names
 from .grouped import COUNT, GROUPED, GROUPED_HARMLESS, GROUPED_LAYER, read_experts, read_routing, write_experts
 
 _LAYER = LLAMA_LAYER | {
-    "mixer.qkv": [f"self_attn.{x}_proj.weight{INTERLEAVED}" for x in "qkv"],
-    "mixer.qkv_bias": [f"self_attn.{x}_proj.bias{INTERLEAVED}" for x in "qkv"],
+    "mixer.qkv": [Tensor(f"self_attn.{x}_proj.weight", interleave) for x in "qkv"],
+    "mixer.qkv_bias": [Tensor(f"self_attn.{x}_proj.bias", interleave) for x in "qkv"],
     "mlp.gate_up": ["mlp.gate_up_proj.weight"] * 2,
 }
 _NORMS = {

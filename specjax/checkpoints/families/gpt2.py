@@ -1,7 +1,7 @@
 """GPT-2: learned positions, layer norms, and weights [in, out]."""
 
 from ...models.rope import Rope
-from ..blocks import TRANSPOSED
+from ..blocks import Tensor, transpose
 from ..fields import choice, flag
 from ..schemas import ACTIVATION, CORE, EPS, NEVER, POSITIONS, SIZE, SIZES
 from .base import Family, layer_names
@@ -9,15 +9,15 @@ from .base import Family, layer_names
 _LAYER = {
     "mixer_norm": ["ln_1.weight"],
     "mixer_norm_bias": ["ln_1.bias"],
-    "mixer.qkv": [f"attn.c_attn.weight{TRANSPOSED}"] * 3,
+    "mixer.qkv": [Tensor("attn.c_attn.weight", transpose)] * 3,
     "mixer.qkv_bias": ["attn.c_attn.bias"] * 3,
-    "mixer.out": [f"attn.c_proj.weight{TRANSPOSED}"],
+    "mixer.out": [Tensor("attn.c_proj.weight", transpose)],
     "mixer.out_bias": ["attn.c_proj.bias"],
     "mlp_norm": ["ln_2.weight"],
     "mlp_norm_bias": ["ln_2.bias"],
-    "mlp.up": [f"mlp.c_fc.weight{TRANSPOSED}"],
+    "mlp.up": [Tensor("mlp.c_fc.weight", transpose)],
     "mlp.up_bias": ["mlp.c_fc.bias"],
-    "mlp.down": [f"mlp.c_proj.weight{TRANSPOSED}"],
+    "mlp.down": [Tensor("mlp.c_proj.weight", transpose)],
     "mlp.down_bias": ["mlp.c_proj.bias"],
 }
 

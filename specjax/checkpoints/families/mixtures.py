@@ -180,6 +180,7 @@ MIXTRAL = Family(
     theta=1e6,
     harmless=TRAINING,
     drafters="EAGLE",
+    experts=("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
 )
 
 QWEN2_MOE = Family(

@@ -37,28 +37,8 @@ _AXES = {
     "gate_up_bias": ("gate_up",),
     "down": ("write", "units"),
     "down_bias": ("write",),
-    # trained heads
-    "hidden_norm": ("norm",),
-    "embedding_norm": ("norm",),
-    "fc_norms": ("tap_norm",),
-    "input_norm": ("tap_norm",),
-    "fc": ("write", "taps"),
-    "fc_bias": ("write",),
-    "join": ("write", "read"),
-    "linear": ("write", "read"),
-    "linear_bias": ("write",),
-    "residual": ("write", "read"),
-    "residual_bias": ("write",),
-    "head_bias": ("same",),
-    "mask_hidden": ("same", "unknown_taps"),
-    "first": ("same", "same"),
-    "second": ("same", "same"),
-    "gate": ("same", "gate"),
-    "gate_bias": ("same",),
-    "confidence": ("same", "read, same"),
-    "confidence_bias": ("same",),
 }
-"""The axes of each parameter, see ``Growth.axis``. The last name in its path names a parameter."""
+"""The axes of each parameter of a decoder, see ``Growth.axis``. The last name in its path names a parameter."""
 
 _DEVIATION = 0.02
 """The standard deviation of random numbers."""
@@ -85,14 +65,14 @@ class Growth:
       taps: the width of the target's stream, old and new.
       pass_on: for matrices of heads that make a stream, the number of the input vector whose
         constant they pass on. Other streams begin with embeddings, which have the constant.
-      gate: the axis of a "gate" of a Markov correction.
+      axes: the axes of the parameters that decoders do not have, see ``HeadConfig.axes``.
     """
 
     old: ModelConfig
     new: ModelConfig
     taps: tuple[int, int]
     pass_on: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    gate: str = "read, same"
+    axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def grow(self, path: str, old: np.ndarray | None, shape: tuple[int, ...], dtype, rng) -> np.ndarray:
         """The grown parameter at ``path``, of this shape and dtype.
@@ -104,7 +84,7 @@ class Growth:
         if jnp.issubdtype(dtype, jnp.integer):
             return np.asarray(old, dtype)
         name = [part for part in path.split(".") if not part.isdigit()][-1]
-        kinds = _AXES[name]
+        kinds = self.axes[name] if name in self.axes else _AXES[name]
         size = shape[0], int(np.prod(shape[1:]))
         if old is None:
             rest = [ZERO if kind == "write" else RANDOM for kind in (*kinds, "same")]
@@ -142,8 +122,6 @@ class Growth:
                 return Axis(np.where(source == RANDOM, ZERO, source))
             case "read":
                 return Axis(self._stream(E, width, old // E))
-            case "gate":
-                return self.axis(self.gate, old, new)
             case "read, same":
                 return Axis(axes.join([(self._stream(E, width), E), (np.arange(old - E), old - E)]))
             case "same, read":

@@ -7,6 +7,7 @@ import numpy as np
 from ...errors import CheckpointError, ConfigError
 from ...heads.assistant import Assistant, AssistantConfig
 from ...models.config import ModelConfig
+from ..blocks import Names
 from ..config import from_hf, to_hf
 from ..families import NAMES
 from ..fields import choice, flag, integer, table
@@ -63,7 +64,7 @@ class AssistantLayout(Layout):
             read_clusters=options["centroid_intermediate_top_k"],
         )
 
-    def names(self, config: AssistantConfig, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config: AssistantConfig, found: Found | None = None) -> Names:
         layers = {path: names for path, names in NAMES[_FAMILY].items() if path.startswith("layers.N.")}
         return layers | {
             "enter": ["pre_projection.weight"],

@@ -11,6 +11,7 @@ from flax import nnx
 from ...errors import ConfigError
 from ...heads import HeadConfig
 from ...models.config import ModelConfig
+from ..blocks import Names
 from ..config import from_hf
 from ..fields import Field, integer, read_fields
 
@@ -122,7 +123,7 @@ class Layout(ABC):
         """
 
     @abstractmethod
-    def names(self, config, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config, found: Found | None = None) -> Names:
         """The tensors of each parameter of the module, by its path; see ``families.blocks``.
 
         Args:

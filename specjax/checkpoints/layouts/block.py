@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...heads.block import BlockConfig
 from ...models.config import ModelConfig
+from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
 from ..fields import Field, choice, flag, integer, table
@@ -104,7 +105,7 @@ class DFlashLayout(Layout):
             **parts,
         )
 
-    def names(self, config: BlockConfig, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config: BlockConfig, found: Found | None = None) -> Names:
         gate = "joint_proj" if config.markov == "rnn" else "gate_proj"
         table = {
             "fc": ["fc.weight"],

@@ -2,6 +2,7 @@
 
 from ...heads.eagle import EagleConfig
 from ...models.config import ModelConfig
+from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
 from ..fields import flag
@@ -30,7 +31,7 @@ class EagleLayout(Layout):
             first_norm="layers.0.input_layernorm.weight" in found,
         )
 
-    def names(self, config: EagleConfig, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config: EagleConfig, found: Found | None = None) -> Names:
         return {"fc": ["fc.weight"], "fc_bias": ["fc.bias"], "embed": ["embed_tokens.weight"]} | layer_names("layers.N")
 
     def raw(self, config: EagleConfig) -> dict:

@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import ConfigError
 from ...heads.eagle3 import Eagle3Config, Eagle3Head
 from ...models.config import ModelConfig
+from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
 from ..fields import flag, table
@@ -93,7 +94,7 @@ class Eagle3Layout(Layout):
             **{name: options[name] for name in FLAGS},
         )
 
-    def names(self, config: Eagle3Config, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config: Eagle3Config, found: Found | None = None) -> Names:
         written = self.layer if config.layers.num_layers == 1 else "layers.N"
         prefix = written if found is None else "midlayer" if found.begins("midlayer.") else "layers.N"
         whole = config.draft_vocab_size == config.vocab_size and (found is None or "d2t" not in found)

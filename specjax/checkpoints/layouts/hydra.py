@@ -5,6 +5,7 @@ import re
 from ...errors import ConfigError
 from ...heads.hydra import HydraConfig
 from ...models.config import ModelConfig
+from ..blocks import Names
 from ..families import layer_names
 from ..fields import choice, flag, integer
 from .base import Found, Layout, layer_options
@@ -63,7 +64,7 @@ class HydraLayout(Layout):
             layers=like.replace(**layer_options(found, f"{_PREFIX}layers.0")) if prefixed else None,
         )
 
-    def names(self, config: HydraConfig, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config: HydraConfig, found: Found | None = None) -> Names:
         dropouts = config.layers is not None if found is None else _has_dropouts(found)
         names = {"embed": ["input_embed_fn.weight"], "norm": [f"{_PREFIX}norm.weight"]}
         names |= layer_names(f"{_PREFIX}layers.N")

@@ -8,6 +8,7 @@ import re
 from ...errors import CheckpointError
 from ...heads.medusa import MedusaConfig
 from ...models.config import ModelConfig
+from ..blocks import Names
 from .base import DEPTH, DTYPE, Found, Layout
 
 _NAME = re.compile(r"(medusa_head\.)?\d+\.\d+\.(linear\.)?(weight|bias)$")
@@ -35,7 +36,7 @@ class MedusaLayout(Layout):
             num_layers=count,
         )
 
-    def names(self, config: MedusaConfig, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config: MedusaConfig, found: Found | None = None) -> Names:
         prefix = "" if found is None else _prefix(found)
         return {
             "heads.N.blocks.N.linear": [f"{prefix}N.M.linear.weight"],

@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import ConfigError
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
+from ..blocks import Names, rename
 from ..config import text_options, to_hf
 from ..experts import LAYER, stack_experts, unstack_experts
 from ..families import NAMES, SAME_DECODER, layer_names
@@ -146,7 +147,7 @@ class MtpLayout(Layout):
                 f"use mtp, which holds one module of several layers"
             )
 
-    def names(self, config: MtpConfig, found: Found | None = None) -> dict[str, list[str]]:
+    def names(self, config: MtpConfig, found: Found | None = None) -> Names:
         named = {}
         for k, prefix in enumerate(self.prefixes(config.target_layers, config.modules)):
             named |= {f"modules.{k}.{ours}": [f"{prefix}{part}.weight"] for ours, part in self.parts.items()}
@@ -155,13 +156,13 @@ class MtpLayout(Layout):
                 named |= {f"modules.{k}.{ours.replace('N', str(i))}": theirs for ours, theirs in own.items()}
         return named
 
-    def layer_names(self, config: MtpConfig, prefix: str) -> dict[str, list[str]]:
+    def layer_names(self, config: MtpConfig, prefix: str) -> Names:
         """The tensors of each parameter of the layer at ``prefix``, by paths with N for its number."""
         if config.layers.family not in (*_LIKE_TARGET, *HYBRIDS):
             return layer_names(prefix)
         names = NAMES[config.layers.family]
         inside = {path: own for path, own in names.items() if path.startswith("layers.N.")}
-        return {path: [name.replace(LAYER, prefix) for name in own] for path, own in inside.items()}
+        return {path: rename(own, lambda name: name.replace(LAYER, prefix)) for path, own in inside.items()}
 
     def stack(self, tensors: dict[str, Any], config: MtpConfig, where: str) -> dict[str, Any]:
         for prefix in self.prefixes(config.target_layers, config.modules):

@@ -14,6 +14,7 @@ from jax import lax
 
 from ...cache import commit
 from ...errors import RequestError
+from ...heads import KINDS
 from ...heads.base import HeadConfig
 from ..draft_model import DraftModel
 from .feature_chain import FeatureChain
@@ -24,7 +25,7 @@ from .token_reader import TokenReader
 WAITING = 32
 """The most pairs that wait for the head at the beginning of a round."""
 
-_KINDS = ("eagle", "eagle3", "mtp")
+_KINDS = tuple(name for name, kind in KINDS.items() if kind.token_by_token)
 """The kinds of heads that draft one token after another from features."""
 
 

@@ -16,6 +16,7 @@ from ...errors import RequestError
 from ...parallel import sum_over_parts
 from ..kinds import FeedForwardConfig, LayerConfig
 from ..layers import linear, matrix, param, value_of
+from ..stacks import Stack
 from .expert_products import UNIT_AXES, Weights, expected_experts, multiply_chosen
 from .gated import GatedMlp, GatedMlpConfig
 from .grouped_routing import GroupedRouting, choose_in_groups
@@ -45,6 +46,11 @@ class ExpertsConfig(FeedForwardConfig):
     shared: GatedMlpConfig | None = None
     shared_gate: bool = True
     routing: GroupedRouting | None = None
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        shared = {} if self.shared is None else self.shared.stacks
+        return {f"shared.{name}": stack for name, stack in shared.items()}
 
     def count_weights(self, width: int) -> int:
         shared = 0 if self.shared is None else self.shared.count_weights(width) + width * self.shared_gate

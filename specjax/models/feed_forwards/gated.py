@@ -9,6 +9,7 @@ from flax import nnx
 
 from ..kinds import FeedForwardConfig, LayerConfig
 from ..layers import ACTIVATIONS, check_division, linear, matrix, param, value_of
+from ..stacks import Stack, rows_of_sizes
 
 MOST_PARTS = 16
 """The largest number of parts in which the weights of the gate and up projections lie."""
@@ -32,6 +33,11 @@ class GatedMlpConfig(FeedForwardConfig):
     def parts(self) -> int:
         """The number of parts of ``GatedMlp.gate_up``; it divides F."""
         return math.gcd(self.intermediate_size, MOST_PARTS)
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        size = self.intermediate_size // self.parts
+        return dict.fromkeys(("gate_up", "gate_up_bias"), rows_of_sizes(self.parts, size, size))
 
     def count_weights(self, width: int) -> int:
         return 3 * width * self.intermediate_size

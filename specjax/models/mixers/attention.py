@@ -12,6 +12,7 @@ from ..attention_kernel import Scores
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, normalize, param, rms_norm, value_of
 from ..rope import Rope, rotate
+from ..stacks import HeadRows, Part, Stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,37 @@ class AttentionConfig(MixerConfig):
         """
         G = self.num_heads // self.num_kv_heads * (2 if self.output_gate else 1)
         return (G,) if self.reads is not None else (G, 1) if self.keys_as_values else (G, 1, 1)
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """Queries, keys and values, by key head. A norm of all heads together has the order of the heads."""
+        K, D, copies = self.num_kv_heads, self.head_dim, self.kv_copies
+        head = self._rotated_head()
+        gated = HeadRows(2 * D, (*(head.order or ((0, D),)), (D, 2 * D)), head.rotated)
+        queries = Part(gated if self.output_gate else head, self.num_heads // K)
+        keys, values = Part(head, copies=copies), Part(HeadRows(D), copies=copies)
+        qkv = Stack(K, (queries, keys, values)[: len(self.stacked)])
+        one = Stack(1, (Part(head),))
+        all_queries, all_keys = Stack(self.num_heads, (Part(head),)), Stack(K, (keys,))
+        return {
+            "qkv": qkv,
+            "qkv_bias": qkv,
+            "q_norm": all_queries if self.whole_qk_norm else one,
+            "k_norm": all_keys if self.whole_qk_norm else one,
+        }
+
+    def _rotated_head(self) -> HeadRows:
+        """The rows of a query or a key, in the order of ``rope.rotate``.
+
+        There, dimension i is paired with dimension i + D / 2. In a checkpoint, the rotated dimensions
+        come first. "proportional" positions rotate whole heads, some by the frequency zero.
+        """
+        D, size = self.head_dim, self.rope.rotated_size(self.head_dim)
+        size = D if self.rope.rope_type == "proportional" else size
+        if size == 0:
+            return HeadRows(D)
+        half, middle = size // 2, size + (D - size) // 2
+        return HeadRows(D, ((0, half), (size, middle), (half, size), (middle, D)), (0, size))
 
     def count_weights(self, width: int) -> int:
         projected = self.num_kv_heads * sum(self.stacked) + self.num_heads

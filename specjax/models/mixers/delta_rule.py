@@ -16,6 +16,7 @@ from ...recurrence import DeltaRows, DeltaState, lags, path_decays, product
 from ..attention import Seen
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm
+from ..stacks import Stack, rows_of_sizes
 
 _UNIT_EPS = 1e-6
 """The constant under the root of the length of queries and keys, as in transformers."""
@@ -48,11 +49,11 @@ class DeltaRuleConfig(MixerConfig):
         return 2 * self.key_dim + self.groups * self.value_dim
 
     @property
-    def stacked(self) -> dict[str, tuple[int, ...]]:
-        """The rows of each part that a parameter of ``DeltaRule`` stacks for a key head."""
+    def stacks(self) -> dict[str, Stack]:
         values = self.groups * self.value_dim
         conv = self.key_dim, self.key_dim, values
-        return {"qkvz": (*conv, values), "conv": conv, "ba": (self.groups, self.groups)}
+        sizes = {"qkvz": (*conv, values), "conv": conv, "ba": (self.groups, self.groups)}
+        return {name: rows_of_sizes(self.key_heads, *each) for name, each in sizes.items()}
 
     @property
     def row_shapes(self) -> tuple[tuple[int, int], ...]:

@@ -23,6 +23,7 @@ from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm, value_of
 from ..quantised import Quantised
 from ..rope import Rope, rotate
+from ..stacks import HeadRows, Part, Stack
 
 NORM_EPS = 1e-6
 """The constant under the root of the norms of compressed vectors, which no option changes."""
@@ -67,6 +68,26 @@ class LatentAttentionConfig(MixerConfig):
         """How the scores are scaled: by the size of the heads before absorption."""
         return Scores(scale=self.query_dim**-0.5 * self.rope.score_factor)
 
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """``down`` takes compressed queries from one matrix, and rows from another.
+
+        ``query`` takes queries of the stream from one matrix, and compressed queries from another.
+        ``up_key`` and ``up_value`` take parts of one matrix.
+        """
+        H, R, Rq = self.num_heads, self.rank, self.query_rank or 0
+        down = Stack(1, (Part(HeadRows(Rq)), Part(_rotated_end(R, self.rope_dim))))
+        query = Part(_rotated_end(self.key_dim, self.rope_dim))
+        absent = query._replace(heads=0)
+        keys, values = Part(HeadRows(self.key_dim)), Part(HeadRows(self.value_dim))
+        return {
+            "down": down,
+            "down_bias": down,
+            "query": Stack(H, (absent, query) if Rq else (query, absent)),
+            "up_key": Stack(H, (keys, values._replace(used=False))),
+            "up_value": Stack(H, (keys._replace(used=False), values)),
+        }
+
     def count_weights(self, width: int) -> int:
         H, R = self.num_heads, self.rank
         compressing = width * ((self.query_rank or 0) + R + self.rope_dim)
@@ -76,6 +97,12 @@ class LatentAttentionConfig(MixerConfig):
     def split_over(self, devices: int) -> "LatentAttentionConfig":
         check_division(devices, "attention heads", self.num_heads)
         return self
+
+
+def _rotated_end(before: int, rotated: int) -> HeadRows:
+    """A head of ``before`` rows, followed by ``rotated`` rows with rotary positions."""
+    half, end = before + rotated // 2, before + rotated
+    return HeadRows(end, ((0, before), (before, half), (half, end)), (before, rotated))
 
 
 class LatentAttention(nnx.Module):

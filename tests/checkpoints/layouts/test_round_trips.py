@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.head_cases import MADE, parameters, same_heads, same_layer
+from support.head_cases import MADE, PUBLISHED, parameters, same_heads, same_layer
 from support.published_heads import DEEP, MTP, XPRESS, E, L, V, of_module, write
 from support.published_speculators import XPRESS as SPEC_XPRESS
 
@@ -174,7 +174,7 @@ PAIRS = {
 tensors."""
 
 
-@pytest.mark.parametrize("case", MADE)
+@pytest.mark.parametrize("case", PUBLISHED)
 def test_a_published_layout_is_read_and_written(tmp_path, case):
     """Parameters are the tensors of the file.
 

@@ -65,6 +65,13 @@ TARGETS: dict[str, ModelConfig] = {
 }
 """A target of each class. Drafts are dense."""
 
+OTHER_CLASSES = {
+    "experts": ("token_recycling", "tree"),
+    "latent": ("ngram", "mtp"),
+    "hybrid": ("draft_model", "tree"),
+}
+"""The methods with a target of each class, trees and chains. The first tier runs the first."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Rotating(Auto):
