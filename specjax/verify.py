@@ -56,7 +56,9 @@ def resolve(name: str, drawn: Drawn) -> Rule:
         exact = " or ".join(way.value for way in rule.exact_for)
         does = "chooses them" if drawn is Drawn.CHOSEN else f"draws {drawn.value.replace('_', ' ')}"
         raise RequestError(f"rule {name!r} needs drafts sampled as {exact}, and this method {does}; use rule='auto'")
-    return dataclasses.replace(rule, apply=rule.with_margin(_read_margin(kind, margin))) if has_margin else rule
+    if has_margin and rule.with_margin is not None:
+        return dataclasses.replace(rule, apply=rule.with_margin(_read_margin(kind, margin)))
+    return rule
 
 
 def is_lossy(name: str, sampled: bool) -> bool:

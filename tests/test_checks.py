@@ -1,10 +1,12 @@
 """Checks of single values: what is accepted, and one line about what is not."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.checks import parse_json, per_row, shorten, whole
+from specjax.checks import check_names, parse_json, per_row, pop_fields, shorten, whole
 from specjax.errors import RequestError
 
 
@@ -74,3 +76,19 @@ def test_json_that_nests_too_deeply_or_is_none():
 
 def test_long_values_are_shortened():
     assert shorten("a\nb") == r"'a\nb'" and len(shorten("x" * 1000)) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("batsh", "option 'batsh' is unknown; did you mean batch"), ("x", "option 'x' is unknown; use batch, device")],
+)
+def test_an_unknown_option_is_one_line_with_a_name_to_use(name, words):
+    check_names(["batch"], ("batch", "device"))
+    with pytest.raises(RequestError, match=words):
+        check_names(["device", name], ("batch", "device"))
+
+
+def test_the_fields_of_a_record_are_taken_out_of_the_options():
+    record = dataclasses.make_dataclass("Record", ["batch", "device"])
+    options = {"device": "cpu", "tree": 3}
+    assert pop_fields(record, options) == {"device": "cpu"} and options == {"tree": 3}

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import topologies
 from support.loops import compile_loop
 from support.models import TINY
 from support.program import Program
@@ -50,10 +51,8 @@ SMALL = LLAMA.replace(hidden_size=2048, intermediate_size=8192, head_dim=64, num
 def make_gpu(description: str) -> jax.sharding.Sharding:
     """One GPU that exists only for the compiler."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="needs the CUDA plug-in; scripts/test.sh --all installs it")
-    from jax._src import xla_bridge
-
-    topology = xla_bridge.make_pjrt_topology("cuda", "", target_config=description, topology="1x1x1")
-    return jax.sharding.SingleDeviceSharding(topology._make_compile_only_devices()[0])
+    described = topologies.get_topology_desc("", "cuda", target_config=description, topology="1x1x1")
+    return jax.sharding.SingleDeviceSharding(described.devices[0])
 
 
 @pytest.fixture(scope="module")

@@ -202,6 +202,25 @@ def test_the_environment_is_checked(monkeypatch):
         parallel.start()
 
 
+def test_the_store_of_processes_keeps_texts():
+    """JAX has no public name for it, so each version of JAX must show that it is as specjax uses it."""
+    code = """
+from specjax.parallel import start
+from specjax.parallel.private_jax import store_of_processes
+import jax
+assert store_of_processes() is None
+assert not start()  # one process has no others
+store = store_of_processes()
+for text in ("old", "new"):
+    store.key_value_set("specjax/a", text, allow_overwrite=True)
+assert dict(store.key_value_dir_get("specjax/")) == {"specjax/a": "new"}
+jax.distributed.shutdown()
+assert store_of_processes() is None
+"""
+    (process,) = launch([sys.executable, "-c", code], 1)
+    assert finish(process)[::2] == (0, "")
+
+
 def test_joining_after_jax_has_run_is_refused():
     jax.devices()
     with pytest.raises(RequestError, match="call specjax.parallel.start\\(\\) first"):

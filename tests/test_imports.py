@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ ORDER = [
     "machine costs feedback session apart drafts result generate beam_search",
     "engine",
     "specjax",
-    "training planning evaluation",
+    "training",
+    "evaluation",
+    "planning",
     "serve",
     "integrations",
     "cli __main__",
@@ -66,6 +69,20 @@ def test_no_module_imports_to_its_right():
     edges = [(name, other) for name in MODULES for other in find_imports(name)]
     wrong = [f"{a} imports {b}" for a, b in edges if RANK[group_of(a)] < RANK[group_of(b)]]
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_private_names_of_jax_stand_in_one_module():
+    private = {name for name, path in MODULES.items() if re.search(r"\bjax\._src\b", path.read_text())}
+    assert private == {"specjax.parallel.private_jax"}
+
+
+def test_processes_end_without_clean_up_only_for_a_command_or_a_dead_host():
+    """Each of these calls states its reason. Everything else ends by an exception."""
+    calls = {name: path.read_text().count("os._exit(") for name, path in MODULES.items()}
+    assert {name: count for name, count in calls.items() if count} == {
+        "specjax.cli.interrupt": 1,
+        "specjax.parallel.hosts": 2,
+    }
 
 
 def test_there_are_no_circles():

@@ -13,10 +13,10 @@ from specjax import Drafter, make_mesh
 from specjax.drafter import Models
 from specjax.drafters import DraftModel, PartialCache, Plain
 from specjax.engine import narrow
+from specjax.evaluation.products import stored_bytes
 from specjax.parallel import use_mesh
 from specjax.planning import hlo, traffic
 from specjax.planning.devices import compile_only, parse_device
-from specjax.planning.products import stored_bytes
 from specjax.planning.program import Figures, abstract, caches_of, compile_loop, figures_of
 from specjax.settings import own_settings
 from specjax.verify import resolve

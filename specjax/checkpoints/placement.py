@@ -47,6 +47,6 @@ class Placement:
         axis = self.rules.get("heads")
         return config if self.mesh is None or axis is None else config.split_over(self.mesh.shape[axis])
 
-    def sharding(self, param: nnx.Variable) -> jax.sharding.Sharding:
+    def sharding(self, param: nnx.Param) -> jax.sharding.Sharding:
         """The devices of a parameter, and the part of each, see ``parallel.sharding``."""
         return parallel.sharding(param, self.mesh, self.rules)

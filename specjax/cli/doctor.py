@@ -84,10 +84,12 @@ def run(args: argparse.Namespace) -> None:
 
     method, drafting = choose_method(args), given_drafting(args)
     check_method(args, method, drafting)
-    batches, temperatures = args.batch or examination.BATCHES, args.temperature or examination.TEMPERATURES
+    given = dict(batches=args.batch, temperatures=args.temperature, max_new_tokens=args.max_new_tokens)
+    settings = {name: value for name, value in (given | {"device": args.device}).items() if value not in (None, [])}
     if args.device:
         parse_device(args.device)
-    examination.check(method, batches, temperatures, args.max_new_tokens)
+    examination.check(method)
+    examination.ExamineSettings(**settings)
     check_output(args.output)
     conversations = read_questions(args) if args.chat else None
     prompts = prepare_prompts(args) if conversations is None else lambda target: ()
@@ -95,10 +97,8 @@ def run(args: argparse.Namespace) -> None:
         target = load_target(args)
         drafts = load_given_drafts(args, target)
     with progress_bar("examining") as progress, use_mesh(mesh_of(target.model)):
-        options: dict[str, Any] = dict(
-            batches=batches, temperatures=temperatures, max_new_tokens=args.max_new_tokens, rule=args.rule
-        )
-        options |= dict(conversations=conversations, device=args.device, progress=progress) | drafting
+        options: dict[str, Any] = dict(rule=args.rule, conversations=conversations, progress=progress)
+        options |= settings | drafting
         report = examination.examine(target, prompts(target), method, drafts or None, **options)
     write_output(args.output, json.dumps(report, indent=2) + "\n")
     if args.json:

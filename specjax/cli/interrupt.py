@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 CODE = 130
 _PATIENCE = 2.0
@@ -66,5 +67,10 @@ def leave(ends_process: bool, state: str = "") -> int:
     if ends_process:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        os._exit(CODE)
+        end_at_once(CODE)
     return CODE
+
+
+def end_at_once(code: int) -> NoReturn:
+    """Ends the process without Python's clean-up, which would wait for threads in compiled code."""
+    os._exit(code)

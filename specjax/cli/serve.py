@@ -11,6 +11,7 @@ from ..requests.limits import MOST_PROMPTS, MOST_ROUNDS
 from ..requests.options import MOST_LOGPROBS
 from .arguments import add_method_arguments, add_model_arguments, check_method, choose_method
 from .drafting import add_drafting_flags, given_drafting
+from .interrupt import end_at_once
 from .loading import load_given_drafts, load_target
 from .parser import integer, name
 from .terminal import status
@@ -130,7 +131,8 @@ def run(args: argparse.Namespace) -> None:
                 server.warm_up(engine)
             host, port = bound.getsockname()[:2]
             say = f"specjax: {given} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-            server.run(made, bound, deadline=args.deadline, ready=lambda: print(say, file=sys.stderr, flush=True))
+            ready = lambda: print(say, file=sys.stderr, flush=True)
+            server.run(made, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
 
 
 def follow(args: argparse.Namespace, drafting: dict) -> None:

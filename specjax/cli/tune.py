@@ -170,12 +170,12 @@ def _tune_lookahead(args: argparse.Namespace) -> None:
 def _tune_tree(args: argparse.Namespace) -> None:
     from ..drafts import load_drafts
     from ..parallel import mesh_of, use_mesh
-    from ..planning import tune
+    from ..planning import tune, tune_report
 
     draft = next(iter(args.draft), None)
-    tune.check(
-        args.method or "tree", draft, args.temperature, args.max_nodes, args.max_depth, args.batch, args.max_new_tokens
-    )
+    names = ("temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
+    settings = {name: getattr(args, name) for name in names}
+    tune.check(args.method or "tree", draft, tune.TreeSettings(**settings))
     prompts = _prepare(args)
     with status("loading"):
         target = load_target(args)
@@ -183,15 +183,14 @@ def _tune_tree(args: argparse.Namespace) -> None:
     with status("preparing prompts"):
         prompts = prompts(target)
     with status("measuring acceptance and cost"):
-        names = ("method", "temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")
         with use_mesh(mesh_of(target.model)):
-            report = tune.tune_tree(target, draft, prompts, **{name: getattr(args, name) for name in names})
-    write_output(args.output, tune.toml(report))
+            report = tune.tune_tree(target, draft, prompts, method=args.method, **settings)
+    write_output(args.output, tune_report.toml(report))
     if args.json:
         print(json.dumps(report))
         return
-    print_table(tune.table(report), tune.notes(report))
+    print_table(tune_report.table(report), tune_report.notes(report))
     if args.output:
-        print(f"now: {tune.command(report, args.output)}")
+        print(f"now: {tune_report.command(report, args.output)}")
     else:
         print("give --output TREE.toml to keep the best tree")

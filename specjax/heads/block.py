@@ -10,7 +10,7 @@ a mask at each further place. One forward scores all places of the block.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -33,15 +33,16 @@ from .convolution import ConvolvedLayer
 from .corrections import MARKOV, Markov, Refiner
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockConfig(HeadConfig):
-    """The configuration of a block head.
+def bounded(default: int, least: int, most: int) -> Any:
+    """A field for a number of a recipe, which training bounds."""
+    return dataclasses.field(default=default, metadata={"least": least, "most": most})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockForm:
+    """The form of a block head, as configurations and recipes of training give it.
 
     Attributes:
-      layers: its decoder layers; ``vocab_size`` is the target's.
-      target_size, target_layers: the target's width and depth.
-      taps: the layers of the target whose inputs the head reads.
-      mask_token: the token at the places that are not known yet.
       block_size: the number of places in a block, the root's included.
       causal: whether a place sees only itself and the places before it (JetSpec).
       from_root: whether a place predicts the token *after* it, so that the root's place predicts
@@ -50,6 +51,37 @@ class BlockConfig(HeadConfig):
         correction.
       markov: the kind of correction, one of ``MARKOV``.
       confidence: whether the head has a confidence head.
+      candidates: with the correction "selector", the number of tokens that a drawn token is chosen
+        from. They are the likeliest before the correction.
+      conv_taps: the number of places that a convolution reads, its own included (DFlash 2); 0 for
+        no convolutions, see ``ConvolvedLayer``.
+      conv_group: the number of channels that share the dynamic part of a kernel.
+      refiner_rank: the rank of the correction by a guess of the block (XPress); 0 for no correction.
+      refiner_size: the width of the refiner's feed-forward.
+    """
+
+    block_size: int = bounded(16, 2, 1024)
+    causal: bool = False
+    from_root: bool = False
+    markov_rank: int = bounded(0, 0, 10**5)
+    markov: str = "vanilla"
+    confidence: bool = False
+    candidates: int = bounded(0, 0, 4096)
+    conv_taps: int = bounded(0, 0, 1024)
+    conv_group: int = bounded(16, 1, 10**5)
+    refiner_rank: int = bounded(0, 0, 10**5)
+    refiner_size: int = bounded(512, 1, 10**6)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig(BlockForm, HeadConfig):
+    """The configuration of a block head.
+
+    Attributes:
+      layers: its decoder layers; ``vocab_size`` is the target's.
+      target_size, target_layers: the target's width and depth.
+      taps: the layers of the target whose inputs the head reads.
+      mask_token: the token at the places that are not known yet.
       confidence_markov: whether the confidence head also reads the Markov embedding of the token
         before.
       own_embedding, own_head: whether the head has an embedding and an output matrix of its own;
@@ -58,14 +90,9 @@ class BlockConfig(HeadConfig):
         needs an output matrix of its own.
       causal_windows: whether layers with an attention window are causal even if the other layers
         are not (speculators).
-      candidates: with the correction "selector", the number of tokens that a drawn token is chosen
-        from. They are the likeliest before the correction.
-      conv_taps: the number of places that a convolution reads, its own included (DFlash 2); 0 for
-        no convolutions, see ``ConvolvedLayer``.
-      conv_group: the number of channels that share the dynamic part of a kernel.
-      refiner_rank: the rank of the correction by a guess of the block (XPress); 0 for no correction.
-      refiner_size: the width of the refiner's feed-forward.
       refiner_passes: how often the guess is corrected.
+
+    The other attributes are as in ``BlockForm``.
     """
 
     layers: ModelConfig
@@ -73,22 +100,12 @@ class BlockConfig(HeadConfig):
     target_layers: int
     taps: tuple[int, ...]
     mask_token: int = dataclasses.field()  # not the default of the base class
-    block_size: int = 16
-    causal: bool = False
-    from_root: bool = False
-    markov_rank: int = 0
-    markov: str = "vanilla"
-    confidence: bool = False
+    _: dataclasses.KW_ONLY
     confidence_markov: bool = False
     own_embedding: bool = False
     own_head: bool = False
     draft_vocab_size: int | None = None
     causal_windows: bool = False
-    candidates: int = 0
-    conv_taps: int = 0
-    conv_group: int = 16
-    refiner_rank: int = 0
-    refiner_size: int = 512
     refiner_passes: int = 6
     kind: ClassVar[str] = "block"
 
@@ -162,7 +179,8 @@ class BlockHead(HeadModule):
     config: BlockConfig
 
     def __init__(self, config: BlockConfig, key: jax.Array, dtype=None):
-        layers, E, Vd = config.layers, config.layers.hidden_size, config.draft_vocab_size or config.vocab_size
+        layers, E = config.layers, config.layers.hidden_size
+        Vd = config.draft_vocab_size or config.vocab_size
         dtype = jnp.dtype(dtype or layers.dtype)
         fc, embed, head, markov, confidence, *keys = jax.random.split(key, layers.num_layers + 5)
         self.config = config
@@ -221,8 +239,10 @@ class BlockHead(HeadModule):
 
         Returns an Output with ``hidden`` float32 [B, N, E] after the final norm.
         """
-        config, dtype = self.config.layers, self.fc[...].dtype
-        x, new_rows = embeddings(self.embed, target, tokens), ()
+        config = self.config.layers
+        dtype = self.fc[...].dtype
+        x = embeddings(self.embed, target, tokens)
+        new_rows = ()
         masks = self._masks(tokens.shape[1]) if mask is None else (mask,) * config.num_layers
         for i, mask in enumerate(masks):
             one = slice(i, i + 1)
@@ -285,8 +305,8 @@ class BlockHead(HeadModule):
         assert self.markov is not None
         unary, tokens = lax.top_k(scores, self.config.candidates)
         rows = lookup(self.markov.second[...], tokens).astype(jnp.float32)
-        found = unary + jnp.einsum("...kr,...r->...k", rows, code)
-        return jnp.put_along_axis(jnp.full_like(scores, LACKING), tokens, found, -1, inplace=False)
+        sums = unary + jnp.einsum("...kr,...r->...k", rows, code)
+        return jnp.put_along_axis(jnp.full_like(scores, LACKING), tokens, sums, -1, inplace=False)
 
     def sure(self, hidden: jax.Array, before: jax.Array) -> jax.Array:
         """DSpark's confidence float32 [...] in the tokens of places.

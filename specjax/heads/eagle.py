@@ -70,9 +70,10 @@ class EagleHead(HeadModule):
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
         joined = jnp.concatenate([embeddings(self.embed, target, tokens), features], -1)
-        x, dtype = linear(joined, self.fc[...], value_of(self.fc_bias)), self.fc[...].dtype
-        earlier = dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, x, positions, mask, cache, dtype, **earlier)
+        x = linear(joined, self.fc[...], value_of(self.fc_bias))
+        x, new_rows = run_own_layers(
+            self.layers, x, positions, mask, cache, self.fc[...].dtype, rows=rows, row_positions=row_positions
+        )
         return Output(x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

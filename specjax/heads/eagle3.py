@@ -149,8 +149,9 @@ class Eagle3Head(HeadModule):
         self, target, tokens, features, positions, mask, cache=None, *, rows=None, row_positions=None
     ) -> Output:
         x = jnp.concatenate([embeddings(self.embed, target, tokens), features], -1)
-        dtype, earlier = self.fc[...].dtype, dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, x, positions, mask, cache, dtype, **earlier)
+        x, new_rows = run_own_layers(
+            self.layers, x, positions, mask, cache, self.fc[...].dtype, rows=rows, row_positions=row_positions
+        )
         return Output(self._apply_norm(x) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

@@ -80,8 +80,9 @@ class HydraHeads(HeadModule):
         config = self.config.layers
         if config is None or self.norm is None:
             return Output(features, ())
-        dtype, earlier = self.norm[...].dtype, dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, features, positions, mask, cache, dtype, **earlier)
+        x, new_rows = run_own_layers(
+            self.layers, features, positions, mask, cache, self.norm[...].dtype, rows=rows, row_positions=row_positions
+        )
         return Output(rms_norm(x, self.norm[...], config.norm_eps), new_rows)
 
     def logits(self, target: Decoder, k: int, hidden: jax.Array, tokens: jax.Array) -> jax.Array:

@@ -59,15 +59,16 @@ class ResBlock(nnx.Module):
 
     def __init__(self, size: int, inputs: int, key: jax.Array, dtype):
         first, rest = jax.random.split(key)
-        shape, axes = (size, inputs * size), ("embed", None)
+        shape = size, inputs * size
+        axes = "embed", None
         self.linear = matrix(first, shape, axes, dtype, 0.0 if inputs == 1 else 0.02)
         self.linear_bias = param(jnp.zeros(size, dtype), ("embed",))
         self.residual = None if inputs == 1 else matrix(rest, shape, axes, dtype)
         self.residual_bias = None if inputs == 1 else param(jnp.zeros(size, dtype), ("embed",))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        kept = x if self.residual is None else linear(x, self.residual[...], value_of(self.residual_bias))
-        return kept + jax.nn.silu(linear(x, self.linear[...], value_of(self.linear_bias)))
+        residual = x if self.residual is None else linear(x, self.residual[...], value_of(self.residual_bias))
+        return residual + jax.nn.silu(linear(x, self.linear[...], value_of(self.linear_bias)))
 
 
 class MedusaHead(nnx.Module):

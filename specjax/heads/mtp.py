@@ -112,8 +112,9 @@ class MtpModule(RowModule):
         if cache is not None:
             first = self.place * config.num_layers
             cache = cache.replace(layers=cache.layers[first : first + config.num_layers])
-        dtype, earlier = self.join[...].dtype, dict(rows=rows, row_positions=row_positions)
-        x, new_rows = run_own_layers(self.layers, x, positions, mask, cache, dtype, **earlier)
+        x, new_rows = run_own_layers(
+            self.layers, x, positions, mask, cache, self.join[...].dtype, rows=rows, row_positions=row_positions
+        )
         return Output(normalize(x, norms, self.norm[...]) if self.config.norm_output else x, new_rows)
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:

@@ -23,10 +23,10 @@ from .attention_kernel import Scores
 def attend(
     q: jax.Array,
     past: tuple | None,
-    length: jax.Array | None,
+    length,
     rows: tuple | None,
-    mask: jax.Array | None,
-    positions: jax.Array | None,
+    mask,
+    positions,
     scores: Scores,
 ) -> jax.Array:
     """The attention of N nodes, float32 [B, N, K * G * D]; each node must see at least one row.
@@ -35,7 +35,7 @@ def attend(
       q: [B, N, K, G, D], rotated queries; each of K key heads serves G query heads (Ainslie et al.
         2023).
       past: rotated keys, and values, [B, K, T, D], of the cache; None without a cache.
-      length: int32 [B], valid positions of the past.
+      length: int32 [B], valid positions of the past; unused without a past.
       rows: keys and values [B, K, M, D] of rows that are not in the cache; None without such rows.
       mask: bool [B, N, M] or [N, M], the rows that each node sees.
       positions: int32 [B, N], the positions of the nodes; only a window needs them.

@@ -8,11 +8,11 @@ import os
 import sys
 import threading
 import time
-from typing import Any
 
 import jax
 
 from ..errors import HostError, RequestError
+from .private_jax import store_of_processes
 
 JOIN_SECONDS = 60
 """The seconds in which all processes must have joined."""
@@ -85,16 +85,16 @@ def several_hosts() -> bool:
 def leave_others(code: int) -> None:
     """Ends this process with an exit code, and tells the others, which then end too.
 
-    It returns only if there are no others. JAX's own clean-up would wait for them.
+    It returns only if there are no others.
     """
     if not several_hosts():
         return
     try:
-        _client().key_value_set(f"{_ENDED}/{jax.process_index()}", str(code), allow_overwrite=True)
+        store_of_processes().key_value_set(f"{_ENDED}/{jax.process_index()}", str(code), allow_overwrite=True)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(code)  # the command has ended; JAX's clean-up would wait for hosts that are dead or stuck
 
 
 def _from_environment(value: int | None, name: str, flag: str) -> int | None:
@@ -137,15 +137,9 @@ def _explain(error: Exception) -> Exception:
     return HostError(f"the processes could not join ({text[:200]})")
 
 
-def _client() -> Any:
-    from jax._src import distributed  # the store of the processes has no public name
-
-    return distributed.global_state.client
-
-
 def _watch() -> None:
     """Gives signs of life, and ends this process when another one gives none."""
-    client, me, count = _client(), jax.process_index(), jax.process_count()
+    client, me, count = store_of_processes(), jax.process_index(), jax.process_count()
     began, turn = time.monotonic(), 0
     last = {other: ("", began) for other in range(count) if other != me}
     while True:
@@ -155,7 +149,7 @@ def _watch() -> None:
             ended = dict(client.key_value_dir_get(f"{_ENDED}/"))
         except Exception:  # the store lives in process 0
             time.sleep(_BEAT)
-            if _client() is None:
+            if store_of_processes() is None:
                 return  # the program has ended in order
             end_all("process 0 has ended")
         now = time.monotonic()
@@ -172,4 +166,4 @@ def _watch() -> None:
 def end_all(reason: str) -> None:
     """Ends this process with one line and exit code 1. The others notice it, and end too."""
     os.write(2, f"specjax: error: {reason}; all processes end; start the command again on every host\n".encode())
-    os._exit(1)
+    os._exit(1)  # a host is dead, and the main thread may wait for it in compiled code for ever

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import topologies
 
 from ..errors import RequestError
 
@@ -128,7 +129,6 @@ def compile_only(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def _tpus(name: str, shape: tuple[int, ...]) -> list[Any]:
     import libtpu  # type: ignore[import-not-found]  # noqa: F401  # the compiler
-    from jax.experimental import topologies
 
     if math.prod(shape) == 1:  # the smallest topology has four chips; one of them compiles alone
         return _tpus(name, _smallest(name))[:1]
@@ -149,17 +149,14 @@ def _tpus(name: str, shape: tuple[int, ...]) -> list[Any]:
 def _gpus(name: str, device: Device, count: int) -> list[Any]:
     if not any(util.find_spec(f"jax_plugins.xla_cuda{version}") for version in (12, 13)):
         raise ImportError("jax_plugins.xla_cuda13")
-    from jax._src import xla_bridge  # topologies from a description have no public name
-
     major, minor = device.capability
     chip = _CHIP.format(
         name=f"NVIDIA {name.upper()}", cores=device.cores, bandwidth=device.bandwidth, memory=device.memory,
         shared=device.shared, per_core=device.shared + 1024, major=major, minor=minor,
     )  # fmt: skip
     hosts = max(1, count // _PER_HOST)
-    topology = xla_bridge.make_pjrt_topology("cuda", "", target_config=chip, topology=f"1x{hosts}x{count // hosts}")
-    assert topology is not None
-    return list(topology._make_compile_only_devices())
+    described = topologies.get_topology_desc("", "cuda", target_config=chip, topology=f"1x{hosts}x{count // hosts}")
+    return list(described.devices)
 
 
 def _smallest(name: str) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ from rich.table import Table
 from ..checkpoints.load import LanguageModel
 from ..checks import per_row, whole
 from ..errors import RequestError
-from ..evaluation.comparison import machine
 from ..generate import Prompt
+from ..machine import machine
 from ..models.decoder import Decoder, Skip
 from ..models.feed_forwards import Experts
 from ..prefill import pad_prompts

@@ -4,6 +4,7 @@ The predictions follow from configurations. The platform's own compiler makes th
 published figures of the device give the times. Times are predictions, not measurements.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,14 +15,18 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from ..checkpoints.config import check_dtype, check_scheme
+from ..checks import check_names, field_names, whole
 from ..drafter import Drafter
 from ..drafters import Plain
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.feed_forwards import ExpertsConfig
+from ..models.quantised import SCHEMES
 from ..parallel import make_mesh
-from .devices import DEVICES, compile_only, parse_device
-from .rounds import plan_round, prefill_memory
+from .devices import DEVICES, Device, compile_only, parse_device
+from .program import Figures
+from .rounds import Round, plan_round, prefill_memory
 
 ACCEPTANCES = (0.6, 0.7, 0.8)
 """The chances that a drafted token is accepted, for which a plan predicts speeds."""
@@ -33,20 +38,41 @@ _PARTS = 512
 """Capacities of long texts are multiples of this number, see ``capacity_for``."""
 
 
-def plan(
-    target: ModelConfig,
-    drafter: Drafter,
-    drafts: Sequence[ModelConfig] = (),
-    *,
-    device: str,
-    mesh: dict[str, int] | None = None,
-    batch: int = 1,
-    max_length: int = 1024,
-    dtype: str = "bfloat16",
-    quantize: str | None = None,
-    draft_quantize: str | None = None,
-    offload: bool = False,
-) -> dict:
+@dataclasses.dataclass(frozen=True)
+class PlanSettings:
+    """Devices, sizes and forms of a plan.
+
+    Attributes:
+      device: name and topology, such as "v5e:2x4" or "h100:8".
+      mesh: the sizes of the mesh's axes; by default all devices split the model.
+      batch: the number of rows.
+      max_length: tokens of a row, prompt and output. The caches have room for them, and are full.
+      dtype: the type of weights and caches.
+      quantize, draft_quantize: "int8", "int4" or "fp8", the form of the weights of target and draft
+        models; by default those of ``dtype``.
+      offload: whether the target's layers stay in the host's memory, see ``models.streamed``.
+
+    Raises RequestError for values out of bounds.
+    """
+
+    device: str
+    mesh: dict[str, int] | None = None
+    batch: int = 1
+    max_length: int = 1024
+    dtype: str = "bfloat16"
+    quantize: str | None = None
+    draft_quantize: str | None = None
+    offload: bool = False
+
+    def __post_init__(self):
+        whole("batch", self.batch)
+        whole("max_length", self.max_length, 2)
+        check_dtype(self.dtype)
+        for name in ("quantize", "draft_quantize"):
+            check_scheme(name, getattr(self, name), SCHEMES)
+
+
+def plan(target: ModelConfig, drafter: Drafter, drafts: Sequence[ModelConfig] = (), **settings) -> dict:
     """The plan of one method beside plain decoding, an object for JSON.
 
     Of a method that chooses its drafts in each round, it is the plan of a round with its largest drafts.
@@ -59,59 +85,78 @@ def plan(
       target: the target's configuration.
       drafter: the method, see ``usual_heads.make_planned_drafter``.
       drafts: the configurations of its draft models.
-      device: name and topology, such as "v5e:2x4" or "h100:8".
-      mesh: the sizes of the mesh's axes; by default all devices split the model.
-      batch: the number of rows.
-      max_length: tokens of a row, prompt and output. The caches have room for them, and are full.
-      dtype: the type of weights and caches.
-      quantize, draft_quantize: "int8", "int4" or "fp8", the form of the weights of target and draft
-        models; by default those of ``dtype``.
-      offload: whether the target's layers stay in the host's memory, see ``models.streamed``.
+      settings: fields of ``PlanSettings``; ``device`` is needed.
 
     Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that
     is not installed, a mesh that does not divide devices or model, and ``offload`` on several devices.
     """
+    # 1. Checks.
+    check_names(settings, field_names(PlanSettings))
+    asked = PlanSettings(**settings)
+    largest = drafter.at_largest_shape
+    _check_fit(target, largest, asked)
+    # 2. The mesh, and the sizes of programs.
+    name, shape = parse_device(asked.device)
+    devices = compile_only(name, shape)
+    grid = _make_mesh(asked.mesh or {"model": len(devices)}, asked.device, devices)
+    sizes: dict[str, Any] = dict(batch=asked.batch, capacity=capacity_for(asked.max_length, largest.depth))
+    sizes |= dict(dtype=jnp.dtype(asked.dtype), offload=asked.offload)
+    sizes |= dict(quantize=asked.quantize, draft_quantize=asked.draft_quantize)
+    # 3. Rounds of plain decoding and of the method, and the memory of the prefill.
+    planned = partial(plan_round, target, mesh=grid, device=DEVICES[name], **sizes)
+    with _explain_exhaustion(asked.device):
+        plain = planned(Plain(), ())
+        drafted = planned(largest, tuple(drafts))
+        prefill = prefill_memory(target, largest, tuple(drafts), grid, drafted.figures.cache, **sizes)
+    # 4. The report.
+    return {
+        **dataclasses.asdict(asked),
+        "mesh": dict(grid.shape),
+        "depth": largest.depth,
+        "chooses_drafts": bool(drafter.shapes),
+        **_memory(drafted.figures, prefill, DEVICES[name]),
+        **_traffic(plain, drafted, DEVICES[name]),
+        "experts_per_layer": _experts(target, plain.figures.experts, drafted.figures.experts),
+        **_speed(plain.seconds, drafted.seconds, asked.batch, largest.depth),
+    }
+
+
+def _check_fit(target: ModelConfig, drafter: Drafter, settings: PlanSettings) -> None:
+    """Raises RequestError for a model or a method that does not fit the settings."""
     target.refuse_encoder("plan")
-    chooses, drafter = bool(drafter.shapes), drafter.at_largest_shape
-    name, shape = parse_device(device)
-    if max_length > target.context:
-        raise RequestError(f"max_length is {max_length} and the model's context {target.context}; lower max_length")
-    if offload and math.prod(shape) > 1:
-        raise RequestError(f"offload copies layers to one device and {device} has several; plan with {name}:1")
-    if offload and drafter.reads_target:
+    name, shape = parse_device(settings.device)
+    if settings.max_length > target.context:
+        raise RequestError(
+            f"max_length is {settings.max_length} and the model's context {target.context}; lower max_length"
+        )
+    if settings.offload and math.prod(shape) > 1:
+        raise RequestError(f"offload copies layers to one device and {settings.device} has several; plan with {name}:1")
+    if settings.offload and drafter.reads_target:
         raise RequestError(
             "the method drafts with the target's layers, which offload keeps in the host's memory; use another"
         )
-    devices = compile_only(name, shape)
-    grid = _make_mesh(mesh or {"model": len(devices)}, device, devices)
-    capacity = capacity_for(max_length, drafter.depth)
-    forms = dict(quantize=quantize, draft_quantize=draft_quantize)
-    sizes: dict[str, Any] = dict(batch=batch, capacity=capacity, dtype=jnp.dtype(dtype), offload=offload, **forms)
-    planned = partial(plan_round, target, mesh=grid, device=DEVICES[name], **sizes)
-    with _explain_exhaustion(device):
-        plain, drafted = planned(Plain(), ()), planned(drafter, tuple(drafts))
-        prefill = prefill_memory(target, drafter, tuple(drafts), grid, drafted.figures.cache, **sizes)
-    figures, is_gpu = drafted.figures, DEVICES[name].platform == "cuda"
+
+
+def _memory(figures: Figures, prefill: float, device: Device) -> dict:
+    """The bytes of a device's memory, and whether they fit."""
     memory = {kind: round(getattr(figures, kind)) for kind in ("weights", "cache", "draft")}
     memory |= {"temporaries": round(max(figures.temporaries, prefill))}
-    tokens = {str(alpha): tokens_a_round(alpha, drafter.depth) for alpha in ACCEPTANCES}
-    ratio = plain.seconds / drafted.seconds
+    total = sum(memory.values())
     return {
-        "device": device,
-        "mesh": dict(grid.shape),
-        "batch": batch,
-        "max_length": max_length,
-        "dtype": dtype,
-        **forms,
-        "offload": offload,
-        "depth": drafter.depth,
-        "chooses_drafts": chooses,
-        "fits": sum(memory.values()) <= DEVICES[name].memory,
-        "device_memory_bytes": round(DEVICES[name].memory),
-        "memory_bytes": memory | {"total": sum(memory.values())},
+        "fits": total <= device.memory,
+        "device_memory_bytes": round(device.memory),
+        "memory_bytes": memory | {"total": total},
         "host_memory_bytes": round(figures.host),
+    }
+
+
+def _traffic(plain: Round, drafted: Round, device: Device) -> dict:
+    """The bytes, launches and collectives of a round."""
+    figures = drafted.figures
+    is_gpu = device.platform == "cuda"
+    return {
         "bytes_from_host_per_round": round(figures.streamed),
-        "host_link_bytes_per_second": round(DEVICES[name].host_link),
+        "host_link_bytes_per_second": round(device.host_link),
         "bytes_per_round": round(figures.moved),
         "minimum_bytes_per_round": round(figures.least),
         "plain_bytes_per_round": round(plain.figures.moved),
@@ -122,13 +167,20 @@ def plan(
             {"kind": kind, "bytes": size, "count": round(count)} for (kind, size), count in figures.collectives.items()
         ],
         "cache_copies": figures.copies,
-        "experts_per_layer": _experts(target, plain.figures.experts, figures.experts),
-        "seconds_per_round": drafted.seconds,
-        "plain_seconds_per_token": plain.seconds,
-        "tokens_per_second": {alpha: batch * n / drafted.seconds for alpha, n in tokens.items()},
-        "plain_tokens_per_second": batch / plain.seconds,
+    }
+
+
+def _speed(plain: float, drafted: float, batch: int, depth: int) -> dict:
+    """Times and speeds, from the seconds of a plain round and of one with drafts."""
+    ratio = plain / drafted
+    tokens = {str(alpha): tokens_a_round(alpha, depth) for alpha in ACCEPTANCES}
+    return {
+        "seconds_per_round": drafted,
+        "plain_seconds_per_token": plain,
+        "tokens_per_second": {alpha: batch * n / drafted for alpha, n in tokens.items()},
+        "plain_tokens_per_second": batch / plain,
         "speedup": {alpha: n * ratio for alpha, n in tokens.items()},
-        "break_even_acceptance": break_even(ratio, drafter.depth),
+        "break_even_acceptance": break_even(ratio, depth),
     }
 
 

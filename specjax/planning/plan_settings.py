@@ -5,15 +5,14 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..checkpoints.config import check_dtype, check_scheme, read_shape
+from ..checkpoints.config import read_shape
 from ..checkpoints.stored import stored_bytes
-from ..checks import whole
+from ..checks import field_names
 from ..drafter import Models
 from ..drafters import check_drafts, check_options, default_method, needs_of
 from ..errors import RequestError
-from ..models.quantised import SCHEMES
 from ..parallel import AXES
-from .plan import plan
+from .plan import PlanSettings, plan
 from .usual_heads import make_planned_drafter
 
 KEYS = {
@@ -95,14 +94,8 @@ def make_plan(settings: Mapping) -> dict:
             )
     drafter = make_planned_drafter(method, target, options)
     drafter.check(target)
-    given = {
-        key: settings[key] for key in KEYS if key in settings and key not in ("model", "draft", "method", "options")
-    }
-    whole("batch", given.get("batch", 1))
-    whole("max_length", given.get("max_length", 2), 2)
-    check_dtype(given.get("dtype", "bfloat16"))
-    for name in ("quantize", "draft_quantize"):
-        check_scheme(name, given.get(name), SCHEMES)
+    given = {key: settings[key] for key in field_names(PlanSettings) if key in settings}
+    dtype = PlanSettings(**given).dtype
     named = {"model": settings["model"], "draft": list(drafts), "method": method}
-    stored = stored_bytes(settings["model"], given.get("dtype", "bfloat16"))
+    stored = stored_bytes(settings["model"], dtype)
     return named | {"stored_weight_bytes": stored} | plan(target, drafter, shapes, **given)

@@ -17,6 +17,7 @@ from ..checkpoints.placement import Placement
 from ..checkpoints.tensors import abstract_decoder
 from ..drafter import Drafter, Models, TargetCopy, TrainedHead
 from ..errors import RequestError
+from ..evaluation import products
 from ..heads import KINDS
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
@@ -27,7 +28,7 @@ from ..prefill import make_requests, prefill
 from ..settings import own_settings
 from ..state import DecodeState, Requests
 from ..verify import resolve
-from . import hlo, launches, products, traffic
+from . import hlo, launches, traffic
 
 _CHUNK = 256
 """Tokens of a prompt that one forward of the planned prefill reads."""
@@ -196,7 +197,7 @@ def figures_of(program: Abstract, loop: jax.stages.Compiled, work: products.Work
         operations=work.operations,
         launches=launches.in_round(text),
         collectives={(one.kind, one.bytes): one.count for one in moved.collectives()},
-        experts=traffic.expected_times(text),
+        experts=products.expected_times(text),
         copies=len(hlo.moved(text, {math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in caches})),
     )
 

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 
 from ..drafter import Drafter, TrainedHead
 from ..drafters.parts.self_chain import SelfChain
+from ..evaluation.products import stored_bytes
 from ..models.config import ModelConfig
 from ..models.quantised import bits
 from .devices import Device
-from .products import stored_bytes
 from .program import Figures, abstract, caches_of, compile_loop, compile_prefill, figures_of, temporaries
 
 _FILLED = 0.15e9

@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..evaluation.products import expected_times
 from .hlo import Instruction, computations
 
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "f16": 16, "f32": 32, "f64": 64}
 _ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
-_EXPECTED = re.compile(r"about_([\d.]+)_times")
-"""``expert_products.EXPECTED_TIMES``."""
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONDITION, _BODY = re.compile(r"condition=%?([\w.\-]+)"), re.compile(r"body=%?([\w.\-]+)")
 _CONSTANT = re.compile(r" constant\((-?\d+)\)")
@@ -257,14 +256,6 @@ class Program:
                 seen.add(name)
                 waiting += [called for i in self._found[name] for called in i.calls if called in self._found]
         return seen
-
-
-def expected_times(text: str) -> float:
-    """How often a loop is expected to run, by a name in its scope; 0 for a loop that does not say it.
-
-    In the text of a whole program, the largest of all such numbers.
-    """
-    return max(map(float, _EXPECTED.findall(text)), default=0.0)
 
 
 def _parameters(inside: list[Instruction]) -> list[tuple[int, str]]:

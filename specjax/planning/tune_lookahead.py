@@ -7,9 +7,10 @@ from rich.table import Table
 
 from ..checkpoints.load import LanguageModel
 from ..checks import per_row, whole
-from ..evaluation.comparison import alternate_runs, encode_prompts, interval, machine, rate, seconds_of
+from ..evaluation.comparison import alternate_runs, encode_prompts, interval, rate, seconds_of
 from ..evaluation.report import with_interval
 from ..generate import Generator, Prompt
+from ..machine import machine
 
 Sizes = tuple[int, int, int]
 """W columns, n-grams of N tokens, and G guesses, see ``drafters.Lookahead``."""

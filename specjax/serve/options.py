@@ -1,6 +1,7 @@
 """The options of a server. This module needs no package of the extra ``serve``."""
 
 import dataclasses
+from typing import Any
 
 from ..checks import whole
 from ..engine import EngineOptions, usual_widths
@@ -39,6 +40,7 @@ def server_engine_options(on_mesh: bool, **options) -> EngineOptions:
       on_mesh: whether the target is on a mesh.
       options: fields of ``EngineOptions``.
     """
-    sizes = EngineOptions(**{"logprobs": 5} | options | {"widths": ()})
-    widths = options.get("widths")
+    widths = options.pop("widths", None)
+    defaults: dict[str, Any] = {"logprobs": 5}
+    sizes = EngineOptions(**defaults | options)
     return dataclasses.replace(sizes, widths=usual_widths(sizes.slots, on_mesh) if widths is None else widths)

@@ -1,7 +1,6 @@
 """Runs the application: the port, the warm-up, and a graceful end at a signal."""
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -58,21 +57,29 @@ def warm_up(engine: Engine) -> None:
     engine.compile_rounds()
 
 
-def run(app: FastAPI, bound: socket.socket, *, deadline: float = DEADLINE, ready: Callable[[], None]) -> None:
+def run(
+    app: FastAPI,
+    bound: socket.socket,
+    *,
+    deadline: float = DEADLINE,
+    ready: Callable[[], None],
+    end_at_once: Callable[[int], object],
+) -> None:
     """Serves the application until SIGTERM or Ctrl-C, and then until its requests are answered.
 
     After the first signal new requests get 503. After ``deadline`` seconds the accepted requests that
-    are left end with 503. A second signal ends the process at once.
+    are left end with 503. A second signal ends the process by ``end_at_once``.
 
     Args:
       ready: called when the server answers.
+      end_at_once: ends the process with an exit code, without waiting for the engine's thread.
     """
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=_LAST_BYTES, timeout_keep_alive=_IDLE
     )
     wakeup = signal.set_wakeup_fd(-1)  # whoever watches Ctrl-C there would end the process before the deadline
     try:
-        asyncio.run(_Server(config, app.state.gate, deadline).serve_with(bound, ready))
+        asyncio.run(_Server(config, app.state.gate, deadline, end_at_once).serve_with(bound, ready))
     finally:
         signal.set_wakeup_fd(wakeup)
 
@@ -80,9 +87,11 @@ def run(app: FastAPI, bound: socket.socket, *, deadline: float = DEADLINE, ready
 class _Server(uvicorn.Server):
     """A server that drains its gate before it closes its port."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, deadline: float):
+    def __init__(self, config: uvicorn.Config, gate: Gate, deadline: float, end_at_once: Callable[[int], object]):
         super().__init__(config)
-        self._gate, self._deadline = gate, deadline
+        self._gate = gate
+        self._deadline = deadline
+        self._end_at_once = end_at_once
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task | None = None
 
@@ -98,7 +107,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame) -> None:
         if self._draining is not None or self._loop is None:
-            os._exit(128 + sig)  # Python's own end would wait for the engine's thread
+            self._end_at_once(128 + sig)
         print("specjax: stopping; a second signal ends at once", file=sys.stderr, flush=True)
         self._draining = self._loop.create_task(self._drain())
         self._loop.call_soon_threadsafe(lambda: None)  # wakes the loop

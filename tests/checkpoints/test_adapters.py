@@ -1,4 +1,4 @@
-"""LoRA adapters: merged weights against PEFT's logits, recorded by scripts/make_golden_adapters.py, and refusals."""
+"""LoRA adapters: merged weights against PEFT's logits, recorded by scripts/golden/make_golden_adapters.py, and refusals."""
 
 import json
 from pathlib import Path

@@ -64,7 +64,7 @@ def test_keys_of_recipes_are_listed(kind):
 
 
 def test_the_table_of_families_is_that_of_the_registry():
-    sys.path.insert(0, str(DOCS.parent / "scripts"))
+    sys.path.insert(0, str(DOCS.parent / "scripts" / "docs"))
     from models_page import table
 
     assert table() in read_page("models.md")

@@ -52,7 +52,7 @@ CONFIGS = {
         2,
         TAPS,
         5,
-        4,
+        block_size=4,
         from_root=True,
         markov_rank=3,
         markov="rnn",
@@ -66,7 +66,7 @@ CONFIGS = {
         2,
         (2,),
         6,
-        3,
+        block_size=3,
         causal=True,
         from_root=True,
         markov_rank=3,
@@ -75,7 +75,7 @@ CONFIGS = {
         own_head=True,
     ),
     "path selector": BlockConfig(
-        LAYERS, E, 2, TAPS, 6, 4, markov_rank=5, markov="selector", candidates=3, conv_taps=2, conv_group=16
+        LAYERS, E, 2, TAPS, 6, block_size=4, markov_rank=5, markov="selector", candidates=3, conv_taps=2, conv_group=16
     ),
     "refiner": BlockConfig(
         OWN,
@@ -83,7 +83,7 @@ CONFIGS = {
         2,
         TAPS,
         5,
-        5,
+        block_size=5,
         own_embedding=True,
         own_head=True,
         refiner_rank=3,
@@ -409,7 +409,7 @@ def test_a_bfloat16_head_on_two_devices_leaves_the_text_greedy():
 @pytest.mark.slow
 def test_the_loop_copies_neither_cache_nor_weights():
     layers = WIDE.replace(hidden_size=96, intermediate_size=160, num_layers=1, num_kv_heads=1, head_dim=48)
-    config = BlockConfig(layers, WIDE.hidden_size, 2, (1, 2), 5, 4, own_embedding=True, own_head=True)
+    config = BlockConfig(layers, WIDE.hidden_size, 2, (1, 2), 5, block_size=4, own_embedding=True, own_head=True)
     head = nnx.eval_shape(lambda: BlockHead(config, jax.random.key(0), jnp.bfloat16))
     program = Program(BlockDrafter(head=config), 4, draft=head, options={"xla_backend_optimization_level": 0})
     assert len(program.caches) == 2  # the target's and the context

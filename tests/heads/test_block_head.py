@@ -1,6 +1,6 @@
 """Block heads with a draft vocabulary, and with layers that differ in what they see.
 
-scripts/check_speculators.py compares both with the package that trains such heads;
+scripts/golden/check_speculators.py compares both with the package that trains such heads;
 tests/drafters/test_block.py has the rest of the maths in plain numpy.
 """
 

@@ -1,4 +1,4 @@
-"""The kernel of attention and the kernel that writes the cache, against the code for all platforms.
+"""The kernel of attention against its definition, and the kernel that writes the cache against the code for all platforms.
 
 On a GPU the kernels run themselves, and elsewhere an interpreter runs them.
 """
@@ -11,8 +11,10 @@ import pytest
 from specjax import kernels
 from specjax.cache import KVCache, commit
 from specjax.models import attention_kernel
-from specjax.models.attention import rotate_and_attend
+from specjax.models.attend import attend
+from specjax.models.attention import join, rotate_and_attend
 from specjax.models.attention_kernel import Scores
+from specjax.models.rope import rotate
 from specjax.tree import Tree, ancestors
 
 INTERPRET = jax.default_backend() != "gpu"
@@ -46,12 +48,16 @@ def random_arguments(nodes, groups, head_dim, capacity, lengths, heads=1, earlie
 
 @pytest.mark.skipif(not INTERPRET, reason="the products of a GPU round float32 numbers")
 @pytest.mark.parametrize("case", CASES)
-def test_kernel_against_the_products(case: str):
+def test_kernel_and_products_against_the_definition(case: str):
     arguments, window = random_arguments(**CASES[case])
-    found, rows = attention_kernel.attend(*arguments, scores=Scores(window), interpret=INTERPRET)
-    expected, expected_rows = rotate_and_attend(*arguments, Scores(window), jnp.float32)
-    np.testing.assert_allclose(found, expected, atol=2e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), rows, expected_rows)
+    (qkv, angles, past, length, earlier, mask, positions), scores = arguments, Scores(window)
+    new = tuple(x.swapaxes(1, 2) for x in (rotate(qkv[..., -2, :], *angles), qkv[..., -1, :]))
+    seen = new if earlier is None else join(earlier, new)
+    expected = attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores)
+    by_kernel = attention_kernel.attend(*arguments, scores=scores, interpret=INTERPRET)
+    for attended, rows in (by_kernel, rotate_and_attend(*arguments, scores, jnp.float32)):
+        np.testing.assert_allclose(attended, expected, atol=2e-5)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), rows, new)
 
 
 @pytest.mark.parametrize("case", CASES)

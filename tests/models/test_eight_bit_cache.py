@@ -13,6 +13,7 @@ import specjax
 from specjax import Generator, RequestError
 from specjax.cache import KV_SCHEMES, EightBitRows, EightBits, commit, empty, read, store
 from specjax.models import attention
+from specjax.models.attend import attend as by_definition
 from specjax.models.attention import attend
 from specjax.models.attention_kernel import Scores
 from specjax.models.mixers import DeltaRuleConfig, latent
@@ -51,7 +52,7 @@ def test_attention_reads_the_rounded_rows_committed_or_not(form):
     q, (k, v) = random(B, N, K, G, D, seed=1), (store(random(B, K, N, D, seed=s), FORMS[form]) for s in (2, 3))
     positions, mask = jnp.broadcast_to(jnp.arange(N), (B, N)), jnp.tril(jnp.ones((N, N), bool))
     whole = attend(q, None, jnp.zeros(B, int), (k, v), mask, positions, Scores())
-    wanted = by_definition(q, read(k), read(v), mask)
+    wanted = by_definition(q, None, None, (read(k), read(v)), mask, positions, Scores())
     np.testing.assert_allclose(whole, wanted, atol=1e-5)
     config = TARGET.config.replace(num_kv_heads=K, head_dim=D, num_layers=1)
     rows = lambda part: jax.tree.map(lambda leaf: leaf[:, :, part], (k, v))
@@ -60,15 +61,6 @@ def test_attention_reads_the_rounded_rows_committed_or_not(form):
     assert cache.dtype == FORMS[form] and cache.capacity == T
     later = attend(q[:, 4:], cache.layers[0], length, rows(slice(4, 6)), mask[4:, 4:], positions[:, 4:], Scores())
     np.testing.assert_allclose(later, wanted[:, 4:], atol=1e-5)
-
-
-def by_definition(q, k, v, mask) -> np.ndarray:
-    """Softmax attention in float64, [B, N, K * G * D]."""
-    scores = np.einsum("bnkgd,bkmd->bkngm", np.float64(q), np.float64(k)) / D**0.5
-    scores = np.where(np.asarray(mask)[None, None, :, None], scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("bkngm,bkmd->bnkgd", weights, np.float64(v)).reshape(B, N, K * G * D)
 
 
 METHODS = {

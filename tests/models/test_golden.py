@@ -1,4 +1,4 @@
-"""Our logits against those of transformers, recorded by scripts/make_golden.py. Needs no torch."""
+"""Our logits against those of transformers, recorded by scripts/golden/make_golden.py. Needs no torch."""
 
 import jax
 import jax.numpy as jnp

@@ -9,6 +9,7 @@ import pytest
 
 from specjax import parallel
 from specjax.models import attention, past_kernel, product_kernel
+from specjax.models.attend import attend as by_definition
 from specjax.models.attention import Partial
 from specjax.models.attention_kernel import Scores
 
@@ -103,8 +104,10 @@ def test_attention_uses_the_kernel_if_it_is_installed(monkeypatch):
     call = jax.jit(lambda *given: attention.attend(*given, jnp.tri(3, dtype=bool), jnp.zeros((2, 3), int), Scores()))
     with_kernel, text = call(*given), call.lower(*given).compile().as_text()
     assert "specjax_past_16" in text
+    wanted = by_definition(*given, jnp.tri(3, dtype=bool), None, Scores())
+    np.testing.assert_allclose(with_kernel, wanted, atol=2e-6)
     jax.clear_caches()
     monkeypatch.setattr(past_kernel, "is_installed", lambda: False)
     assert product_kernel.is_installed()
-    np.testing.assert_allclose(with_kernel, call(*given), atol=2e-6)
+    np.testing.assert_allclose(call(*given), wanted, atol=2e-6)
     assert "specjax_past" not in call.lower(*given).compile().as_text()

@@ -8,9 +8,9 @@ import pytest
 from support.latent import LATENT, MIXER
 
 from specjax.drafters import Plain
+from specjax.evaluation.products import stored_bytes
 from specjax.parallel import make_mesh
 from specjax.planning.plan import plan
-from specjax.planning.products import stored_bytes
 from specjax.planning.program import abstract, products_of
 
 SIZES = dict(batch=2, capacity=256, dtype=jnp.dtype("bfloat16"))

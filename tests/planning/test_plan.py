@@ -109,6 +109,21 @@ def test_a_method_that_chooses_is_planned_with_its_largest_drafts(method, option
     assert not plan_module.plan(TINY, DraftModel(3), (TINY,), device="h100:1", max_length=64)["chooses_drafts"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (dict(batsh=2), "option 'batsh' is unknown; did you mean batch"),
+        (dict(batch=0), "batch must be a whole number, at least 1"),
+        (dict(max_length=1), "max_length must be a whole number, at least 2"),
+        (dict(dtype="int8"), "dtype is 'int8'"),
+        (dict(draft_quantize="int3"), "draft_quantize is 'int3'"),
+    ],
+)
+def test_settings_that_no_plan_has_are_refused(settings, words):
+    with pytest.raises(RequestError, match=words):
+        plan_module.plan(TINY, DraftModel(3), (TINY,), device="h100:1", **settings)
+
+
 def test_the_error_of_a_plan_that_does_not_fit():
     memory = dict(weights=140e9, cache=2e9, draft=2e9, temporaries=1e9, total=145e9)
     planned = dict(memory_bytes=memory, device_memory_bytes=80e9, device="h100:1", mesh=dict(data=1, model=1))

@@ -21,7 +21,7 @@ from specjax.cli.drafting import given_drafting
 from specjax.cli.main import _make_parser, main
 from specjax.drafters import DraftModel, TokenRecycling, make_drafter
 from specjax.heads import Head, MedusaConfig, MedusaHeads
-from specjax.planning import acceptance, cost, tune
+from specjax.planning import acceptance, cost, tune, tune_report
 from specjax.planning.cost import Cost, Curve
 from specjax.planning.tree_search import expected_tokens
 from specjax.rules.chains import rejection
@@ -293,12 +293,12 @@ def test_above_temperature_0_the_best_options_of_the_draft_are_kept(specjax_main
     assert tried[5:] == [{"draft_temperature": 0.4} | cut for cut in cuts]
     assert report["acceptance"]["P"][0] == pytest.approx(1, abs=1e-3)
     assert report["draft_options"][0]["speedup"] == best["speedup"]
-    (note,) = (note for note in tune.notes(report) if "own options" in note)
+    (note,) = (note for note in tune_report.notes(report) if "own options" in note)
     assert f"{best['speedup']:.2f} with --draft-temperature 0.4" in note
-    written = tomllib.loads(tune.toml(report))
+    written = tomllib.loads(tune_report.toml(report))
     assert written == {"paths": best["paths"], "draft_temperature": 0.4}
-    assert "# use it with --draft-temperature 0.4\n" in tune.toml(report)
-    args = _make_parser().parse_args(shlex.split(tune.command(report, "2,1"))[1:])
+    assert "# use it with --draft-temperature 0.4\n" in tune_report.toml(report)
+    args = _make_parser().parse_args(shlex.split(tune_report.command(report, "2,1"))[1:])
     assert make_drafter(args.method, **given_drafting(args)).draft_temperature == 0.4
 
 
@@ -327,7 +327,9 @@ def test_a_head_brings_its_method(specjax_main, monkeypatch, tmp_path):
     code, out, err = specjax_main("tune", "--tree", "--model", "target", "--draft", "head", *argv)
     report = json.loads(out)
     assert (code, err, report["settings"]["method"]) == (0, "", "medusa")
-    assert max(tree["depth"] for tree in report["trees"]) <= 2 and "--siblings" not in tune.command(report, "TREE.toml")
+    assert max(tree["depth"] for tree in report["trees"]) <= 2 and "--siblings" not in tune_report.command(
+        report, "TREE.toml"
+    )
 
 
 def test_chains_are_named_as_such():
@@ -339,7 +341,7 @@ def test_chains_are_named_as_such():
         draft_options=[],
         cost={"verify": {"sizes": [1, 3], "median": [1.0, 1.5]}},
     )
-    assert tune.notes(report) == ["no tree beats the chain here: the best tree has no branches"]
+    assert tune_report.notes(report) == ["no tree beats the chain here: the best tree has no branches"]
 
 
 @pytest.mark.parametrize(
@@ -367,3 +369,16 @@ def test_chains_are_named_as_such():
 def test_bad_input_gets_one_line(specjax_main, argv, words):
     code, out, err = specjax_main("tune", "--model", "target", *argv)
     assert (code, out, err.count("\n")) == (2, "", 1) and words in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (dict(max_node=3), "option 'max_node' is unknown; did you mean max_nodes"),
+        (dict(max_nodes=1), "max_nodes must be a whole number, at least 2"),
+        (dict(temperature=-1.0), "temperature must be a number, at least 0"),
+    ],
+)
+def test_settings_that_no_search_has_are_refused(settings, words):
+    with pytest.raises(specjax.RequestError, match=words):
+        tune.tune_tree(TARGET, DRAFT, ["a"], **settings)

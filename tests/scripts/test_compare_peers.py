@@ -1,4 +1,4 @@
-"""scripts/compare_peers: its ratios, its layout for llama.cpp, and its answer to missing and unknown peers."""
+"""scripts/benchmarks/compare_peers: its ratios, its layout for llama.cpp, and its answer to missing and unknown peers."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from runpy import run_path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_peers"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "benchmarks" / "compare_peers"
 
 
 @pytest.fixture(scope="module")

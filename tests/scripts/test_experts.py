@@ -1,25 +1,24 @@
-"""scripts/experts.py: its page has a row for each case, with the expected and the compiled bytes."""
+"""scripts/benchmarks/experts.py: its page has a row for each case, with the expected and the compiled bytes."""
 
 import sys
 from pathlib import Path
 from runpy import run_path
 
 import pytest
+from page import Result
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "experts.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "benchmarks" / "experts.py"
 
 
 @pytest.fixture(scope="module")
 def script():
     """The names of the program."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPT.parent))
-        yield run_path(str(SCRIPT))
+    return run_path(str(SCRIPT))
 
 
 @pytest.mark.slow
 def test_the_page_has_all_rows(script, monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(script["main"].__globals__, "PAGE", tmp_path / "page.md")
+    monkeypatch.setitem(script["main"].__globals__, "RESULT", Result("page", folder=tmp_path))
     flags = "--nodes 1 3 --count 6 --chosen 2 --width 256 --units 128 --layers 1 --repeats 2".split()
     monkeypatch.setattr(sys, "argv", ["experts.py", *flags])
     script["main"]()

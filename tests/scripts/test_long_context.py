@@ -1,14 +1,15 @@
-"""scripts/long_context.py: the bytes of a round by hand, and the page of a report."""
+"""scripts/benchmarks/long_context.py: the bytes of a round by hand, and the page of a report."""
 
 from pathlib import Path
 from runpy import run_path
 
 import pytest
+from page import measured
 from support.models import TINY
 
 from specjax.drafters import DraftModel, PartialCache, Plain
 
-script = run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "long_context.py"))
+script = run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "benchmarks" / "long_context.py"))
 READ = 2 * (61 * 32 + 2 * (32 * 64 + 32 * 32 + 3 * 32 * 48))
 """Bytes of the bfloat16 weights of ``TINY`` that a token reads: the output matrix and two layers."""
 ROW = 2 * 2 * 2 * 2 * 8
@@ -29,24 +30,27 @@ def test_bytes_of_a_round(devices):
 
 
 def test_page():
-    machine = dict(dtype="bfloat16", cpu="a CPU", cores=2, jax="0")
+    conditions = measured(["tiny-python"])
     one = dict(accepted=0.5, tokens=3.0, passes=4.0)
     runs = {name: [2.0, 1.5, 3.0] for name in script["ROUNDS"]}
     moved, speedup = dict.fromkeys(runs, 4e9) | {"none": 2e9}, dict.fromkeys(runs, 2.0)
-    target = dict(about=dict(machine=machine, model="m", draft="d", count=16, weights=5e8))
+    target = dict(about=dict(conditions=conditions, model="m", draft="d", count=16, weights=5e8))
     plan = dict(device="h100:1", context=32768, batch=1, draft="window of 512", bytes=1e9, bytes_by_hand=2e9)
     report = {
         "acceptance": {
-            "about": dict(machine=machine, short=[9], long=[20]),
+            "about": dict(conditions=conditions, short=[9], long=[20]),
             "window of 32": dict(positions=36, contexts=[one, one]),
         },
         "rounds": {"m": target | {"1": dict(ms=runs, bytes=moved, speedup=speedup)}},
-        "plans": {"a plan": plan | dict(copies=0, ms=3.0, plain_ms=4.0, speedup=1.5)},
+        "plans": {
+            "about": dict(conditions=conditions),
+            "a plan": plan | dict(copies=0, ms=3.0, plain_ms=4.0, speedup=1.5),
+        },
     }
-    text = script["page"](report)
+    text = "\n".join(script["sections_of"](report))
     assert "| window of 32 | 36 | 50.0% | 3.00 | 4.00 | 50.0% | 3.00 | 4.00 |" in text
     assert (
         "| 1 | draft_model | 4.00 | 2.0 (1.5 to 3.0) | 1.68 | 2.00 |" in text  # 3.36 tokens for twice the bytes
         and "| h100:1 | 32,768 | 1 | window of 512 | 1.0 | 2.0 | 3.0 | 4.0 | 1.50 |" in text
     )
-    assert "measured" not in script["page"]({"rounds": {}})
+    assert script["sections_of"]({"rounds": {}}) == []

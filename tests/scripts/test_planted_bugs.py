@@ -1,4 +1,4 @@
-"""``scripts/planted_bugs.py`` finds the lines that it replaces."""
+"""``scripts/benchmarks/planted_bugs.py`` finds the lines that it replaces."""
 
 import runpy
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-BUGS = runpy.run_path(str(ROOT / "scripts" / "planted_bugs.py"))["BUGS"]
+BUGS = runpy.run_path(str(ROOT / "scripts" / "benchmarks" / "planted_bugs.py"))["BUGS"]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.split(":")[0])

@@ -1,4 +1,4 @@
-"""scripts/product_speed.py: its page has a row for each case, and bad input gets one line."""
+"""scripts/benchmarks/product_speed.py: its page has a row for each case, and bad input gets one line."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,9 @@ from runpy import run_path
 
 import numpy as np
 import pytest
+from page import Result
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "product_speed.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "benchmarks" / "product_speed.py"
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def script():
 
 
 def test_the_page_has_all_rows(script, monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(script["main"].__globals__, "PAGE", tmp_path / "page.md")
+    monkeypatch.setitem(script["main"].__globals__, "RESULT", Result("page", folder=tmp_path))
     flags = "--rows 1 3 --width 64 --inner 128 --layers 1 --repeats 2".split()
     monkeypatch.setattr(sys, "argv", ["product_speed.py", *flags])
     script["main"]()

@@ -1,4 +1,4 @@
-"""scripts/scaling.py: the roofline by hand, and the page and the picture of a report."""
+"""scripts/benchmarks/scaling.py: the roofline by hand, and the page and the picture of a report."""
 
 from pathlib import Path
 from runpy import run_path
@@ -8,7 +8,7 @@ import jax
 import pytest
 from support.models import TINY, tiny_model
 
-script = run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "scaling.py"))
+script = run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "benchmarks" / "scaling.py"))
 SIZE = 61 * 32 * 2 + 32 + 2 * (32 * 64 + 32 * 32 + 3 * 32 * 48 + 2 * 32)
 """Parameters of ``TINY``: embedding, output matrix, and two layers with two key heads."""
 
@@ -30,7 +30,6 @@ def test_page_and_picture():
     point = dict(nodes=[1, 6], verify_ms=[[9, 10, 11], [11, 12, 13]], roofline_ms=[5.0, 6.0], draft_model_ms=20.0)
     sweep = lambda axis: [dict(point, speedup=1.5, **{axis: size}) for size in (1, 2)]
     report = dict(
-        machine=dict(dtype="bfloat16", cpu="a CPU", matrix_extensions=["avx2"], cores=2, jax="0"),
         settings=dict(label="m", draft="d", num_speculative_tokens=5),
         tokens_per_round=3.0,
         bytes_per_second=2e10,
@@ -39,7 +38,7 @@ def test_page_and_picture():
         context=sweep("context"),
         nodes=point,
     )
-    page = script["page"](report)
+    page = script["describe"](report, "picture.png")
     assert "| 2 | 10.0 | 5.0 | 20.0 | 1.50 |" in page and "| 6 | 12.0 | 1.20 | 6.0 |" in page
     assert "**The acceptance is forced**: 3.00 tokens a round" in page and "20.0 GB/s and 300 GFLOP/s" in page
     panels = script["draw"](report).axes

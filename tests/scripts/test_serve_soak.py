@@ -1,4 +1,4 @@
-"""scripts/serve_soak.py at toy size, with a server in a process of its own."""
+"""scripts/benchmarks/serve_soak.py at toy size, with a server in a process of its own."""
 
 import importlib
 from pathlib import Path
@@ -12,7 +12,7 @@ import specjax
 
 @pytest.mark.slow
 def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "scripts")
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "scripts" / "benchmarks")
     script = importlib.import_module("serve_soak")
     monkeypatch.setattr(script, "STOPS", ["!", "#", '"', "%&", "()", "A"])
     for name, value in dict(NEW=40, SAMPLES=[1, 1, 2], LEAVING=0.2, WRONG=0.2).items():

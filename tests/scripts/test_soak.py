@@ -1,4 +1,4 @@
-"""scripts/soak.py at toy size: many batches of random options, one compilation for all, greedy rows equal to plain decoding."""
+"""scripts/benchmarks/soak.py at toy size: many batches of random options, one compilation for all, greedy rows equal to plain decoding."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.models import disturbed, language_model, random_prompts, tiny_model
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "soak.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "benchmarks" / "soak.py"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Models and logits that scripts/make_golden.py recorded."""
+"""Models and logits that scripts/golden/make_golden.py recorded."""
 
 import dataclasses
 import json

@@ -56,7 +56,7 @@ QWEN3 = {k: v for k, v in LLAMA.items() if k not in ("rope_theta", "torch_dtype"
 
 
 def envelope(kind: str, layers: int, shape: dict | None = None) -> dict:
-    """What speculators 0.9 writes for all types; scripts/check_speculators.py compares this with
+    """What speculators 0.9 writes for all types; scripts/golden/check_speculators.py compares this with
     the package."""
     types = dict(num_hidden_layers=layers, layer_types=["full_attention"] * layers)
     return dict(

@@ -8,7 +8,7 @@ from ...models.config import ModelConfig
 from ..blocks import Names, Tensor, rename
 from ..fields import Field
 
-LLAMA_LAYER: Names = {
+LLAMA_LAYER = {
     "mixer_norm": ["input_layernorm.weight"],
     "mixer.qkv": [f"self_attn.{x}_proj.weight" for x in "qkv"],
     "mixer.qkv_bias": [f"self_attn.{x}_proj.bias" for x in "qkv"],

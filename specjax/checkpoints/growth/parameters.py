@@ -20,7 +20,7 @@ from ...models.config import ModelConfig
 from . import axes
 from .axes import RANDOM, ZERO, Axis
 
-_AXES = {
+_AXES: dict[str, tuple[str, ...]] = {
     "embed": ("same", "write"),
     "head": ("same", "read"),
     "norm": ("norm",),

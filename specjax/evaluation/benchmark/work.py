@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from ... import decode
 from ...generate import Generator
 from ...parallel import use_mesh
-from ...planning.products import Work, of_round
 from ...settings import own_settings
+from ..products import Work, of_round
 
 
 def work_of_round(generator: Generator, prompt: list[int]) -> Work:
     """The least work of a round at batch 1, as if one device did all of it, with full caches.
 
-    It follows from the traced program, see ``planning.products``. The caches have the generator's
+    It follows from the traced program, see ``evaluation.products``. The caches have the generator's
     capacity. Of a method that chooses a shape for each round it is a round with the largest drafts.
 
     Args:

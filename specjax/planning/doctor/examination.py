@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 
 from ...checkpoints.load import LanguageModel
-from ...checks import per_row, whole
+from ...checks import per_row, pop_fields, whole
 from ...drafters import default_method
 from ...drafts import load_drafts
 from ...errors import RequestError
-from ...evaluation.comparison import machine
 from ...generate import Generator, Prompt
+from ...machine import machine
 from ...requests.chat import render_chat
 from ...requests.prompts import encode_prompts
 from . import texts
@@ -23,8 +23,31 @@ from .forecast import forecast
 from .reasons import find_reasons
 from .rounds import RoundTimes, count_nodes, room_for, time_rounds, without_draft
 
-BATCHES, TEMPERATURES = (1, 8), (0.0, 1.0)
-"""The batches and temperatures that are examined by default."""
+
+@dataclasses.dataclass(frozen=True)
+class ExamineSettings:
+    """The settings of an examination.
+
+    Attributes:
+      batches: the numbers of rows that are decoded together.
+      temperatures: the temperatures of later requests.
+      max_new_tokens: the number of new tokens after each prompt.
+      device: a device that is not at hand, see ``devices.parse_device``; by default this device.
+
+    Raises RequestError for values out of bounds.
+    """
+
+    batches: Sequence[int] = (1, 8)
+    temperatures: Sequence[float] = (0.0, 1.0)
+    max_new_tokens: int = 64
+    device: str | None = None
+
+    def __post_init__(self):
+        for batch in self.batches:
+            whole("batch", batch)
+        for temperature in self.temperatures:
+            per_row("temperature", temperature, 1, np.float32)
+        whole("max_new_tokens", self.max_new_tokens, 8)
 
 
 def examine(
@@ -34,12 +57,8 @@ def examine(
     draft=None,
     *,
     conversations: Sequence[list[dict]] | None = None,
-    batches: Sequence[int] = BATCHES,
-    temperatures: Sequence[float] = TEMPERATURES,
-    max_new_tokens: int = 64,
-    device: str | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
-    **drafting,
+    **options,
 ) -> dict:
     """Predicts the speed-up of a method, and tests why it is low.
 
@@ -50,72 +69,60 @@ def examine(
     Args:
       target: the model to decode with.
       prompts: strings or token ids.
-      method, draft, drafting: as in ``Generator``.
+      method, draft: as in ``Generator``.
       conversations: lists of messages in place of prompts. Each ends with a turn of the user.
-      batches: the numbers of rows that are decoded together.
-      temperatures: the temperatures of later requests.
-      max_new_tokens: the number of new tokens after each prompt.
-      device: a device that is not at hand, see ``devices.parse_device``.
       progress: called with the number of finished steps and of all steps.
+      options: fields of ``ExamineSettings``, and options of ``Generator``.
 
     Returns an object for JSON: "machine", "settings", "forecasts" (see ``forecast.forecast``), and
     "reasons" (see ``evidence.Reason``).
 
     Raises RequestError for bad input.
     """
+    # 1. The generators, and the prompts.
     target.config.refuse_encoder("doctor")
-    check(method, batches, temperatures, max_new_tokens)
+    settings = ExamineSettings(**pop_fields(ExamineSettings, options))
+    check(method)
     if method is None:
         draft = load_drafts(target, draft)
         method = default_method(draft)
-    generator = Generator(target, method, draft, **drafting)
-    check(generator.method, batches, temperatures, max_new_tokens)
+    generator = Generator(target, method, draft, **options)
+    check(generator.method)
     if conversations is not None:
         prompts = [render_chat(target.tokenizer, messages) for messages in conversations]
-    trial = _prepare(generator, encode_prompts(list(prompts), target.tokenizer, target.config), max_new_tokens)
-    controls, rows = sorted({0.0, *temperatures}), max(batches)
-    done, of = itertools.count(1), len(controls) + len(temperatures) * len(batches) + 1
+    trial = _prepare(generator, encode_prompts(list(prompts), target.tokenizer, target.config), settings)
+    # 2. Texts of the target, and the rounds in which the method writes them.
+    steps = itertools.count(1)
+    of = len(trial.controls) + len(settings.temperatures) * len(settings.batches) + 1
     written, rounds = {}, {}
-    for temperature in controls:
-        long = max_new_tokens + generator.drafter.depth
-        written[temperature] = texts.write_texts(trial.plain, trial.prompts, long, temperature, rows)
-        count = partial(texts.count_rounds, generator, written[temperature], max_new_tokens, temperature)
-        # The choices of a method that chooses depend on the batch.
-        found = {batch: count(batch) for batch in batches} if generator.drafter.shapes else {}
-        rounds[temperature] = found or dict.fromkeys(batches, count(rows))
-        progress(next(done), of)
-    planned = {batch: _plan(trial, device, batch) for batch in batches if device}
+    for temperature in trial.controls:
+        written[temperature], rounds[temperature] = _write(trial, temperature)
+        progress(next(steps), of)
+    # 3. The times of rounds, and forecasts.
+    planned = {batch: _plan(trial, batch) for batch in settings.batches if settings.device}
     forecasts = []
-    for temperature, batch in itertools.product(temperatures, batches):
+    for temperature, batch in itertools.product(settings.temperatures, settings.batches):
         counted = rounds[temperature][batch]
-        times = planned[batch] if device else _time(trial, counted, batch, temperature)
-        cast = forecast(counted, max_new_tokens, times, batch, generator.drafter.depth)
+        times = planned[batch] if settings.device else _time(trial, counted, batch, temperature)
+        cast = forecast(counted, settings.max_new_tokens, times, batch, generator.drafter.depth)
         forecasts.append({"temperature": temperature} | cast)
-        progress(next(done), of)
-    means = {temperature: max_new_tokens / float(rounds[temperature][min(batches)].mean()) for temperature in controls}
-    shown = written[0.0][:MOST_TEXTS]
-    evidence = Evidence(
-        generator, draft_of(generator), forecasts, means, shown, conversations=conversations, nodes=trial.nodes
-    )
-    reasons = find_reasons(_read_texts(evidence, trial, rows))
-    progress(next(done), of)
+        progress(next(steps), of)
+    # 4. The reasons.
+    evidence = _collect(trial, conversations, written[0.0], rounds, forecasts)
+    reasons = find_reasons(evidence)
+    progress(next(steps), of)
     return {
         "machine": machine(target),
-        "settings": _settings(trial, device),
+        "settings": _describe(trial),
         "forecasts": forecasts,
         "reasons": [dataclasses.asdict(reason) for reason in reasons],
     }
 
 
-def check(method: str | None, batches: Sequence[int], temperatures: Sequence[float], max_new_tokens: int) -> None:
-    """Raises RequestError for settings that ``examine`` cannot use. It runs before a model is loaded."""
+def check(method: str | None) -> None:
+    """Raises RequestError for a method that ``examine`` cannot use. It runs before a model is loaded."""
     if method == "none":
         raise RequestError("nothing drafts here; name a draft with --draft, or a --method that needs none")
-    for batch in batches:
-        whole("batch", batch)
-    for temperature in temperatures:
-        per_row("temperature", temperature, 1, np.float32)
-    whole("max_new_tokens", max_new_tokens, 8)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +135,7 @@ class _Trial:
       blank: rounds that score as many nodes as the method's, see ``rounds.without_draft``.
       nodes: the number of these nodes.
       prompts: token ids.
-      tokens: the number of new tokens after each prompt.
+      settings: the settings of the examination.
     """
 
     generator: Generator
@@ -136,38 +143,65 @@ class _Trial:
     blank: Generator
     nodes: int
     prompts: list[list[int]]
-    tokens: int
+    settings: ExamineSettings
+
+    @property
+    def controls(self) -> list[float]:
+        """The temperatures at which texts are written: those of the settings, and 0."""
+        return sorted({0.0, *self.settings.temperatures})
 
 
-def _prepare(generator: Generator, prompts: list[list[int]], tokens: int) -> _Trial:
+def _prepare(generator: Generator, prompts: list[list[int]], settings: ExamineSettings) -> _Trial:
+    tokens = settings.max_new_tokens
     texts.check_room(generator, prompts, tokens)
     generator.session.capacity = room_for(generator, prompts, tokens)
-    nodes, plain = count_nodes(generator, prompts[0]), Generator(generator.target, "none")
+    nodes = count_nodes(generator, prompts[0])
+    plain = Generator(generator.target, "none")
     plain.session.capacity = generator.session.capacity
-    return _Trial(generator, plain, without_draft(generator, nodes), nodes, prompts, tokens)
+    return _Trial(generator, plain, without_draft(generator, nodes), nodes, prompts, settings)
+
+
+def _write(trial: _Trial, temperature: float) -> tuple[list, dict[int, np.ndarray]]:
+    """The target's texts at a temperature, and the rounds of the method for them, by batch."""
+    settings, generator = trial.settings, trial.generator
+    rows = max(settings.batches)
+    longest = settings.max_new_tokens + generator.drafter.depth
+    written = texts.write_texts(trial.plain, trial.prompts, longest, temperature, rows)
+    count = partial(texts.count_rounds, generator, written, settings.max_new_tokens, temperature)
+    if generator.drafter.shapes:  # its choices depend on the batch
+        return written, {batch: count(batch) for batch in settings.batches}
+    return written, dict.fromkeys(settings.batches, count(rows))
 
 
 def _time(trial: _Trial, rounds: np.ndarray, batch: int, temperature: float) -> RoundTimes:
-    generators, mean = (trial.plain, trial.blank, trial.generator), trial.tokens / float(rounds.mean())
-    return time_rounds(*generators, trial.prompts, batch, temperature, trial.tokens, mean)
+    generators, tokens = (trial.plain, trial.blank, trial.generator), trial.settings.max_new_tokens
+    return time_rounds(*generators, trial.prompts, batch, temperature, tokens, tokens / float(rounds.mean()))
 
 
-def _plan(trial: _Trial, device: str | None, batch: int) -> RoundTimes:
+def _plan(trial: _Trial, batch: int) -> RoundTimes:
+    device = trial.settings.device
     assert device is not None
-    length = max(map(len, trial.prompts)) + trial.tokens
+    length = max(map(len, trial.prompts)) + trial.settings.max_new_tokens
     return plan_rounds(trial.generator, trial.blank, device, batch, length)
 
 
-def _read_texts(evidence: Evidence, trial: _Trial, rows: int) -> Evidence:
-    """The evidence with the places of the user's texts and of the target's own, if a draft reads."""
+def _collect(trial: _Trial, conversations, written: list, rounds: dict, forecasts: list[dict]) -> Evidence:
+    """The evidence. If a draft reads, it has the places of the user's texts and of the target's own."""
+    settings, generator = trial.settings, trial.generator
+    tokens, least = settings.max_new_tokens, min(settings.batches)
+    means = {temperature: tokens / float(rounds[temperature][least].mean()) for temperature in trial.controls}
+    shown = written[:MOST_TEXTS]
+    evidence = Evidence(
+        generator, draft_of(generator), forecasts, means, shown, conversations=conversations, nodes=trial.nodes
+    )
     if evidence.draft is None:
         return evidence
-    own = write_own(trial.plain, trial.tokens, rows)
-    user, own = (read(trial.generator, evidence.draft, some) for some in (evidence.texts, own))
+    own = write_own(trial.plain, tokens, max(settings.batches))
+    user, own = (read(generator, evidence.draft, some) for some in (evidence.texts, own))
     return dataclasses.replace(evidence, user=user, own=own)
 
 
-def _settings(trial: _Trial, device: str | None) -> dict:
+def _describe(trial: _Trial) -> dict:
     generator = trial.generator
     return {
         "model": generator.target.name,
@@ -175,7 +209,7 @@ def _settings(trial: _Trial, device: str | None) -> dict:
         "method": generator.method,
         "depth": generator.drafter.depth,
         "nodes": trial.nodes,
-        "device": device,
+        "device": trial.settings.device,
         "prompts": len(trial.prompts),
-        "max_new_tokens": trial.tokens,
+        "max_new_tokens": trial.settings.max_new_tokens,
     }

@@ -10,6 +10,7 @@ import optax
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import BlockConfig, BlockHead
+from ...heads.block import BlockForm
 from ...heads.corrections import MARKOV
 from ...heads.unrolled import read_target
 from ...models.attention import Seen
@@ -20,7 +21,7 @@ from .shared import Kind, Shape, check_taps, copy_layers, norm_weight, spare_tok
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockShape(Shape):
+class BlockShape(BlockForm, Shape):
     """A random block head.
 
     It uses the target's output matrix. Its final norm starts as a copy of the target's.
@@ -31,25 +32,14 @@ class BlockShape(Shape):
         spread from the second layer to the third from the end.
       taps: the layers whose inputs the head reads.
       mask_token: the mask; -1 stands for the ``spare_token``.
-      block_size, causal, from_root, markov_rank, markov, confidence: see ``BlockConfig``.
-      candidates, conv_taps, conv_group, refiner_rank, refiner_size: see ``BlockConfig``.
+
+    The other attributes are as in ``BlockForm``.
     """
 
     num_layers: int = number(5, 1, 256)
     num_taps: int = number(5, 1, 256)
     taps: tuple[int, ...] = ()
     mask_token: int = number(-1, -1)
-    block_size: int = number(16, 2, 1024)
-    causal: bool = False
-    from_root: bool = False
-    markov_rank: int = number(0, 0, 10**5)
-    markov: str = "vanilla"
-    confidence: bool = False
-    candidates: int = number(0, 0, 4096)
-    conv_taps: int = number(0, 0, 1024)
-    conv_group: int = number(16, 1, 10**5)
-    refiner_rank: int = number(0, 0, 10**5)
-    refiner_size: int = number(512, 1, 10**6)
     from_target: bool = False
 
     def __post_init__(self):
@@ -69,13 +59,12 @@ class BlockShape(Shape):
                 f"mask_token {self.mask_token} does not fit the target, whose vocabulary has {V} tokens; "
                 f"{V - 1} is the most"
             )
+        layers = with_layers(target.config, self.num_layers)
+        mask_token = spare_token(target) if self.mask_token < 0 else self.mask_token
         config = BlockConfig(
-            with_layers(target.config, self.num_layers), target.config.hidden_size, L, taps,
-            spare_token(target) if self.mask_token < 0 else self.mask_token, self.block_size, self.causal,
-            self.from_root, self.markov_rank, self.markov, self.confidence,
-            confidence_markov=self.confidence and self.markov_rank > 0, candidates=self.candidates,
-            conv_taps=self.conv_taps, conv_group=self.conv_group, refiner_rank=self.refiner_rank,
-            refiner_size=self.refiner_size,
+            layers, target.config.hidden_size, L, taps, mask_token,
+            confidence_markov=self.confidence and self.markov_rank > 0,
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(BlockForm)},
         )  # fmt: skip
         head = BlockHead(config, key)
         head.norm[...] = norm_weight(target.model)

@@ -1,4 +1,4 @@
-"""The types of speculators 0.9. scripts/check_speculators.py compares them with the package
+"""The types of speculators 0.9. scripts/golden/check_speculators.py compares them with the package
 itself."""
 
 import dataclasses
