@@ -30,8 +30,7 @@ from .cache import KVCache
 from .checkpoints.load import LanguageModel
 from .checks import LARGEST
 from .drafter import Drafter, TrainedHead
-from .drafters.draft_model import DraftModel
-from .drafters.parts.ahead import Ahead, draft_ahead, propose_from
+from .drafters.parts.ahead import Ahead, draft_ahead, drafts_ahead, propose_from
 from .models.base import Scored
 from .models.decoder import Decoder
 from .parallel import mesh_of, split_rows
@@ -141,7 +140,7 @@ def propose(target, draft, state: DecodeState, *, drafter: Drafter) -> DraftHalf
     return DraftHalf(state.replace(drafter=drafted), whole, jnp.zeros_like(state.prompt_length))
 
 
-def look_ahead(target, draft, half: DraftHalf, *, drafter: DraftModel) -> Ahead:
+def look_ahead(target, draft, half: DraftHalf, *, drafter: Drafter) -> Ahead:
     """Drafts of the next round for likely verdicts on ``half.tree``."""
     return draft_ahead(drafter, target, draft, half.state, half.tree)
 
@@ -150,8 +149,8 @@ def follow(target, draft, half: DraftHalf, sent: Sent, ahead: Ahead | None, *, d
     """The draft's half of a round: commits the verdict, and proposes the next tree."""
     void = jnp.zeros(())
     scored = Scored(void, (), sent.taps, logits=void)
-    found = decode.Round(half.tree, half.state.drafter, scored, void, sent.verdict, sent.failed)
-    state = decode.commit(target, draft, half.state, found, drafter=drafter)
+    round = decode.Round(half.tree, half.state.drafter, scored, void, sent.verdict, sent.failed)
+    state = decode.commit(target, draft, half.state, round, drafter=drafter)
     if ahead is None:
         return propose(target, draft, state, drafter=drafter)
     key, _ = decode.round_keys(state, drafter.depth + 1)
@@ -172,7 +171,7 @@ class ApartSession(Session):
         log: Log | None = None,
     ):
         super().__init__(target, drafter, parameters, rule, capacity, log)
-        self.looks_ahead = isinstance(drafter, DraftModel) and drafter.draft_ahead > 0
+        self.looks_ahead = drafts_ahead(drafter)
         self.draft_mesh = next(mesh for mesh in map(mesh_of, jax.tree.leaves(parameters)) if mesh is not None)
         self.to_draft = NamedSharding(self.draft_mesh, PartitionSpec())
         first = next(iter(jax.tree.leaves(target.model)))

@@ -18,8 +18,9 @@ import numpy as np
 from .checkpoints.load import LanguageModel
 from .checks import shorten
 from .drafters import Auto
-from .drafters.parts.arms import ARMS, TREE, Arm
-from .drafters.parts.times import MEASURED, Times
+from .drafters.auto.arms import ARMS, TREE, Arm
+from .drafters.auto.constants import CONSTANTS
+from .drafters.auto.times import Times
 from .drafts import Draft, module_of
 from .errors import RequestError, SpecjaxWarning
 from .machine import machine
@@ -44,7 +45,7 @@ def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) ->
         record = read_costs(file)
         if not (other := describe_difference(record, target, drafts)):
             arms = tuple(Arm(**arm) for arm in record["arms"])
-            times = Times.of_table(record["seconds"], record["batches"], record["contexts"], MEASURED)
+            times = Times.of_table(record["seconds"], record["batches"], record["contexts"], CONSTANTS.measured_rounds)
             return dataclasses.replace(drafter, arms=arms), times, file
         message = f"costs {file}: of {other}; method auto predicts its times, specjax tune --auto measures them anew"
         warnings.warn(message, SpecjaxWarning, stacklevel=3)

@@ -7,7 +7,6 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
-import numpy as np
 
 from .models.base import Model, Scored
 from .models.config import ModelConfig
@@ -28,10 +27,14 @@ class Models:
     Attributes:
       least: the number of models that it needs.
       most: the number of models that it can use; None for any number.
+      apart: whether they may be on devices of their own.
+      heads: whether a trained head may stand in a model's place, see ``auto.resting``.
     """
 
     least: int = 1
     most: int | None = 1
+    apart: bool = True
+    heads: bool = False
 
     @property
     def is_one(self) -> bool:
@@ -58,33 +61,13 @@ class TargetCopy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ran:
-    """A run of rounds, as ``Drafter.learn`` hears of it on the host.
-
-    Attributes:
-      rounds: int32 [A], the rounds of each of ``Drafter.choices`` in the row that ended last.
-      batch: the number of rows.
-      context: the number of tokens of the longest row after the rounds.
-      seconds: the time of the rounds.
-      sampled: whether any row has a temperature above 0.
-      evidence: by how much ``Drafter.evidence`` has grown in the rounds.
-    """
-
-    rounds: np.ndarray
-    batch: int
-    context: int
-    seconds: float
-    sampled: bool
-    evidence: Any = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class Drafter:
     """A drafting method: its options as static fields, and pure functions. Hashable.
 
     A subclass must define ``propose`` and ``depth``. A method that keeps a state between rounds
     also defines ``init`` and ``commit``. All other members have defaults: they describe a method
-    without the feature in question.
+    without the feature in question. A method that chooses a shape of drafts for each round is a
+    ``Chooser``.
 
     Attributes:
       needs: the models or the head that the method drafts with. A method that needs any may run on
@@ -94,14 +77,11 @@ class Drafter:
       reads_target: whether the method drafts with the target's layers and cache. It then runs on the
         target's devices only.
       with_encoder: whether the method drafts for encoder-decoders too.
-      can_rest: whether the method proposes chains of ``num_speculative_tokens`` tokens and may skip
-        any round. ``Switch`` and ``Adaptive`` accept such methods only.
     """
 
     needs: ClassVar[Nothing | Models | TrainedHead | TargetCopy] = Nothing()
     reads_target: ClassVar[bool] = False
     with_encoder: ClassVar[bool] = False
-    can_rest: ClassVar[bool] = False
 
     def __post_init__(self):
         """Raises RequestError for options that do not fit together."""
@@ -164,59 +144,9 @@ class Drafter:
         return None
 
     @property
-    def shapes(self) -> tuple[Any, ...]:
-        """The shapes of drafts, ascending, of which ``choose`` picks one for each round: hashable values.
-
-        A chain's shape may be its length. Empty for a method with one shape.
-        """
-        return ()
-
-    @property
-    def choices(self) -> tuple[Any, ...]:
-        """The shape of each choice. A method may have several choices of one shape."""
-        return self.shapes
-
-    def begin(self, target: Model, draft, state: DecodeState) -> tuple[DecodeState, Any, jax.Array]:
-        """What a method with several shapes does before a round of a shape.
-
-        Returns the state; a pytree for ``propose``, which finds it in ``state.drafter.prepared``, or
-        None; and int32, the index in ``choices`` for the round.
-        """
-        return state, None, self.choose(state)
-
-    def holds(self, state: DecodeState) -> jax.Array | None:
-        """Bool, whether the next round has the shape of the last one, without ``begin``.
-
-        Called on the result of ``at_shape``. In a round without ``begin``, ``state.drafter.prepared`` is all zeros.
-        None, the default, stands for a shape that is chosen anew for each round.
-        """
+    def chooser(self) -> Any:
+        """The method itself if it chooses a shape of drafts for each round, see ``Chooser``; None for one shape."""
         return None
-
-    def choose(self, state: DecodeState) -> jax.Array:
-        """Int32, the index in ``choices`` for the next round."""
-        raise TypeError(f"{type(self).__name__} has shapes and must define choose")
-
-    def at_shape(self, shape: Any) -> "Drafter":
-        """The same method, restricted to drafts of one of its ``shapes``."""
-        return self
-
-    @property
-    def at_largest_shape(self) -> "Drafter":
-        """The method, restricted to its largest drafts if it chooses a shape for each round."""
-        return self.at_shape(max(self.shapes)) if self.shapes else self
-
-    @property
-    def varies(self) -> bool:
-        """Whether the work of a round varies, because the method chooses a shape or may stop drafting early."""
-        return bool(self.shapes)
-
-    def catch_up(self, draft, state: DecodeState) -> Any:
-        """The method's state after it has read the tokens of the rounds that it skipped.
-
-        ``Switch``, ``Adaptive`` and ``Merged`` call this before ``propose``, because they may skip
-        the method in a round, or tell it that fewer of its tokens were accepted.
-        """
-        return state.drafter
 
     def check(self, config: ModelConfig) -> None:
         """Raises RequestError if the options do not fit a target with this configuration."""
@@ -233,20 +163,4 @@ class Drafter:
 
         Each text is a prompt and its answer.
         """
-        return parameters
-
-    def describe_arms(self, parameters, batch: int, context: int, sampled: bool) -> list[tuple[str, float]]:
-        """The name of each of ``choices``, and the time of its round in plain rounds.
-
-        Empty for a method that does not name them. ``batch``, ``context`` and ``sampled`` are those of
-        ``Ran``.
-        """
-        return []
-
-    def evidence(self, own) -> Any:
-        """The sums over all rounds so far that ``learn`` reads, leaves [B, ...], from the method's state."""
-        return ()
-
-    def learn(self, parameters, ran: Ran) -> Any:
-        """The parameters, updated on the host after a run of rounds."""
         return parameters

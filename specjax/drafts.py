@@ -7,8 +7,9 @@ from .apart import ApartSession
 from .checkpoints.heads import choose_head, load_drafter
 from .checkpoints.load import LanguageModel
 from .drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
-from .drafters import Auto, DraftModel, check_drafts, make_drafter, needs_of
-from .drafters.parts.resting import can_rest, check_resting
+from .drafters import check_drafts, make_drafter, needs_of
+from .drafters.auto.resting import can_rest, check_resting
+from .drafters.parts.ahead import drafts_ahead
 from .errors import RequestError
 from .heads.base import Head
 from .models.streamed import is_streamed
@@ -85,10 +86,10 @@ def choose_drafts(
         return drafter, (), target.model if isinstance(needs, TargetCopy) else None
     drafts, models = load_drafts(target, given[: needs.most]), []
     for one in drafts:
-        if isinstance(one, Head) and isinstance(drafter, Auto):
+        if isinstance(one, Head) and needs.heads:
             target.config.refuse_encoder("a trained head")
             check_resting(one.config, one.name)
-            drafter = dataclasses.replace(drafter, head=one.config)
+            drafter = dataclasses.replace(drafter, head=one.config)  # type: ignore[call-arg]  # see ``Models.heads``
         elif isinstance(one, Head):
             raise RequestError(
                 f"draft {one.name!r} is a head of kind {one.config.kind!r}; method {name!r} needs a language model"
@@ -121,7 +122,7 @@ def make_session(
     apart = any(are_apart(module, target.model) for module in modules)
     if apart:
         _check_apart(target, drafter, name, modules)
-    elif isinstance(drafter, DraftModel) and drafter.draft_ahead:
+    elif drafts_ahead(drafter):
         raise RequestError(
             "draft_ahead drafts while the target verifies, on devices of the draft's own; "
             "give --draft-mesh, load the draft with another mesh, or leave draft_ahead out"
@@ -137,9 +138,9 @@ def make_session(
 
 def _check_apart(target: LanguageModel, drafter: Drafter, name: str, modules: Sequence) -> None:
     """Raises RequestError for a draft on devices of its own that cannot be used there."""
-    if isinstance(drafter, Auto):
+    if isinstance(drafter.needs, Models) and not drafter.needs.apart:
         raise RequestError(
-            "method 'auto' drafts on the target's devices; load the draft there, or use method 'draft_model'"
+            f"method {name!r} drafts on the target's devices; load the draft there, or use method 'draft_model'"
         )
     if drafter.reads_target:
         raise RequestError(f"method {name!r} drafts with the target's cache; load the draft on the target's devices")

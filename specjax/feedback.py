@@ -22,8 +22,6 @@ from flax import nnx
 from .checkpoints.load import LanguageModel
 from .checks import whole
 from .drafter import Drafter, Models
-from .drafters.adaptive import Adaptive
-from .drafters.draft_model import DraftModel
 from .errors import RequestError, StorageError
 from .heads.base import Head
 from .parallel import fetch, is_first_host
@@ -190,11 +188,11 @@ def draft_temperature(drafter: Drafter, sampling: SamplingParams, rows: int) -> 
     0 stands for greedy rows, and for rows in which other options or other methods changed the
     draft's distribution: its probabilities cannot be computed from logits and temperature alone.
     """
-    inner = drafter.drafter if isinstance(drafter, Adaptive) else drafter
-    if not isinstance(inner, DraftModel) or sampling.constraint is not None or sampling.processors:
+    options = getattr(drafter, "draft_options", None)  # a list of methods has no options for all its drafts
+    if options is None or sampling.constraint is not None or sampling.processors:
         return np.zeros(rows, np.float32)
     given = {name: np.asarray(fetch(value)) for name, value in vars(sampling).items() if isinstance(value, jax.Array)}
-    own = {name.removeprefix("draft_"): value for name, value in inner.draft_options.items()}
+    own = {name.removeprefix("draft_"): value for name, value in options.items()}
     value = lambda name: np.broadcast_to(own.get(name, given.get(name, 0)), rows)
     others = [value(name) == number["default"] for name, number in NUMBERS.items() if name != "temperature"]
     free = np.all(others, axis=0) & ~np.broadcast_to(given["bias"].any(-1), rows) & (given["temperature"] > 0)

@@ -11,8 +11,8 @@ from flax import nnx
 from .checkpoints.load import LanguageModel, load
 from .checks import whole
 from .costs import find_costs
-from .drafter import Models, TargetCopy
-from .drafters import Auto, all_options, check_options, default_method, own_options
+from .drafter import Drafter, Models, TargetCopy
+from .drafters import all_options, check_options, default_method, own_options
 from .drafts import (
     as_list,
     choose_drafts,
@@ -94,24 +94,24 @@ class Generator:
             method = "auto" if plain and suits_auto(target, draft) else default_method(draft)
         check_options(method, drafting)
         self.method = name_of(method)
-        self.drafter, self.drafts, module = choose_drafts(target, method, draft, drafting)
+        drafter, self.drafts, module = choose_drafts(target, method, draft, drafting)
         times, self.costs_file = None, None
-        if isinstance(self.drafter, Auto):
-            self.drafter, times, self.costs_file = find_costs(self.drafter, target, self.drafts)
-        self.drafter.check(target.config)
-        if not self.drafter.with_encoder:
+        if drafter.chooser and drafter.chooser.has_arms:
+            drafter, times, self.costs_file = find_costs(drafter.chooser, target, self.drafts)
+        drafter.check(target.config)
+        if not drafter.with_encoder:
             target.config.refuse_encoder(f"method {self.method!r}")
         capacity = None if capacity is None else whole("capacity", capacity)
         self.rule_name = rule
         self.processors = check_processors(tuple(processors), target.config.vocab_size)
-        parameters = self.drafter.parameters(module, target.config.vocab_size)
+        parameters = drafter.parameters(module, target.config.vocab_size)
         if times is not None:
             parameters = parameters.replace(times=times)
         log = None
         if feedback_log is not None:
-            log = open_log(feedback_log, self.method, self.drafter, target, self.drafts, feedback_log_mb)
-        options: dict[str, Any] = dict(rule=resolve(rule, self.drafter.drawn), capacity=capacity, log=log)
-        self.session = make_session(target, self.drafter, self.drafts, parameters, name=self.method, **options)
+            log = open_log(feedback_log, self.method, drafter, target, self.drafts, feedback_log_mb)
+        options: dict[str, Any] = dict(rule=resolve(rule, drafter.drawn), capacity=capacity, log=log)
+        self.session = make_session(target, drafter, self.drafts, parameters, name=self.method, **options)
 
     @overload
     def __call__(self, prompts: str, *, messages: None = None, n: Literal[1] = 1, **options) -> Result: ...
@@ -220,12 +220,17 @@ class Generator:
         needs = self.drafter.needs
         module = (parameters,) if isinstance(needs, Models) and not needs.is_one else parameters
         made = self.drafter.parameters(module, self.target.config.vocab_size)
-        if isinstance(self.drafter, Auto):
-            made = made.replace(times=self.session.parameters.times)
+        if self.drafter.chooser:
+            made = self.drafter.chooser.with_times_of(made, self.session.parameters)
         self.session.update_draft(made)
         self.drafts = (updated,)
         if self.session.log is not None:
             self.session.log = self.session.log.of_draft(updated)
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafting method."""
+        return self.session.drafter
 
     @property
     def draft(self) -> LanguageModel | Head | None:

@@ -165,7 +165,7 @@ def begin_decoding(
         stop_state=_start(requests.stop_start, B),
         round=jnp.int32(0),
         logprobs=None if logprobs is None else empty_logprobs(B, T, logprobs),
-        counters=Counters.zeros(B, drafter.depth, len(drafter.choices)),
+        counters=Counters.zeros(B, drafter.depth, len(drafter.chooser.choices) if drafter.chooser else 0),
         rounds=recording and recording.make_empty(B, drafter.depth, len(drafter.taps), target.config),
     )
     return split_rows(state, B)

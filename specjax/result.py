@@ -138,9 +138,10 @@ def _seen_text(ids: list[int], target: LanguageModel) -> str:
 def _choices(session: Session, counters: Counters, b: int, load: tuple[int, int, bool]) -> tuple[Choice, ...]:
     """The rounds of row ``b`` in each arm, for a method that names its arms.
 
-    ``load``: the batch, the context, and whether rows were sampled, see ``Drafter.describe_arms``.
+    ``load``: the batch, the context, and whether rows were sampled, see ``Chooser.describe_arms``.
     """
-    arms = session.drafter.describe_arms(session.parameters, *load)
+    chooser = session.drafter.chooser
+    arms = chooser.describe_arms(session.parameters, *load) if chooser else []
     rounds, tokens = counters.chosen[b].tolist(), counters.emitted[b].tolist()
     return tuple(Choice(name, n, emitted, time) for (name, time), n, emitted in zip(arms, rounds, tokens))
 

@@ -15,7 +15,8 @@ from . import decode
 from .cache import KV_SCHEMES, EightBits
 from .checkpoints.load import LanguageModel
 from .checks import LARGEST
-from .drafter import Drafter, Ran
+from .chooser import Run, choice_sums
+from .drafter import Drafter
 from .errors import RequestError
 from .features import FeatureRecording
 from .heads.base import Head
@@ -138,35 +139,32 @@ class Session:
         args = (decoding.state, place(np.int32(until), self.mesh, rows=False))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
         donated = dict(donate_argnums=2) | ({} if self.mesh is None else dict(out_shardings=shardings(decoding.state)))
-        learns = len(self.drafter.shapes) > 1
-        before = fetch(self._told(decoding.state)) if learns else None
+        chooses = self.drafter.chooser is not None
+        before = fetch(choice_sums(self.drafter, decoding.state)) if chooses else None
         decoding.state, seconds, compile_seconds = self._run(("run",), function, args, **donated)
-        if learns:
+        if chooses:
             state = decoding.state
-            told, length, heat = fetch((self._told(state), state.length, state.request.sampling.temperature))
-            ran, evidence = jax.tree.map(np.subtract, told, before)
-            self.learn(ran, int(length.max()), seconds, bool((heat > 0).any()), evidence)
+            temperature = state.request.sampling.temperature
+            sums, length, temperature = fetch((choice_sums(self.drafter, state), state.length, temperature))
+            chosen, evidence = jax.tree.map(np.subtract, sums, before)
+            self.learn(chosen, int(length.max()), seconds, bool((temperature > 0).any()), evidence)
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
-    def _told(self, state: DecodeState) -> tuple[jax.Array, Any]:
-        """The sums of which ``learn`` takes the differences."""
-        return state.counters.chosen, self.drafter.evidence(state.drafter)
-
-    def learn(self, ran: np.ndarray, context: int, seconds: float, sampled: bool, evidence: Any) -> None:
+    def learn(self, rounds: np.ndarray, context: int, seconds: float, sampled: bool, evidence: Any) -> None:
         """Tells a method that chooses how long its rounds took, and how good its drafts were.
 
         Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and all
         of them must choose alike.
 
         Args:
-          ran: the rounds of each of ``Drafter.choices`` in each row, int32 [B, A].
-          context, seconds, sampled, evidence: see ``Ran``.
+          rounds: the rounds of each of ``Chooser.choices`` in each row, int32 [B, A].
+          context, seconds, sampled, evidence: see ``Run``.
         """
         if not several_hosts():
-            rounds = ran[ran.sum(1).argmax()]
-            run = Ran(rounds, len(ran), context, seconds, sampled, evidence)
-            self.parameters = self.drafter.learn(self.parameters, run)
+            last = rounds[rounds.sum(1).argmax()]
+            run = Run(last, len(rounds), context, seconds, sampled, evidence)
+            self.parameters = self.drafter.chooser.learn(self.parameters, run)
 
     def update(self, target: LanguageModel) -> None:
         """Replaces the target's weights by others of the same structure. Nothing is compiled anew.

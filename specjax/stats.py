@@ -15,7 +15,7 @@ class Counters(struct.PyTreeNode):
       calls: int32 [B], forwards of the target, without the prefill.
       drafted: int32 [B], drafted tokens that the target scored.
       accepted_at: int32 [B, depth], how often a drafted token at each depth was emitted.
-      chosen, emitted: int32 [B, A], the rounds of each of ``Drafter.choices``, and the tokens
+      chosen, emitted: int32 [B, A], the rounds of each of ``Chooser.choices``, and the tokens
         that they emitted. A is 0 for a method with one length.
     """
 
@@ -27,7 +27,7 @@ class Counters(struct.PyTreeNode):
 
     @staticmethod
     def zeros(batch: int, depth: int, choices: int = 0) -> "Counters":
-        """Counters before the first round, for so many ``Drafter.choices``."""
+        """Counters before the first round, for so many ``Chooser.choices``."""
         nothing = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
         return Counters(nothing(), nothing(), nothing(depth), nothing(choices), nothing(choices))
 
@@ -53,7 +53,7 @@ class Counters(struct.PyTreeNode):
         )
 
     def add_choice(self, active: jax.Array, choice: jax.Array, emitted: jax.Array) -> "Counters":
-        """The counters after a round of number ``choice`` (int32) of ``Drafter.choices``.
+        """The counters after a round of number ``choice`` (int32) of ``Chooser.choices``.
 
         ``active`` is as in ``add``. ``emitted``: int32 [B], the tokens that the round emitted.
         """

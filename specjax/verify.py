@@ -11,8 +11,8 @@ of it, such as further facts that it reads. The files of the folder ``rules`` ho
 their records. A user's own rule is a record too, or a plain function.
 
 Every rule that is not ``lossy`` is lossless: accepted tokens and bonus token are distributed as the
-target's own samples. At temperature 0 p and q are one-hot, and every rule is the greedy walk, except
-for the rules that judge greedy rows: they read p at temperature 1.
+target's own samples. At temperature 0 p and q are one-hot, and every rule is the greedy walk. Only
+the rules that judge greedy rows read p at temperature 1.
 
 A rule that divides by q is exact only for tokens drawn in certain ways: as a chain, as siblings
 without replacement, or as independent siblings, from one draft or several. ``resolve`` checks this.
@@ -68,7 +68,7 @@ def is_lossy(name: str, sampled: bool) -> bool:
 
 
 def seen_options(rule: Rule | Callable, options: SamplingParams) -> SamplingParams:
-    """The options that make the p of a rule: a rule that judges greedy rows sees them at temperature 1."""
+    """The options that make the p of a rule. A rule that judges greedy rows sees temperature 1 there."""
     if not as_rule(rule).judges_greedy:
         return options
     return options.replace(temperature=jnp.where(options.temperature == 0, 1.0, options.temperature))
@@ -115,7 +115,7 @@ def accept(
 
 
 def _read_fact(name: str, p, tree, temperature, counters, seeded, target) -> jax.Array:
-    """The fact ``name`` of every row, see ``Rule.reads``; the other arguments are those of ``accept``."""
+    """The fact ``name`` of every row, see ``Rule.reads``. The other arguments are ``accept``'s."""
     if name == "greedy":
         return temperature == 0
     if name == "rate":

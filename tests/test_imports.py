@@ -15,7 +15,7 @@ ORDER = [
     "selection truncation tree recurrence cache context sampling logprobs rules verify rounds features state",
     "models",
     "heads",
-    "drafter prefill ending decode",
+    "drafter chooser prefill ending decode",
     "drafters",
     "checkpoints requests",
     "machine costs feedback session apart drafts result generate beam_search",

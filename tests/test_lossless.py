@@ -44,7 +44,7 @@ def properties(method: str, rule: str) -> dict:
         else "tree"
         if getattr(drafter, "tree", None) or getattr(drafter, "tree_nodes", None)
         else "chain",
-        "chooses its length": bool(drafter.shapes)
+        "chooses its length": bool(drafter.chooser)
         or isinstance(drafter, Switch)
         or bool(getattr(drafter, "draft_confidence", 0)),
         "rule": rule,

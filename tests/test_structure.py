@@ -16,7 +16,7 @@ from support.program import MOVES, Program, count_compilations, make_blank_reque
 
 from specjax import DecodeState, Generator
 from specjax.drafters import Auto
-from specjax.drafters.parts.arms import Arm
+from specjax.drafters.auto.arms import Arm
 from specjax.models.layers import linear, lookup
 from specjax.planning import hlo
 

@@ -68,7 +68,7 @@ def main():
     result = Result("auto", f"{args.label}_{jax.default_backend()}")
     report = result.read() or {"cells": {}}
     conditions = measured((args.model, args.draft), machine(target)["dtype"])
-    report |= {"conditions": conditions, "settings": describe(args)}
+    report |= {"conditions": conditions, "settings": describe(args), "picture": result.picture().name}
     made = generators(target, draft, args)
     for kind, temperature, batch in itertools.product(args.texts, args.temperatures, args.batches):
         key = f"{kind}, temperature {temperature:g}, batch {batch}"
@@ -257,7 +257,7 @@ def text(report: dict) -> str:
     memory = f"; `GLIBC_TUNABLES={settings['memory']}`" if settings.get("memory") else ""
     head = TEXT.format(
         **settings | {"memory": memory}, pairs=settings["repeats"] * len(settings["methods"]),
-        picture=f"auto_{settings['label']}_{report['conditions']['device']}.png",
+        picture=report["picture"],
     )  # fmt: skip
     lines = [
         f"- Geometric means over the cells: {', '.join(f'{m} {v:.3f}' for m, v in means.items())}.",

@@ -69,8 +69,10 @@ def main():
     settings |= {name: Path(getattr(args, name)).name for name in ("target", "draft")}
     conditions = measured((args.target, args.draft), machine(target)["dtype"])
     result = Result("serve_speed", f"{args.label}_{jax.default_backend()}", args.results)
-    result.save({"conditions": conditions, "settings": settings, "runs": measure(args, prompts)})
-    draw(result.read(), result.picture())
+    picture = result.picture()
+    runs = measure(args, prompts)
+    result.save({"conditions": conditions, "settings": settings, "picture": picture.name, "runs": runs})
+    draw(result.read(), picture)
     write_page(result)
 
 
@@ -78,8 +80,7 @@ def write_page(result: Result) -> None:
     sections = []
     for report in result.read_all():
         settings = report["settings"]
-        picture = f"serve_speed_{settings['label']}_{report['conditions']['device']}.png"
-        sections.append(section(report["conditions"], text(report, picture), settings["target"]))
+        sections.append(section(report["conditions"], text(report, report["picture"]), settings["target"]))
     result.write(TITLE, QUESTION, sections, FOLLOWS)
 
 

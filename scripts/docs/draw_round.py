@@ -44,8 +44,12 @@ def best_round(target, draft, prompt: str):
 
     @jax.jit
     def play(state):
-        found = decode.propose_and_accept(target.model, draft.model, state, drafter=drafter, rule=rule)
-        return decode.commit(target.model, draft.model, state, found, drafter=drafter), (found.tree, found.verdict)
+        propose_key, accept_keys = decode.round_keys(state, drafter.depth + 1)
+        tree, drafted = decode.propose(target.model, draft.model, state, propose_key, drafter=drafter)
+        scored = decode.score(target.model, tree, state, drafter.taps, drafter.computed_layers(drafted))
+        p, verdict, failed = decode.accept(target.model, tree, scored, state, accept_keys, rule=rule)
+        round = decode.Round(tree, drafted, scored, p, verdict, failed)
+        return decode.commit(target.model, draft.model, state, round, drafter=drafter), (tree, verdict)
 
     rounds = []
     for _ in range(ROUNDS):

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
+from .blocks import name_of
 from .families import names_in
 from .fields import choice, flag, integer, list_of, number, read_fields, show, table, text
 from .files import read_json
@@ -112,7 +113,8 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
         merged[name] = Adapted(merged.get(name), parts.get("A"), parts.get("B"), scale, "table" in parts)
     if config.tie_embeddings:
         names = names_in(config, tensors)
-        changed = {name for name in names["embed"] + names["head"] if merged.get(name) is not tensors.get(name)}
+        tables = {name_of(entry) for entry in names["embed"] + names["head"]}
+        changed = {name for name in tables if merged.get(name) is not tensors.get(name)}
         faults += [f"it changes {name}, and the model ties its embedding to its head" for name in sorted(changed)]
     if faults:
         more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""

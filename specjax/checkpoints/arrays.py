@@ -10,7 +10,7 @@ from flax import nnx
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from .blocks import Names, blocks, source_tensors
+from .blocks import Names, blocks, name_of, source_tensors
 from .fit import check_tensors
 from .placement import Placement
 from .tensors import abstract_decoder, dotted
@@ -64,7 +64,7 @@ def decoder_from_arrays(
             raise RequestError(f"names has no entry for {pattern!r}, a parameter of the model; name its arrays")
         table[path] = []
         for entry, tensor in zip(names[pattern], source_tensors(path, names)):
-            listed, name = entry if isinstance(entry, str) else entry.name, tensor.name
+            listed, name = name_of(entry), tensor.name
             # In a layer, a name without N belongs to an array that stacks all layers.
             part = name if listed != name or layer is None else f"{name}[{layer}]"
             table[path].append(tensor._replace(name=part))

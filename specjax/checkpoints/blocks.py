@@ -89,6 +89,11 @@ def interleave(block: Block, first: int, size: int) -> Block:
     return block._replace(start=start, stop=start + 2 * block.size - 1, step=2)
 
 
+def name_of(tensor: str | Tensor) -> str:
+    """The name of an entry of a table."""
+    return tensor if isinstance(tensor, str) else tensor.name
+
+
 def rename(tensors: Sequence[str | Tensor], change: Callable[[str], str]) -> list[str | Tensor]:
     """The entries of a table with other names."""
     return [change(x) if isinstance(x, str) else x._replace(name=change(x.name)) for x in tensors]

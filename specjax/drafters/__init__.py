@@ -29,6 +29,7 @@ from .ngram import Ngram
 from .none import Plain
 from .partial_cache import PartialCache
 from .partial_cascade import PartialCascade
+from .parts.member import Member
 from .quantized_self import QuantizedSelf
 from .suffix import Suffix
 from .switch import Switch
@@ -123,7 +124,7 @@ def own_options(method: str | Sequence[str]) -> tuple[str, ...]:
         types += [type(drafter) for drafter in Switch().drafters]
     elif len(names) > 1:
         types += [Switch]
-    elif types[0].can_rest:
+    elif issubclass(types[0], Member):
         types += [Adaptive]
     alone = names != ["switch"] and len(names) == 1
     return tuple(name for name in _fields_of(types) if alone or name not in _ALONE)
@@ -215,7 +216,7 @@ def _make_adaptive(drafter: Drafter, options: dict) -> Drafter:
     length = options.get("draft_length", "fixed")
     if length not in LENGTHS:
         raise RequestError(f"draft_length {length!r} is unknown; use one of {', '.join(LENGTHS)}")
-    if length == "fixed" or not drafter.can_rest:
+    if length == "fixed" or not isinstance(drafter, Member):
         return drafter
     known = {field.name for field in dataclasses.fields(Adaptive)}
     return Adaptive(drafter, **{name: value for name, value in options.items() if name in known})

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 from flax import struct
 
 from ..checks import per_row
-from ..drafter import Drafter, Models
+from ..chooser import Chooser
+from ..drafter import Models
 from ..errors import RequestError
 from ..tree import chain
 from ..verify import Drawn
 from .draft_model import DraftModel
 from .parts.gain import RunningAcceptance, gain
+from .parts.member import Member
 
 LENGTHS = ("fixed", "confidence", "heuristic", "ema")
 """The values of ``draft_length``; "fixed" is the drafter by itself."""
@@ -37,7 +39,7 @@ class AdaptiveState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Adaptive(Drafter):
+class Adaptive(Chooser):
     """Chooses for each row the number of tokens that its chain drafts, from 0 to K.
 
     K is the inner drafter's ``num_speculative_tokens``. ``draft_length`` says how to choose:
@@ -82,7 +84,7 @@ class Adaptive(Drafter):
     def __post_init__(self):
         if self.draft_length not in LENGTHS[1:]:
             raise RequestError(f"draft_length {self.draft_length!r} is unknown; use one of {', '.join(LENGTHS)}")
-        if not self.drafter.can_rest:
+        if not isinstance(self.drafter, Member):
             raise RequestError(
                 "draft_length is for methods that draft chains, such as draft_model, ngram and suffix; leave it out"
             )
@@ -118,6 +120,11 @@ class Adaptive(Drafter):
         return self.drafter.taps
 
     @property
+    def draft_options(self) -> dict[str, Any]:
+        """The sampling options of the inner drafter's own, see ``Drawing``."""
+        return self.drafter.draft_options
+
+    @property
     def shapes(self) -> tuple[int, ...]:
         return self._lengths if self.length is None else ()
 
@@ -142,9 +149,9 @@ class Adaptive(Drafter):
         wanted = jnp.full(lengths.size, self.depth, jnp.int32)
         return AdaptiveState(inner, self._best(acceptance, 0) if self.draft_length == "ema" else wanted, acceptance)
 
-    def choose(self, state) -> jax.Array:
+    def choose(self, target, draft, state):
         most = jnp.max(jnp.where(state.done, 0, state.drafter.wanted))
-        return jnp.searchsorted(jnp.array(self._lengths), most).astype(jnp.int32)
+        return state, None, jnp.searchsorted(jnp.array(self._lengths), most).astype(jnp.int32)
 
     def propose(self, target, draft, state, key):
         length, own = self.depth if self.length is None else self.length, state.drafter
@@ -186,7 +193,7 @@ class Adaptive(Drafter):
         least = {"confidence": K, "heuristic": 1, "ema": 0}[self.draft_length]
         return tuple(sorted(k for k in {0, K // 4, K // 2, K} if k >= least))
 
-    def _at(self, length: int) -> Drafter:
+    def _at(self, length: int) -> Any:
         """The inner drafter, restricted to ``length`` tokens.
 
         A drafter without a model costs nothing. It drafts all its tokens, and the caller cuts the

@@ -12,6 +12,7 @@ from ..drafter import Models
 from ..prefill import catch_up
 from .parts import chains
 from .parts.drawing import DrawnChain
+from .parts.member import Member
 from .parts.readers import ReaderState
 from .parts.token_reader import TokenReader
 
@@ -19,7 +20,7 @@ _READER = TokenReader()
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftModel(DrawnChain):
+class DraftModel(DrawnChain, Member):
     """Draws gamma tokens one after another from the draft's distributions q_1 ... q_gamma.
 
     gamma is ``num_speculative_tokens``. The draft has the sampling options of the request, except
@@ -36,7 +37,6 @@ class DraftModel(DrawnChain):
     draft_ahead: int = 0
     needs = Models()
     with_encoder = True
-    can_rest = True
 
     def __post_init__(self):
         whole("draft_ahead", self.draft_ahead, 0)

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from ..checks import whole
-from ..drafter import Drafter
 from ..errors import RequestError
 from ..tree import Tree, chain
+from .parts.member import Member
 from .parts.statistics import ORDERS, Statistics, load
 
 
 @dataclasses.dataclass(frozen=True)
-class Ngram(Drafter):
+class Ngram(Member):
     """Looks up the newest tokens of a row in the row itself, and proposes the tokens that followed.
 
     The longest match wins; among equally long matches the most recent one wins. A continuation that
@@ -32,7 +32,6 @@ class Ngram(Drafter):
     prompt_lookup_min: int = 1
     ngram_statistics: str | None = None
     with_encoder = True
-    can_rest = True
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):

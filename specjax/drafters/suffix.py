@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..checks import per_row, whole
-from ..drafter import Drafter
 from ..tree import Tree, chain
 from .parts import store as texts
+from .parts.member import Member
 
 _MOST_PLACES = 32
 """The most places of a range that are counted. They are evenly spaced in a longer range."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Suffix(Drafter):
+class Suffix(Member):
     """Looks up runs of the newest tokens, and proposes the continuation with the highest score.
 
     The runs are the newest 1, 2, ... ``max_match`` tokens. The method looks them up in the row
@@ -48,7 +48,6 @@ class Suffix(Drafter):
     min_token_prob: float = 0.1
     store_tokens: int = 0
     with_encoder = True
-    can_rest = True
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "max_match"):

@@ -17,6 +17,7 @@ from ..verify import Drawn
 from .draft_model import DraftModel
 from .ngram import Ngram
 from .parts.gain import RunningAcceptance, gain, tally
+from .parts.member import Member
 
 
 class SwitchState(struct.PyTreeNode):
@@ -72,7 +73,7 @@ class Switch(Drafter):
     def __post_init__(self):
         if not self.drafters:
             raise RequestError("the list of drafters is empty; name at least one, such as ngram, draft_model")
-        if not all(drafter.can_rest for drafter in self.drafters):
+        if not all(isinstance(drafter, Member) for drafter in self.drafters):
             raise RequestError("a list of methods may name only methods that draft chains: draft_model, ngram, suffix")
         per_row("draft_cost", self.draft_cost, 1, float)
 

@@ -12,7 +12,7 @@ import jax
 from ..apart import ApartSession
 from ..checkpoints.load import LanguageModel
 from ..checks import check_names, field_names, pop_fields
-from ..drafters import Auto, all_options
+from ..drafters import all_options
 from ..errors import RequestError
 from ..generate import Generator, Prompt
 from ..parallel import is_first_host, several_hosts
@@ -71,8 +71,8 @@ class Engine(StepLoop):
         self.generator = Generator(target, method, draft, rule=rule, processors=processors, **keywords)
         self.target.config.refuse_encoder("an engine")
         session = self.generator.session
-        if isinstance(session.drafter, Auto):
-            session.drafter = dataclasses.replace(session.drafter, ends_together=False)
+        if chooser := session.drafter.chooser:
+            session.drafter = chooser.for_slots()
         if isinstance(session, ApartSession):
             raise RequestError("an engine has its draft on the target's devices; leave out the draft's mesh")
         self._is_shared = session.mesh is not None and several_hosts()

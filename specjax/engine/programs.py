@@ -212,7 +212,7 @@ class Programs:
             news, rows = self._advance_some(rounds, some), [some.index(slot) for slot in running]
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         news = fetch(news)
-        if len(self.session.drafter.shapes) > 1:
+        if self.session.drafter.chooser:
             self.session.learn(news.chosen, int(news.context), seconds, bool(news.sampled), news.evidence)
         return news.of_rows(rows)
 

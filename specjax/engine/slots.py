@@ -16,6 +16,7 @@ from jax import lax
 
 from .. import decode
 from ..cache import KVCache, full_dtype, is_cache, without_keys
+from ..chooser import choice_sums
 from ..drafter import Drafter
 from ..errors import RequestError
 from ..logprobs import Logprobs
@@ -34,8 +35,8 @@ class News(struct.PyTreeNode):
       count: int32 [B].
       rounds: int32 [B, R, 3], the drafted tokens of each round that the target scored, the accepted
         ones among them, and the emitted tokens; zeros after a row's last round.
-      chosen: int32 [B, A], the rounds of each of ``Drafter.choices``.
-      evidence: see ``Ran``.
+      chosen: int32 [B, A], the rounds of each of ``Chooser.choices``.
+      evidence: see ``Run``.
       context: int32, the tokens of the longest row.
       sampled: bool, whether any row has a temperature above 0.
       done, failed: bool [B], see ``DecodeState``.
@@ -212,8 +213,7 @@ def advance(
 
     ``constraints``: the automaton of all rows' constraints; None if no row has one.
     """
-    sums = lambda state: (state.counters.chosen, drafter.evidence(state.drafter))
-    before, told_before = state.length, sums(state)
+    before, sums_before = state.length, choice_sums(drafter, state)
     progress = jnp.zeros((before.size, most_rounds, 3), jnp.int32)
     state = _with_constraints(state.replace(round=jnp.zeros_like(state.round), progress=progress), constraints)
     state = decode.run(target, draft, state, rounds, drafter=drafter, rule=rule)
@@ -221,7 +221,7 @@ def advance(
     places = before[:, None] + jnp.arange(most_rounds * (drafter.depth + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
-    chosen, evidence = jax.tree.map(jnp.subtract, sums(state), told_before)
+    chosen, evidence = jax.tree.map(jnp.subtract, choice_sums(drafter, state), sums_before)
     news = News(
         tokens=take(state.tokens, places),
         count=state.length - before,

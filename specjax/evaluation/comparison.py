@@ -13,7 +13,7 @@ from ..apart import ApartSession
 from ..checkpoints.heads import choose_head
 from ..checkpoints.load import LanguageModel
 from ..drafter import Models, Nothing, TrainedHead
-from ..drafters import Auto, check_drafts, make_drafter, needs_of, own_options
+from ..drafters import check_drafts, make_drafter, needs_of, own_options
 from ..drafts import load_drafts
 from ..errors import RequestError
 from ..generate import Generator, Prompt
@@ -90,7 +90,8 @@ def compare(
     summaries = [_summarise(method, runs[method], runs["none"], target, lossy) for method in generators]
     for summary in summaries:
         generator = generators[summary["method"]]
-        shared = shares and not isinstance(generator.drafter, Auto)  # its rounds have no one drafter
+        chooser = generator.drafter.chooser
+        shared = shares and not (chooser and chooser.has_arms)  # rounds of arms have no one drafter
         summary["drafting_share"] = drafting_share(generator, ids[0]) if shared else None
     return {"machine": machine(target), "settings": setting, "methods": summaries}
 

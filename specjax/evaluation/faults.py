@@ -35,9 +35,9 @@ def plant(fault: str, drafter: Drafter, rule):
     """
     if fault not in FAULTS:
         raise RequestError(f"fault {fault!r} is unknown; use one of {', '.join(FAULTS)}")
-    if not isinstance(drafter, DraftModel):
-        raise RequestError(f"fault {fault!r} needs drafts drawn from a model; use method 'draft_model'")
     options = dataclasses.asdict(drafter)
+    if options.keys() != {field.name for field in dataclasses.fields(DraftModel)}:
+        raise RequestError(f"fault {fault!r} needs drafts drawn from a model; use method 'draft_model'")
     if fault == "q-before-top-p":
         return _Untruncated(**options), rule
     if fault == "softmax-q-for-argmax":

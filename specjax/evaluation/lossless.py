@@ -153,8 +153,8 @@ def plant_in(generator: Generator, fault: str) -> Generator:
     """A copy of the generator with a fault planted."""
     wrong = copy.copy(generator)
     right = generator.session
-    wrong.drafter, rule = plant(fault, generator.drafter, right.rule)
-    wrong.session = Session(right.target, wrong.drafter, right.parameters, rule, right.capacity)
+    drafter, rule = plant(fault, generator.drafter, right.rule)
+    wrong.session = Session(right.target, drafter, right.parameters, rule, right.capacity)
     return wrong
 
 

@@ -57,9 +57,13 @@ def _record(target, draft, state, drafter, rule, rounds: int):
     """The drafter's inputs in each round, leaves [rounds, ...], and the state after the rounds."""
 
     def play(state, _):
-        found = decode.propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
-        inputs = (state.tokens, state.cache.length, state.round, found.scored, found.verdict)
-        return decode.commit(target, draft, state, found, drafter=drafter), inputs
+        propose_key, accept_keys = decode.round_keys(state, drafter.depth + 1)
+        tree, drafted = decode.propose(target, draft, state, propose_key, drafter=drafter)
+        scored = decode.score(target, tree, state, drafter.taps, drafter.computed_layers(drafted))
+        p, verdict, failed = decode.accept(target, tree, scored, state, accept_keys, rule=rule)
+        round = decode.Round(tree, drafted, scored, p, verdict, failed)
+        inputs = (state.tokens, state.cache.length, state.round, scored, verdict)
+        return decode.commit(target, draft, state, round, drafter=drafter), inputs
 
     last, inputs = lax.scan(play, state, None, rounds)
     return inputs, last

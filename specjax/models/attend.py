@@ -1,8 +1,8 @@
 """Attention by its definition: one softmax over the cache and the nodes of a tree.
 
-It is the reference of ``attention.attend``, which reads the cache in blocks, and of the kernels. The
-root of this tree has the children a and b, and a has the child c. Three of four positions of the
-cache are valid:
+It is the reference of ``attention.attend``, which reads the cache in blocks, and of the kernels.
+The root of this tree has the children a and b, and a has the child c. Three of four positions of
+the cache are valid:
 
                 cache        root  a   b   c
       root     x x x .        x    .   .   .

@@ -15,9 +15,9 @@ from .. import costs
 from ..cache import is_cache, without_keys
 from ..checkpoints.load import LanguageModel
 from ..checks import whole
-from ..drafters.parts.arms import Arm
-from ..drafters.parts.rates import OTHERS
-from ..drafters.parts.times import Times
+from ..drafters.auto.arms import Arm
+from ..drafters.auto.constants import CONSTANTS
+from ..drafters.auto.times import Times
 from ..drafts import as_list
 from ..generate import Generator
 from ..requests.limits import MOST_SAMPLES
@@ -207,7 +207,7 @@ def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:
     [..., arms].
     """
     rates = np.linspace(0.02, 0.99, 98)[:, None]
-    lengths, others = (np.array(x) for x in zip(*((arm.length, OTHERS * (arm.nodes > 0)) for arm in arms)))
+    lengths, others = (np.array(x) for x in zip(*((arm.length, CONSTANTS.others * (arm.nodes > 0)) for arm in arms)))
     alpha = rates + (1 - rates) * others
     tokens = (1 - alpha ** (lengths + 1)) / (1 - alpha)
     value = tokens / seconds[..., None, :]  # [..., rates, arms]

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from ..checkpoints.config import check_dtype, check_scheme
 from ..checks import check_names, field_names, whole
+from ..chooser import at_largest_shape
 from ..drafter import Drafter
 from ..drafters import Plain
 from ..errors import RequestError
@@ -93,7 +94,7 @@ def plan(target: ModelConfig, drafter: Drafter, drafts: Sequence[ModelConfig] = 
     # 1. Checks.
     check_names(settings, field_names(PlanSettings))
     asked = PlanSettings(**settings)
-    largest = drafter.at_largest_shape
+    largest = at_largest_shape(drafter)
     _check_fit(target, largest, asked)
     # 2. The mesh, and the sizes of programs.
     name, shape = parse_device(asked.device)
@@ -113,7 +114,7 @@ def plan(target: ModelConfig, drafter: Drafter, drafts: Sequence[ModelConfig] = 
         **dataclasses.asdict(asked),
         "mesh": dict(grid.shape),
         "depth": largest.depth,
-        "chooses_drafts": bool(drafter.shapes),
+        "chooses_drafts": drafter.chooser is not None,
         **_memory(drafted.figures, prefill, DEVICES[name]),
         **_traffic(plain, drafted, DEVICES[name]),
         "experts_per_layer": _experts(target, plain.figures.experts, drafted.figures.experts),

@@ -8,7 +8,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from ..drafter import Drafter, TrainedHead
-from ..drafters.parts.self_chain import SelfChain
+from ..drafters.parts.self_chain import skips_layers
 from ..evaluation.products import stored_bytes
 from ..models.config import ModelConfig
 from ..models.quantised import bits
@@ -56,7 +56,7 @@ def plan_round(
     whole, launches_a_layer = base, 0.0
     for i, model in enumerate(models):
         step = min(_STEP, deep[i] - 1)
-        if not step or isinstance(drafter, SelfChain) or i and deep[i] == model.num_layers:
+        if not step or skips_layers(drafter) or i and deep[i] == model.num_layers:
             continue
         slope = add(base, compiled([depth - step * (i == k) for k, depth in enumerate(deep)]), -1.0)
         whole = add(whole, slope, (model.num_layers - deep[i]) / step)
@@ -119,7 +119,7 @@ def _compiled_depths(
 ) -> list[int]:
     """The depths to compile. Two layers less still have ``_FILLED`` bytes of weights on a device."""
     models = (target, mesh.shape["model"], quantize), *((draft, 1, draft_quantize) for draft in drafts)
-    if isinstance(drafter, SelfChain):
+    if skips_layers(drafter):
         return [model.num_layers for model, *_ in models]
     return [
         min(

@@ -1,4 +1,4 @@
-"""The acceptance rules, one file for each way to walk a tree. Each file lists its records in ``RULES``."""
+"""The acceptance rules, one file for each way to walk a tree, with its records in ``RULES``."""
 
 from . import chains, seeded, several_paths, siblings, soft, traversal, walks
 from .rule import Drawn, Rule, as_rule

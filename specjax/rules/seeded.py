@@ -12,7 +12,7 @@ from .walks import sample_and_walk
 
 
 def walk_if_seeded(p: jax.Array, tree: Tree, key: jax.Array, seeded: jax.Array | bool = False) -> Verdict:
-    """``sample_and_walk`` for a row whose request has a seed, ``block_verification`` for another row.
+    """``sample_and_walk`` for a row with a seed, ``block_verification`` for another row.
 
     The tokens of a seeded row are the target's samples. So its text is that of plain decoding, by
     whatever method and in whatever batch the tokens were drafted. Block verification accepts more
@@ -25,7 +25,7 @@ def walk_if_seeded(p: jax.Array, tree: Tree, key: jax.Array, seeded: jax.Array |
 
 
 def walk_rows_if_seeded(p: jax.Array, tree: Tree, keys: jax.Array, seeded: jax.Array) -> Verdict:
-    """``walk_if_seeded`` for rows [B]. A batch without a seed pays for ``block_verification`` alone."""
+    """``walk_if_seeded`` for rows [B]. A batch without a seed computes block verification alone."""
     if tree.q is None:
         return jax.vmap(sample_and_walk)(p, tree, keys)
     return lax.cond(

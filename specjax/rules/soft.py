@@ -1,4 +1,4 @@
-"""Lossy rules: they accept drafts that the target finds likely enough, or near its likeliest token."""
+"""Lossy rules: they accept drafts that are likely enough, or near the target's likeliest token."""
 
 import dataclasses
 from collections.abc import Callable
@@ -124,7 +124,7 @@ def _within(margin: jax.Array | float, p: jax.Array, tree: Tree) -> jax.Array:
 
 
 def _accept_passed(passed: jax.Array, p: jax.Array, tree: Tree, key: jax.Array, greedy: jax.Array | bool) -> Verdict:
-    """The verdict that accepts the likeliest of the longest paths of nodes that ``passed``, bool [N]."""
+    """The verdict on the likeliest of the longest paths of nodes that ``passed``, bool [N]."""
     last, lineage = _likeliest_path(passed & (_drafted(p, tree) > 0), p, tree)
     return verdict_at(last, jnp.where(greedy, argmax(p[last]), draw(key[0], p[last])), tree, lineage)
 

@@ -8,7 +8,7 @@ import pytest
 from support.command_line import assert_one_line, models, specjax_main
 
 from specjax import Generator, costs
-from specjax.drafters.parts.arms import ARMS
+from specjax.drafters.auto.arms import ARMS
 from specjax.planning import auto
 
 __all__ = ["models", "specjax_main"]  # fixtures

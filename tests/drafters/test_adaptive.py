@@ -13,8 +13,9 @@ from support.models import disturbed, random_prompts, tiny_model
 from support.reference import is_greedy, log_softmax, logits_after
 
 from specjax import RequestError, decode
-from specjax.drafter import Drafter, Models
+from specjax.drafter import Models
 from specjax.drafters import Adaptive, DraftModel, DraftTree, Ngram, Suffix, make_drafter
+from specjax.drafters.parts.member import Member
 from specjax.rules import RULES
 from specjax.tree import chain
 from specjax.verify import Drawn, resolve
@@ -56,11 +57,10 @@ class Fields(SimpleNamespace):
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthOnly(Drafter):
+class LengthOnly(Member):
     """A chain drafter that proposes nothing; only its length matters."""
 
     num_speculative_tokens: int
-    can_rest = True
 
     @property
     def depth(self):
@@ -114,7 +114,7 @@ def test_lengths_equal_the_schedules_in_plain_python(control):
 
 EMA = Adaptive(DraftModel(2), draft_cost=0.3)
 STEP = jax.jit(
-    partial(decode.step, drafter=EMA, rule=resolve("auto", Drawn.CHAIN)),
+    lambda *state: decode.run(*state, state[-1].round + 1, drafter=EMA, rule=resolve("auto", Drawn.CHAIN)),
     compiler_options={"xla_backend_optimization_level": 0},
 )  # compiles in half the time
 
@@ -213,7 +213,7 @@ def test_the_chain_of_a_row_does_not_depend_on_the_length_that_the_batch_needs()
     for k, tree in zip((2, 4), trees):
         assert tree.valid.sum(1).tolist() == [2, 3] and tree.tokens.shape == (2, k + 1)
         np.testing.assert_array_equal(tree.tokens, trees[-1].tokens[:, : k + 1])
-    assert drafter.shapes == (1, 2, 4) and int(drafter.choose(state)) == 1
+    assert drafter.shapes == (1, 2, 4) and int(drafter.choose(None, None, state)[2]) == 1
 
 
 CHAIN_RULES = ("argmax_walk", "sample_and_walk", "rejection", "block")

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.decoding import spell_paths, start, texts
+from support.decoding import judge_round, spell_paths, start, texts
 from support.models import TINY, language_model, on_mesh, random_head, random_prompts, tiny_model
 from support.program import count_compilations
 from support.reference import log_softmax, rank_tokens, take_best_sequences
@@ -173,7 +173,7 @@ def force_round(target, head, state, luck, drafter, rule):
         last = deepest[jnp.int32((1 - luck) * (tree.valid.sum() - 1).astype(jnp.float32))]
         return verdict_at(last, jnp.int32(3 + 50 * luck), tree, lineage)
 
-    found = decode.propose_and_accept(target, head, state, drafter=drafter, rule=rule)
+    found = judge_round(target, head, state, drafter, rule)
     forced = jax.vmap(accepted)(found.tree, luck)
     verdict = jax.tree.map(
         lambda own, given: jnp.where((luck < 0).reshape(-1, *(1,) * (own.ndim - 1)), own, given), found.verdict, forced

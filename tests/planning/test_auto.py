@@ -9,9 +9,9 @@ import pytest
 from specjax import Engine, Generator, RequestError, costs
 from specjax.drafters import Auto
 from specjax.drafters.auto import Parameters
-from specjax.drafters.parts.arms import ARMS, TREE, Arm
-from specjax.drafters.parts.experience import Experience
-from specjax.drafters.parts.times import Times
+from specjax.drafters.auto.arms import ARMS, TREE, Arm
+from specjax.drafters.auto.experience import Experience
+from specjax.drafters.auto.times import Times
 from specjax.planning import auto
 from specjax.session import Decoding, Session
 

@@ -105,7 +105,7 @@ def test_a_method_that_chooses_is_planned_with_its_largest_drafts(method, option
     )
     found = plan_module.plan(TINY, drafter, (TINY,), device="h100:1", max_length=64)
     assert found["chooses_drafts"] and found["depth"] == depth
-    assert [one.shapes for one in seen] == [(), ()] and seen[1].depth == depth
+    assert [one.chooser for one in seen] == [None, None] and seen[1].depth == depth
     assert not plan_module.plan(TINY, DraftModel(3), (TINY,), device="h100:1", max_length=64)["chooses_drafts"]
 
 

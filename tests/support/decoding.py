@@ -74,8 +74,16 @@ def decode_all(target, draft, drafter: Drafter, prompts, **options) -> tuple[Dec
 @partial(jax.jit, static_argnames=("drafter", "rule"))
 def play_round(target, draft, state: DecodeState, drafter: Drafter, rule) -> tuple[Tree, DecodeState]:
     """The tree of a round, and the state after it."""
-    found = decode.propose_and_accept(target, draft, state, drafter=drafter, rule=rule)
-    return found.tree, decode.commit(target, draft, state, found, drafter=drafter)
+    round = judge_round(target, draft, state, drafter, rule)
+    return round.tree, decode.commit(target, draft, state, round, drafter=drafter)
+
+
+def judge_round(target, draft, state: DecodeState, drafter: Drafter, rule) -> decode.Round:
+    """A round before its results are written."""
+    propose_key, accept_keys = decode.round_keys(state, drafter.depth + 1)
+    tree, drafted = decode.propose(target, draft, state, propose_key, drafter=drafter)
+    scored = decode.score(target, tree, state, drafter.taps, drafter.computed_layers(drafted))
+    return decode.Round(tree, drafted, scored, *decode.accept(target, tree, scored, state, accept_keys, rule=rule))
 
 
 def rounds(target, draft, drafter: Drafter, count: int, prompts, **options) -> Iterator[tuple[DecodeState, Tree]]:

@@ -38,7 +38,8 @@ def layer_names(prefix: str, layer: Names = LLAMA_LAYER) -> dict[str, list[str |
 
 def model_names(layer: Names = LLAMA_LAYER) -> dict[str, list[str | Tensor]]:
     """The tensors of each parameter of a model with these layers, and Llama's names around them."""
-    outside = {"embed": ["model.embed_tokens.weight"], "norm": ["model.norm.weight"], "head": ["lm_head.weight"]}
+    tables = {"embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight"}
+    outside: dict[str, list[str | Tensor]] = {path: [name] for path, name in tables.items()}
     return outside | layer_names("model.layers.N", layer)
 
 

@@ -85,6 +85,7 @@ class Growth:
             return np.asarray(old, dtype)
         name = [part for part in path.split(".") if not part.isdigit()][-1]
         kinds = self.axes[name] if name in self.axes else _AXES[name]
+        row_kind, column_kind, *_ = (*kinds, "same")
         size = shape[0], int(np.prod(shape[1:]))
         if old is None:
             rest = [ZERO if kind == "write" else RANDOM for kind in (*kinds, "same")]
@@ -92,9 +93,9 @@ class Growth:
             flat = np.zeros((0, 0), np.float32)
         else:
             flat = old.astype(np.float32).reshape(len(old), -1)
-            rows = self.axis(kinds[0], len(flat), size[0])
-            columns = self.axis(kinds[1] if len(kinds) > 1 else "same", flat.shape[1], size[1])
-        value = place(flat, rows, columns, dtype, None if "norm" in kinds[0] else rng)
+            rows = self.axis(row_kind, len(flat), size[0])
+            columns = self.axis(column_kind, flat.shape[1], size[1])
+        value = place(flat, rows, columns, dtype, None if "norm" in row_kind else rng)
         if old is not None and self.new.vocab_size > self.old.vocab_size:
             self._set_constant(name, flat, value)
         return value.reshape(shape)

@@ -19,12 +19,14 @@ from flax import struct
 from ...cache import Rows
 from ...conditional import run_if
 from ...decode import Round, commit, round_keys
+from ...drafter import Drafter
 from ...models.base import Model, Output, Scored
 from ...sampling import adjust
 from ...selection import likeliest
 from ...state import DecodeState
 from ...tree import Tree
 from ...verify import Verdict
+from ..draft_model import DraftModel
 from ..none import Plain
 
 
@@ -41,6 +43,11 @@ class Ahead(struct.PyTreeNode):
     root: jax.Array
     tree: Tree
     rows: Rows
+
+
+def drafts_ahead(drafter: Drafter) -> bool:
+    """Whether the method drafts the next round while the target verifies."""
+    return isinstance(drafter, DraftModel) and drafter.draft_ahead > 0
 
 
 def draft_ahead(drafter, target, draft: Model, state: DecodeState, tree: Tree) -> Ahead:
@@ -108,8 +115,8 @@ def _guess(drafter, draft: Model, state: DecodeState, tree: Tree) -> Verdict:
 def _after(state: DecodeState, tree: Tree, verdict: Verdict) -> DecodeState:
     """The state after a round with this verdict, without the states of target and draft."""
     void = jnp.zeros(())
-    found = Round(tree, (), Scored(void, (), logits=void), void, verdict, state.failed)
-    return commit(None, None, state.replace(drafter=()), found, drafter=Plain())  # pyright: ignore[reportArgumentType]
+    round = Round(tree, (), Scored(void, (), logits=void), void, verdict, state.failed)
+    return commit(None, None, state.replace(drafter=()), round, drafter=Plain())  # pyright: ignore[reportArgumentType]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from flax import struct
 from jax import lax
 
 from ...cache import KVCache
-from ...decode import commit, propose_and_accept
+from ...decode import Round, accept, commit, propose, round_keys, score
 from ...drafter import Drafter
 from ...models.base import Model
 from ...state import DecodeState, Requests
@@ -66,10 +66,15 @@ class InnerLoop(struct.PyTreeNode):
     def step(self, model: Model, draft, drafter: Drafter) -> "InnerLoop":
         """The loop after one round, in which ``drafter`` drafts and ``model`` verifies."""
         own, rule = self.own, resolve("auto", drafter.drawn)
-        found = propose_and_accept(model, draft, own.replace(request=self.request), drafter=drafter, rule=rule)
-        on_path = jnp.take_along_axis(found.p, found.verdict.path[..., None], 1)
+        state = own.replace(request=self.request)
+        propose_key, accept_keys = round_keys(state, drafter.depth + 1)
+        tree, drafted = propose(model, draft, state, propose_key, drafter=drafter)
+        scored = score(model, tree, state, drafter.taps, drafter.computed_layers(drafted))
+        p, verdict, failed = accept(model, tree, scored, state, accept_keys, rule=rule)
+        on_path = jnp.take_along_axis(p, verdict.path[..., None], 1)
         q = jax.vmap(lax.dynamic_update_slice_in_dim, (0, 0, 0, None))(self.q, on_path, own.cache.length - self.n, 0)
-        return self.replace(own=commit(model, draft, own, found, drafter=drafter), q=q)
+        round = Round(tree, drafted, scored, p, verdict, failed)
+        return self.replace(own=commit(model, draft, own, round, drafter=drafter), q=q)
 
     def run(self, model: Model, draft, drafter: Drafter) -> "InnerLoop":
         """The loop after rounds until every row has all its tokens."""

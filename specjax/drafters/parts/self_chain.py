@@ -25,6 +25,7 @@ from jax import lax
 
 from ...cache import Rows
 from ...checks import per_row
+from ...drafter import Drafter
 from ...errors import RequestError
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, Skip
@@ -76,10 +77,6 @@ class SelfChain(DrawnChain):
     def __post_init__(self):
         super().__post_init__()
         per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
-
-    @property
-    def varies(self) -> bool:
-        return bool(self.draft_confidence)
 
     def skip(self, config: ModelConfig) -> Skip:
         """The sub-layers to skip. Raises RequestError if the part would skip none or all."""
@@ -153,3 +150,13 @@ class SelfChain(DrawnChain):
         change = jnp.where(matched < 0.9, 0.01, jnp.where(drafted < self.depth, -0.01, 0.0))
         threshold = 0.9 * confidence.threshold + 0.1 * (confidence.threshold + change)
         return SelfChainState(Confidence(threshold, matched))
+
+
+def skips_layers(drafter: Drafter) -> bool:
+    """Whether the method drafts with some of the target's own layers, so that its work depends on their number."""
+    return isinstance(drafter, SelfChain)
+
+
+def stops_early(drafter: Drafter) -> bool:
+    """Whether the method stops drafting in a round by the confidence of its tokens."""
+    return isinstance(drafter, SelfChain) and bool(drafter.draft_confidence)

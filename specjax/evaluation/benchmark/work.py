@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ... import decode
+from ...chooser import at_largest_shape
 from ...generate import Generator
 from ...parallel import use_mesh
 from ...settings import own_settings
@@ -22,7 +23,7 @@ def work_of_round(generator: Generator, prompt: list[int]) -> Work:
       prompt: token ids of a prompt, for the state of a batch.
     """
     session, state = generator.session, generator.start([prompt], max_new_tokens=1).state
-    run = partial(decode.run, drafter=session.drafter.at_largest_shape, rule=session.rule)
+    run = partial(decode.run, drafter=at_largest_shape(session.drafter), rule=session.rule)
     on_device = jax.tree.map(jnp.asarray, session.parameters)  # the times of method auto lie on the host
     weights, until = (generator.target.model, on_device), jnp.int32(1)
     with use_mesh(session.mesh), own_settings():

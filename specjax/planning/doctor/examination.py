@@ -168,7 +168,7 @@ def _write(trial: _Trial, temperature: float) -> tuple[list, dict[int, np.ndarra
     longest = settings.max_new_tokens + generator.drafter.depth
     written = texts.write_texts(trial.plain, trial.prompts, longest, temperature, rows)
     count = partial(texts.count_rounds, generator, written, settings.max_new_tokens, temperature)
-    if generator.drafter.shapes:  # its choices depend on the batch
+    if generator.drafter.chooser:  # its choices depend on the batch
         return written, {batch: count(batch) for batch in settings.batches}
     return written, dict.fromkeys(settings.batches, count(rows))
 

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...chooser import at_largest_shape
 from ...drafters import Plain
+from ...drafters.parts.self_chain import stops_early
 from ...generate import Generator
 from ...parallel import use_mesh
 from ...session import Decoding, Session
@@ -59,7 +61,7 @@ def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens:
 
 def count_nodes(generator: Generator, prompt: Sequence[int]) -> int:
     """The number of nodes that the target scores in a round of the method."""
-    session, drafter = generator.session, generator.drafter.at_largest_shape
+    session, drafter = generator.session, at_largest_shape(generator.drafter)
     state = generator.start([prompt], max_new_tokens=1).state
     with use_mesh(session.mesh):
         propose = lambda target, draft, state: drafter.propose(target, draft, state, state.request.keys)[0].tokens
@@ -76,8 +78,8 @@ def without_draft(generator: Generator, nodes: int) -> Generator:
     edges = range(nodes - 1)
     parents, ranks = zip((0, 0), *((i, 0) if is_chain else (i // 2, i % 2) for i in edges))
     made, session = copy.copy(generator), generator.session
-    made.drafter = Blank(Topology(parents, ranks)) if nodes > 1 else Plain()
-    made.session = Session(session.target, made.drafter, None, resolve("auto", Drawn.CHOSEN), session.capacity)
+    drafter = Blank(Topology(parents, ranks)) if nodes > 1 else Plain()
+    made.session = Session(session.target, drafter, None, resolve("auto", Drawn.CHOSEN), session.capacity)
     return made
 
 
@@ -97,7 +99,7 @@ def time_rounds(
     most = max(1, min(_ROUNDS, room // paths - 1))
     options: dict[str, Any] = dict(temperature=temperature, ignore_eos=True)
     start = lambda generator, group, length: generator.start(group, max_new_tokens=length, **options)
-    texts = _groups(prompts, batch) if method.drafter.varies else []
+    texts = _groups(prompts, batch) if method.drafter.chooser or stops_early(method.drafter) else []
     if texts:
         whole = start(plain, texts[0], new_tokens)
         seconds = min(_run(plain, [whole]) for _ in range(2)) * new_tokens  # the first run is slower

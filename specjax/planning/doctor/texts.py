@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ...drafters import DraftModel, DraftTree, Hydra, Medusa, Mtp
 from ...errors import RequestError
 from ...generate import Generator
 from ...heads import Head
@@ -17,6 +16,10 @@ from .replay import chain_chances, sample_rounds, tree_chances
 
 _SAMPLES = 8
 """Replays of a text above temperature 0, where acceptance is random."""
+
+
+_ONE_READING = ("draft_model", "medusa", "hydra")
+"""The methods whose rounds follow from one reading of a text at any temperature."""
 
 
 def write_texts(
@@ -39,12 +42,11 @@ def is_forced(generator: Generator, temperature: float) -> bool:
 
     Otherwise the proposals depend on the tree's own scores, or on a table that the rounds fill.
     """
-    drafter = generator.drafter
-    if isinstance(drafter, DraftModel | Medusa | Hydra):
-        return True
-    if isinstance(drafter, DraftTree):
-        return temperature == 0 and drafter.siblings != "independent"
-    return isinstance(drafter, Mtp) and temperature == 0
+    if generator.drafter.chooser:
+        return False
+    if generator.method == "tree":
+        return temperature == 0 and generator.drafter.siblings != "independent"  # type: ignore[attr-defined]
+    return generator.method in _ONE_READING or generator.method == "mtp" and temperature == 0
 
 
 def count_rounds(
@@ -81,14 +83,15 @@ def check_room(generator: Generator, prompts: Sequence[Sequence[int]], tokens: i
 def _chances(generator: Generator, text: Result, temperature: float) -> np.ndarray:
     """The chances of the drafts at every root of the continuation, see ``replay``."""
     drafter, depth, target = generator.drafter, generator.drafter.depth, generator.target
-    if isinstance(drafter, DraftModel | DraftTree):
+    if generator.method in ("draft_model", "tree"):
         ids, first = [*text.prompt_token_ids, *text.token_ids], len(text.prompt_token_ids) - 1
         places = compare_places(target.model, generator.session.parameters, ids, first, temperature=temperature)
-        if isinstance(drafter, DraftModel):
+        if generator.method == "draft_model":
             return chain_chances(places.accepted, depth)
         ranks = np.pad(places.rank, (0, depth), constant_values=np.inf)
-        return tree_chances(np.stack([ranks[d : d + places.rank.size] for d in range(depth)], 1), drafter.tree)
+        by_depth = np.stack([ranks[d : d + places.rank.size] for d in range(depth)], 1)
+        return tree_chances(by_depth, drafter.tree)  # type: ignore[attr-defined]  # method tree has the field
     (head,) = generator.drafts
     assert isinstance(head, Head)
-    tree = expansion((1,) * depth) if isinstance(drafter, Mtp) else drafter.tree  # type: ignore[attr-defined]
+    tree = expansion((1,) * depth) if generator.method == "mtp" else drafter.tree  # type: ignore[attr-defined]
     return tree_chances(ranks_of(target, head, [text], depth=depth), tree)

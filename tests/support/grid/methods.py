@@ -35,7 +35,7 @@ from specjax.drafters import (
     Switch,
     TokenRecycling,
 )
-from specjax.drafters.parts.arms import Arm
+from specjax.drafters.auto.arms import Arm
 from specjax.drafters.parts.drawing import Drawing
 from specjax.heads import (
     KINDS,

@@ -7,27 +7,10 @@ import jax.numpy as jnp
 
 from ...conditional import run_if
 from .arms import Arm, expected_tokens, value_of_arms
-from .kept import Kept
-from .probing import Probing
-from .rates import ModelRate, hoped_rate
-
-_NEAR = 0.95
-"""The part of the best value from which on an arm is near to paying."""
-
-_CHANCE = 1 / 6
-"""The chance of the hoped acceptance rate, see ``hoped_rate``."""
-
-_READING, _READING_OF_ROWS = 1 / 10, 1 / 4
-"""The time in which the model reads a token of skipped rounds, in steps of drafting, for one row and for several.
-
-It reads many tokens at once. A step of a single row spends most of its time on other things than arithmetic.
-"""
-
-_STAYS = 4
-"""The rounds over which a choice of the model spreads the time of that reading: it is likely to be chosen again."""
-
-_LEAST_EXTRA = 0.05
-"""The least time that a probe is taken to lose, in rounds of the best arm."""
+from .calibration import Calibration
+from .constants import CONSTANTS
+from .probes import Probing
+from .rates import ModelRate, upper_rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +20,7 @@ class Outlook:
     Attributes:
       arms: the arms, plain decoding first.
       ends_together: see ``Auto``.
-      found: float32 [B], the acceptance rate of the tokens looked up, 0 for none.
+      looked_up: float32 [B], the acceptance rate of the tokens looked up, 0 for none.
       drawn, others: float32 [B], the acceptance rates of the model's likeliest or drawn tokens, and of
         its other tokens in a tree, where that one is rejected.
       left: float32 [B], the tokens to come, 0 for a row that has ended.
@@ -47,7 +30,7 @@ class Outlook:
 
     arms: tuple[Arm, ...]
     ends_together: bool
-    found: jax.Array
+    looked_up: jax.Array
     drawn: jax.Array
     others: jax.Array
     left: jax.Array
@@ -62,15 +45,15 @@ class Outlook:
     def _of_sources(self) -> tuple[jax.Array, jax.Array]:
         """Float32 [B, A] each, the expected tokens of each arm with look-ups alone, and with the model alone."""
         in_tree = self.drawn + (1 - self.drawn) * self.others
-        found = [expected_tokens(self.found, arm.length) for arm in self.arms]
+        looked_up = [expected_tokens(self.looked_up, arm.length) for arm in self.arms]
         rates = [in_tree if arm.nodes else self.drawn if arm.model else jnp.zeros_like(in_tree) for arm in self.arms]
         drawn = [expected_tokens(rate, arm.length) for rate, arm in zip(rates, self.arms)]
-        return jnp.stack(found, 1), jnp.stack(drawn, 1)
+        return jnp.stack(looked_up, 1), jnp.stack(drawn, 1)
 
     def draws(self) -> jax.Array:
         """Bool [B, A], whether a row takes the model's tokens in a round of each arm, not those that it looked up."""
-        found, drawn = self._of_sources()
-        return drawn > found
+        looked_up, drawn = self._of_sources()
+        return drawn > looked_up
 
     def expected(self) -> jax.Array:
         """Float32 [B, A], the tokens that a round of each arm is expected to emit."""
@@ -89,8 +72,9 @@ class Outlook:
         """Float32, the time in which the model reads the tokens that it has not read."""
         length = self.arms[self.probe].length
         without = self.arms.index(Arm(length)) if Arm(length) in self.arms else 0
+        share = CONSTANTS.reading_of_rows if self.left.size > 1 else CONSTANTS.reading
         step = jnp.maximum(self.seconds[self.probe] - self.seconds[without], 0) / length
-        return (_READING_OF_ROWS if self.left.size > 1 else _READING) * self.unread * step
+        return share * self.unread * step
 
     def with_slower_model(self, seconds: jax.Array) -> "Outlook":
         """The outlook if each arm with the model takes so much longer."""
@@ -99,42 +83,45 @@ class Outlook:
 
     def with_model_at(self, rate: jax.Array) -> "Outlook":
         """The outlook on plain decoding and the model alone, with this acceptance rate [B] of the model."""
-        kept = [i for i, arm in enumerate(self.arms) if i == 0 or arm.model]
-        arms, seconds = tuple(self.arms[i] for i in kept), self.seconds[jnp.array(kept)]
-        return dataclasses.replace(self, arms=arms, seconds=seconds, drawn=rate, found=jnp.zeros_like(rate))
+        numbers = [i for i, arm in enumerate(self.arms) if i == 0 or arm.model]
+        arms, seconds = tuple(self.arms[i] for i in numbers), self.seconds[jnp.array(numbers)]
+        return dataclasses.replace(self, arms=arms, seconds=seconds, drawn=rate, looked_up=jnp.zeros_like(rate))
 
 
-def choose(outlook: Outlook, rate: ModelRate, kept: Kept | None, probing: Probing) -> tuple[jax.Array, jax.Array]:
+def choose(
+    outlook: Outlook, rate: ModelRate, calibration: Calibration | None, probing: Probing
+) -> tuple[jax.Array, jax.Array]:
     """The number int32 of the arm with the highest value, or of a probe; bool, whether drafts nearly pay.
 
     Before the model drafts it reads the tokens of the rounds that it has skipped. A quarter of this time
-    counts for its arms. The value of a tree is corrected by ``kept``, see ``Kept``.
+    counts for its arms. The value of a tree is corrected by ``calibration``.
 
     A probe runs the first arm with the model, if half of the rows ask for it, see ``Probing``, and if
     the time that it may save is longer than the time that it loses, reading included.
     """
     probe, seconds = outlook.probe, outlook.seconds
     reading = outlook.reading_time() if probe else jnp.float32(0)
-    value = outlook.with_slower_model(reading / _STAYS).values()
-    if kept is not None:
-        value *= jnp.where(jnp.array([arm.nodes > 0 for arm in outlook.arms]), kept.part(~outlook.running), 1)
-    best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > _NEAR * value.max())
+    value = outlook.with_slower_model(reading / CONSTANTS.stays).values()
+    if calibration is not None:
+        is_tree = jnp.array([arm.nodes > 0 for arm in outlook.arms])
+        value *= jnp.where(is_tree, calibration.ratio(~outlook.running), 1)
+    best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > CONSTANTS.near * value.max())
     if not probe:
         return best, is_near
-    extra = jnp.maximum(seconds[probe] / seconds[best] * (1 - value[probe] / value[best]), _LEAST_EXTRA)
+    extra = jnp.maximum(seconds[probe] / seconds[best] * (1 - value[probe] / value[best]), CONSTANTS.least_extra)
     due = outlook.draws()[:, probe] & outlook.running & probing.is_due(extra)
     drafts = jnp.array([arm.model for arm in outlook.arms])[best]
     asked = due.any() & (2 * due.sum() >= outlook.running.sum()) & ~drafts
 
     def pays(_):
-        saved = _time_saved(outlook.with_model_at(hoped_rate(rate, probing.changed)), value[best])
+        saved = _time_saved(outlook.with_model_at(upper_rate(rate, probing.changed)), value[best])
         return saved > extra * seconds[best] + reading
 
     probes = run_if(asked, pays, asked)
     return jnp.where(probes, probe, best), is_near | probes
 
 
-def _time_saved(hoped: Outlook, value: jax.Array) -> jax.Array:
+def _time_saved(outlook: Outlook, value: jax.Array) -> jax.Array:
     """Float32, the expected saving up to the end of the rows, if the best arm so far has this ``value``."""
-    tokens = hoped.left.max() if hoped.ends_together else hoped.left.sum()
-    return _CHANCE * (tokens / value - tokens / hoped.values()[1:].max())
+    tokens = outlook.left.max() if outlook.ends_together else outlook.left.sum()
+    return CONSTANTS.chance * (tokens / value - tokens / outlook.values()[1:].max())

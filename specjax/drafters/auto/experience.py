@@ -4,11 +4,7 @@ import jax
 import numpy as np
 from flax import struct
 
-_FIRST, _TESTED = 0.7, 64.0
-"""The acceptance rate before the first request, and the tests that it counts as much as."""
-
-_MOST = 1024.0
-"""The tests that all earlier requests count as much as. The newest ones weigh most."""
+from .constants import CONSTANTS
 
 
 class Experience(struct.PyTreeNode):
@@ -24,7 +20,8 @@ class Experience(struct.PyTreeNode):
     @staticmethod
     def start() -> "Experience":
         """The experience before the first request."""
-        return Experience(np.full(2, _FIRST * _TESTED, np.float32), np.full(2, _TESTED, np.float32))
+        tested = CONSTANTS.first_tests
+        return Experience(np.full(2, CONSTANTS.first_rate * tested, np.float32), np.full(2, tested, np.float32))
 
     @property
     def rate(self):
@@ -34,5 +31,5 @@ class Experience(struct.PyTreeNode):
     def after(self, tests: np.ndarray) -> "Experience":
         """The experience after more tests, [2, 2]: for greedy and sampled rows the accepted and the tested tokens."""
         accepted, tested = self.accepted + tests[:, 0], self.tested + tests[:, 1]
-        kept = np.minimum(_MOST / tested, 1)
-        return Experience((kept * accepted).astype(np.float32), (kept * tested).astype(np.float32))
+        weight = np.minimum(CONSTANTS.most_tests / tested, 1)
+        return Experience((weight * accepted).astype(np.float32), (weight * tested).astype(np.float32))

@@ -4,23 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-_BUDGET = 0.02
-"""The share of the time that the first level of probing may cost."""
-
-_MOST = 16
-"""The highest level of probing."""
-
-_FAST, _SLOW = 0.9, 0.98
-"""The memories of the two running means of the target's confidence."""
-
-_JUMP = 0.25
-"""A difference between the means that counts as a change of the text.
-
-The probabilities of a text without a change spread by about 0.3, so the difference spreads by 0.08.
-"""
-
-_CHANGED = 0.25
-"""The level of probing after a change of the text."""
+from .constants import CONSTANTS
 
 
 class Probing(struct.PyTreeNode):
@@ -34,14 +18,14 @@ class Probing(struct.PyTreeNode):
       fast, slow: float32 [B], running means of the target's confidence: the probability of its
         likeliest token after each round. Plain decoding has it too, so it tells that a text has
         changed when nothing is drafted.
-      heard: float32 [B], the rounds in these means.
+      observed: float32 [B], the rounds in these means.
     """
 
     rest: jax.Array
     level: jax.Array
     fast: jax.Array
     slow: jax.Array
-    heard: jax.Array
+    observed: jax.Array
 
     @staticmethod
     def start(batch: int) -> "Probing":
@@ -51,7 +35,7 @@ class Probing(struct.PyTreeNode):
 
     def is_due(self, extra: jax.Array) -> jax.Array:
         """Bool [B], whether to probe now. ``extra``: float32, the time that a probe loses, in best rounds."""
-        return self.rest >= self.level * extra / _BUDGET
+        return self.rest >= self.level * extra / CONSTANTS.probe_budget
 
     @property
     def changed(self) -> jax.Array:
@@ -64,21 +48,21 @@ class Probing(struct.PyTreeNode):
         ``won``: bool [B], whether all its drafts were accepted. A drafter that also ran in the round
         before was no probe.
         """
-        probed = jnp.where(won, 1.0, jnp.clip(2 * self.level, 1, _MOST))
+        probed = jnp.where(won, 1.0, jnp.clip(2 * self.level, 1, CONSTANTS.most_level))
         level = jnp.where(self.rest > 0, probed, 1.0)
         return self.replace(rest=jnp.where(ran, 0, self.rest + 1), level=jnp.where(ran, level, self.level))
 
-    def hear(self, confidence: jax.Array) -> "Probing":
+    def observe(self, confidence: jax.Array) -> "Probing":
         """The state after a round whose last distribution had this ``confidence``, float32 [B]."""
-        heard = self.heard + 1  # The first rounds weigh the same, so that the very first does not set the mean.
-        mean = lambda old, memory: old + jnp.maximum(1 - memory, 1 / heard) * (confidence - old)
-        fast, slow = mean(self.fast, _FAST), mean(self.slow, _SLOW)
-        changed = jnp.abs(fast - slow) > _JUMP
+        observed = self.observed + 1  # The first rounds weigh the same, so that the very first does not set the mean.
+        mean = lambda old, memory: old + jnp.maximum(1 - memory, 1 / observed) * (confidence - old)
+        fast, slow = mean(self.fast, CONSTANTS.fast), mean(self.slow, CONSTANTS.slow)
+        changed = jnp.abs(fast - slow) > CONSTANTS.jump
         return self.replace(
-            heard=heard,
+            observed=observed,
             fast=fast,
             slow=jnp.where(changed, fast, slow),
-            level=jnp.where(changed, jnp.minimum(self.level, _CHANGED), self.level),
+            level=jnp.where(changed, jnp.minimum(self.level, CONSTANTS.changed_level), self.level),
         )
 
 

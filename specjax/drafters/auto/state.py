@@ -5,10 +5,10 @@ from flax import struct
 
 from ...cache import Rows
 from ...tree import Tree
+from ..parts.gain import RunningAcceptance
+from .calibration import Calibration
 from .experience import Experience
-from .gain import RunningAcceptance
-from .kept import Kept
-from .probing import Probing
+from .probes import Probing
 from .times import Times
 
 
@@ -38,7 +38,7 @@ class Prepared(struct.PyTreeNode):
       looked_up: int32 [B, D], the tokens that follow the longest match.
       matched: int32 [B], the length of the match, 0 for none.
       ran: bool, whether the model drafted.
-      drew: bool [B], whether the row takes the model's tokens.
+      from_model: bool [B], whether the row takes the model's tokens.
       count: int32, the tokens of the model's chain, or the levels of its tree.
       draft: the model's tokens; None until it has drafted.
     """
@@ -49,7 +49,7 @@ class Prepared(struct.PyTreeNode):
     looked_up: jax.Array
     matched: jax.Array
     ran: jax.Array
-    drew: jax.Array
+    from_model: jax.Array
     count: jax.Array
     draft: Draft | None = None
 
@@ -65,9 +65,9 @@ class AutoState(struct.PyTreeNode):
       tests: int32 [B, 2, 2], the accepted and the tested tokens of the model in all rounds, in greedy and in
         sampled rows.
       probing: when to try the model again.
-      kept: the tokens that the rounds of each arm have emitted, and those that were expected; None if no
-        arm has a tree.
-      quiet: int32 [B], the rounds of the row since a draft was last near to paying.
+      calibration: the tokens that the rounds of each arm have emitted, and those that were expected; None
+        if no arm has a tree.
+      since_near: int32 [B], the rounds of the row since a draft was last near to paying.
       prepared: the proposals, within a round only.
     """
 
@@ -75,6 +75,6 @@ class AutoState(struct.PyTreeNode):
     acceptance: RunningAcceptance
     tests: jax.Array
     probing: Probing
-    kept: Kept | None
-    quiet: jax.Array
+    calibration: Calibration | None
+    since_near: jax.Array
     prepared: Prepared | None = None

@@ -5,6 +5,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from .constants import CONSTANTS
+
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
@@ -39,21 +41,11 @@ class Arm:
         return self.nodes or self.length
 
 
-ARMS = Arm(0), Arm(4), Arm(12), Arm(4, True)
+ARMS = Arm(0), *map(Arm, CONSTANTS.lookup_lengths), Arm(CONSTANTS.draft_length, True)
 """The arms where no file names others."""
 
-TREE = Arm(5, True, 24)
+TREE = Arm(CONSTANTS.tree_levels, True, CONSTANTS.tree_nodes)
 """One more arm there, on devices where scoring many nodes costs little."""
-
-_MARGIN, _MARGIN_OF_ROWS = 1.05, 1.15
-"""The factors by which drafting must be better than plain decoding: the best of several estimates is too high.
-
-The second is for several rows. If they end together, the last of them is behind their mean. If others
-take their places, the rates of new rows are guesses.
-"""
-
-_EVENNESS = 32
-"""The power of a row's share of the longest rest of a text, which weights the row's tokens."""
 
 
 def expected_tokens(alpha: jax.Array, count) -> jax.Array:
@@ -75,9 +67,9 @@ def value_of_arms(expected: jax.Array, left: jax.Array, seconds: jax.Array, ends
       ends_together: whether the batch ends with its last row.
     """
     if ends_together:
-        weight = (left / jnp.maximum(left.max(), 1)) ** _EVENNESS
+        weight = (left / jnp.maximum(left.max(), 1)) ** CONSTANTS.evenness
         tokens = weight.sum() / jnp.maximum((weight[:, None] / jnp.maximum(expected, 1)).sum(0), 1e-9)
     else:
         tokens = jnp.where(left[:, None] > 0, expected, 0).sum(0)
-    margin = _MARGIN_OF_ROWS if left.size > 1 else _MARGIN
+    margin = CONSTANTS.margin_of_rows if left.size > 1 else CONSTANTS.margin
     return (tokens / seconds).at[0].multiply(margin)

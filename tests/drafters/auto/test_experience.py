@@ -8,10 +8,10 @@ from support.models import disturbed, language_model, random_prompts, tiny_model
 
 from specjax import Engine, Generator
 from specjax.costs import make_record, write_costs
-from specjax.drafters.parts.arms import Arm
-from specjax.drafters.parts.experience import Experience
+from specjax.drafters.auto.arms import Arm
+from specjax.drafters.auto.experience import Experience
+from specjax.drafters.auto.rates import MATCHES, RATES, rate_of_model
 from specjax.drafters.parts.gain import RunningAcceptance
-from specjax.drafters.parts.rates import MATCHES, RATES, rate_of_model
 
 TARGET = tiny_model(0, 8.0, num_layers=1)
 MODEL, DRAFT = language_model(TARGET, "target"), language_model(disturbed(TARGET, 0.1), "draft")
@@ -77,7 +77,7 @@ def test_the_next_request_begins_with_the_rate_of_its_class(make):
     np.testing.assert_allclose(rate.first, [0.7, 0.2, 0.7], rtol=1e-6)
     for temperature, arm in ((0.0, 1), (1.0, 0)):
         decoding = generator.start(PROMPTS[0], max_new_tokens=30, temperature=temperature)
-        assert int(generator.drafter.begin(TARGET, session.parameters, decoding.state)[2]) == arm
+        assert int(generator.drafter.choose(TARGET, session.parameters, decoding.state)[2]) == arm
 
 
 @pytest.mark.parametrize("widths", [(), (1,)])

@@ -8,36 +8,29 @@ import numpy as np
 
 from ...tree import Tree
 from ...verify import Verdict
-from .gain import RunningAcceptance
+from ..parts.gain import RunningAcceptance
+from .constants import CONSTANTS
 
-MATCHES = 6
+MATCHES = CONSTANTS.longest_match
 """The longest match that is looked up. A match of each length has an acceptance rate of its own."""
 
 RATES = MATCHES + 3
 """The acceptance rates of a row, see ``AutoState``."""
 
-_TESTED, _OTHER_TESTED = 8.0, 2.0
-"""The tests that the model's rate before the first round counts as much as, and each other rate."""
-
-OTHERS = 0.5
-"""The rate before the first round at which a tree's other tokens are accepted where the likeliest is not."""
-
-_HOPE = 0.5
-"""The part of a standard deviation by which the model's acceptance rate is taken to be higher than its estimate."""
-
 
 def start_rates(batch: int, first: jax.Array) -> RunningAcceptance:
     """The running acceptance rates before the first round, [B, RATES], see ``AutoState``.
 
-    Every round tests the look-ups, used or not, so their rates need no hope.
+    Every round tests the look-ups, used or not, so their rates need no optimism.
 
     Args:
       first: float32 [2], the model's rate in greedy and in sampled rows, see ``Experience``.
     """
     matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
     of_rows = lambda x: jnp.broadcast_to(jnp.float32(x), (batch, RATES))
-    alpha = of_rows(jnp.array([*matches, first[0], first[1], OTHERS]))
-    tested = of_rows([_OTHER_TESTED] * MATCHES + [_TESTED, _TESTED, _OTHER_TESTED])
+    alpha = of_rows(jnp.array([*matches, first[0], first[1], CONSTANTS.others]))
+    model, other = CONSTANTS.model_tests, CONSTANTS.other_tests
+    tested = of_rows([other] * MATCHES + [model, model, other])
     return RunningAcceptance(tested * alpha, tested)
 
 
@@ -70,8 +63,8 @@ def rate_of_model(acceptance: RunningAcceptance, sampled: jax.Array, first: jax.
 
 def rate_of_match(acceptance: RunningAcceptance, matched: jax.Array) -> jax.Array:
     """Float32 [B], the acceptance rate of tokens looked up after ``matched``, int32 [B], tokens; 0 for none."""
-    found = jnp.take_along_axis(acceptance.alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
-    return jnp.where(matched > 0, found, 0.0)
+    rate = jnp.take_along_axis(acceptance.alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
+    return jnp.where(matched > 0, rate, 0.0)
 
 
 def upper_bounds(rate: ModelRate, done: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -84,12 +77,12 @@ def upper_bounds(rate: ModelRate, done: jax.Array) -> tuple[jax.Array, jax.Array
       done: bool [B], rows that have ended.
     """
     rows = jnp.maximum((~done).sum(), 1).astype(jnp.float32)
-    bound = lambda alpha, tested: alpha + _HOPE * jnp.sqrt(alpha * (1 - alpha) / tested / rows)
+    bound = lambda alpha, tested: alpha + CONSTANTS.optimism * jnp.sqrt(alpha * (1 - alpha) / tested / rows)
     return bound(rate.alpha, rate.tested[:, 0]), bound(rate.others, rate.tested[:, 1])
 
 
 def tally_model(
-    tree: Tree, verdict: Verdict, drew: jax.Array, sampled: jax.Array, count: jax.Array
+    tree: Tree, verdict: Verdict, from_model: jax.Array, sampled: jax.Array, count: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """How many of the model's drafts were accepted, and how many tested, int32 [B, 3] each.
 
@@ -100,31 +93,31 @@ def tally_model(
 
     Args:
       tree: the batched tree that the target scored.
-      drew: bool [B], the rows with the model's tokens.
+      from_model: bool [B], the rows with the model's tokens.
       sampled: bool [B], the rows with a temperature above 0.
       count: int32, the tokens of the model's chain, or the levels of its tree.
     """
-    kept = jnp.maximum(verdict.length - 1, 0)
+    count_accepted = jnp.maximum(verdict.length - 1, 0)
     if tree.is_chain:
-        first, others = kept, jnp.zeros_like(kept)
+        first, others = count_accepted, jnp.zeros_like(count_accepted)
     else:
         node = jnp.arange(tree.parent.shape[1])
         has_earlier = (tree.parent[:, None] == tree.parent[:, :, None]) & (node > 0) & (node < node[:, None])
         is_first = ~has_earlier.any(-1)  # siblings are in the order of their probability
         on_path = jnp.take_along_axis(is_first, verdict.path[:, 1:], 1)
-        first = jnp.cumprod(on_path & (jnp.arange(on_path.shape[1]) < kept[:, None]), 1).sum(1)
-        others = (first < count).astype(kept.dtype)
-    accepted = jnp.stack([first, first, jnp.minimum(kept - first, others)], 1)
+        first = jnp.cumprod(on_path & (jnp.arange(on_path.shape[1]) < count_accepted[:, None]), 1).sum(1)
+        others = (first < count).astype(count_accepted.dtype)
+    accepted = jnp.stack([first, first, jnp.minimum(count_accepted - first, others)], 1)
     tested = jnp.stack([jnp.minimum(first + 1, count)] * 2 + [others], 1)
-    counts = jnp.stack([drew & ~sampled, drew & sampled & tree.is_chain, drew], 1)
+    counts = jnp.stack([from_model & ~sampled, from_model & sampled & tree.is_chain, from_model], 1)
     return jnp.where(counts, accepted, 0), jnp.where(counts, tested, 0)
 
 
-def hoped_rate(rate: ModelRate, changed: jax.Array) -> jax.Array:
+def upper_rate(rate: ModelRate, changed: jax.Array) -> jax.Array:
     """Float32 [B], a deviation above the estimate of the model's acceptance rate: it is higher with chance 1/6.
 
     After a change of the text, ``changed`` [B], the rate is as unknown as before the first round.
     """
     deviation = lambda alpha, tested: jnp.sqrt(alpha * (1 - alpha) / tested)
-    unknown = rate.first + deviation(rate.first, _TESTED)
+    unknown = rate.first + deviation(rate.first, CONSTANTS.model_tests)
     return jnp.where(changed, unknown, rate.alpha + deviation(rate.alpha, rate.tested[:, 0]))

@@ -10,15 +10,15 @@ from support.decoding import new_tokens, run, start
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
-from specjax.decode import step
 from specjax.drafters import Auto, DynamicTree, Eagle3, Plain, make_drafter
-from specjax.drafters.parts.arms import Arm
+from specjax.drafters.auto.arms import Arm
+from specjax.drafters.auto.calibration import Calibration
+from specjax.drafters.auto.constants import CONSTANTS
+from specjax.drafters.auto.probes import Probing, confidence
+from specjax.drafters.auto.rates import MATCHES, RATES, tally_model
+from specjax.drafters.auto.resting import RestingModel
+from specjax.drafters.auto.times import Times, predict
 from specjax.drafters.parts.gain import RunningAcceptance
-from specjax.drafters.parts.kept import Kept
-from specjax.drafters.parts.probing import Probing, confidence
-from specjax.drafters.parts.rates import MATCHES, RATES, tally_model
-from specjax.drafters.parts.resting import WAITING, RestingModel
-from specjax.drafters.parts.times import MEASURED, PREDICTED, Times, predict
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
 from specjax.rules import RULES
 from specjax.rules.verdict import Verdict, verdict_at
@@ -49,7 +49,7 @@ def certain(state):
 
 def choose_arm(auto, given, state, matched):
     """The number of the arm that ``auto`` chooses, and whether drafts nearly pay."""
-    return auto._choose(given, state, auto._outlook(given, state, matched))
+    return auto._choose_arm(given, state, auto._outlook(given, state, matched))
 
 
 def decode_with(times, seeded, prompts=PROMPTS, **options):
@@ -237,19 +237,21 @@ def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying()
     """The last prompt repeats itself, so that a look-up finds a match."""
     far, near = parameters([1, 9, 9, 9]), parameters([1, 9, 9, 2.26])
     state = certain(start(TARGET, far, AUTO, PROMPTS, **SIZES))
-    begin = jax.jit(lambda given, state: AUTO.begin(TARGET, given, state))
-    one_round = jax.jit(lambda given, state: step(TARGET, given, state, drafter=AUTO, rule=RULES["walk_if_seeded"]))
+    begin = jax.jit(lambda given, state: AUTO.choose(TARGET, given, state))
+    one_round = lambda given, state: run(
+        TARGET, given, state, state.round + 1, drafter=AUTO, rule=RULES["walk_if_seeded"]
+    )
 
-    def play(given, quiet, done=(False, False, False, False)):
-        own = state.drafter.replace(quiet=jnp.array([0, 0, quiet, 1]))
+    def play(given, since_near, done=(False, False, False, False)):
+        own = state.drafter.replace(since_near=jnp.array([0, 0, since_near, 1]))
         before = state.replace(drafter=own, done=jnp.array(done))
         _, prepared, chosen = begin(given, before)
         assert int(chosen) == 0 and not prepared.ran
-        return bool(prepared.matched[3] > 0), one_round(given, before).drafter.quiet.tolist()
+        return bool(prepared.matched[3] > 0), one_round(given, before).drafter.since_near.tolist()
 
-    for quiet in range(30):
-        assert play(far, quiet) == (quiet < 16 or quiet % 4 == 0, [1, 1, quiet + 1, 2])
-    assert play(far, 17, done=[False, False, True, False])[0]  # the row that was quiet has ended
+    for since_near in range(30):
+        assert play(far, since_near) == (since_near < 16 or since_near % 4 == 0, [1, 1, since_near + 1, 2])
+    assert play(far, 17, done=[False, False, True, False])[0]  # the row that was since_near has ended
     assert play(near, 3) == (True, [0, 0, 0, 0])
     state = run(TARGET, far, state, jnp.int32(17), drafter=AUTO, rule=RULES["walk_if_seeded"])
     assert np.asarray(state.counters.chosen)[:, 1:].sum() == 0
@@ -267,7 +269,13 @@ def test_a_call_of_many_rounds_ends_where_as_many_calls_of_one_round_end():
     for until in range(1, rounds + 1):
         one_by_one = run(TARGET, far, one_by_one, jnp.int32(until), drafter=AUTO, rule=RULES["walk_if_seeded"])
     assert int(at_once.round) == rounds and not at_once.done.any()
-    of = lambda state: (state.tokens, state.cache.length, state.drafter.quiet, state.drafter.probing, state.counters)
+    of = lambda state: (
+        state.tokens,
+        state.cache.length,
+        state.drafter.since_near,
+        state.drafter.probing,
+        state.counters,
+    )
     jax.tree.map(np.testing.assert_array_equal, of(at_once), of(one_by_one))
 
 
@@ -277,7 +285,7 @@ def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
     @jax.jit
     def play(probing, confidence):
         due = probing.is_due(extra).any()
-        return due, probing.tried(jnp.full(2, due), jnp.zeros(2, bool)).hear(jnp.full(2, confidence))
+        return due, probing.tried(jnp.full(2, due), jnp.zeros(2, bool)).observe(jnp.full(2, confidence))
 
     for i in range(2010):
         due, probing = play(probing, 0.3 if i < 1990 else 0.9)
@@ -290,10 +298,10 @@ def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
 def test_one_odd_token_at_the_beginning_is_no_change_of_the_text():
     probing = Probing.start(1)
     for heard in [0.95] + [0.3] * 40:
-        probing = probing.hear(jnp.full(1, heard))
+        probing = probing.observe(jnp.full(1, heard))
     assert probing.level == 1
     for _ in range(12):
-        probing = probing.hear(jnp.full(1, 0.95))
+        probing = probing.observe(jnp.full(1, 0.95))
     assert probing.level < 1
 
 
@@ -329,7 +337,7 @@ def test_times_interpolate_the_table_and_learn_from_runs():
     np.testing.assert_allclose(apart.at(1, 1, True), [3, 9])
     runs = [(np.array([8, 0]), 8.0), (np.array([0, 8]), 48.0)] * 9  # arm 1 takes three times as long as in the table
     learnt = []
-    for trust in (PREDICTED, MEASURED):
+    for trust in (CONSTANTS.predicted_rounds, CONSTANTS.measured_rounds):
         found = Times.of_table([[[1.0, 2.0]]], [1], [1], trust)
         for rounds, seconds in runs:
             found = found.correct(rounds, 1, 1, seconds)
@@ -343,7 +351,7 @@ def test_times_interpolate_the_table_and_learn_from_runs():
 
 def test_a_run_counts_by_its_rounds_and_old_rounds_fade():
     """An engine's runs have few rounds, a Generator's many."""
-    times, arm = Times.of_table([[[1.0, 2.0]]], [1], [1], PREDICTED), np.array([1, 0])
+    times, arm = Times.of_table([[[1.0, 2.0]]], [1], [1], CONSTANTS.predicted_rounds), np.array([1, 0])
     mixed = times.correct(64 * arm, 1, 1, 3.0 * 64).correct(arm, 1, 1, 1.0)
     assert float(mixed.at(1, 1)[0]) == pytest.approx(3, rel=0.15)
     together = times.correct(arm, 1, 1, 3.0)
@@ -356,7 +364,7 @@ def test_a_run_counts_by_its_rounds_and_old_rounds_fade():
 
 def test_a_slower_machine_changes_no_choice_and_a_slower_arm_does():
     plain, drafts = np.array([8, 0]), np.array([0, 8])
-    drifting = Times.of_table([[[1.0, 2.0]]], [1], [1], MEASURED)
+    drifting = Times.of_table([[[1.0, 2.0]]], [1], [1], CONSTANTS.measured_rounds)
     for seconds in np.geomspace(8, 40, 30):
         drifting = drifting.correct(plain, 1, 1, seconds)
     ratio = lambda times, *sampled: float(times.at(1, 1, *sampled)[1] / times.at(1, 1, *sampled)[0])
@@ -409,7 +417,7 @@ def certain_of_the_model(rows):
 def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
     """After rounds of other arms, its chains are those of method eagle3 with the text so far as its prompt."""
     auto = Auto(arms=HEAD_ARMS, head=HEAD.config)
-    given, new = auto.parameters((HEAD,), V), WAITING + 40
+    given, new = auto.parameters((HEAD,), V), CONSTANTS.waiting + 40
     force = lambda arm: given.replace(
         times=Times.of_table([[[1.0 if i == arm else 1e9 for i in range(len(HEAD_ARMS))]]], [1], [1])
     )
@@ -420,20 +428,31 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
     @jax.jit
     def draft_with(parameters, state):
         found = {}
-        state, prepared, _ = auto.begin(TARGET, parameters, state)
-        own = state.drafter.replace(prepared=prepared)
+        state, prepared, _ = auto.choose(TARGET, parameters, state)
+        ready = auto.with_prepared(state, prepared)
         for length in (2, 4):
-            tree, _ = auto.at_shape((length, 0, 0)).propose(TARGET, parameters, state.replace(drafter=own), None)
+            tree, _ = auto.at_shape((length, 0, 0)).propose(TARGET, parameters, ready, None)
             found[length] = tree.tokens[:, : length + 1]
-        return found, prepared.drew
+        return found, prepared.from_model
 
     compared = 0
-    for arm, rounds in ((3, 2), (2, 2), (0, 3), (3, 1), (1, 4), (2, 1), (0, WAITING + 5), (3, 1), (0, 1), (2, 1)):
-        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw, quiet=jnp.zeros(4, jnp.int32)))
+    for arm, rounds in (
+        (3, 2),
+        (2, 2),
+        (0, 3),
+        (3, 1),
+        (1, 4),
+        (2, 1),
+        (0, CONSTANTS.waiting + 5),
+        (3, 1),
+        (0, 1),
+        (2, 1),
+    ):
+        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw, since_near=jnp.zeros(4, jnp.int32)))
         if HEAD_ARMS[arm].model:
             length, going = HEAD_ARMS[arm].length, ~np.asarray(state.done)
-            found, drew = draft_with(force(arm), state)
-            assert np.all(drew) and going.any()
+            found, from_model = draft_with(force(arm), state)
+            assert np.all(from_model) and going.any()
             texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
             fresh = Eagle3(num_speculative_tokens=length, head=HEAD.config)
             anew = start(TARGET, HEAD, fresh, texts, **sizes, limit=127)
@@ -453,13 +472,13 @@ def test_a_head_of_short_arms_has_room_for_the_features_of_a_held_choice():
     given, sizes = auto.parameters((HEAD,), V), dict(capacity=128, chunk=32)
     force = lambda *times: given.replace(times=Times.of_table([[times]], [1], [1]))
     state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + 100 for prompt in PROMPTS])
-    for until in range(2 * WAITING, 2 * WAITING + 8):  # one of them ends with all places taken
+    for until in range(2 * CONSTANTS.waiting, 2 * CONSTANTS.waiting + 8):  # one of them ends with all places taken
         state = run(TARGET, force(1.0, 1e9), state, jnp.int32(until), drafter=auto, rule=RULES["walk_if_seeded"])
         going = ~np.asarray(state.done)
         assert going.any() and state.counters.chosen[:, 1].sum() == 0
-        awake = state.drafter.replace(acceptance=certain_of_the_model(4), quiet=jnp.zeros(4, jnp.int32))
-        before, prepared, _ = auto.begin(TARGET, force(1e9, 1.0), state.replace(drafter=awake))
-        ready = before.replace(drafter=before.drafter.replace(prepared=prepared))
+        awake = state.drafter.replace(acceptance=certain_of_the_model(4), since_near=jnp.zeros(4, jnp.int32))
+        before, prepared, _ = auto.choose(TARGET, force(1e9, 1.0), state.replace(drafter=awake))
+        ready = auto.with_prepared(before, prepared)
         found = auto.at_shape((2, 0, 0)).propose(TARGET, force(1e9, 1.0), ready, None)[0].tokens
         texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
         fresh = Eagle3(num_speculative_tokens=2, head=HEAD.config)
@@ -484,15 +503,15 @@ def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(
 
     @jax.jit
     def draft_tree(parameters, state):
-        state, prepared, _ = auto.begin(TARGET, parameters, state)
-        state = state.replace(drafter=state.drafter.replace(prepared=prepared))
+        state, prepared, _ = auto.choose(TARGET, parameters, state)
+        state = auto.with_prepared(state, prepared)
         return auto.at_shape(TREE_ARMS[3].shape).propose(TARGET, parameters, state, None)[0]
 
     for arm, rounds in ((3, 4), (0, 3), (3, 1), (1, 4), (3, 3), (2, 2), (3, 4), (3, 1)):
         times = Times.of_table([[[1.0 if i == arm else 1e9 for i in range(4)]]], [1], [1])
         forced, going = given.replace(times=times), ~np.asarray(state.done)
         all_draw, awake = certain_of_the_model(4), jnp.zeros(4, jnp.int32)
-        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw, quiet=awake))
+        state = state.replace(drafter=state.drafter.replace(acceptance=all_draw, since_near=awake))
         if arm == 3:
             found = draft_tree(forced, state)
             texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
@@ -514,30 +533,30 @@ def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(
 
 def test_a_tree_that_emits_less_than_expected_loses_value():
     """The expected tokens of a tree are too many. Those of a chain are not corrected."""
-    assert start(TARGET, parameters(CHEAP), AUTO, PROMPTS, **SIZES).drafter.kept is None
+    assert start(TARGET, parameters(CHEAP), AUTO, PROMPTS, **SIZES).drafter.calibration is None
     auto = Auto(arms=TREE_ARMS)
     given = auto.parameters((disturbed(TARGET, 0.3),), V)
     at_times = lambda *times: given.replace(times=Times.of_table([[times]], [1], [1]))
     state = start(TARGET, given, auto, PROMPTS, **SIZES)
-    missing = state.drafter.kept.replace(emitted=state.drafter.kept.emitted.at[:, 1].set(8))
-    state = state.replace(drafter=state.drafter.replace(kept=missing))
+    missing = state.drafter.calibration.replace(emitted=state.drafter.calibration.emitted.at[:, 1].set(8))
+    state = state.replace(drafter=state.drafter.replace(calibration=missing))
     expected = auto._outlook(at_times(1, 9, 9, 0.1), state, auto._look_up(state)[1]).expected()[:, 3]
     after = run(TARGET, at_times(1, 9, 9, 0.1), state, jnp.int32(1), drafter=auto, rule=RULES["walk_if_seeded"])
     assert np.all(np.asarray(after.counters.chosen) == [0, 0, 0, 1]) and expected.max() > 1.5
-    kept, emitted = after.drafter.kept, np.asarray(after.counters.emitted)[:, 3]
+    kept, emitted = after.drafter.calibration, np.asarray(after.counters.emitted)[:, 3]
     np.testing.assert_allclose(kept.expected[:, 3], 0.97 * 16 + expected, rtol=1e-5)
     np.testing.assert_allclose(kept.emitted[:, 3], 0.97 * 16 + emitted, rtol=1e-5)
     np.testing.assert_allclose(kept.emitted[:, :3], [[16, 8.08, 16]] * 4, rtol=1e-5)  # a part is forgiven
-    kept = Kept(jnp.full((4, 4), 2.0).at[:, 3].set(9).at[3, 1].set(0), jnp.full((4, 4), 4.0))
-    np.testing.assert_allclose(kept.part(jnp.array([False, False, False, True])), [0.5, 0.5, 0.5, 1])
+    kept = Calibration(jnp.full((4, 4), 2.0).at[:, 3].set(9).at[3, 1].set(0), jnp.full((4, 4), 4.0))
+    np.testing.assert_allclose(kept.ratio(jnp.array([False, False, False, True])), [0.5, 0.5, 0.5, 1])
     np.testing.assert_array_equal(kept.after(jnp.int32(2), jnp.ones(4), jnp.zeros(4)).expected, kept.expected)
-    halved = Kept(jnp.full((4, 4), 2.0), jnp.full((4, 4), 4.0))
-    of_kept = lambda kept: state.drafter.replace(kept=kept, acceptance=certain_of_the_model(4))
+    halved = Calibration(jnp.full((4, 4), 2.0), jnp.full((4, 4), 4.0))
+    of_kept = lambda kept: state.drafter.replace(calibration=kept, acceptance=certain_of_the_model(4))
     choose = lambda kept, *times: int(
         choose_arm(auto, at_times(*times), state.replace(drafter=of_kept(kept)), jnp.zeros(4, jnp.int32))[0]
     )
-    assert choose(Kept.start(4, 4), 1, 9, 9, 2.5) == 3 and choose(halved, 1, 9, 9, 2.5) == 0
-    assert choose(Kept.start(4, 4), 1, 9, 2.5, 9) == choose(halved, 1, 9, 2.5, 9) == 2
+    assert choose(Calibration.start(4, 4), 1, 9, 9, 2.5) == 3 and choose(halved, 1, 9, 9, 2.5) == 0
+    assert choose(Calibration.start(4, 4), 1, 9, 2.5, 9) == choose(halved, 1, 9, 2.5, 9) == 2
 
 
 def test_a_resting_model_commits_any_path_of_its_tree_and_nothing_of_a_tree_that_was_not_taken():
@@ -566,7 +585,7 @@ def test_the_tokens_of_a_tree_are_tested_apart_from_the_likeliest():
             batched = jax.tree.map(lambda x: x[None], tree)
             first = next((i for i, rank in enumerate(path) if rank), len(path))
             others = (first < 3) * (not tree.is_chain)
-            count = lambda drew, sampled: tally_model(batched, verdict, jnp.array([drew]), jnp.array([sampled]), 3)
+            count = lambda drawn, sampled: tally_model(batched, verdict, jnp.array([drawn]), jnp.array([sampled]), 3)
             accepted, tested = count(True, False)
             assert accepted.tolist() == [[first, 0, int(first < len(path))]]
             assert tested.tolist() == [[min(first + 1, 3), 0, others]]

@@ -17,13 +17,11 @@ from ...errors import RequestError
 from ...heads import KINDS
 from ...heads.base import HeadConfig
 from ..draft_model import DraftModel
-from .feature_chain import FeatureChain
-from .feature_reader import FeatureReader
-from .probable_tree import ProbableTree
-from .token_reader import TokenReader
-
-WAITING = 32
-"""The most pairs that wait for the head at the beginning of a round."""
+from ..parts.feature_chain import FeatureChain
+from ..parts.feature_reader import FeatureReader
+from ..parts.probable_tree import ProbableTree
+from ..parts.token_reader import TokenReader
+from .constants import CONSTANTS
 
 _KINDS = tuple(name for name, kind in KINDS.items() if kind.token_by_token)
 """The kinds of heads that draft one token after another from features."""
@@ -67,11 +65,15 @@ class RestingModel:
         own = DraftModel().catch_up(draft, state)
         return self.grower.propose(target, draft, state.replace(drafter=own), key, **most)
 
-    def commit(self, target, draft, state, tree, scored, verdict, drew=None):
-        """Of the rows without ``drew``, bool [B], none of the model's tokens counts."""
-        length = verdict.length if drew is None else jnp.where(drew, verdict.length, jnp.minimum(verdict.length, 1))
-        kept = jnp.arange(verdict.path.shape[1]) < length[:, None]
-        verdict = verdict.replace(path=jnp.where(kept, verdict.path, 0), length=length)
+    def commit(self, target, draft, state, tree, scored, verdict, from_model=None):
+        """Of the rows without ``from_model``, bool [B], none of the model's tokens counts."""
+        length = (
+            verdict.length
+            if from_model is None
+            else jnp.where(from_model, verdict.length, jnp.minimum(verdict.length, 1))
+        )
+        on_path = jnp.arange(verdict.path.shape[1]) < length[:, None]
+        verdict = verdict.replace(path=jnp.where(on_path, verdict.path, 0), length=length)
         return self.grower.commit(target, draft, state, tree, scored, verdict)
 
     def rest(self, target, draft, state, scored, verdict):
@@ -84,7 +86,7 @@ class RestingHead:
     """A head of one module, which needs the features of skipped rounds.
 
     The pairs of feature and token of these rounds wait in ``ReaderState.features``, see
-    ``FeatureReader``. The head reads them before it drafts, or if more than ``WAITING`` wait.
+    ``FeatureReader``. The head reads them before it drafts, or if more than ``Constants.waiting`` wait.
 
     Attributes:
       grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
@@ -104,7 +106,7 @@ class RestingHead:
     @property
     def _room(self) -> int:
         """W, the pairs that fit: those that wait, and the path of a round."""
-        return max(WAITING, self.longest + 1) + self.longest + 1
+        return max(CONSTANTS.waiting, self.longest + 1) + self.longest + 1
 
     def init(self, target, draft, tokens, lengths, taps, **reading):
         return self.reader.init(target, draft, tokens, lengths, taps, self._room - 1, **reading)
@@ -130,8 +132,8 @@ class RestingHead:
             valid = jnp.isfinite(first.hidden).all((1, 2))
             cache = commit(own.cache, first.rows.layers, None, length, valid=valid)
             at = jnp.arange(self._room) + (length - own.cache.length)[:, None]
-            kept = jnp.take_along_axis(own.features, jnp.minimum(at, self._room - 1)[..., None], 1)
-            return own.replace(cache=cache, features=kept)
+            features = jnp.take_along_axis(own.features, jnp.minimum(at, self._room - 1)[..., None], 1)
+            return own.replace(cache=cache, features=features)
 
         return lax.while_loop(lambda own: jnp.any(n - own.cache.length > most), read, state.drafter)
 
@@ -141,7 +143,7 @@ class RestingHead:
         tree, drafted = self.grower.propose(target, draft, state, key, **most)
         return tree, drafted.replace(features=own.features)
 
-    def commit(self, target, draft, state, tree, scored, verdict, drew=None):
+    def commit(self, target, draft, state, tree, scored, verdict, from_model=None):
         own, R = state.drafter, self.depth + 1
         state = state.replace(drafter=own.replace(features=own.features[:, :R]))
         committed = self.grower.commit(target, draft, state, tree, scored, verdict)

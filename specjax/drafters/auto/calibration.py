@@ -1,4 +1,4 @@
-"""The part of their expected tokens that rounds with a tree have emitted, for ``Auto``.
+"""The ratio of emitted to expected tokens in rounds with a tree, for ``Auto``.
 
 Not all nodes of a tree have several children, so its expected tokens are too many.
 """
@@ -7,17 +7,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-_WEIGHT = 16.0
-"""The tokens of each row and arm before the first round, all of them emitted."""
-
-_MEMORY = 0.97
-"""The factor by which a round of an arm reduces the weight of its earlier rounds."""
-
-_FORGIVEN = 0.01
-"""The part of an arm's missing tokens that a round of another arm forgives."""
+from .constants import CONSTANTS
 
 
-class Kept(struct.PyTreeNode):
+class Calibration(struct.PyTreeNode):
     """Decayed sums over the rounds of each arm.
 
     Attributes:
@@ -28,24 +21,27 @@ class Kept(struct.PyTreeNode):
     expected: jax.Array
 
     @staticmethod
-    def start(batch: int, arms: int) -> "Kept":
+    def start(batch: int, arms: int) -> "Calibration":
         """The sums before the first round."""
-        return Kept(jnp.full((batch, arms), _WEIGHT), jnp.full((batch, arms), _WEIGHT))
+        full = lambda: jnp.full((batch, arms), CONSTANTS.calibration_tokens)
+        return Calibration(full(), full())
 
-    def part(self, done: jax.Array) -> jax.Array:
-        """Float32 [A], the emitted part of the expected tokens, at most 1.
+    def ratio(self, done: jax.Array) -> jax.Array:
+        """Float32 [A], emitted over expected tokens, at most 1.
 
         ``done``: bool [B], rows that do not count.
         """
         emitted, expected = (jnp.where(done[:, None], 0, x).sum(0) for x in (self.emitted, self.expected))
         return jnp.minimum(emitted / jnp.maximum(expected, 1e-9), 1)
 
-    def after(self, arm: jax.Array, emitted: jax.Array, expected: jax.Array) -> "Kept":
+    def after(self, arm: jax.Array, emitted: jax.Array, expected: jax.Array) -> "Calibration":
         """The sums after a round of number ``arm``; ``emitted`` and ``expected`` are [B].
 
         A round that was not chosen anew expects 0 tokens, and does not count.
         """
         ran = (jnp.arange(self.emitted.shape[1]) == arm) & (expected > 0)[:, None]
-        add = lambda old, new: jnp.where(ran, _MEMORY * old + new[:, None].astype(jnp.float32), old)
+        add = lambda old, new: jnp.where(
+            ran, CONSTANTS.calibration_memory * old + new[:, None].astype(jnp.float32), old
+        )
         missing = jnp.where(ran, 0, self.expected - self.emitted)
-        return Kept(add(self.emitted, emitted) + _FORGIVEN * missing, add(self.expected, expected))
+        return Calibration(add(self.emitted, emitted) + CONSTANTS.forgiven * missing, add(self.expected, expected))

@@ -9,26 +9,10 @@ import numpy as np
 from flax import struct
 
 from .arms import Arm
+from .constants import CONSTANTS
 
 _SIZES = 15
 """Batch sizes are corrected by powers of two, up to 2^14."""
-
-PREDICTED, MEASURED = 5.0, 50.0
-"""The rounds of an arm whose times count as much as a predicted and as a measured table."""
-
-_LIKE_ONE = 8
-"""The most rounds of a run that count as measurements of an arm: they share the machine's speed."""
-
-_MEMORY = 0.999
-"""The factor by which each round draws a scale, in logarithms, back to 1."""
-
-_SPEED, _LEAST_SPEED = 0.1, 0.01
-"""The parts of an error by which a plain round, and any round, corrects the machine's speed."""
-
-ROW_COST = {"cpu": 1 / 12}
-"""The time that a scored token adds to a round of plain decoding at batch 1, by platform."""
-
-_OTHER_ROW_COST = 1 / 200
 
 
 class Times(struct.PyTreeNode):
@@ -44,7 +28,7 @@ class Times(struct.PyTreeNode):
       scale: [2, 15, A], for greedy and sampled rows and by the logarithm of the batch size; 1 for plain decoding.
       speed: [2, 15], the times of all arms in times of the table.
       rounds: [2, 15], the rounds that have corrected it.
-      trust: the weight of the table, ``PREDICTED`` or ``MEASURED``.
+      trust: the rounds that count as much as the table, see ``Constants``.
     """
 
     table: jax.Array | np.ndarray
@@ -56,7 +40,7 @@ class Times(struct.PyTreeNode):
     trust: jax.Array | np.ndarray
 
     @staticmethod
-    def of_table(table, batches, contexts, trust: float = PREDICTED) -> "Times":
+    def of_table(table, batches, contexts, trust: float = CONSTANTS.predicted_rounds) -> "Times":
         """Times without a correction. A table [batches, contexts, A] holds for greedy and for sampled rows."""
         table = np.asarray(table, np.float32)
         table = np.array(np.broadcast_to(table, (2, *table.shape[-3:])))
@@ -99,13 +83,13 @@ class Times(struct.PyTreeNode):
         foretold = rounds * self._table_at(batch, context, sampled, np) * self.scale[here]
         share = foretold / foretold.sum()
         error = np.log(seconds / (foretold.sum() * self.speed[here]))
-        of_speed = 1 - (1 - _SPEED * share[0] - _LEAST_SPEED) ** n
-        of_arms = 1 - (1 - share[1:] / self.trust) ** min(n, _LIKE_ONE)
+        of_speed = 1 - (1 - CONSTANTS.speed * share[0] - CONSTANTS.least_speed) ** n
+        of_arms = 1 - (1 - share[1:] / self.trust) ** min(n, CONSTANTS.most_rounds)
         if not self.rounds[here]:  # the first run sets the speed
             of_speed, of_arms = 1.0, 0.0
         scale, speed, count = np.array(self.scale), np.array(self.speed), np.array(self.rounds)
         speed[here] *= np.exp(of_speed * error)
-        scale[here][1:] = scale[here][1:] ** _MEMORY**n * np.exp(of_arms * np.clip(error, -1, 1))
+        scale[here][1:] = scale[here][1:] ** CONSTANTS.scale_memory**n * np.exp(of_arms * np.clip(error, -1, 1))
         count[here] += n
         return self.replace(scale=scale, speed=speed, rounds=count)
 
@@ -121,7 +105,7 @@ def predict(arms: Sequence[Arm], draft_cost: float, platform: str) -> Times:
       draft_cost: time to draft a token with the model, in plain target calls.
       platform: the platform of the device, such as "cpu".
     """
-    cost = ROW_COST.get(platform, _OTHER_ROW_COST)
+    cost = CONSTANTS.cpu_token if platform == "cpu" else CONSTANTS.other_token
     batches = 2 ** np.arange(_SIZES)
     pass_of = lambda tokens: 1 + cost * (tokens - 1)
     drafting = lambda arm: draft_cost * arm.length * pass_of(batches * (arm.top_k if arm.nodes else 1))
