@@ -1,4 +1,15 @@
-"""Speculative decoding for JAX: many ways to draft, one way to verify, the target's own output."""
+"""Speculative decoding for JAX: many ways to draft, one way to verify, the target's own output.
+
+    import specjax
+
+    target = specjax.load("tiny-python")  # or a directory, or a hub id
+    out = specjax.generate(target, "def find_files(directory):", draft="tiny-python-draft", max_new_tokens=48)
+    print(out.text, out.stats.mean_acceptance_length)
+
+Text in, text out: ``load``, ``generate``, ``Generator``, ``Engine``, ``beam_search``. The loop for a JAX
+program: ``make_requests``, ``prefill``, ``step``, ``run``. ``METHODS`` lists the drafting methods, and
+``specjax.drafters`` has their classes.
+"""
 
 from . import drafters
 from .beam_search import beam_search

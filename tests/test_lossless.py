@@ -20,7 +20,7 @@ from specjax.evaluation.faults import FAULTS, plant
 from specjax.rules import RULES
 from specjax.rules.walks import sample_and_walk
 
-ROWS, FEWER, FEWEST = 1_500, 500, 200  # of each case in each call; docs/lossless.md has the figures of 100,000
+ROWS, FEWER, FEWEST = 1_500, 500, 200  # of each case in each call; docs/results/lossless.md has the figures of 100,000
 UNLIKELY = 1e-4  # a lossless loop gives a smaller p-value in one of 10,000 runs; the seeds are fixed
 
 TREE_RULES = (

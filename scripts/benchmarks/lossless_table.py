@@ -1,4 +1,4 @@
-"""Tests the law of whole sequences for every option, method and rule; writes docs/lossless.md.
+"""Tests the law of whole sequences for every option, method and rule; writes docs/results/lossless.md.
 
     python scripts/benchmarks/lossless_table.py [--draws 100000] [--methods tree]
 
@@ -9,8 +9,7 @@ laws. tests/test_lossless.py runs the same cases with fewer draws.
 import sys
 from textwrap import fill
 
-import jax
-from page import ROOT, Result, arguments
+from page import ROOT, Result, arguments, measured, section
 from rich.progress import track
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -27,12 +26,8 @@ from specjax.verify import Drawn, resolve
 RESULT = Result("lossless")
 ROWS, WIDTH = 12_500, 7
 COLUMNS = [f"{method}: {rule}" for method, (_, rules) in METHODS.items() for rule in rules]
-TEXT = """# Lossless, option by option
-
-`scripts/benchmarks/lossless_table.py` writes this page. `tests/test_lossless.py` runs the same cases with fewer
-draws.
-
-Each cell is the p-value of a chi-square test. The test compares {draws:,} sequences from the whole
+QUESTION = "Does every option, with every method and rule, keep the target's own law of whole texts?"
+TEXT = """Each cell is the p-value of a chi-square test. The test compares {draws:,} sequences from the whole
 loop (prefill, drafts, verification, stops) with the probability of every sequence, enumerated in
 numpy. A sequence has {length} tokens over a vocabulary of {vocabulary}. All cases are mixed in one batch.
 
@@ -61,16 +56,6 @@ At temperature 0 every rule but `soft_match`, `loosening` and `near_match` is th
 
 {rules}
 
-## Options that refuse each other
-
-| options | why |
-|---|---|
-| `min_new_tokens` above `max_new_tokens`, or above the longest match of a constraint | no text fits both |
-| `max_new_tokens` below the shortest match of a constraint | every text would break the constraint |
-| two of `regex`, `choices`, `json_schema` | a row has one automaton; write one expression |
-| a constraint with `ignore_eos`, or with the end token ruled out | only the end token can end a full match |
-| `allowed_tokens`, `suppressed_tokens` and `logit_bias` that together rule out every token | no token is left |
-
 ## Wrong rules, planted
 
 The test must fail for a wrong rule. These are the same draws with a known wrong rule
@@ -90,13 +75,18 @@ def main():
     args = parser.parse_args()
     if not args.render:
         measure(args)
-    (ROOT / "docs/lossless.md").write_text(page(RESULT.read()))
+    results = RESULT.read()
+    follows = (
+        "- Any option may be combined with any method and rule of the table: the law of the texts stays the target's."
+    )
+    RESULT.write("Lossless, option by option", QUESTION, [section(results["conditions"], page(results))], follows)
 
 
 def measure(args) -> None:
     """Draws the sequences, and saves the p-values after every column."""
     calls = -(-args.draws // ROWS)
-    results = {"p_values": {}} | RESULT.read() | {"draws": calls * ROWS, "jax": jax.__version__}
+    results = {"p_values": {}} | RESULT.read()
+    results |= {"draws": calls * ROWS, "conditions": measured(note="random weights, of tests/support/grid")}
     known = results.setdefault("faults", {})
     missing = [fault for fault in FAULTS if len(args.methods) == len(METHODS) or fault not in known]
     for fault in track(missing, "planted faults"):
@@ -110,19 +100,19 @@ def measure(args) -> None:
         options = dict(seed=1, rows=ROWS // len(CASES), calls=calls, processors=(halve_after_repeat,))
         processed = count_draws(drafter, rule, **options)[0]
         values |= {"processor": p_values(processed, processed=True)["pooled"]}
-        measured = results["p_values"] | {f"{method}: {rule}": values}
-        results["p_values"] = {column: measured[column] for column in COLUMNS if column in measured}
+        columns = results["p_values"] | {f"{method}: {rule}": values}
+        results["p_values"] = {column: columns[column] for column in COLUMNS if column in columns}
         RESULT.save(results)
         print(method, rule, values, flush=True)
 
 
 def page(results: dict) -> str:
-    """The text of docs/lossless.md."""
-    measured = results["p_values"]
-    missing = [f"`{column}`" for column in COLUMNS if column not in measured]
+    """The tables of the page, with what they say."""
+    columns = results["p_values"]
+    missing = [f"`{column}`" for column in COLUMNS if column not in columns]
     names = ", ".join(missing)
     left_out = ("temperature 0", "pooled")
-    cells = [p for values in measured.values() for name, p in values.items() if name not in left_out]
+    cells = [p for values in columns.values() for name, p in values.items() if name not in left_out]
     faults = [faults_row(name, values) for name, values in results["faults"].items()]
     return TEXT.format(
         draws=results["draws"],
@@ -134,19 +124,19 @@ def page(results: dict) -> str:
         chance=0.05 * len(cells),
         expected=1 / len(cells),
         missing=f"\n{fill(f'So far only the tests run {names}.', 100)}\n" if missing else "",
-        options=options_table(measured),
+        options=options_table(columns),
         rules=rules_table(),
         faults=markdown_table(["rule", "shown by", "p-value", "all cases"], faults),
     )
 
 
-def options_table(measured: dict) -> str:
+def options_table(columns: dict) -> str:
     shown = lambda case, value: "always the same" if case == "temperature 0" and value == 1 else f"{value:.2g}"
     tables = []
-    names = list(measured)
+    names = list(columns)
     for some in (names[i : i + WIDTH] for i in range(0, len(names), WIDTH)):
         cases = (*CASES, "processor", "pooled")
-        rows = [[case, *(shown(case, measured[name][case]) for name in some)] for case in cases]
+        rows = [[case, *(shown(case, columns[name][case]) for name in some)] for case in cases]
         tables.append(markdown_table(["option", *(name.replace(": ", "<br>") for name in some)], rows))
     return "\n\n".join(tables)
 

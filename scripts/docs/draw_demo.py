@@ -1,20 +1,17 @@
-"""Runs `scripts/demo.sh` and shows its output in the README, as a picture and as text.
+"""Runs the README's first command, and shows its output there as a picture and as text.
 
     python scripts/docs/draw_demo.py        writes docs/pictures/demo.svg and the block `demo` of README.md
 
-The set-up runs before, outside the picture. The script runs in a pseudo-terminal, so that the picture has
-the colours of a terminal: accepted drafts are green. The picture has no fonts from elsewhere.
+The command runs in a pseudo-terminal, so that the picture has the colours of a terminal: accepted drafts
+are green. Its figures go to stderr and are left out. The picture has no fonts from elsewhere.
 """
 
-import fcntl
 import io
 import os
 import pty
 import re
-import select
-import struct
 import subprocess
-import termios
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +19,8 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE, README = ROOT / "docs" / "pictures" / "demo.svg", ROOT / "README.md"
-COLUMNS = 118
+COMMAND = ["generate", "--draft", "tiny-python-draft", "--prompt", "def find_files(directory):", "--stop", "\n\n\n"]
+COLUMNS = 68
 
 SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -42,45 +40,35 @@ SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:/
 
 
 def main() -> None:
-    subprocess.run(["bash", "scripts/setup.sh"], cwd=ROOT, check=True)  # pip's words stay out of the picture
-    shown = run_in_terminal(["bash", "scripts/demo.sh"])
-    text = Text.from_ansi(shown.replace("\r\n", "\n"))
+    text = Text.from_ansi(run_in_terminal([sys.executable, "-m", "specjax", *COMMAND, "--stream"]))
     text.rstrip()
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(text, soft_wrap=True)
     PICTURE.write_text(console.export_svg(code_format=SVG, unique_id="demo"))
     block = f"<!-- demo -->\n```\n{text.plain}\n```\n<!-- end of demo -->"
-    readme, found = re.subn(
-        r"<!-- demo -->.*?<!-- end of demo -->", lambda _: block, README.read_text(), flags=re.DOTALL
+    readme, count = re.subn(
+        "<!-- demo -->.*?<!-- end of demo -->", lambda _: block, README.read_text(), flags=re.DOTALL
     )
-    if not found:
+    if not count:
         raise SystemExit("README.md has no block between <!-- demo --> and <!-- end of demo -->")
     README.write_text(readme)
 
 
 def run_in_terminal(command: list[str]) -> str:
-    """What a command writes on a terminal of ``COLUMNS`` columns.
-
-    Its standard error is a pipe, so that it draws no bars. Raises CalledProcessError.
-    """
+    """What a command writes on a terminal, without its standard error. Raises CalledProcessError."""
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    process = subprocess.Popen(command, cwd=ROOT, stdout=slave, stderr=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=slave, stderr=subprocess.DEVNULL, env=environment)
     os.close(slave)
-    output, open_files = b"", [master, process.stderr.fileno()]
-    while open_files:
-        for file in select.select(open_files, [], [])[0]:
-            try:
-                piece = os.read(file, 65536)
-            except OSError:  # the terminal's last writer has gone
-                piece = b""
+    output = b""
+    try:
+        while piece := os.read(master, 65536):
             output += piece
-            if not piece:
-                open_files.remove(file)
+    except OSError:  # the terminal's last writer has gone
+        pass
     if process.wait():
         raise subprocess.CalledProcessError(process.returncode, command, output)
-    return output.decode()
+    return output.decode().replace("\r\n", "\n")
 
 
 if __name__ == "__main__":
