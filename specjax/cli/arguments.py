@@ -1,4 +1,4 @@
-"""The arguments that several commands share, and their translation for the library."""
+"""The flags that several commands share, and their translation for the library."""
 
 import argparse
 import dataclasses
@@ -7,208 +7,130 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..cache import KV_SCHEMES
+from ..drafters import METHODS
 from ..errors import RequestError
 from ..models.quantised import SCHEMES
-from ..parallel import is_first_host
-from ..requests.options import Options, read_numbers
-from .hosts import add_host_arguments
-from .parser import integer, name, path
+from ..parallel import is_first_host, start
+from ..requests.options import Options
+from .fields import flag, flags_of
 
-SAMPLING = tuple(
-    field.name for field in dataclasses.fields(Options) if field.name not in ("max_new_tokens", "seed", "n")
-)
-"""The options of ``requests.options.Options`` that commands pass on under the same names."""
-
-LARGEST_SEED = 2**32 - 1
 MOST_PROMPTS = 100_000
+DTYPES = ("float32", "bfloat16", "float16")
+APART = ("offload", "draft_mesh")
+"""The flags in ``Models`` of commands whose drafts may have devices of their own."""
+
+NOT_GIVEN = dict.fromkeys(("adapter", "quantize", "kv_quantize", "chat_template", *APART))
+"""The values of flags that ``load_target`` reads, for commands that lack them."""
 
 
-def add_model_arguments(command: argparse.ArgumentParser, apart: bool = False) -> None:
-    """Adds the flags of models.
+@dataclasses.dataclass(frozen=True)
+class Models:
+    """The flags of models.
 
-    ``apart``: whether drafts may have devices of their own, and the target's layers the host's memory.
+    Attributes:
+      model: the target: an embedded name, a directory or a hub id.
+      draft: a smaller model or a trained head, by name like --model; merged, cascade and lists such
+        as draft_model,draft_model take several.
+      revision: branch, tag or commit of --model, if that is a hub id.
+      dtype: dtype of the weights; by default the checkpoint's.
+      adapter: LoRA adapter of --model in the layout of PEFT, a directory or a hub id; it is merged at
+        load.
+      quantize: form of the weights of --model in memory; by default those of --dtype.
+      kv_quantize: form of keys and values in the cache of --model; by default full.
+      draft_adapter: LoRA adapter of the draft.
+      draft_quantize: form of the draft models' weights; by default dtype.
+      draft_vocab: draft the N most frequent tokens only: a smaller output matrix of draft models; the
+        output stays exact.
+      draft_vocab_data: texts that --draft-vocab counts, as for training; by default code of Python's
+        standard library.
+      mesh: devices to run on, such as data=2,model=4: data splits the prompts of a batch, model the
+        weights, nodes the nodes of token trees; by default one device.
+      offload: keep the layers of --model in the host's memory, and copy them to the device for each
+        forward; for a target that is larger than the device's memory.
+      draft_mesh: devices of the drafts' own, of those that the target leaves, such as model=2; cpu for
+        the CPU beside a GPU or TPU; by default drafts are on the target's devices.
     """
-    group = command.add_argument_group("models")
-    group.add_argument(
-        "--model",
-        type=name,
-        default="tiny-python",
-        help="the target: an embedded name, a directory or a hub id (default tiny-python)",
-    )
-    group.add_argument(
-        "--draft",
-        type=name,
-        action="append",
-        default=[],
-        help="a smaller model or a trained head, by name like --model; merged, cascade and "
-        "lists such as draft_model,draft_model take several",
-    )
-    add_revision_argument(group)
-    add_dtype_argument(group)
-    add_adapter_argument(group)
-    add_quantize_argument(group)
-    group.add_argument(
-        "--kv-quantize", choices=[*KV_SCHEMES], help="form of keys and values in the cache of --model; by default full"
-    )
-    group.add_argument("--draft-adapter", type=name, metavar="DIR", help="LoRA adapter of the draft")
-    group.add_argument("--draft-quantize", choices=SCHEMES, help="form of the draft models' weights; by default dtype")
-    group.add_argument(
-        "--draft-vocab",
-        type=integer(1),
-        metavar="N",
-        help="draft the N most frequent tokens only: a smaller output matrix of draft models; the output stays exact",
-    )
-    group.add_argument(
-        "--draft-vocab-data",
-        type=name,
-        nargs="+",
-        metavar="PATH",
-        help="texts that --draft-vocab counts, as for training; by default code of Python's standard library",
-    )
-    add_mesh_argument(group)
-    if apart:
-        add_offload_argument(group)
-        group.add_argument(
-            "--draft-mesh",
-            type=name,
-            metavar="AXES|cpu",
-            help="devices of the drafts' own, of those that the target leaves, such as model=2; cpu for the CPU beside "
-            "a GPU or TPU; by default drafts are on the target's devices",
-        )
-    add_host_arguments(command)
+
+    model: str = "tiny-python"
+    draft: tuple[str, ...] = flag((), action="append")
+    revision: str | None = None
+    dtype: str | None = flag(None, choices=DTYPES)
+    adapter: str | None = flag(None, metavar="DIR")
+    quantize: str | None = flag(None, choices=SCHEMES)
+    kv_quantize: str | None = flag(None, choices=[*KV_SCHEMES])
+    draft_adapter: str | None = flag(None, metavar="DIR")
+    draft_quantize: str | None = flag(None, choices=SCHEMES)
+    draft_vocab: int | None = flag(None, least=1)
+    draft_vocab_data: tuple[str, ...] | None = flag(None, nargs="+", metavar="PATH")
+    mesh: str | None = flag(None, metavar="AXES")
+    offload: bool | None = None
+    draft_mesh: str | None = flag(None, metavar="AXES|cpu")
 
 
-def add_revision_argument(group) -> None:
-    group.add_argument("--revision", type=name, help="branch, tag or commit of --model, if that is a hub id")
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """The flags of the method.
 
+    Attributes:
+      rule: acceptance rule; auto is the best lossless one.
+    """
 
-def add_dtype_argument(group) -> None:
-    group.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights; by default the checkpoint's"
-    )
-
-
-def add_adapter_argument(group) -> None:
-    group.add_argument(
-        "--adapter",
-        type=name,
-        metavar="DIR",
-        help="LoRA adapter of --model in the layout of PEFT, a directory or a hub id; it is merged at load",
-    )
-
-
-def add_quantize_argument(group) -> None:
-    group.add_argument(
-        "--quantize", choices=SCHEMES, help="form of the weights of --model in memory; by default those of --dtype"
-    )
-
-
-def add_offload_argument(group) -> None:
-    group.add_argument(
-        "--offload",
-        action="store_true",
-        default=None,
-        help="keep the layers of --model in the host's memory, and copy them to the device for each forward; for a "
-        "target that is larger than the device's memory",
-    )
-
-
-def add_mesh_argument(group) -> None:
-    group.add_argument(
-        "--mesh",
-        type=name,
-        metavar="AXES",
-        help="devices to run on, such as data=2,model=4: data splits the prompts of a batch, model the weights, "
-        "nodes the nodes of token trees; by default one device",
-    )
-
-
-def add_method_arguments(command: argparse.ArgumentParser) -> None:
-    from ..drafters import METHODS
-
-    group = command.add_argument_group("method")
-    group.add_argument(
-        "--method",
-        type=name,
+    method: str | None = flag(
+        None,
         help=f"one of {', '.join(METHODS)}, or several in order, such as ngram,draft_model; by default none without a "
         "draft, draft_model with one, merged with several, and the head's own method with a trained head",
     )
-    group.add_argument(
-        "--rule", type=name, default="auto", help="acceptance rule; auto (default) is the best lossless one"
+    rule: str = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """The flags of prompts from a file.
+
+    Attributes:
+      prompts: file of JSON lines with prompt or turns; by default held-out code of Python's standard
+        library.
+      num_prompts: number of prompts to use; by default all of the file, or 16.
+      chat: read the lines of --prompts as conversations in the model's chat template: each turn of the
+        user is a prompt, after the file's answers or else the model's own; --num-prompts counts
+        conversations.
+      chat_template: file of a chat template in Jinja, in place of the model's own.
+    """
+
+    prompts: Path | None = None
+    num_prompts: int | None = flag(None, least=1, most=MOST_PROMPTS)
+    chat: bool = False
+    chat_template: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """The flags of results.
+
+    Attributes:
+      output: also write the JSON to this file.
+      json: print one JSON object.
+    """
+
+    output: Path | None = None
+    json: bool = False
+
+
+MODELS = {"models": flags_of(Models)}
+MODELS_TOGETHER = {"models": {name: form for name, form in MODELS["models"].items() if name not in APART}}
+"""The flags of models of commands that keep target and drafts together."""
+
+METHOD = {"method": flags_of(Method)}
+_HOSTS = {"coordinator": dict(metavar="HOST:PORT"), "num_processes": dict(least=1), "process_id": dict(least=0)}
+HOSTS = {
+    "several hosts (the same command on each; TPU pods, SLURM and Open MPI need no flags)": flags_of(
+        start, *_HOSTS, forms=_HOSTS
     )
-
-
-def add_prompts_arguments(group, default: str) -> None:
-    group.add_argument(
-        "--prompts",
-        type=path,
-        metavar="FILE",
-        help="file of JSON lines with prompt or turns; by default held-out code of Python's standard library",
-    )
-    group.add_argument(
-        "--num-prompts",
-        type=integer(1, MOST_PROMPTS),
-        metavar="N",
-        help=f"number of prompts to use; by default {default}",
-    )
-
-
-def add_chat_argument(group) -> None:
-    group.add_argument(
-        "--chat",
-        action="store_true",
-        help="read the lines of --prompts as conversations in the model's chat template: each turn of the user is a "
-        "prompt, after the file's answers or else the model's own; --num-prompts counts conversations",
-    )
-
-
-def add_new_tokens_argument(group) -> None:
-    group.add_argument(
-        "--max-new-tokens",
-        type=integer(1),
-        default=128,
-        metavar="N",
-        help="the most new tokens after each prompt (default 128)",
-    )
-
-
-def add_sampling_arguments(command: argparse.ArgumentParser, temperature: float = 0.0) -> None:
-    """Adds the options of ``requests.options.Options`` under their names."""
-    add = command.add_argument_group("sampling").add_argument
-    token: dict[str, Any] = dict(type=int, action="append", metavar="ID")
-    text: dict[str, Any] = dict(action="append", metavar="TEXT")
-    add("--temperature", type=float, metavar="X", default=temperature, help="0 is greedy (default %(default)s)")
-    add("--top-k", type=int, metavar="N", help="sample from the N likeliest tokens; 0 for all (default)")
-    add("--top-p", type=float, metavar="X", help="sample from the likeliest tokens that sum to this probability")
-    add("--min-p", type=float, metavar="X", help="leave out tokens below this fraction of the largest probability")
-    add(
-        "--repetition-penalty",
-        type=float,
-        metavar="X",
-        help="make tokens that occurred less likely, by this factor on the logit; 1 does nothing (default)",
-    )
-    add("--presence-penalty", type=float, metavar="X", help="subtract this once from the logits of generated tokens")
-    add(
-        "--frequency-penalty",
-        type=float,
-        metavar="X",
-        help="subtract this from the logits of generated tokens, for each occurrence",
-    )
-    add("--logit-bias", metavar="JSON", help='numbers to add to logits: {"token id": number}, or @FILE')
-    add("--allow-token", dest="allowed_tokens", **token, help="allow only such tokens; may be given several times")
-    add("--suppress-token", dest="suppressed_tokens", **token, help="forbid this token; may be given several times")
-    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", default=0, help="seed of the random numbers (default 0)")
-    add = command.add_argument_group("end and form of the text").add_argument
-    add("--min-new-tokens", type=int, metavar="N", help="no token may end the text before this number of new tokens")
-    add("--stop", **text, help="end the text before this string; may be given several times")
-    add("--stop-token-id", dest="stop_token_ids", **token, help="end at this token; may be given several times")
-    add("--ignore-eos", action="store_true", help="continue past end-of-text tokens")
-    add("--regex", metavar="TEXT", help="the text must match this regular expression in full")
-    add("--choice", dest="choices", **text, help="the text must be one of these; may be given several times")
-    add("--json-schema", metavar="JSON", help="the text must be JSON for this schema, or @FILE")
+}
+CHAT_TEMPLATE = flags_of(Prompts, "chat_template")
+NEW_TOKENS = flags_of(Options, "max_new_tokens", forms={"max_new_tokens": dict(least=1)})
 
 
 def choose_method(args: argparse.Namespace) -> str | None:
@@ -247,36 +169,6 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
     check_drafts(method, len(args.draft))
     if not isinstance(needs_of(method), TrainedHead):  # A method with a head is made after its head is loaded.
         resolve(getattr(args, "rule", "auto"), make_drafter(method, **options).drawn)
-
-
-def given_sampling(args: argparse.Namespace) -> dict:
-    """The sampling options that the user gave, by their names in ``Options``.
-
-    Raises RequestError for numbers that are out of range.
-    """
-    given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
-    for option in ("logit_bias", "json_schema"):
-        if option in given:
-            given[option] = _read_json(option, given[option])
-    read_numbers(Options.of(given), 1)
-    return given
-
-
-def _read_json(option: str, text: str) -> dict:
-    """The JSON object in an argument, or in the file that the argument names after an @."""
-    from ..checks import parse_json
-
-    flag = f"--{option.replace('_', '-')}"
-    try:
-        text = Path(text[1:]).read_text() if text.startswith("@") else text
-    except OSError as error:
-        raise RequestError(f"{flag}: {text[1:]} cannot be read ({error.strerror}); name another file") from None
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{flag}: {text[1:]} is not UTF-8 ({error.reason}); save it as UTF-8") from None
-    value = parse_json(flag, text)
-    if not isinstance(value, dict):
-        raise RequestError(f'{flag} must be a JSON object such as {{"a": 1}}')
-    return value
 
 
 def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16) -> Callable:

@@ -4,76 +4,43 @@ import argparse
 import dataclasses
 import json
 
-from .arguments import (
-    add_adapter_argument,
-    add_dtype_argument,
-    add_mesh_argument,
-    add_new_tokens_argument,
-    add_quantize_argument,
-    add_revision_argument,
-)
-from .hosts import add_host_arguments
+from ..beam_search import beam_search
+from .arguments import HOSTS, NEW_TOKENS, Models
+from .fields import flag, flags_of
 from .loading import load_target
-from .parser import integer, name
 from .terminal import status
 
-_MOST_BEAMS = 1024
+
+@dataclasses.dataclass(frozen=True)
+class Beams:
+    """The flags of the command beside those of the function.
+
+    Attributes:
+      prompt: text to continue.
+      json: print one JSON object.
+    """
+
+    prompt: tuple[str, ...] = flag(action="append", metavar="TEXT")
+    json: bool = False
 
 
-def add_command(commands) -> None:
-    about = "search the likeliest continuations of prompts"
-    command = commands.add_parser(
-        "beams", usage="specjax beams --prompt TEXT [option ...]", help=about, description=about
-    )
-    command.set_defaults(handler=run, kv_quantize=None)
-    add = command.add_argument
-    add(
-        "--prompt",
-        action="append",
-        required=True,
-        type=name,
-        metavar="TEXT",
-        help="text to continue; may be given several times",
-    )
-    add("--num-beams", type=integer(1, _MOST_BEAMS), default=4, metavar="N", help="continuations to keep (default 4)")
-    add(
-        "--length-penalty",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="exponent of the length that divides a log-probability (default 1)",
-    )
-    add(
-        "--stop-token-ids",
-        type=int,
-        nargs="+",
-        default=[],
-        metavar="ID",
-        help="tokens that end a beam, beside the model's own",
-    )
-    add_new_tokens_argument(command)
-    add("--json", action="store_true", help="print one JSON object")
-    add(
-        "--model",
-        type=name,
-        default="tiny-python",
-        help="an embedded name, a directory or a hub id (default tiny-python)",
-    )
-    add_revision_argument(command)
-    add_dtype_argument(command)
-    add_adapter_argument(command)
-    add_quantize_argument(command)
-    add_mesh_argument(command)
-    add_host_arguments(command)
+_FORMS = {
+    "num_beams": dict(least=1, most=1024, help="continuations to keep"),
+    "length_penalty": {},
+    "stop_token_ids": dict(nargs="+", metavar="ID"),
+}
+FLAGS = {
+    "options": flags_of(Beams) | flags_of(beam_search, *_FORMS, forms=_FORMS) | NEW_TOKENS,
+    "models": flags_of(Models, "model", "revision", "dtype", "adapter", "quantize", "mesh"),
+} | HOSTS
+COMMON = ("prompt", "model", "num_beams", "max_new_tokens", "json")
 
 
 def run(args: argparse.Namespace) -> None:
     """Searches, and prints the score and the text of each beam."""
-    from ..beam_search import beam_search
-
     with status("loading"):
         target = load_target(args)
-    options = {key: getattr(args, key) for key in ("num_beams", "max_new_tokens", "length_penalty", "stop_token_ids")}
+    options = {key: getattr(args, key) for key in (*_FORMS, "max_new_tokens")}
     with status("compiling and searching"):
         found = beam_search(target, args.prompt, **options)
     if args.json:

@@ -1,66 +1,56 @@
 """``specjax compare``: measures methods against plain decoding on the same prompts."""
 
 import argparse
+import dataclasses
 import json
 
 from ..errors import RequestError
+from ..evaluation import compare
 from .arguments import (
-    add_chat_argument,
-    add_model_arguments,
-    add_new_tokens_argument,
-    add_prompts_arguments,
+    HOSTS,
+    MODELS,
+    NEW_TOKENS,
+    Output,
+    Prompts,
     check_method,
     check_output,
     prepare_conversations,
     prepare_prompts,
     write_output,
 )
-from .drafting import add_drafting_flags, given_drafting
+from .drafting import drafting_flags, given_drafting
+from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .parser import integer, name, path
 from .terminal import print_table, progress_bar, status
 
 
-def add_command(commands) -> None:
-    about = "measure methods against plain decoding on the same prompts"
-    command = commands.add_parser(
-        "compare",
-        usage="specjax compare [option ...]",
-        help=about,
-        description=f"{about}; each method gets its own drafting options",
-    )
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add("--methods", help="names separated by commas; by default all that the given models allow")
-    add_prompts_arguments(command, "all of the file, or 16")
-    add_chat_argument(command)
-    add_new_tokens_argument(command)
-    add(
-        "--repeats",
-        type=integer(1),
-        default=1,
-        metavar="N",
-        help="runs of each prompt, whose median counts (default 1)",
-    )
-    add(
-        "--rule",
-        type=name,
-        default="auto",
-        help="acceptance rule of all methods (default auto); for a lossy rule the report says how far texts are from "
-        "the target's",
-    )
-    add("--shares", action="store_true", help="also measure the share of a round that drafting takes")
-    add("--output", type=path, metavar="FILE", help="also write the JSON to this file")
-    add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command, apart=True)
-    add_drafting_flags(command)
+@dataclasses.dataclass(frozen=True)
+class Compare:
+    """The flags of the command beside those of the function.
+
+    Attributes:
+      methods: names separated by commas; by default all that the given models allow.
+    """
+
+    methods: str | None = flag(None, type=str)
+
+
+_FORMS = {"repeats": dict(least=1), "shares": {}, "rule": {}}
+FLAGS = (
+    {"options": flags_of(Compare) | flags_of(compare, *_FORMS, forms=_FORMS) | NEW_TOKENS | flags_of(Output)}
+    | {"prompts": flags_of(Prompts)}
+    | MODELS
+    | drafting_flags()
+    | HOSTS
+)
+COMMON = ("model", "draft", "methods", "prompts", "num_prompts", "max_new_tokens", "repeats", "output", "json")
 
 
 def run(args: argparse.Namespace) -> None:
     """Measures the methods, and prints a table or JSON."""
     from ..drafters import METHODS
     from ..drafts import load_drafts
-    from ..evaluation import compare, left_out, report
+    from ..evaluation import left_out, report
 
     everything, drafting = args.methods in (None, "all"), given_drafting(args)
     methods = list(METHODS) if everything else [method.strip() for method in args.methods.split(",") if method.strip()]

@@ -1,53 +1,43 @@
 """``specjax design``: the shapes of draft models that make decoding fastest, within a budget."""
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
 from ..errors import RequestError
-from .arguments import add_dtype_argument, add_revision_argument
-from .parser import fraction, integer, name, path
+from .arguments import Models
+from .fields import flag, flags_of
 from .terminal import print_table, progress_bar, status
 
 
-def add_command(commands) -> None:
-    about = "find the shapes of draft models that make decoding fastest, within a number of weights or a time"
-    command = commands.add_parser("design", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add(
-        "--model",
-        type=name,
-        default="tiny-python",
-        help="the target: an embedded name, a directory or a hub id; with --device a config.json will do "
-        "(default tiny-python)",
-    )
-    add_revision_argument(command)
-    add_dtype_argument(command)
-    add(
-        "--device",
-        type=name,
-        metavar="NAME:SHAPE",
-        help="predict for devices that are not at hand, such as v5e:1 or h100:8; by default this device is measured",
-    )
-    add(
-        "--budget",
-        type=name,
-        metavar="SIZE",
-        help="the most weights of a draft (900K, 1.3B) or the longest time of a draft token (300us, 2ms); by default a "
-        "tenth of the target's weights",
-    )
-    add("--batch", type=integer(1, 4096), default=1, metavar="N", help="rows of the batch (default 1)")
-    add("--context", type=integer(1), default=256, metavar="N", help="tokens in the cache (default 256)")
-    add(
-        "--acceptance",
-        type=fraction,
-        default=0.7,
-        metavar="X",
-        help="the chance that a drafted token is accepted, for all shapes (default %(default)s)",
-    )
-    add("--output", type=path, metavar="DIR", help="write recipes of the first five shapes, design.json and a plot")
-    add("--json", action="store_true", help="print one JSON object")
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """The flags of the command.
+
+    Attributes:
+      device: predict for devices that are not at hand, such as v5e:1 or h100:8, with a config.json as
+        --model if you like; by default this device is measured.
+      budget: the most weights of a draft (900K, 1.3B) or the longest time of a draft token (300us,
+        2ms); by default a tenth of the target's weights.
+      batch: rows of the batch.
+      context: tokens in the cache.
+      acceptance: the chance that a drafted token is accepted, for all shapes.
+      output: write recipes of the first five shapes, design.json and a plot.
+      json: print one JSON object.
+    """
+
+    device: str | None = flag(None, metavar="NAME:SHAPE")
+    budget: str | None = flag(None, metavar="SIZE")
+    batch: int = flag(1, least=1, most=4096)
+    context: int = flag(256, least=1)
+    acceptance: float = flag(0.7, least=0, most=1)
+    output: Path | None = flag(None, metavar="DIR")
+    json: bool = False
+
+
+FLAGS = {"options": flags_of(Design), "models": flags_of(Models, "model", "revision", "dtype")}
+COMMON = ("model", "device", "budget", "output", "json")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,68 +1,55 @@
 """``specjax doctor``: whether drafting helps, by how much, and the reasons where it does not."""
 
 import argparse
+import dataclasses
 import json
 from typing import Any
 
 from ..errors import RequestError
 from .arguments import (
-    add_chat_argument,
-    add_method_arguments,
-    add_model_arguments,
-    add_prompts_arguments,
+    HOSTS,
+    METHOD,
+    MODELS_TOGETHER,
+    Output,
+    Prompts,
     check_method,
     check_output,
     choose_method,
     prepare_prompts,
     write_output,
 )
-from .drafting import add_drafting_flags, given_drafting
+from .drafting import drafting_flags, given_drafting
+from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .parser import integer, name, path
 from .terminal import print_lines, print_table, progress_bar, status
 
-_MOST_BATCH = 4096
+
+@dataclasses.dataclass(frozen=True)
+class Doctor:
+    """The flags of the command.
+
+    Attributes:
+      batch: rows that are decoded together (default 1 and 8).
+      temperature: temperature of the requests (default 0 and 1).
+      max_new_tokens: new tokens after each prompt.
+      device: plan the speed for a device that is not at hand, such as v5e:1 or h100:1; acceptance is
+        measured here.
+    """
+
+    batch: tuple[int, ...] | None = flag(None, action="append", least=1, most=4096)
+    temperature: tuple[float, ...] | None = flag(None, action="append")
+    max_new_tokens: int = flag(64, least=8)
+    device: str | None = flag(None, metavar="NAME:SHAPE")
 
 
-def add_command(commands) -> None:
-    about = "say whether drafting helps, by how much, and if not, why"
-    command = commands.add_parser("doctor", usage="specjax doctor [option ...]", help=about, description=about)
-    command.set_defaults(handler=run, draft_mesh=None)
-    add = command.add_argument
-    add_prompts_arguments(command, "all of the file, or 16")
-    add_chat_argument(command)
-    add(
-        "--batch",
-        type=integer(1, _MOST_BATCH),
-        action="append",
-        metavar="N",
-        help="rows that are decoded together; may be given several times (default 1 and 8)",
-    )
-    add(
-        "--temperature",
-        type=float,
-        action="append",
-        metavar="X",
-        help="temperature of the requests; may be given several times (default 0 and 1)",
-    )
-    add(
-        "--max-new-tokens",
-        type=integer(8),
-        default=64,
-        metavar="N",
-        help="new tokens after each prompt (default 64)",
-    )
-    add(
-        "--device",
-        type=name,
-        metavar="NAME:SHAPE",
-        help="plan the speed for a device that is not at hand, such as v5e:1 or h100:1; acceptance is measured here",
-    )
-    add("--output", type=path, metavar="FILE", help="also write the JSON to this file")
-    add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command)
-    add_method_arguments(command)
-    add_drafting_flags(command)
+FLAGS = (
+    {"options": flags_of(Doctor) | flags_of(Output), "prompts": flags_of(Prompts)}
+    | MODELS_TOGETHER
+    | METHOD
+    | drafting_flags()
+    | HOSTS
+)
+COMMON = ("model", "draft", "method", "prompts", "batch", "temperature", "device", "output", "json")
 
 
 def read_questions(args: argparse.Namespace) -> list[list[dict]]:

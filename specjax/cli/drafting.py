@@ -2,66 +2,42 @@
 
 import argparse
 import dataclasses
-import inspect
 import re
-import types
-import typing
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
 
 from ..drafters import METHODS, Switch, all_options, own_options
 from ..drafters.adaptive import Adaptive
 from ..tree import Topology, as_topology
-from . import parser
+from .fields import Flags, form_of, read_attributes
 
 _METAVARS = {"tree": "WIDTHS|FILE", "ngram_statistics": "FILE"}
 _DEFAULTS = {"draft_length": "fixed"}
 """Defaults of ``make_drafter`` that differ from the field's default."""
 
 _REFERENCE = re.compile(r"as in ``(\w+)``")
-_ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
 
 
-def add_drafting_flags(command: argparse.ArgumentParser) -> None:
-    """Adds a flag for each option of a method.
+def drafting_flags() -> dict[str, Flags]:
+    """A flag for each option of a method.
 
-    Options of the same methods stand in one group of the help.
+    Options of the same methods stand in one group of the help. A missing flag gives None.
     """
-    groups: dict[tuple[str, ...], argparse._ArgumentGroup] = {}
+    groups: dict[str, Flags] = {}
     own = {method: own_options(method) for method in METHODS}
     for option in all_options():
-        owners = tuple(method for method in METHODS if option in own[method])
-        if owners not in groups:
-            groups[owners] = command.add_argument_group(f"options of {_join(owners)}")
-        fields = {method: _field(method, option) for method in owners}
-        groups[owners].add_argument(
-            f"--{option.replace('_', '-')}", help=_describe(option, fields).replace("%", "%%"), **_type(option, fields)
-        )
+        fields = {method: _field(method, option) for method in METHODS if option in own[method]}
+        form = {"default": None, "help": _describe(option, fields).replace("%", "%%")}
+        form |= {"metavar": _METAVARS[option]} if option in _METAVARS else {}
+        kind = next(iter(fields.values()))[1].type
+        groups.setdefault(f"options of {_join(fields)}", {})[option] = form_of(kind, form)
+    return groups
 
 
 def given_drafting(args: argparse.Namespace) -> dict:
     """The drafting options that the user gave."""
     given = {name: getattr(args, name) for name in all_options() if getattr(args, name, None) is not None}
     return given | ({"tree": as_topology(given["tree"])} if "tree" in given else {})
-
-
-@cache
-def read_attributes(cls: type) -> dict[str, str]:
-    """The texts in the section ``Attributes:`` of a class's docstring and of its bases, by name."""
-    entries: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        names: list[str] = []
-        section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
-        for line in section.splitlines():
-            if match := _ENTRY.fullmatch(line):
-                names = match[1].split(", ")
-                entries |= dict.fromkeys(names, match[2])
-            elif line.startswith("    "):
-                entries |= {name: f"{entries[name]} {line.strip()}" for name in names}
-            else:
-                break
-    return entries
 
 
 def _field(method: str, option: str) -> tuple[type, dataclasses.Field]:
@@ -72,20 +48,6 @@ def _field(method: str, option: str) -> tuple[type, dataclasses.Field]:
             if field.name == option:
                 return cls, field
     raise KeyError(option)
-
-
-def _type(option: str, fields: dict) -> dict:
-    """The arguments of ``add_argument`` for the field's type. A missing flag gives None."""
-    annotation = next(iter(fields.values()))[1].type
-    if isinstance(annotation, types.UnionType):
-        annotation = next(part for part in typing.get_args(annotation) if part is not types.NoneType)
-    if annotation is bool:
-        return {"action": "store_true", "default": None}
-    if typing.get_origin(annotation) is tuple:
-        return {"type": parser.layers, "metavar": "LAYERS"}
-    kinds = {int: (int, "N"), float: (float, "X")}
-    convert, metavar = kinds.get(annotation, (parser.name, "NAME"))
-    return {"type": convert, "metavar": _METAVARS.get(option, metavar)}
 
 
 def _describe(option: str, fields: dict) -> str:

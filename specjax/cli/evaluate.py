@@ -1,70 +1,58 @@
 """``specjax evaluate``: runs methods over a public suite of questions, and writes answers and a report."""
 
 import argparse
+import dataclasses
 import json
+from pathlib import Path
 
 from ..checks import whole
 from ..errors import RequestError
+from ..evaluation.benchmark.run import AnswerOptions
+from ..evaluation.suites import SUITES
 from ..parallel import several_hosts
-from .arguments import (
-    LARGEST_SEED,
-    add_model_arguments,
-    add_new_tokens_argument,
-    check_method,
-)
-from .drafting import add_drafting_flags, given_drafting
+from .arguments import CHAT_TEMPLATE, HOSTS, MODELS, check_method
+from .drafting import drafting_flags, given_drafting
+from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .parser import integer, layers, name, path
+from .sampling import LARGEST_SEED, given_sampling
 from .terminal import print_table, progress_bar, status
 
 
-def add_command(commands) -> None:
-    about = "run methods over a public suite of questions, and write answers and a report"
-    command = commands.add_parser(
-        "evaluate",
-        usage="specjax evaluate --suite SUITE --output DIR [option ...]",
-        help=about,
-        description=f"{about}; the same command resumes after an interruption",
-    )
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add(
-        "--suite",
-        type=name,
-        required=True,
-        help="spec-bench, mt-bench, humaneval, gsm8k, cnn_dm, xsum, mmlu, hellaswag, squad, class-eval, alpaca, "
-        "chatbot-arena, math-500, or small, which ships with specjax",
-    )
-    add(
-        "--data",
-        type=path,
-        metavar="DIR|FILE",
-        help="the suite's files as published; by default they come from the Hugging Face hub (extra eval)",
-    )
-    add("--methods", type=name, required=True, help="names separated by commas; plain decoding is added")
-    add("--limit", type=integer(1), metavar="N", help="the most questions of each task; by default all")
-    add_new_tokens_argument(command)
-    add("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default 0)")
-    add("--seed", type=integer(0, LARGEST_SEED), default=0, metavar="N", help="seed of the random numbers (default 0)")
-    add("--shares", action="store_true", help="also measure the share of a round that drafting takes")
-    add(
-        "--batches",
-        type=layers,
-        default=(),
-        metavar="SIZES",
-        help="also measure batches of these sizes, such as 1,4,16",
-    )
-    add(
-        "--samples",
-        type=integer(0),
-        default=0,
-        metavar="N",
-        help="also test with N draws after four prompts that methods have the law of plain decoding (default 0)",
-    )
-    add("--output", type=path, required=True, metavar="DIR", help="the directory of the answers and of the report")
-    add("--json", action="store_true", help="print the report as one JSON object")
-    add_model_arguments(command, apart=True)
-    add_drafting_flags(command)
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """The flags of the command.
+
+    Attributes:
+      data: the suite's files as published; by default they come from the Hugging Face hub (extra
+        eval).
+      methods: names separated by commas; plain decoding is added.
+      limit: the most questions of each task; by default all.
+      shares: also measure the share of a round that drafting takes.
+      batches: also measure batches of these sizes, such as 1,4,16.
+      samples: also test with N draws after four prompts that methods have the law of plain decoding.
+      output: the directory of the answers and of the report.
+      json: print the report as one JSON object.
+    """
+
+    suite: str = flag(help=f"{', '.join(SUITES)}; small ships with specjax")
+    data: Path | None = flag(None, metavar="DIR|FILE")
+    methods: str = flag()
+    limit: int | None = flag(None, least=1)
+    shares: bool = False
+    batches: tuple[int, ...] = flag((), metavar="SIZES")
+    samples: int = flag(0, least=0)
+    output: Path = flag(metavar="DIR")
+    json: bool = False
+
+
+_ANSWERS = dict(max_new_tokens=dict(least=1), seed=dict(least=0, most=LARGEST_SEED))
+FLAGS = (
+    {"options": flags_of(Evaluate) | CHAT_TEMPLATE | flags_of(AnswerOptions, forms=_ANSWERS)}
+    | MODELS
+    | drafting_flags()
+    | HOSTS
+)
+COMMON = ("suite", "methods", "output", "model", "draft", "limit", "max_new_tokens", "temperature", "data", "json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -84,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     with status("loading"):
         target = load_target(args)
         drafts = load_drafts(target, load_given_drafts(args, target))
-    settings = dict(max_new_tokens=args.max_new_tokens, temperature=args.temperature, seed=args.seed)
+    settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(AnswerOptions)}
     try:
         with progress_bar("evaluating") as progress:
             given = suite, questions, methods, args.output
@@ -110,7 +98,6 @@ def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None
     from ..drafters import METHODS
     from ..evaluation.comparison import select_options
     from ..requests.limits import MOST_PROMPTS
-    from .arguments import given_sampling
 
     if several_hosts():
         raise RequestError("specjax evaluate runs on one host; leave out --coordinator and its companions")

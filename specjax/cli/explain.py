@@ -1,39 +1,38 @@
 """``specjax explain``: the choices of method auto on prompts, and the reasons."""
 
 import argparse
+import dataclasses
 import json
 
-from .arguments import (
-    add_model_arguments,
-    add_new_tokens_argument,
-    add_prompts_arguments,
-    check_output,
-    prepare_prompts,
-    write_output,
-)
+from .arguments import HOSTS, MODELS_TOGETHER, NEW_TOKENS, Output, Prompts, check_output, prepare_prompts, write_output
+from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .parser import integer, name, path
 from .terminal import print_lines, status
 
 
-def add_command(commands) -> None:
-    about = "decode prompts by method auto, and tell its choices and their reasons"
-    command = commands.add_parser("explain", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add_prompts_arguments(command, "all of the file, or 4")
-    add_new_tokens_argument(command)
-    add("--batch", type=integer(1, 16384), default=1, metavar="N", help="rows that are decoded together (default 1)")
-    add("--temperature", type=float, default=0.0, metavar="X", help="0 is greedy (default 0)")
-    add(
-        "--costs",
-        type=name,
-        metavar="FILE",
-        help="times that specjax tune --auto measured; by default those in the cache",
-    )
-    add("--output", type=path, metavar="FILE", help="write the report to this JSON file")
-    add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command)
+@dataclasses.dataclass(frozen=True)
+class Explain:
+    """The flags of the command.
+
+    Attributes:
+      batch: rows that are decoded together.
+      temperature: 0 is greedy.
+      costs: times that specjax tune --auto measured; by default those in the cache.
+    """
+
+    batch: int = flag(1, least=1, most=16384)
+    temperature: float = 0.0
+    costs: str | None = flag(None, metavar="FILE")
+
+
+_NUM_PROMPTS = {"num_prompts": dict(help="number of prompts to use; by default all of the file, or 4")}
+FLAGS = (
+    {"options": flags_of(Explain) | NEW_TOKENS | flags_of(Output)}
+    | {"prompts": flags_of(Prompts, "prompts", "num_prompts", forms=_NUM_PROMPTS)}
+    | MODELS_TOGETHER
+    | HOSTS
+)
+COMMON = ("model", "draft", "prompts", "num_prompts", "max_new_tokens", "batch", "temperature", "output", "json")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -4,99 +4,73 @@ See ``prompt_file`` for the prompts of a file.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..errors import RequestError
 from ..requests.limits import MOST_PROMPTS, MOST_SAMPLES
-from .arguments import (
-    add_method_arguments,
-    add_model_arguments,
-    add_new_tokens_argument,
-    add_sampling_arguments,
-    check_method,
-    choose_method,
-    given_sampling,
-)
-from .drafting import add_drafting_flags, given_drafting
+from ..requests.options import Options
+from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS, NEW_TOKENS, check_method, choose_method
+from .drafting import drafting_flags, given_drafting
+from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .parser import integer, path
+from .sampling import given_sampling, sampling_flags
 from .terminal import print_prompt, print_stats, print_text, status
 
 
-def add_command(commands) -> None:
-    about = "continue prompts, and print the time and the acceptance"
-    command = commands.add_parser(
-        "generate",
-        usage="specjax generate (--prompt TEXT | --prompts FILE --output FILE) [option ...]",
-        help=about,
-        description=about,
-    )
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add(
-        "--prompt",
-        action="append",
-        metavar="TEXT",
-        help="text to continue, or - for standard input; may be given several times",
-    )
-    add(
-        "--prompts",
-        type=path,
-        metavar="FILE",
-        help="JSON lines with the texts to continue, by continuous batching; the same command resumes after an "
-        "interruption",
-    )
-    add("--output", type=path, metavar="FILE", help="with --prompts: the file of the results, JSON lines")
-    add(
-        "--slots",
-        type=integer(1, MOST_PROMPTS),
-        metavar="N",
-        help="with --prompts: texts that are decoded together (default 16)",
-    )
-    add("--chat", action="store_true", help="write each prompt as a user's turn in the model's chat template")
-    add("-n", "--n", type=integer(1, MOST_SAMPLES), default=1, metavar="N", help="samples of each prompt (default 1)")
-    add_new_tokens_argument(command)
-    add(
-        "--logprobs",
-        type=int,
-        metavar="N",
-        help="with --json, print log-probabilities of the new tokens and of the N likeliest ones",
-    )
-    add(
-        "--policy-logprobs",
-        action="store_true",
-        default=None,
-        help="with --json, print log-probabilities of the new tokens under the distribution that they are drawn from, "
-        "after all options",
-    )
-    add(
-        "--capacity",
-        type=integer(1),
-        metavar="N",
-        help="positions of the cache; by default as many as needed, with --prompts 4096",
-    )
-    add("--stream", action="store_true", help="print the text as it grows; with --json, on standard error")
-    add("--json", action="store_true", help="print one JSON object")
-    add(
-        "--feedback-log",
-        type=path,
-        metavar="DIR",
-        help="write the rounds, with the texts of prompts and answers, to this directory, for `specjax train --recipe "
-        "feedback`; by default nothing is kept",
-    )
-    add(
-        "--feedback-log-mb",
-        type=integer(1),
-        metavar="N",
-        help="size of that log in megabytes; the oldest files are deleted beyond it (default 256)",
-    )
-    add_model_arguments(command, apart=True)
-    add_method_arguments(command)
-    add_sampling_arguments(command)
-    command.set_defaults(seed=None)
-    add_drafting_flags(command)
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """The flags of the command.
+
+    Attributes:
+      prompt: text to continue, or - for standard input.
+      prompts: JSON lines with the texts to continue, by continuous batching; the same command resumes
+        after an interruption.
+      output: with --prompts: the file of the results, JSON lines.
+      slots: with --prompts: texts that are decoded together (default 16).
+      chat: write each prompt as a user's turn in the model's chat template.
+      capacity: positions of the cache; by default as many as needed, with --prompts 4096.
+      stream: print the text as it grows; with --json, on standard error.
+      json: print one JSON object.
+      feedback_log: write the rounds, with the texts of prompts and answers, to this directory, for
+        specjax train --recipe feedback; by default nothing is kept.
+      feedback_log_mb: size of that log in megabytes; the oldest files are deleted beyond it (default
+        256).
+    """
+
+    prompt: tuple[str, ...] | None = flag(None, action="append", type=str, metavar="TEXT")
+    prompts: Path | None = None
+    output: Path | None = None
+    slots: int | None = flag(None, least=1, most=MOST_PROMPTS)
+    chat: bool = False
+    capacity: int | None = flag(None, least=1)
+    stream: bool = False
+    json: bool = False
+    feedback_log: Path | None = flag(None, metavar="DIR")
+    feedback_log_mb: int | None = flag(None, least=1)
+
+
+_RECORDED = dict(
+    n=dict(flags=("-n", "--n"), least=1, most=MOST_SAMPLES),
+    logprobs=dict(type=int, metavar="N", help="with --json, log-probabilities of new tokens and of the N likeliest"),
+    policy_logprobs=dict(
+        default=None, help="with --json, log-probabilities of new tokens under the distribution that drew them"
+    ),
+)
+
+USAGE = "specjax generate (--prompt TEXT | --prompts FILE --output FILE) [option ...]"
+FLAGS = (
+    {"options": flags_of(Generate) | CHAT_TEMPLATE | NEW_TOKENS | flags_of(Options, *_RECORDED, forms=_RECORDED)}
+    | MODELS
+    | METHOD
+    | sampling_flags()
+    | drafting_flags()
+    | HOSTS
+)
+COMMON = ("prompt", "model", "draft", "method", "max_new_tokens", "temperature", "seed", "chat", "stream", "json")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -110,9 +84,9 @@ def run(args: argparse.Namespace) -> None:
         return continue_file(args, options, drafting)
     if not args.prompt:
         raise RequestError("no prompt is given; name one with --prompt, or a file of prompts with --prompts")
-    for flag, given in {"--output": args.output, "--slots": args.slots}.items():
-        if given is not None:
-            raise RequestError(f"{flag} is for --prompts; leave it out, or put the prompt into a file")
+    for name, value in {"--output": args.output, "--slots": args.slots}.items():
+        if value is not None:
+            raise RequestError(f"{name} is for --prompts; leave it out, or put the prompt into a file")
     prompts = [_check(_read_stdin() if prompt == "-" else prompt) for prompt in args.prompt]
     if args.stream and len(prompts) * args.n > 1:
         raise RequestError("--stream takes one prompt and one sample; leave it out for several")

@@ -1,39 +1,32 @@
 """``specjax grow``: writes a checkpoint of another shape that computes the same function."""
 
 import argparse
+import dataclasses
+from pathlib import Path
 
 from ..errors import RequestError
-from .arguments import add_revision_argument
-from .parser import name, path
+from .arguments import Models
+from .fields import flag, flags_of
 from .terminal import status
 
 
-def add_command(commands) -> None:
-    about = "write a checkpoint of a larger shape that computes the same function, to measure the speed of that shape"
-    command = commands.add_parser("grow", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add(
-        "--model",
-        type=name,
-        default="tiny-python",
-        help="the model to grow: an embedded name, a directory or a hub id (default tiny-python)",
-    )
-    add_revision_argument(command)
-    add(
-        "--draft",
-        type=name,
-        metavar="HEAD",
-        help="grow this trained head of the model instead of the model, for the grown model",
-    )
-    add(
-        "--like",
-        type=path,
-        required=True,
-        metavar="CONFIG",
-        help="the shape: a config.json, or a directory with one, such as that of a grown model",
-    )
-    add("--output", type=path, required=True, metavar="DIR", help="the new directory of the checkpoint")
+@dataclasses.dataclass(frozen=True)
+class Grow:
+    """The flags of the command.
+
+    Attributes:
+      draft: grow this trained head of the model instead of the model, for the grown model.
+      like: the shape: a config.json, or a directory with one, such as that of a grown model.
+      output: the new directory of the checkpoint.
+    """
+
+    draft: str | None = flag(None, metavar="HEAD")
+    like: Path = flag(metavar="CONFIG")
+    output: Path = flag(metavar="DIR")
+
+
+FLAGS = {"options": flags_of(Models, "model", "revision") | flags_of(Grow)}
+COMMON = ("model", "draft", "like", "output")
 
 
 def run(args: argparse.Namespace) -> None:

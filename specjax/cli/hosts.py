@@ -1,4 +1,4 @@
-"""One command on several hosts: the flags that join its processes, who prints, and how all end."""
+"""One command on several hosts: how its processes join, who prints, and how all end."""
 
 import argparse
 import os
@@ -8,19 +8,6 @@ import sys
 from ..errors import RequestError
 from ..parallel import is_first_host, start
 from . import log_filter
-from .parser import integer, name
-
-
-def add_host_arguments(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group(
-        "several hosts", "Run the same command on every host; TPU pods, SLURM and Open MPI need no flags."
-    ).add_argument
-    add(
-        "--coordinator", type=name, metavar="HOST:PORT", help="address of process 0; by default JAX_COORDINATOR_ADDRESS"
-    )
-    add("--num-processes", type=integer(1), metavar="N", help="number of processes; by default JAX_NUM_PROCESSES")
-    add("--process-id", type=integer(0), metavar="N", help="number of this process, from 0; by default JAX_PROCESS_ID")
-    command.set_defaults(draft_mesh=None, offload=None)  # for commands without these flags
 
 
 def join_hosts(args: argparse.Namespace) -> None:

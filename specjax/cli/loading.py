@@ -1,6 +1,11 @@
-"""Loads the models that the flags of ``add_model_arguments`` name."""
+"""Loads the models that the flags in ``arguments.Models`` name."""
 
 import argparse
+import copy
+import dataclasses
+
+from ..errors import RequestError
+from .sampling import read_text
 
 
 def load_target(args: argparse.Namespace):
@@ -8,6 +13,9 @@ def load_target(args: argparse.Namespace):
     from ..checkpoints.load import load
     from ..parallel import make_draft_mesh, make_mesh, parse_mesh
 
+    if args.chat_template is not None and not getattr(args, "chat", True):
+        raise RequestError("--chat-template is for conversations; add --chat, or leave it out")
+    template = args.chat_template and read_text("--chat-template", args.chat_template)
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
     if args.draft_mesh is not None:
         make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
@@ -16,7 +24,11 @@ def load_target(args: argparse.Namespace):
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line
-    return target
+    if template is None:
+        return target
+    tokenizer = copy.copy(target.tokenizer)
+    tokenizer.chat_template = template
+    return dataclasses.replace(target, tokenizer=tokenizer)
 
 
 def load_given_drafts(args: argparse.Namespace, target) -> list:

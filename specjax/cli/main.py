@@ -5,40 +5,45 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 
 import jax
 
 from .. import __version__
 from ..errors import SpecjaxError, SpecjaxWarning
 from ..parallel import leave_others, several_hosts
-from . import (
-    beams,
-    compare,
-    design,
-    doctor,
-    evaluate,
-    explain,
-    generate,
-    grow,
-    ngrams,
-    plan,
-    prune,
-    serve,
-    train,
-    tune,
-    verify,
-)
+from .arguments import NOT_GIVEN
+from .fields import add_flags
 from .hosts import join_hosts
 from .interrupt import leave, watch_interrupts
 from .log_filter import ERROR
-from .parser import Parser
+from .parser import Parser, suggest
 
-COMMANDS = (
-    generate, serve, beams, compare, evaluate, doctor, explain, verify, tune, train, ngrams, grow, plan, design, prune
-)  # fmt: skip
-"""The modules of the commands. Each has ``add_command(commands)``, which sets ``handler``."""
+COMMANDS = {
+    "generate": "continue prompts, and print the time and the acceptance",
+    "serve": "answer requests of the OpenAI protocol, by continuous batching",
+    "beams": "search the likeliest continuations of prompts",
+    "compare": "measure methods against plain decoding on the same prompts",
+    "evaluate": "run methods over a public suite of questions, and write answers and a report",
+    "doctor": "say whether drafting helps, by how much, and if not, why",
+    "explain": "decode prompts by method auto, and tell its choices and their reasons",
+    "verify": "check that a method does not change the output; exit code 1 if it does",
+    "tune": "measure the tree, the layers or the sizes of lookahead that draft best here, and write them to a file",
+    "train": "train a drafter for a model by a recipe",
+    "ngrams": "count the n-grams of text files, for --ngram-statistics",
+    "grow": "write a checkpoint of a larger shape that computes the same function, to measure the speed of that shape",
+    "plan": "predict memory and speed on TPUs or GPUs that are not at hand, from configurations alone",
+    "design": "find the shapes of draft models that make decoding fastest, within a number of weights or a time",
+    "prune": "cut a draft model out of the target, and heal it by a short distillation",
+    "completion": "print a script with which the shell completes commands and flags",
+}
+"""The commands, and their descriptions in the help.
+
+Each is a module with ``FLAGS``, the groups of its flags, ``COMMON``, the flags that its help shows
+first, and ``run``.
+"""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -59,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     _open_closed_streams()
     with watch_interrupts(argv is None), _short_warnings():
         try:
-            args = _parse(argv)
+            args = _parse(sys.argv[1:] if argv is None else argv)
             if argv is None and "coordinator" in args:
                 join_hosts(args)
             code = args.handler(args) or 0
@@ -94,20 +99,31 @@ def _short_warnings() -> Iterator[None]:
         yield
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
+def _parse(argv: list[str]) -> argparse.Namespace:
+    name = argv[0] if argv else "--help"
+    parser = make_parser([name])
     try:
-        return _make_parser().parse_args(argv)
+        parser.check_names([name])
+        if name not in COMMANDS and not name.startswith("-"):
+            parser.error(f"command {name!r} is unknown{suggest(name, COMMANDS)}")
+        return parser.parse_args(argv or [name])
     except SystemExit:  # after --help and --version
         sys.stdout.flush()
         raise
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser(names: Iterable[str] = COMMANDS) -> Parser:
+    """The parser, with the flags of the commands in ``names``, whose modules take time to import."""
     parser = Parser(prog="specjax", description="Speculative decoding for JAX.")
     parser.add_argument("--version", action="version", version=f"specjax {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
-    for module in COMMANDS:
-        module.add_command(commands)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about, add_help=False)
+        if name in names:
+            module = import_module(f".{name}", __package__)
+            command.usage = getattr(module, "USAGE", None)
+            command.set_defaults(handler=module.run, **NOT_GIVEN)
+            add_flags(command, module.FLAGS, module.COMMON)
     return parser
 
 

@@ -1,37 +1,33 @@
 """``specjax ngrams``: counts the n-grams of text files, for ``--ngram-statistics``."""
 
 import argparse
+import dataclasses
 import sys
+from pathlib import Path
 
 from ..errors import RequestError
-from .arguments import add_revision_argument, check_output, replace_file
-from .parser import integer, name, path
+from .arguments import Models, check_output, replace_file
+from .fields import flag, flags_of
 from .terminal import status
 
-_CONTEXTS = 1 << 17
+
+@dataclasses.dataclass(frozen=True)
+class Ngrams:
+    """The flags of the command.
+
+    Attributes:
+      data: text files to count in.
+      output: the file to write, such as text.npz.
+      contexts: keep the N most frequent contexts of each length.
+    """
+
+    data: tuple[Path, ...] = flag(nargs="+")
+    output: Path = flag()
+    contexts: int = flag(1 << 17, least=1)
 
 
-def add_command(commands) -> None:
-    about = "count the n-grams of text files, for --ngram-statistics"
-    command = commands.add_parser("ngrams", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add(
-        "--model",
-        type=name,
-        default="tiny-python",
-        help="the model whose tokens are counted: an embedded name, a directory or a hub id (default tiny-python)",
-    )
-    add_revision_argument(command)
-    add("--data", type=path, nargs="+", required=True, metavar="FILE", help="text files to count in")
-    add("--output", type=path, required=True, metavar="FILE", help="the file to write, such as text.npz")
-    add(
-        "--contexts",
-        type=integer(1),
-        default=_CONTEXTS,
-        metavar="N",
-        help=f"keep the N most frequent contexts of each length (default {_CONTEXTS})",
-    )
+FLAGS = {"options": flags_of(Models, "model", "revision") | flags_of(Ngrams)}
+COMMON = ("model", "data", "output", "contexts")
 
 
 def run(args: argparse.Namespace) -> None:

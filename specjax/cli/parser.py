@@ -4,10 +4,18 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ..checks import LARGEST
+
+OTHER_NAMES = {
+    "--max-tokens": "--max-new-tokens",
+    "--max-model-len": "--capacity",
+    "--max-num-seqs": "--slots",
+    "--served-model-name": "--name",
+}
+"""Flags by their names in vLLM, with their names in specjax."""
 
 _NEGATIVE = re.compile(r"-\.?\d")
 _LONGEST_SHOWN = 40
@@ -25,10 +33,17 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None, **options):
         if args is not None and not self._subparsers:
-            self._check_names(args)
+            args = [self._translate(argument) for argument in args]
+            self.check_names(args)
         return super().parse_known_args(args, namespace, **options)
 
-    def _check_names(self, args: Sequence[str]) -> None:
+    def _translate(self, argument: str) -> str:
+        """An argument with specjax's name of a flag where it has the name of another library."""
+        name, sign, value = argument.partition("=")
+        own = OTHER_NAMES.get(name)
+        return f"{own}{sign}{value}" if own in self._option_string_actions else argument
+
+    def check_names(self, args: Sequence[str]) -> None:
         """Reports an unknown option before argparse reports a missing one."""
         for argument in args:
             name = argument.partition("=")[0]
@@ -38,8 +53,13 @@ class Parser(argparse.ArgumentParser):
                 continue  # The argument is a value.
             known = [flag for flag in self._option_string_actions if flag.startswith(name)]
             if not known:
-                near = difflib.get_close_matches(name, self._option_string_actions, 1)
-                self.error(f"option {name} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
+                self.error(f"option {name} is unknown" + suggest(name, self._option_string_actions))
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the most similar name, if one is similar."""
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def integer(least: int, most: int = LARGEST) -> Callable[[str], int]:
@@ -47,9 +67,9 @@ def integer(least: int, most: int = LARGEST) -> Callable[[str], int]:
     return _number(int, "a whole number", least, most)
 
 
-def fraction(text: str) -> float:
-    """The type of an argument that is a number from 0 to 1."""
-    return _number(float, "a number", 0, 1)(text)
+def decimal(least: float, most: float) -> Callable[[str], float]:
+    """The type of an argument that is a number from ``least`` to ``most``."""
+    return _number(float, "a number", least, most)
 
 
 def _number(convert: Callable, kind: str, least, most) -> Callable:

@@ -1,48 +1,52 @@
 """``specjax plan``: memory, traffic and speed of a method on devices that are not at hand."""
 
 import argparse
+import dataclasses
 import json
+from pathlib import Path
 
 from ..errors import RequestError
-from ..models.quantised import SCHEMES
-from .arguments import add_mesh_argument, add_offload_argument, add_quantize_argument
-from .drafting import add_drafting_flags, given_drafting
-from .parser import integer, name, path
+from .arguments import DTYPES, Models
+from .drafting import drafting_flags, given_drafting
+from .fields import flag, flags_of
 from .terminal import print_table, status
 
 _SETTINGS = ("model", "method", "device", "batch", "max_length", "dtype", "quantize", "draft_quantize", "offload")
 """The settings that have a flag of the same name."""
 
 
-def add_command(commands) -> None:
-    about = "predict memory and speed on TPUs or GPUs that are not at hand, from configurations alone"
-    command = commands.add_parser("plan", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add("--config", type=path, metavar="FILE", help="a TOML file such as those in configs/plans/; flags come first")
-    add(
-        "--model",
-        type=name,
-        metavar="DIR|CONFIG",
-        help="the target: a config.json, a directory with one, or an embedded name",
-    )
-    add("--draft", type=name, action="append", metavar="DIR|CONFIG", help="a draft model, named like --model")
-    add(
-        "--method",
-        type=name,
-        help="the method; by default draft_model with a draft, none without. A method with a trained head gets a head "
-        "of the usual shape",
-    )
-    add("--device", type=name, metavar="NAME:SHAPE", help="such as v5e:2x4, v6e:1, h100:8 or h200")
-    add_mesh_argument(command)
-    add("--batch", type=integer(1), metavar="N", help="rows of the batch (default 1)")
-    add("--max-length", type=integer(2), metavar="N", help="tokens of a row, prompt and output (default 1024)")
-    add("--dtype", choices=("bfloat16", "float16", "float32"), help="of weights and caches (default bfloat16)")
-    add_quantize_argument(command)
-    add_offload_argument(command)
-    add("--draft-quantize", choices=SCHEMES, help="form of the draft models' weights; by default that of --dtype")
-    add("--json", action="store_true", help="print one JSON object")
-    add_drafting_flags(command)
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The flags of the command.
+
+    Attributes:
+      config: a TOML file such as those in configs/plans/; flags come first.
+      model: the target: a config.json, a directory with one, or an embedded name.
+      draft: a draft model, named like --model.
+      method: the method; by default draft_model with a draft, none without. A method with a trained head
+        gets a head of the usual shape.
+      device: such as v5e:2x4, v6e:1, h100:8 or h200.
+      batch: rows of the batch (default 1).
+      max_length: tokens of a row, prompt and output (default 1024).
+      dtype: of weights and caches (default bfloat16).
+      json: print one JSON object.
+    """
+
+    config: Path | None = None
+    model: str | None = flag(None, metavar="DIR|CONFIG")
+    draft: tuple[str, ...] | None = flag(None, action="append", metavar="DIR|CONFIG")
+    method: str | None = None
+    device: str | None = flag(None, metavar="NAME:SHAPE")
+    batch: int | None = flag(None, least=1)
+    max_length: int | None = flag(None, least=2)
+    dtype: str | None = flag(None, choices=DTYPES)
+    json: bool = False
+
+
+FLAGS = {
+    "options": flags_of(Plan) | flags_of(Models, "mesh", "quantize", "draft_quantize", "offload"),
+} | drafting_flags()
+COMMON = ("config", "model", "draft", "method", "device", "mesh", "batch", "max_length", "json")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -125,6 +125,7 @@ _TARGET = ("model", "revision", "dtype", "adapter", "quantize", "kv_quantize", "
 def _key(args: argparse.Namespace, options: dict, prompt) -> str:
     """A digest of everything that decides the law of a prompt's text. Method and drafts are no part of it."""
     target = [str(getattr(args, name)) for name in _TARGET]
+    target += [args.chat_template.read_text(encoding="utf-8")] if args.chat_template else []
     return hashlib.sha256(json.dumps([target, options, prompt], sort_keys=True).encode()).hexdigest()[:16]
 
 

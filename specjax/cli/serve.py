@@ -1,113 +1,71 @@
 """``specjax serve``: an HTTP server of the OpenAI protocol."""
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
 
+from ..engine import EngineOptions
+from ..engine.options import BOUNDS
 from ..errors import RequestError
 from ..parallel import is_first_host
-from ..requests.limits import MOST_PROMPTS, MOST_ROUNDS
-from ..requests.options import MOST_LOGPROBS
-from .arguments import add_method_arguments, add_model_arguments, check_method, choose_method
-from .drafting import add_drafting_flags, given_drafting
+from ..requests.limits import MOST_PROMPTS
+from ..serve.options import ServerOptions, server_engine_options
+from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS_TOGETHER, check_method, choose_method
+from .drafting import drafting_flags, given_drafting
+from .fields import flag, flags_of
 from .interrupt import end_at_once
 from .loading import load_given_drafts, load_target
-from .parser import integer, name
+from .parser import integer
 from .terminal import status
 
 KEY = "SPECJAX_API_KEY"
 
-SIZES = (
-    "slots",
-    "widths",
-    "capacity",
-    "chunk",
-    "rounds",
-    "logprobs",
-    "prefix_bytes",
-    "constraint_states",
-    "constraint_classes",
-)
-"""The flags that are arguments of the engine."""
+
+@dataclasses.dataclass(frozen=True)
+class Serve:
+    """The flags of the command.
+
+    Attributes:
+      host: address to listen on, by default this machine only.
+      port: port; 0 is any free one.
+      deadline: seconds that accepted requests have after SIGTERM or Ctrl-C.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = flag(8000, least=0, most=65535)
+    deadline: int = flag(30, least=0, metavar="SECONDS")
 
 
-def add_command(commands) -> None:
-    about = "answer requests of the OpenAI protocol, by continuous batching"
-    command = commands.add_parser("serve", usage="specjax serve [option ...]", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument_group("server").add_argument
-    add("--host", type=name, default="127.0.0.1", help="address to listen on (default 127.0.0.1, this machine only)")
-    add("--port", type=integer(0, 65535), default=8000, metavar="N", help="port; 0 is any free one (default 8000)")
-    add("--api-key", type=name, metavar="KEY", help=f"key that clients must send; by default {KEY}, or none")
-    add("--name", type=name, help="name of the model in the protocol; by default that of --model")
-    add("--slots", type=integer(1, MOST_PROMPTS), default=16, metavar="N", help="texts decoded together (default 16)")
-    add(
-        "--widths",
+_BOUNDS: dict[str, dict] = {name: dict(least=least, most=most) for name, (least, most) in BOUNDS.items()}
+_SIZES = _BOUNDS | {
+    "slots": dict(least=1, most=MOST_PROMPTS),
+    "chunk": dict(least=1),
+    "logprobs": _BOUNDS["logprobs"] | dict(default=5, help="the most likeliest tokens that a request may ask for"),
+    "widths": dict(
+        default=None,
         type=integer(1),
         nargs="*",
         metavar="N",
         help="numbers of rows for which rounds are compiled apart, for times with fewer texts than slots; by default "
         "1, 4, 16, ... up to a quarter of the slots, and none on a mesh; without a number none",
-    )
-    add("--capacity", type=integer(1), default=4096, metavar="N", help="positions of a slot (default 4096)")
-    add(
-        "--chunk",
-        type=integer(1),
-        metavar="N",
-        help="tokens of a prompt read between rounds; by default up to 128, so that running texts hardly wait",
-    )
-    add(
-        "--rounds",
-        type=integer(1, MOST_ROUNDS),
-        metavar="N",
-        help="rounds of a step, after which texts grow; by default up to 32, so that they take about 20 ms",
-    )
-    add(
-        "--prefix-bytes",
-        type=integer(0),
-        metavar="N",
-        help="memory that keeps beginnings of prompts for later ones; 0 is none (default: as much as a slot)",
-    )
-    add(
-        "--constraint-states",
-        type=integer(2),
-        default=4096,
-        metavar="N",
-        help="states of the table of all running requests' constraints (default 4096)",
-    )
-    add(
-        "--constraint-classes",
-        type=integer(1),
-        default=1024,
-        metavar="N",
-        help="classes of tokens of that table (default 1024)",
-    )
-    add("--queue", type=integer(0), default=256, metavar="N", help="texts that may wait for a slot (default 256)")
-    add(
-        "--logprobs",
-        type=integer(0, MOST_LOGPROBS),
-        default=5,
-        metavar="N",
-        help="the most likeliest tokens that a request may ask for (default 5)",
-    )
-    add(
-        "--max-body-bytes",
-        type=integer(1),
-        default=2**20,
-        metavar="N",
-        help="the largest body of a request (default 1048576)",
-    )
-    add(
-        "--deadline",
-        type=integer(0),
-        default=30,
-        metavar="SECONDS",
-        help="time that accepted requests have after SIGTERM or Ctrl-C (default 30)",
-    )
-    add_model_arguments(command)
-    add_method_arguments(command)
-    add_drafting_flags(command)
+    ),
+}
+_SERVER = {
+    "api_key": dict(metavar="KEY", help=f"key that clients must send; by default {KEY}, or none"),
+    "queue": dict(least=0),
+    "largest_body": dict(flags=("--max-body-bytes",), least=1),
+}
+FLAGS = (
+    {"server": flags_of(Serve) | flags_of(ServerOptions, forms=_SERVER) | CHAT_TEMPLATE}
+    | {"engine": flags_of(EngineOptions, forms=_SIZES)}
+    | MODELS_TOGETHER
+    | METHOD
+    | drafting_flags()
+    | HOSTS
+)
+COMMON = ("model", "draft", "method", "host", "port", "api_key", "name", "slots", "capacity")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -123,14 +81,15 @@ def run(args: argparse.Namespace) -> None:
     bound = server.bind(args.host, args.port)
     with bound:
         engine = make_engine(args, drafting)
-        given = args.name or args.model
+        name = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
-        made = app.make_app(engine, name=given, api_key=key, queue=args.queue, largest_body=args.max_body_bytes)
+        options = ServerOptions(name=name, api_key=key, queue=args.queue, largest_body=args.largest_body)
+        made = app.make_app(engine, options)
         with engine:
             with status("compiling"):
                 server.warm_up(engine)
             host, port = bound.getsockname()[:2]
-            say = f"specjax: {given} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+            say = f"specjax: {name} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
             ready = lambda: print(say, file=sys.stderr, flush=True)
             server.run(made, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
 
@@ -145,12 +104,11 @@ def follow(args: argparse.Namespace, drafting: dict) -> None:
 
 def make_engine(args: argparse.Namespace, drafting: dict):
     """The engine of the flags, with its models loaded."""
-    from ..engine import Engine, usual_widths
+    from ..engine import Engine
 
-    if args.widths is None:
-        args.widths = usual_widths(args.slots, on_mesh=args.mesh is not None)
+    sizes = {field.name: getattr(args, field.name) for field in dataclasses.fields(EngineOptions)}
+    options = server_engine_options(args.mesh is not None, **sizes)
     with status("loading"):
         target = load_target(args)
-        sizes = {name: getattr(args, name) for name in SIZES}
         drafts = load_given_drafts(args, target)
-        return Engine(target, args.method, drafts, rule=args.rule, **sizes, **drafting)
+        return Engine(target, args.method, drafts, rule=args.rule, options=options, **drafting)

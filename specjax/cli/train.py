@@ -5,86 +5,54 @@ import dataclasses
 from pathlib import Path
 
 from ..errors import RequestError
-from .arguments import LARGEST_SEED, MOST_PROMPTS, add_dtype_argument, add_mesh_argument, add_revision_argument
-from .hosts import add_host_arguments
-from .parser import integer, name, path
+from ..training.kinds import KINDS
+from ..training.kinds.boost import BoostShape
+from ..training.recipe import Recipe
+from .arguments import HOSTS, Models
+from .fields import flag, flags_of
 from .terminal import status
 
 _CHANGES = ("steps", "batch", "length", "every", "prompts", "seed", "on_policy")
 """The keys of a recipe that have a flag of the same name."""
 
 
-def add_command(commands) -> None:
-    from ..training.kinds import KINDS
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """The flags of the command.
 
-    about = "train a drafter for a model by a recipe"
-    command = commands.add_parser("train", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add(
-        "--recipe",
-        type=name,
-        required=True,
-        metavar="KIND|FILE",
-        help=f"a kind ({', '.join(KINDS)}), or a TOML file such as those in configs/",
+    Attributes:
+      model: the target: an embedded name, a directory or a hub id; by default the recipe's, or
+        tiny-python.
+      data: files of text or conversations (text, JSON lines, JSON, CSV, Parquet), directories of them,
+        or datasets such as hf://datasets/OWNER/NAME, each with its share of the windows; by default the
+        recipe's, or Python's standard library.
+      column: column of --data with the text or the conversation.
+      log: the log of rounds from which recipe feedback learns, see specjax generate --feedback-log;
+        --data is then the text that is replayed against forgetting.
+      draft: the draft that recipes of kind feedback and draft continue, or the head that recipe online
+        continues, by name like --model; by default the recipe's start.
+      output: directory of the drafter, its log and its checkpoints; a run found there continues (default
+        runs/MODEL-KIND).
+    """
+
+    recipe: str = flag(
+        metavar="KIND|FILE", help=f"a kind ({', '.join(KINDS)}), or a TOML file such as those in configs/"
     )
-    add(
-        "--model",
-        type=name,
-        help="the target: an embedded name, a directory or a hub id; by default the recipe's, or tiny-python",
-    )
-    add_revision_argument(command)
-    add_dtype_argument(command)
-    add_mesh_argument(command)
-    add(
-        "--data",
-        type=name,
-        nargs="+",
-        default=[],
-        metavar="PATH[=WEIGHT]",
-        help="files of text or conversations (text, JSON lines, JSON, CSV, Parquet), directories of them, or datasets "
-        "such as hf://datasets/OWNER/NAME, each with its share of the windows; by default the recipe's, or Python's "
-        "standard library",
-    )
-    add("--column", type=name, help="column of --data with the text or the conversation")
-    add(
-        "--log",
-        type=path,
-        metavar="DIR",
-        help="the log of rounds from which recipe feedback learns, see specjax generate --feedback-log; --data is then "
-        "the text that is replayed against forgetting",
-    )
-    add(
-        "--draft",
-        type=name,
-        help="the draft that recipes of kind feedback and draft continue, or the head that recipe online continues, by "
-        "name like --model; by default the recipe's start",
-    )
-    add(
-        "--output",
-        type=path,
-        help="directory of the drafter, its log and its checkpoints; a run found there continues "
-        "(default runs/MODEL-KIND)",
-    )
-    add = command.add_argument_group("changes of the recipe").add_argument
-    add(
-        "--on-policy",
-        metavar="WRITER",
-        help="train on text that the target or the draft writes: WRITER is target or draft",
-    )
-    add("--steps", type=integer(1), metavar="N", help="number of steps in all")
-    add("--batch", type=integer(1), metavar="N", help="number of windows in a step")
-    add("--length", type=integer(1), metavar="N", help="number of tokens in a window")
-    add("--every", type=integer(1), metavar="N", help="steps between checkpoints, each with a measured acceptance")
-    add(
-        "--prompts",
-        type=integer(0, MOST_PROMPTS),
-        metavar="N",
-        help="number of held-out prompts on which acceptance is measured; 0 for none",
-    )
-    add("--drafts", type=integer(2, 16), metavar="N", help="number of drafts of kind boost")
-    add("--seed", type=integer(0, LARGEST_SEED), metavar="N", help="seed of parameters and batches")
-    add_host_arguments(command)
+    model: str | None = None
+    data: tuple[str, ...] = flag((), nargs="+", metavar="PATH[=WEIGHT]")
+    column: str | None = None
+    log: Path | None = flag(None, metavar="DIR")
+    draft: str | None = None
+    output: Path | None = flag(None, metavar="DIR")
+
+
+_UNSET: dict[str, dict] = {name: dict(default=None) for name in (*_CHANGES, "drafts")}
+_UNSET["on_policy"] |= dict(type=str, metavar="WRITER")
+FLAGS = {
+    "options": flags_of(Train) | flags_of(Models, "revision", "dtype", "mesh"),
+    "changes of the recipe": flags_of(Recipe, *_CHANGES, forms=_UNSET) | flags_of(BoostShape, "drafts", forms=_UNSET),
+} | HOSTS
+COMMON = ("recipe", "model", "data", "output", "steps", "batch", "length", "draft")
 
 
 def _continue(recipe, draft: str):
@@ -99,8 +67,6 @@ def run(args: argparse.Namespace) -> None:
     from ..checkpoints.load import load
     from ..training.boost import boost
     from ..training.feedback.run import train_from_log
-    from ..training.kinds import KINDS
-    from ..training.kinds.boost import BoostShape
     from ..training.recipe import MeshShape, read_recipe
     from ..training.run import train
     from ..training.sources import Source, make_sources

@@ -1,92 +1,89 @@
 """``specjax tune``: measures the tree, the layers or the sizes of lookahead that draft best here."""
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 from ..errors import RequestError
 from .arguments import (
-    add_chat_argument,
-    add_model_arguments,
-    add_new_tokens_argument,
-    add_prompts_arguments,
+    HOSTS,
+    MODELS_TOGETHER,
+    NEW_TOKENS,
+    Prompts,
     check_output,
     prepare_conversations,
     prepare_prompts,
     write_output,
 )
+from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .parser import integer, name, path
 from .terminal import print_table, progress_bar, status
 
 _LONGEST_DRAFT = 8
-_MOST_NODES, _MOST_DEPTH, _MOST_BATCH = 4096, 256, 16384
 
 
-def add_command(commands) -> None:
-    about = "measure the tree, the layers or the sizes of lookahead that draft best here, and write them to a file"
-    command = commands.add_parser("tune", help=about, description=about)
-    command.set_defaults(handler=run)
-    add = command.add_argument
-    add(
-        "--tree", action="store_true", help="tune the shape of a token tree, for methods whose trees have a fixed shape"
-    )
-    add("--layers", action="store_true", help="tune the target's layers that draft, for early_exit and layer_skip")
-    add("--lookahead", action="store_true", help="tune the sizes W, N and G of lookahead decoding")
-    add(
-        "--auto",
-        action="store_true",
-        help="measure the times by which method auto chooses, once for machine and models",
-    )
-    add("--anew", action="store_true", help="with --auto: measure also where a file of this machine exists")
-    add_prompts_arguments(command, "all of the file, or 16")
-    add_chat_argument(command)
-    add("--temperature", type=float, metavar="X", default=0.0, help="0 is greedy (default 0)")
-    add(
-        "--output",
-        type=path,
-        metavar="FILE",
-        help="write the result to this TOML file; with --auto to this JSON file, by default in the cache folder",
-    )
-    add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command)
-    add = command.add_argument_group("options of --tree").add_argument
-    add(
-        "--method",
-        type=name,
-        help="the method of the tree: tree (default with a model as draft), token_recycling, or with a head medusa, "
-        "hydra, eagle or eagle3",
-    )
-    add_new_tokens_argument(command)
-    add(
-        "--max-nodes",
-        type=integer(2, _MOST_NODES),
-        default=32,
-        metavar="N",
-        help="nodes of the largest tree, the root included (default 32)",
-    )
-    add(
-        "--max-depth",
-        type=integer(1, _MOST_DEPTH),
-        default=8,
-        metavar="N",
-        help="levels of the deepest tree (default 8)",
-    )
-    add(
-        "--batch",
-        type=integer(1, _MOST_BATCH),
-        metavar="N",
-        help="rows that will be decoded together (default 1; with --auto the most, default 4)",
-    )
-    add = command.add_argument_group("options of --layers and --lookahead").add_argument
-    add(
-        "--budget",
-        type=integer(1),
-        metavar="N",
-        help="sets of sub-layers to try (default 8 for each layer), or sizes of lookahead (default 12)",
-    )
-    add = command.add_argument_group("options of --layers").add_argument
-    add("--num-speculative-tokens", type=integer(1), metavar="N", help="the longest draft to consider (default 8)")
+@dataclasses.dataclass(frozen=True)
+class Tune:
+    """The flags of the command.
+
+    Attributes:
+      tree: tune the shape of a token tree, for methods whose trees have a fixed shape.
+      layers: tune the target's layers that draft, for early_exit and layer_skip.
+      lookahead: tune the sizes W, N and G of lookahead decoding.
+      auto: measure the times by which method auto chooses, once for machine and models.
+      anew: with --auto: measure also where a file of this machine exists.
+      temperature: 0 is greedy.
+      output: write the result to this TOML file; with --auto to this JSON file, by default in the cache
+        folder.
+      json: print one JSON object.
+      batch: rows that will be decoded together, for --tree and --auto (default 1; with --auto the most,
+        default 4).
+      budget: sets of sub-layers to try (default 8 for each layer), or sizes of lookahead (default 12),
+        for --layers and --lookahead.
+      num_speculative_tokens: the longest draft to consider, for --layers (default 8).
+    """
+
+    tree: bool = False
+    layers: bool = False
+    lookahead: bool = False
+    auto: bool = False
+    anew: bool = False
+    temperature: float = 0.0
+    output: Path | None = None
+    json: bool = False
+    batch: int | None = flag(None, least=1, most=16384)
+    budget: int | None = flag(None, least=1)
+    num_speculative_tokens: int | None = flag(None, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneTree:
+    """The flags of --tree.
+
+    Attributes:
+      method: the method of the tree: tree (default with a model as draft), token_recycling, or with a
+        head medusa, hydra, eagle or eagle3.
+      max_nodes: nodes of the largest tree, the root included.
+      max_depth: levels of the deepest tree.
+    """
+
+    method: str | None = None
+    max_nodes: int = flag(32, least=2, most=4096)
+    max_depth: int = flag(8, least=1, most=256)
+
+
+FLAGS = (
+    {
+        "options": flags_of(Tune),
+        "options of --tree": flags_of(TuneTree) | NEW_TOKENS,
+        "prompts": flags_of(Prompts),
+    }
+    | MODELS_TOGETHER
+    | HOSTS
+)
+COMMON = ("tree", "layers", "lookahead", "auto", "model", "draft", "method", "prompts", "output", "json")
 
 
 def run(args: argparse.Namespace) -> None:

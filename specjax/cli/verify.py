@@ -3,66 +3,54 @@
 import argparse
 import json
 
+from ..evaluation import lossless
 from ..evaluation.faults import FAULTS
 from .arguments import (
-    add_chat_argument,
-    add_method_arguments,
-    add_model_arguments,
-    add_new_tokens_argument,
-    add_prompts_arguments,
-    add_sampling_arguments,
+    HOSTS,
+    METHOD,
+    MODELS,
+    NEW_TOKENS,
+    Output,
+    Prompts,
     check_method,
     choose_method,
-    given_sampling,
     prepare_conversations,
     prepare_prompts,
 )
-from .drafting import add_drafting_flags, given_drafting
+from .drafting import drafting_flags, given_drafting
+from .fields import flags_of
 from .loading import load_given_drafts, load_target
-from .parser import integer
+from .sampling import given_sampling, sampling_flags
 from .terminal import progress_bar, status
 
 _PROMPTS, _TOKENS = 4, 32
 """The number of held-out prompts, and their tokens: few, since every draw reads its prompt."""
 
-_MOST_SAMPLES, _MOST_TOKENS = 10_000_000, 1024
 
-
-def add_command(commands) -> None:
-    about = "check that a method does not change the output; exit code 1 if it does"
-    command = commands.add_parser("verify", usage="specjax verify [option ...]", help=about, description=about)
-    command.set_defaults(handler=run, num_prompts=_PROMPTS)
-    add = command.add_argument
-    add_prompts_arguments(command, str(_PROMPTS))
-    add_chat_argument(command)
-    add_new_tokens_argument(command)
-    add(
-        "--samples",
-        type=integer(1, _MOST_SAMPLES),
-        default=512,
-        metavar="N",
-        help="draws for each prompt and method (default 512)",
-    )
-    add(
-        "--tokens",
-        type=integer(1, _MOST_TOKENS),
-        default=3,
-        metavar="N",
-        help="compare the first N tokens of the draws (default 3)",
-    )
-    add("--inject", metavar="FAULT", help=f"plant a known wrong rule, which the check must find: {', '.join(FAULTS)}")
-    add("--json", action="store_true", help="print one JSON object")
-    add_model_arguments(command, apart=True)
-    add_method_arguments(command)
-    add_sampling_arguments(command, temperature=1.0)
-    add_drafting_flags(command)
+_FORMS = {
+    "samples": dict(least=1, most=10_000_000),
+    "tokens": dict(least=1, most=1024),
+    "inject": dict(
+        type=str, metavar="FAULT", help=f"plant a known wrong rule, which must be found: {', '.join(FAULTS)}"
+    ),
+}
+_NUM_PROMPTS = {"num_prompts": dict(default=_PROMPTS, help="number of prompts to use")}
+FLAGS = (
+    {"options": flags_of(lossless.verify, *_FORMS, forms=_FORMS) | NEW_TOKENS | flags_of(Output, "json")}
+    | {"prompts": flags_of(Prompts, forms=_NUM_PROMPTS)}
+    | MODELS
+    | METHOD
+    | sampling_flags(temperature=dict(default=1.0), seed=dict(default=0))
+    | drafting_flags()
+    | HOSTS
+)
+COMMON = ("model", "draft", "method", "prompts", "num_prompts", "samples", "tokens", "temperature", "json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Checks a method against plain decoding. Returns 1 where they disagree."""
     from ..drafters import default_method
     from ..drafts import load_drafts
-    from ..evaluation import lossless
     from ..generate import Generator
     from ..requests.chat import end_of_turn_ids
 

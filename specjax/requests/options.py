@@ -24,22 +24,27 @@ class Options:
     An option is one value for all prompts, or a list with one value for each prompt. ``n`` is
     always one number. New values need no new compilation, with one exception: the first call with
     ``logprobs`` or ``policy_logprobs``, with stop strings or with a constraint compiles a program for
-    it.
+    it. ``sampling.SamplingParams`` has the formulas of temperature, top-k, top-p, min-p and penalties.
 
     Attributes:
-      max_new_tokens: the largest number of new tokens.
+      max_new_tokens: the most new tokens after each prompt.
       min_new_tokens: no token may end the text before this number of new tokens.
-      temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: see
-        ``sampling.SamplingParams``.
+      temperature: divides the logits; 0 is greedy.
+      top_k: sample from the k likeliest tokens; 0 for all.
+      top_p: sample from the likeliest tokens that together reach this probability.
+      min_p: leave out tokens below this fraction of the largest probability.
+      repetition_penalty: make tokens that occurred less likely, by this factor on the logit; 1 changes
+        nothing.
+      presence_penalty: subtract this once from the logits of tokens in the output.
+      frequency_penalty: subtract this from the logits of tokens in the output, for each occurrence.
       logit_bias: {token id: number added to its logit}.
       allowed_tokens: token ids. All other tokens become impossible.
       suppressed_tokens: token ids. These tokens become impossible.
-      seed: a whole number from 0 to 2^32 - 1. A prompt's output depends only on its own options and
-        seed, so equal prompts with one seed give equal texts. Use ``n`` for several samples of a
-        prompt. None is seed 0. With method "auto", a sampled text without a seed may also depend on
-        the batch's choices, see ``drafters.auto``.
-      n: the number of samples of each prompt, 1 to ``limits.MOST_SAMPLES``. See ``samples`` for
-        their keys.
+      seed: seed of the random numbers, from 0 to 2^32 - 1. A prompt's output depends only on its own
+        options and seed, so equal prompts with one seed give equal texts. Use ``n`` for several samples
+        of a prompt. None is seed 0. With method "auto", a sampled text without a seed may also depend
+        on the batch's choices, see ``drafters.auto``.
+      n: samples of each prompt. There may be ``limits.MOST_SAMPLES``. See ``samples`` for their keys.
       ignore_eos: continue past end-of-text tokens.
       stop: a string or strings that end the text. The text ends before the string.
       stop_token_ids: further tokens that end the text.

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
@@ -63,7 +64,7 @@ def run(
     *,
     deadline: float = DEADLINE,
     ready: Callable[[], None],
-    end_at_once: Callable[[int], object],
+    end_at_once: Callable[[int], NoReturn],
 ) -> None:
     """Serves the application until SIGTERM or Ctrl-C, and then until its requests are answered.
 
@@ -87,7 +88,7 @@ def run(
 class _Server(uvicorn.Server):
     """A server that drains its gate before it closes its port."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, deadline: float, end_at_once: Callable[[int], object]):
+    def __init__(self, config: uvicorn.Config, gate: Gate, deadline: float, end_at_once: Callable[[int], NoReturn]):
         super().__init__(config)
         self._gate = gate
         self._deadline = deadline

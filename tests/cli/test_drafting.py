@@ -4,34 +4,17 @@ import argparse
 
 import pytest
 
-from specjax.cli.drafting import add_drafting_flags, given_drafting, read_attributes
+from specjax.cli.drafting import drafting_flags, given_drafting
+from specjax.cli.fields import add_flags
 from specjax.drafters import METHODS, all_options, own_options
 from specjax.tree import expansion
 
 
 @pytest.fixture(scope="module")
 def parser():
-    parser = argparse.ArgumentParser(prog="x")
-    add_drafting_flags(parser)
+    parser = argparse.ArgumentParser(prog="x", add_help=False)
+    add_flags(parser, drafting_flags(), ())
     return parser
-
-
-class Documented:
-    """One.
-
-    Attributes:
-      one, two: the first
-        and the second.
-      three: the third.
-
-    After it.
-    """
-
-
-def test_attributes_are_read_from_docstrings():
-    wanted = {"one": "the first and the second.", "two": "the first and the second.", "three": "the third."}
-    assert read_attributes(Documented) == wanted
-    assert read_attributes(type("Child", (Documented,), {})) == wanted
 
 
 FORMER = """--num-speculative-tokens --inner-speculative-tokens --prompt-lookup-max --prompt-lookup-min --ngram-statistics --draft-length

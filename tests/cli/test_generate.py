@@ -137,6 +137,21 @@ def test_chat_writes_the_prompt_in_the_template(specjax_main, models):
     assert_one_line(specjax_main(*argv, "--model", models["target"]), "no chat template")
 
 
+def test_a_chat_template_from_a_file_stands_in_for_the_models_own(specjax_main, models, tmp_path):
+    (file := tmp_path / "template.jinja").write_text(
+        "{% for message in messages %}<{{ message['content'] }}>{% endfor %}"
+    )
+    argv = ("generate", "--prompt", "ab", *GENERATE, "--json", "--chat-template")
+    for model in ("target", "chat"):  # without and with a template of its own
+        code, out, err = specjax_main(*argv, file, "--chat", "--model", models[model])
+        assert (code, err) == (0, "")
+        assert json.loads(out)["prompt_token_ids"] == byte_tokenizer().encode("<ab>")
+    assert_one_line(specjax_main(*argv, file, "--model", models["target"]), "--chat-template is for conversations")
+    assert_one_line(
+        specjax_main(*argv, tmp_path / "absent", "--chat", "--model", models["target"]), "absent cannot be read"
+    )
+
+
 def test_samples_of_a_prompt_differ_and_the_first_is_that_of_one(specjax_main, models):
     argv = ("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--temperature", "1", "--json")
     one = json.loads(specjax_main(*argv)[1])

@@ -3,14 +3,18 @@
 import errno
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 from support.command_line import GENERATE, assert_one_line, kept, models, reuse, specjax_main
 from support.models import TINY
 
 import specjax
+from specjax.cli.main import COMMANDS, make_parser
 
 CONFIG = "config.json"
 
@@ -25,7 +29,8 @@ def bad_cases(models, tmp_path) -> dict:
     deep = tmp_path / "deep.jsonl"
     deep.write_text('{"prompt":' * 200_000)
     return {
-        "no command": ((), "command"),
+        "unknown command": (("genrate",), "command 'genrate' is unknown; did you mean generate?"),
+        "unknown option before a command": (("--versoin",), "option --versoin is unknown; did you mean --version?"),
         "unknown option": ((*good, "--nonsense"), "option --nonsense is unknown"),
         "mistyped option before its own": (
             ("generate", "--promt", "x"),
@@ -255,9 +260,45 @@ def test_a_closed_stdin_is_named(specjax_main, monkeypatch):
 
 def test_version_and_help(specjax_main):
     assert specjax_main("--version") == (0, f"specjax {specjax.__version__}\n", "")
-    for command in ("generate", "compare", "verify", "tune", "train", "ngrams", "grow"):
+    code, overview, err = specjax_main()
+    assert (code, err) == (0, "") and overview == specjax_main("--help")[1]
+    for command in COMMANDS:
         code, out, err = specjax_main(command, "--help")
         assert (code, err) == (0, "") and out.startswith("usage: specjax " + command)
+        assert f"\n    {command}" in overview
+
+
+def test_help_begins_with_at_most_ten_common_options(specjax_main):
+    for command in COMMANDS:
+        titles = re.findall(r"^(\w.*):$", specjax_main(command, "--help")[1], re.M)
+        assert titles[0] == "common options"
+        assert len(import_module(f"specjax.cli.{command}").COMMON) <= 10
+
+
+def test_an_overview_imports_no_command(specjax_main):
+    """The modules of commands are slow to import, so only the command that runs is imported."""
+    code = (
+        "import sys; from specjax.cli.main import main; main([]); print([n for n in sys.modules if 'specjax.cli' in n])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not [command for command in COMMANDS if f"specjax.cli.{command}'" in out.splitlines()[-1]]
+
+
+def test_flags_have_the_names_of_other_libraries_too():
+    parser = make_parser(("generate", "serve"))
+    assert parser.parse_args(["generate", "--max-tokens", "8"]).max_new_tokens == 8
+    assert parser.parse_args(["generate", "--max-tokens=8"]).max_new_tokens == 8
+    args = parser.parse_args("serve --max-model-len 9 --max-num-seqs 3 --served-model-name x".split())
+    assert (args.capacity, args.slots, args.name) == (9, 3, "x")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_completes_commands_and_flags(specjax_main, shell):
+    code, out, err = specjax_main("completion", shell)
+    assert (code, err) == (0, "")
+    assert all(command in out for command in COMMANDS) and "max-new-tokens" in out
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=out, text=True, check=True)
 
 
 def start(*argv, **options) -> subprocess.Popen:

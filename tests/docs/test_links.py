@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specjax.cli.main import _make_parser
+from specjax.cli.main import make_parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -74,7 +74,7 @@ def test_links_lead_to_files_and_headings(page):
 @each_page
 def test_commands_parse(page):
     for command in commands(page.read_text()):
-        _make_parser().parse_args(arguments(command))  # an error ends in SystemExit
+        make_parser().parse_args(arguments(command))  # an error ends in SystemExit
 
 
 @each_page
@@ -91,7 +91,7 @@ def test_the_checks_find_faults(tmp_path):
     (command,) = commands(text)
     assert arguments(command) == ["generate", "--prompt", "a b", "--no-such-flag"]
     with pytest.raises(SystemExit):
-        _make_parser().parse_args(arguments(command))
+        make_parser().parse_args(arguments(command))
 
 
 def test_pages_contain_links_commands_and_python():

@@ -10,7 +10,7 @@ from support.models import disturbed, p_value, random_prompts, tiny_model, warpe
 from support.reference import is_greedy, logits_after
 
 from specjax import Generator, RequestError, generate
-from specjax.cli.main import _make_parser
+from specjax.cli.main import make_parser
 from specjax.drafters import Merged, default_method
 from specjax.drafters.merged import merge
 from specjax.rules import RULES
@@ -212,7 +212,7 @@ def test_merged_needs_two_drafts_and_other_methods_use_the_first(target, draft):
     assert [kept.method for kept in target.generators.values()][-2:] == ["draft_model", "merged"]
     with pytest.raises(RequestError, match="takes no draft"):
         Generator(target, "ngram", [draft, draft])
-    args = _make_parser().parse_args(["generate", "--prompt", "x", "--draft", "a", "--draft", "b"])
+    args = make_parser().parse_args(["generate", "--prompt", "x", "--draft", "a", "--draft", "b"])
     assert args.draft == ["a", "b"] and default_method(args.draft) == "merged"
     with pytest.raises(RequestError, match="num_speculative_tokens"):
         Merged(0)

@@ -18,7 +18,7 @@ import specjax
 from specjax import Generator, make_requests, prefill, step
 from specjax.cli import tune as tune_command
 from specjax.cli.drafting import given_drafting
-from specjax.cli.main import _make_parser, main
+from specjax.cli.main import main, make_parser
 from specjax.drafters import DraftModel, TokenRecycling, make_drafter
 from specjax.heads import Head, MedusaConfig, MedusaHeads
 from specjax.planning import acceptance, cost, tune, tune_report
@@ -270,7 +270,7 @@ def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_p
     report = json.loads(specjax_main(*argv, "--json")[1])
     assert as_topology(str(output)) == from_paths(report["best"]["paths"])
     (line,) = (line for line in out.splitlines() if line.startswith("now: "))
-    args = _make_parser().parse_args(shlex.split(line)[2:])
+    args = make_parser().parse_args(shlex.split(line)[2:])
     assert make_drafter(args.method, **given_drafting(args)).tree == as_topology(str(output))
     assert (args.model, args.draft, args.siblings, args.temperature) == ("target", ["draft"], "top_k", 0.0)
     assert report["acceptance"]["tried"][0] == 2 * 16 and len(report["trees"]) == 8
@@ -298,7 +298,7 @@ def test_above_temperature_0_the_best_options_of_the_draft_are_kept(specjax_main
     written = tomllib.loads(tune_report.toml(report))
     assert written == {"paths": best["paths"], "draft_temperature": 0.4}
     assert "# use it with --draft-temperature 0.4\n" in tune_report.toml(report)
-    args = _make_parser().parse_args(shlex.split(tune_report.command(report, "2,1"))[1:])
+    args = make_parser().parse_args(shlex.split(tune_report.command(report, "2,1"))[1:])
     assert make_drafter(args.method, **given_drafting(args)).draft_temperature == 0.4
 
 

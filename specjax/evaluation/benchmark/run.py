@@ -22,7 +22,8 @@ class AnswerOptions:
 
     Attributes:
       max_new_tokens: the most new tokens of an answer.
-      temperature, seed: see ``requests.options.Options``.
+      temperature: divides the logits; 0 is greedy.
+      seed: seed of the random numbers. See ``requests.options.Options``.
     """
 
     max_new_tokens: int = 128

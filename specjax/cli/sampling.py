@@ -1,0 +1,79 @@
+"""The flags of sampling options. Fields and docstring of ``requests.options.Options`` declare them."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ..checks import parse_json
+from ..errors import RequestError
+from ..requests.options import Options, read_numbers
+from .fields import Flags, flags_of
+from .parser import integer
+
+LARGEST_SEED = 2**32 - 1
+
+_TOKEN = dict(type=int, action="append", metavar="ID")
+_TEXT = dict(type=str, action="append", metavar="TEXT")
+_FORMS: dict[str, dict[str, Any]] = {
+    "temperature": dict(default=0.0),
+    "logit_bias": dict(type=str, metavar="JSON", help='numbers to add to logits: {"token id": number}, or @FILE'),
+    "allowed_tokens": dict(_TOKEN, flags=("--allow-token",), help="allow only such tokens"),
+    "suppressed_tokens": dict(_TOKEN, flags=("--suppress-token",), help="forbid this token"),
+    "seed": dict(type=integer(0, LARGEST_SEED), metavar="N"),
+    "stop": dict(_TEXT, help="end the text before this string"),
+    "stop_token_ids": dict(_TOKEN, flags=("--stop-token-id",), help="end at this token"),
+    "ignore_eos": dict(default=False),
+    "regex": dict(type=str, metavar="TEXT"),
+    "choices": dict(_TEXT, flags=("--choice",), help="the text must be one of these"),
+    "json_schema": dict(type=str, metavar="JSON", help="the text must be JSON for this schema, or @FILE"),
+}
+"""The forms of flags that the fields do not tell, because most options have one value or a list of values."""
+
+_OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
+_RECORDS = ("logprobs", "policy_logprobs")
+_ENDS = ("min_new_tokens", "stop", "stop_token_ids", "ignore_eos", "regex", "choices", "json_schema")
+_GROUPS = {
+    "sampling": tuple(name for name in _OPTIONS if name not in ("max_new_tokens", "n", *_ENDS, *_RECORDS)),
+    "end and form of the text": _ENDS,
+}
+
+SAMPLING = tuple(name for name in _OPTIONS if name not in ("max_new_tokens", "seed", "n"))
+"""The options of a request that commands pass on under the same names."""
+
+
+def sampling_flags(**forms) -> dict[str, Flags]:
+    """Groups of flags of a request's options. ``forms`` changes single flags."""
+    forms = _FORMS | {name: _FORMS.get(name, {}) | form for name, form in forms.items()}
+    return {title: flags_of(Options, *names, unset=True, forms=forms) for title, names in _GROUPS.items()}
+
+
+def given_sampling(args: argparse.Namespace) -> dict:
+    """The sampling options that the user gave, by their names in ``Options``.
+
+    Raises RequestError for numbers that are out of range.
+    """
+    given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
+    for option in ("logit_bias", "json_schema"):
+        if option in given:
+            given[option] = _read_json(f"--{option.replace('_', '-')}", given[option])
+    read_numbers(Options.of(given), 1)
+    return given
+
+
+def _read_json(flag: str, text: str) -> dict:
+    """The JSON object in an argument, or in the file that the argument names after an @."""
+    value = parse_json(flag, read_text(flag, text[1:]) if text.startswith("@") else text)
+    if not isinstance(value, dict):
+        raise RequestError(f'{flag} must be a JSON object such as {{"a": 1}}')
+    return value
+
+
+def read_text(flag: str, file: str | Path) -> str:
+    """The text of a file that a flag names. Raises RequestError for an unreadable file."""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{flag}: {file} cannot be read ({error.strerror}); name another file") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{flag}: {file} is not UTF-8 ({error.reason}); save it as UTF-8") from None
