@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 import specjax
+from specjax.core.tree import Tree
+from specjax.core.verdict import Verdict
 from specjax.drafters import DraftModel
-from specjax.tree import Tree
-from specjax.verify import Verdict
 
 
 def first_two(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import specjax
 from specjax.drafters import DraftModel, Ngram, Plain
 from specjax.models.base import Output
-from specjax.verify import resolve
+from specjax.rules.acceptance import resolve
 
 
 @dataclass(frozen=True)

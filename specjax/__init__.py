@@ -11,30 +11,34 @@ program: ``make_requests``, ``prefill``, ``step``, ``run``. ``METHODS`` lists th
 ``specjax.drafters`` has their classes.
 """
 
+import sys as _sys
+
 from . import drafters
-from .beam_search import beam_search
 from .checkpoints.heads import load_drafter, save_head
 from .checkpoints.hub import embedded
 from .checkpoints.load import LanguageModel, load, save
-from .decode import run, step
-from .drafter import Drafter
+from .core import former_names as _former_names
+from .core.sampling import SamplingParams
+from .core.state import DecodeState, Requests
+from .core.stats import Stats
+from .core.tree import Tree
+from .core.verdict import Verdict
 from .drafters import METHODS
 from .engine import Engine
 from .errors import CheckpointError, ConfigError, NumericsError, RequestError, SpecjaxError
-from .generate import Generator, generate
 from .heads.base import Head
+from .loop.decode import run, step
+from .loop.drafter import Drafter
+from .loop.prefill import make_requests, prefill
 from .models.base import Model
 from .models.config import ModelConfig
 from .models.decoder import Decoder
 from .parallel import make_mesh
-from .prefill import make_requests, prefill
 from .requests.shared_vocabulary import restrict_draft
-from .result import Result
-from .sampling import SamplingParams
-from .state import DecodeState, Requests
-from .stats import Stats
-from .tree import Tree
-from .verify import Verdict, accept
+from .rules.acceptance import accept
+from .text.beam_search import beam_search
+from .text.generate import Generator, generate
+from .text.result import Result
 
 __version__ = "0.1.0"
 
@@ -44,3 +48,11 @@ __all__ = [
     "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load",
     "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save", "save_head", "step",
 ]  # fmt: skip
+
+_sys.meta_path.append(_former_names.Finder())
+
+
+def __getattr__(name: str):
+    """Raises AttributeError, for the former name of a module with its present name."""
+    present = _former_names.present_name(f"specjax.{name}")
+    raise AttributeError(f"specjax.{name} is {present} now" if present else f"specjax has no attribute {name!r}")

@@ -8,11 +8,12 @@ from support.loops import compile_loop
 from support.models import TINY
 from support.program import Program
 
-from specjax import Drafter, kernels
+from specjax import Drafter
 from specjax.drafters import DraftModel, DynamicTree, Eagle3, Plain
 from specjax.heads import Eagle3Config
-from specjax.models import attention_kernel
-from specjax.planning import hlo, launches
+from specjax.kernels.gpu import attention as attention_kernel
+from specjax.kernels.gpu import cache_write
+from specjax.tools.plan import hlo, launches
 
 pytestmark = pytest.mark.slow
 
@@ -97,14 +98,14 @@ def check_launches(device, method: str, batch: int, most: float) -> None:
 @pytest.mark.parametrize(("method", "batch"), [("none", 1), ("dynamic_tree", 8)])
 def test_launches_with_kernels(gpu, method: str, batch: int, monkeypatch):
     monkeypatch.setenv("SPECJAX_KERNELS", "1")
-    assert kernels.are_usable()
+    assert cache_write.are_usable()
     check_launches(gpu, method, batch, 12 if method == "none" else 13)
 
 
 @pytest.mark.parametrize(("method", "batch"), [("draft_model", 1), ("eagle3", 8)])
 def test_launches_without_kernels(gpu, method: str, batch: int, monkeypatch):
     monkeypatch.setenv("SPECJAX_KERNELS", "0")
-    assert not kernels.are_usable()
+    assert not cache_write.are_usable()
     check_launches(gpu, method, batch, 20 if method == "none" else 24)
 
 

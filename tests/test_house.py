@@ -4,8 +4,9 @@ import ast
 from pathlib import Path
 
 import specjax
-from specjax import Drafter, decode, drafters
-from specjax.chooser import Chooser
+from specjax import Drafter, drafters
+from specjax.loop import decode
+from specjax.loop.chooser import Chooser
 
 ROOT = Path(specjax.__file__).parent
 MOST_MEMBERS, LONGEST_STEP = 16, 10

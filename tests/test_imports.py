@@ -11,21 +11,22 @@ import specjax
 
 ROOT = Path(specjax.__file__).parent
 ORDER = [
-    "errors checks settings conditional stats processor parallel kernels records",
-    "selection truncation tree recurrence cache context sampling logprobs rules verify rounds features state",
+    "errors kernels",
+    "parallel",
+    "core",
+    "rules",
     "models",
     "heads",
-    "drafter chooser prefill ending decode",
+    "loop",
     "drafters",
-    "checkpoints requests",
-    "machine costs feedback session apart drafts result generate beam_search",
+    "checkpoints",
+    "requests",
+    "text",
     "engine",
     "specjax",
     "training",
-    "evaluation",
-    "planning",
     "serve",
-    "integrations",
+    "tools",
     "cli __main__",
 ]
 """From left to right. Modules of one group may import one another. A folder counts as its name, ``specjax`` as __init__."""
@@ -95,6 +96,6 @@ def test_there_are_no_circles():
 
 def test_the_reader_of_imports_sees_all_kinds():
     """``cli`` imports inside functions, ``drafters.parts`` from two folders above, ``specjax`` a folder itself."""
-    assert "specjax.session" in find_imports("specjax.generate")
-    assert "specjax.cache" in find_imports("specjax.drafters.parts.self_chain")
+    assert "specjax.text.session" in find_imports("specjax.text.generate")
+    assert "specjax.core.cache" in find_imports("specjax.drafters.parts.self_chain")
     assert "specjax.drafters" in find_imports("specjax")

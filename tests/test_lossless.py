@@ -14,11 +14,11 @@ from support.grid import DRAFTS, METHODS, PAIRS, TARGETS, count_draws, halve_aft
 from support.grid.methods import OTHER_CLASSES, with_own
 from support.pairwise import pairwise_cover
 
-from specjax import decode
 from specjax.drafters import DraftModel, Plain, Switch
-from specjax.evaluation.faults import FAULTS, plant
+from specjax.loop import decode
 from specjax.rules import RULES
 from specjax.rules.walks import sample_and_walk
+from specjax.tools.evaluate.planted_faults import FAULTS, plant
 
 ROWS, FEWER, FEWEST = 1_500, 500, 200  # of each case in each call; docs/results/lossless.md has the figures of 100,000
 UNLIKELY = 1e-4  # a lossless loop gives a smaller p-value in one of 10,000 runs; the seeds are fixed

@@ -17,13 +17,13 @@ from specjax import Generator, RequestError, make_mesh, save
 from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.cli.main import main
-from specjax.drafter import Models, TrainedHead
 from specjax.heads import KINDS
+from specjax.loop.drafter import Models, TrainedHead
 from specjax.parallel import WHOLE, parse_mesh, place
 from specjax.requests.batch import build_batch
 from specjax.requests.options import Options
-from specjax.session import Session
-from specjax.verify import resolve
+from specjax.rules.acceptance import resolve
+from specjax.text.session import Session
 
 DRAFTERS = make_drafters(TINY.replace(num_layers=1, num_kv_heads=1))
 PROMPTS = random_prompts(4, TINY.vocab_size, seed=3)

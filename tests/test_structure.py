@@ -1,6 +1,6 @@
 """Compiled programs: how many there are, which buffers they reuse, and that a round moves nothing large.
 
-The oracle is XLA's own text of the program, read by ``planning.hlo``. The first tier compiles one loop of each structure;
+The oracle is XLA's own text of the program, read by ``tools.plan.hlo``. The first tier compiles one loop of each structure;
 the second tier compiles one of each method. ``test_gpu_compiler.py`` and ``test_tpu_compiler.py`` ask the same questions.
 """
 
@@ -18,7 +18,7 @@ from specjax import DecodeState, Generator
 from specjax.drafters import Auto
 from specjax.drafters.auto.arms import Arm
 from specjax.models.layers import linear, lookup
-from specjax.planning import hlo
+from specjax.tools.plan import hlo
 
 DRAFTERS = DRAFTERS | {"auto": Auto(arms=(Arm(0), Arm(2), Arm(2, True), Arm(2, True, 6)))}
 PROGRAMS = [("none", 1), ("ngram", 1), ("draft_model", 1)] + [(method, 4) for method in DRAFTERS]

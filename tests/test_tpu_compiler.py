@@ -10,16 +10,16 @@ from support.loops import ONE_LAYER, SHARES, STRUCTURES, make_drafters
 from support.models import TINY
 
 from specjax import Drafter, make_mesh
-from specjax.drafter import Models
+from specjax.core.settings import own_settings
 from specjax.drafters import DraftModel, PartialCache, Plain
-from specjax.engine import narrow
-from specjax.evaluation.products import stored_bytes
+from specjax.engine import row_subset
+from specjax.loop.drafter import Models
 from specjax.parallel import use_mesh
-from specjax.planning import hlo, traffic
-from specjax.planning.devices import compile_only, parse_device
-from specjax.planning.program import Figures, abstract, caches_of, compile_loop, figures_of
-from specjax.settings import own_settings
-from specjax.verify import resolve
+from specjax.rules.acceptance import resolve
+from specjax.tools.evaluate.products import stored_bytes
+from specjax.tools.plan import hlo, traffic
+from specjax.tools.plan.devices import compile_only, parse_device
+from specjax.tools.plan.program import Figures, abstract, caches_of, compile_loop, figures_of
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ def test_rounds_of_some_slots_copy_no_cache_whole():
     number = lambda dtype, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
     axes = jax.tree.map(lambda leaf: 0 if leaf.ndim else -1, all_slots.state)
     static = dict(drafter=drafter, rule=resolve("auto", drafter.drawn), most_rounds=8)
-    run = jax.jit(partial(narrow.advance, axes=axes, **static), donate_argnums=(2, 3))
+    run = jax.jit(partial(row_subset.advance, axes=axes, **static), donate_argnums=(2, 3))
     states, which = (all_slots.state, some_slots.state), (number(jnp.int32, 2), number(bool, 2), number(jnp.int32))
     with use_mesh(mesh), own_settings():
         compiled = run.lower(all_slots.model, all_slots.given, *states, *which).compile()

@@ -25,9 +25,9 @@ from page import ROOT, Result, arguments, measured, section
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.evaluation import edit_prompts, held_out_prompts, machine
-from specjax.evaluation.report import markdown_table
-from specjax.planning.auto import batches_up_to, tune_auto
+from specjax.tools.evaluate import edit_prompts, held_out_prompts, machine
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.tune.auto import batches_up_to, tune_auto
 
 FIXED = {
     "ngram": ("ngram", {}),

@@ -18,11 +18,11 @@ from page import Result, arguments, measured, section
 import specjax
 from specjax import Generator, LanguageModel
 from specjax.cli.parser import integer
-from specjax.evaluation.comparison import alternate_runs, interval, rate, seconds_of
-from specjax.evaluation.datasets import held_out_prompts
-from specjax.evaluation.report import markdown_table
-from specjax.heads.unrolled import read_target
-from specjax.stats import total
+from specjax.core.stats import total
+from specjax.heads.training_forward import read_target
+from specjax.tools.evaluate.comparison import alternate_runs, interval, rate, seconds_of
+from specjax.tools.evaluate.datasets import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table
 from specjax.training import data, losses
 from specjax.training.boost import boost
 from specjax.training.recipe import Recipe, make_recipe

@@ -3,7 +3,7 @@
     python scripts/benchmarks/doctor_check.py [--methods ngram,draft_model] [--num-prompts 8]
 
 Every method of the embedded target is examined at temperature 0. Then all methods decode the same
-prompts in one alternating run, at batch 1 by ``evaluation.compare`` and at a larger batch in groups.
+prompts in one alternating run, at batch 1 by ``tools.evaluate.compare`` and at a larger batch in groups.
 Writes doctor_<platform>.json and .md.
 """
 
@@ -16,12 +16,12 @@ from page import Result, arguments, section
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.drafts import load_drafts
-from specjax.evaluation import compare, held_out_prompts, left_out, machine
-from specjax.evaluation.comparison import select_drafts
-from specjax.evaluation.report import markdown_table, with_interval
-from specjax.generate import Generator
-from specjax.planning.doctor import examine
+from specjax.text.drafts import load_drafts
+from specjax.text.generate import Generator
+from specjax.tools.doctor import examine
+from specjax.tools.evaluate import compare, held_out_prompts, left_out, machine
+from specjax.tools.evaluate.comparison import select_drafts
+from specjax.tools.evaluate.report import markdown_table, with_interval
 
 BOUND = 0.15
 """The relative error that a prediction should not exceed."""

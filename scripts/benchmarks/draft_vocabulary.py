@@ -20,11 +20,11 @@ from page import Result, arguments, measured, section
 
 import specjax
 from specjax import Generator, LanguageModel
-from specjax.checkpoints.grow import grow_model
-from specjax.evaluation.comparison import alternate_runs, encode_prompts, interval, rate, seconds_of
-from specjax.evaluation.datasets import held_out_prompts
-from specjax.evaluation.report import markdown_table, with_interval
-from specjax.stats import total
+from specjax.core.stats import total
+from specjax.tools.evaluate.comparison import alternate_runs, encode_prompts, interval, rate, seconds_of
+from specjax.tools.evaluate.datasets import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table, with_interval
+from specjax.tools.grow.grow import grow_model
 from specjax.training.frequency import frequent_tokens
 
 SIZES = {4096: (512, 1024, 2048), 131072: (512, 2048)}

@@ -23,10 +23,10 @@ from page import Result, arguments, measured, section, with_folder
 from specjax import METHODS, Engine, Generator, LanguageModel, SpecjaxError, load
 from specjax.cli.parser import integer
 from specjax.engine import usual_widths
-from specjax.evaluation import held_out_prompts
-from specjax.evaluation.report import markdown_table
-from specjax.planning.auto import batches_up_to, tune_auto
 from specjax.serve.server import warm_up
+from specjax.tools.evaluate import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.tune.auto import batches_up_to, tune_auto
 
 SHORTEST, LONGEST, PROMPT = 16, 512, 64
 CAPACITY = 2048

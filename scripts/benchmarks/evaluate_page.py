@@ -15,8 +15,8 @@ from pathlib import Path
 
 from page import Result, arguments, measured, section
 
-from specjax.evaluation.benchmark.plots import draw_plots
-from specjax.evaluation.benchmark.report import LEGEND, markdown
+from specjax.tools.evaluate.benchmark.plots import draw_plots
+from specjax.tools.evaluate.benchmark.report import LEGEND, markdown
 
 TITLE = "Suites"
 QUESTION = "How fast are the methods on the tasks of published suites, with the embedded pair?"

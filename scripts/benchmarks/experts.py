@@ -18,15 +18,15 @@ from jax import lax
 from page import RANDOM, Result, arguments, measured, quartiles, section, timed
 
 from specjax.cli.parser import integer
-from specjax.evaluation.report import markdown_table
 from specjax.models.feed_forwards import Experts, ExpertsConfig
 from specjax.models.feed_forwards.expert_products import Weights, dense, make_tiles, tile_size
 from specjax.models.feed_forwards.experts import route
 from specjax.models.kinds import LayerConfig
 from specjax.models.layers import Norm
 from specjax.models.mixers import AttentionConfig
-from specjax.planning import hlo
-from specjax.planning.timers import alternate
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.plan import hlo
+from specjax.tools.tune.timers import alternate
 
 TITLE = "Experts on a CPU"
 QUESTION = "What does a round of several nodes cost in a layer of experts, of which each node reads its own?"

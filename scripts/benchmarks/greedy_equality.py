@@ -17,13 +17,13 @@ from page import Result, arguments, measured, section
 from rich.progress import track
 
 from specjax import Generator, load
-from specjax.drafter import Models, TrainedHead
 from specjax.drafters import METHODS, needs_of
-from specjax.evaluation import held_out_prompts, left_out
-from specjax.evaluation.comparison import select_drafts, select_options
-from specjax.evaluation.fidelity import difference
-from specjax.evaluation.report import markdown_table
 from specjax.heads import Head
+from specjax.loop.drafter import Models, TrainedHead
+from specjax.tools.evaluate import held_out_prompts, left_out
+from specjax.tools.evaluate.comparison import select_drafts, select_options
+from specjax.tools.evaluate.fidelity import difference
+from specjax.tools.evaluate.report import markdown_table
 from specjax.training.kinds import KINDS
 
 LONGEST, NEW, FEW = 96, 32, 8

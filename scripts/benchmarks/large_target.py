@@ -21,11 +21,11 @@ from page import Result, arguments, measured, section, with_folder
 import specjax
 from specjax.cli.parser import integer
 from specjax.drafters import METHODS
-from specjax.drafts import load_drafts
-from specjax.evaluation import held_out_prompts, machine
-from specjax.evaluation.comparison import make_generators
-from specjax.evaluation.report import markdown_table
-from specjax.generate import Generator
+from specjax.text.drafts import load_drafts
+from specjax.text.generate import Generator
+from specjax.tools.evaluate import held_out_prompts, machine
+from specjax.tools.evaluate.comparison import make_generators
+from specjax.tools.evaluate.report import markdown_table
 
 TITLE = "Methods on a large target"
 QUESTION = "How fast are the methods on a GPU, with a target of a usual size?"

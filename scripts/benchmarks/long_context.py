@@ -28,17 +28,17 @@ from page import ROOT, Result, arguments, measured, section
 import specjax
 from specjax.cli.parser import integer
 from specjax.drafters import DraftModel, PartialCache, PartialCascade, Plain
-from specjax.evaluation import held_out_prompts
-from specjax.evaluation.report import markdown_table
 from specjax.parallel import make_mesh
-from specjax.planning.cost import round_timers
-from specjax.planning.devices import DEVICES, compile_only, parse_device
-from specjax.planning.plan import capacity_for, tokens_a_round
-from specjax.planning.plan_settings import read_shape
-from specjax.planning.rounds import plan_round
-from specjax.planning.timers import alternate
-from specjax.session import cache_dtype
-from specjax.verify import resolve
+from specjax.rules.acceptance import resolve
+from specjax.text.session import cache_dtype
+from specjax.tools.evaluate import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.plan.devices import DEVICES, compile_only, parse_device
+from specjax.tools.plan.plan import capacity_for, tokens_a_round
+from specjax.tools.plan.round_time import plan_round
+from specjax.tools.plan.settings import read_shape
+from specjax.tools.tune.cost import round_timers
+from specjax.tools.tune.timers import alternate
 
 MODELS = ROOT / "configs" / "plans" / "models"
 K = 4

@@ -18,10 +18,10 @@ from support.grid import CASES, DRAFTS, LENGTH, METHODS, V, count_draws, halve_a
 
 from specjax import RequestError
 from specjax.drafters import DraftModel
-from specjax.evaluation.faults import FAULTS, plant
-from specjax.evaluation.report import markdown_table
 from specjax.rules import RULES
-from specjax.verify import Drawn, resolve
+from specjax.rules.acceptance import Drawn, resolve
+from specjax.tools.evaluate.planted_faults import FAULTS, plant
+from specjax.tools.evaluate.report import markdown_table
 
 RESULT = Result("lossless")
 ROWS, WIDTH = 12_500, 7

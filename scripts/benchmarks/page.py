@@ -22,12 +22,12 @@ import flax
 import jax
 import numpy as np
 
-from specjax.processor import matrix_extensions, processor
+from specjax.kernels.cpu.processor import matrix_extensions, processor
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "results"
 DATA = Path(__file__).resolve().parent / "results"
-ZOO = ROOT / "specjax" / "zoo"
+ZOO = ROOT / "specjax" / "checkpoints" / "zoo"
 RANDOM = "random weights"
 """The models of a measurement that does not depend on the numbers of weights."""
 

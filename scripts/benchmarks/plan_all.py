@@ -10,8 +10,8 @@ from pathlib import Path
 
 from page import ROOT, Result, arguments, measured, section
 
-from specjax.evaluation.report import markdown_table
-from specjax.planning.plan_settings import make_plan, read_settings
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.plan.settings import make_plan, read_settings
 
 SETTINGS = ROOT / "configs" / "plans"
 TITLE = "Plans"

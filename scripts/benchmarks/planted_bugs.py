@@ -19,7 +19,7 @@ from pathlib import Path
 
 from page import RANDOM, ROOT, Result, arguments, measured, section
 
-from specjax.evaluation.report import markdown_table
+from specjax.tools.evaluate.report import markdown_table
 
 TITLE = "Planted bugs"
 QUESTION = """Would the tests notice a wrong rule, a wrong cache or a wrong head?
@@ -48,7 +48,7 @@ BUGS = (
         "specjax/rules/chains.py",
         "accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted",
         "accepted = tree.tokens[1:] == random.categorical(accept_key, jnp.log(p))[:-1]",
-        "tests/test_verify.py",
+        "tests/rules/test_acceptance.py",
     ),
     Bug(
         "q-before-top-p: q is reported before truncation",
@@ -69,18 +69,18 @@ BUGS = (
         "specjax/rules/chains.py",
         "accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted",
         "accepted = random.uniform(accept_key, p_drafted.shape) * (q_drafted + 0.1) < p_drafted",
-        "tests/test_verify.py",
+        "tests/rules/test_acceptance.py",
     ),
     Bug(
         "loop: all rounds of a row draw with the same keys",
-        "specjax/decode.py",
+        "specjax/loop/decode.py",
         "return jax.vmap(of_row)(state.request.keys, state.cache.length)",
         "return jax.vmap(of_row)(state.request.keys, jnp.zeros_like(state.cache.length))",
         "tests/test_lossless.py",
     ),
     Bug(
         "cache: the rows of a branching tree are kept in the order of nodes",
-        "specjax/cache.py",
+        "specjax/core/cache.py",
         "kept = Rows(rows) if path is None else Rows(rows).gather(path)",
         "kept = Rows(rows) if path is None else Rows(rows).first(path.shape[1])",
         "tests/drafters/test_tree_drafts.py",

@@ -17,10 +17,10 @@ from jax import lax
 from page import RANDOM, Result, arguments, measured, section, timed
 
 from specjax.cli.parser import integer
-from specjax.evaluation.report import markdown_table
-from specjax.models import product_kernel
+from specjax.kernels.cpu import product as product_kernel
 from specjax.models.layers import linear, multiply, multiply_in_parts
-from specjax.planning.timers import alternate
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.tune.timers import alternate
 
 RESULT = Result("products_cpu")
 PASSES = 4

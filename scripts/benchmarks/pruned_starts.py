@@ -17,11 +17,11 @@ from page import ROOT, Result, arguments, measured, section
 import specjax
 from specjax.checkpoints.load import LanguageModel, save
 from specjax.cli.parser import integer
-from specjax.evaluation.report import markdown_table
 from specjax.models.decoder import Decoder
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.prune import Sizes, measure_importance, prune
+from specjax.tools.prune.cut import prune_config
 from specjax.training import data
-from specjax.training.pruning import Sizes, measure_importance, prune
-from specjax.training.pruning.cut import prune_config
 from specjax.training.recipe import make_recipe
 from specjax.training.run import train
 

@@ -8,10 +8,10 @@ It needs the extras tpu and cuda for their compilers, and no device. Writes publ
 from page import ROOT, Result, arguments, measured, section
 
 from specjax.checkpoints.config import read_shape
-from specjax.evaluation.report import markdown_table
 from specjax.models.config import ModelConfig
-from specjax.planning.design import Times, best_length, needed_acceptance, plan_times
-from specjax.planning.draft_latency import plan_samples
+from specjax.tools.design.draft_latency import plan_samples
+from specjax.tools.design.search import Times, best_length, needed_acceptance, plan_times
+from specjax.tools.evaluate.report import markdown_table
 
 CONTEXT = 512
 ACCEPTANCES = 0.6, 0.7, 0.8

@@ -20,14 +20,14 @@ from page import Result, arguments, measured, section
 
 import specjax
 from specjax import Generator, LanguageModel
-from specjax.checkpoints.grow import grow_model
+from specjax.core.stats import total
 from specjax.drafters import Plain
-from specjax.evaluation.comparison import alternate_runs, encode_prompts, interval, rate, seconds_of
-from specjax.evaluation.datasets import held_out_prompts
-from specjax.evaluation.report import markdown_table, with_interval
-from specjax.models.quantised import SCHEMES, Quantised
-from specjax.planning.program import abstract, products_of
-from specjax.stats import total
+from specjax.models.quantised_weights import SCHEMES, Quantised
+from specjax.tools.evaluate.comparison import alternate_runs, encode_prompts, interval, rate, seconds_of
+from specjax.tools.evaluate.datasets import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table, with_interval
+from specjax.tools.grow.grow import grow_model
+from specjax.tools.plan.program import abstract, products_of
 from specjax.training import data, losses
 
 FORMS = (None, *SCHEMES)
@@ -153,7 +153,7 @@ def stored(model: LanguageModel) -> int:
 
 
 def planned(model: LanguageModel, form: str | None) -> float:
-    """The same bytes by ``planning.products``, without the cache."""
+    """The same bytes by ``tools.plan.products``, without the cache."""
     config, mesh = model.config, specjax.make_mesh()
     sizes = dict(batch=1, capacity=256, dtype=jnp.dtype(config.dtype))
     cache = 2 * config.num_layers * config.num_kv_heads * config.head_dim * 256 * jnp.dtype(config.dtype).itemsize

@@ -13,9 +13,9 @@ from page import ROOT, Result, arguments, measured, section
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.drafter import Models, TrainedHead
 from specjax.drafters import METHODS, needs_of
-from specjax.evaluation import compare, edit_prompts, held_out_prompts, left_out, report
+from specjax.loop.drafter import Models, TrainedHead
+from specjax.tools.evaluate import compare, edit_prompts, held_out_prompts, left_out, report
 
 SETS = {
     "held-out code": lambda target, count: held_out_prompts(target.tokenizer, count, 128),

@@ -23,9 +23,9 @@ from page import Result, arguments, measured, quartiles, resident_bytes, section
 
 from specjax import Engine, Generator, LanguageModel, load
 from specjax.cli.parser import integer
-from specjax.evaluation import held_out_prompts
-from specjax.evaluation.report import markdown_table
-from specjax.stats import total
+from specjax.core.stats import total
+from specjax.tools.evaluate import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table
 from specjax.training.losses import scores
 from specjax.training.online.head import OnlineHead
 from specjax.training.recipe import make_recipe

@@ -20,12 +20,12 @@ import numpy as np
 from page import RANDOM, Result, arguments, measured, section, timed
 
 from specjax.cli.parser import integer
-from specjax.context import Context
-from specjax.evaluation.report import markdown_table
-from specjax.planning import hlo
-from specjax.planning.devices import DEVICES, compile_only
-from specjax.planning.timers import alternate
-from specjax.sampling import SamplingParams, probabilities, sampling_params
+from specjax.core.context import Context
+from specjax.core.sampling import SamplingParams, probabilities, sampling_params
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.plan import hlo
+from specjax.tools.plan.devices import DEVICES, compile_only
+from specjax.tools.tune.timers import alternate
 
 TEXT = 1024
 """The number of tokens before the tree."""

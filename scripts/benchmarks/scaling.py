@@ -20,11 +20,11 @@ from page import Result, arguments, measured, section
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.evaluation import compare, held_out_prompts, machine
-from specjax.evaluation.report import markdown_table
-from specjax.planning.cost import measure
-from specjax.session import cache_dtype
-from specjax.tree import Topology
+from specjax.core.tree import Topology
+from specjax.text.session import cache_dtype
+from specjax.tools.evaluate import compare, held_out_prompts, machine
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.tune.cost import measure
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192)

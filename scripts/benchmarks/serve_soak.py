@@ -32,8 +32,8 @@ from serve_process import NAME, Server, serve
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.evaluation import held_out_prompts
-from specjax.evaluation.report import markdown_table
+from specjax.tools.evaluate import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 CAPACITY, SHORTEST, LONGEST, NEW = 256, 4, 48, 96

@@ -24,9 +24,9 @@ from serve_process import NAME, Server, serve
 
 from specjax import METHODS, SpecjaxError, load
 from specjax.cli.parser import integer
-from specjax.evaluation import held_out_prompts, machine
-from specjax.evaluation.report import markdown_table
-from specjax.planning.auto import batches_up_to, tune_auto
+from specjax.tools.evaluate import held_out_prompts, machine
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.tune.auto import batches_up_to, tune_auto
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

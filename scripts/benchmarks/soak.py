@@ -18,8 +18,8 @@ from page import Result, arguments, measured, resident_bytes, section
 from rich.progress import track
 
 from specjax import Generator, LanguageModel, load
-from specjax.evaluation import held_out_prompts
-from specjax.evaluation.report import markdown_table
+from specjax.tools.evaluate import held_out_prompts
+from specjax.tools.evaluate.report import markdown_table
 
 SHORTEST, LONGEST, NEW = 8, 48, 16
 STOPS = ["\n\n", "self", " = ", "return", "):", "None", "import", "if ", "in", "the", "['", "0", "def "]

@@ -20,8 +20,8 @@ from page import ROOT, Result, arguments, measured, section
 from rich.progress import track
 
 from specjax import LanguageModel, load
-from specjax.evaluation.report import markdown_table
-from specjax.planning import hlo
+from specjax.tools.evaluate.report import markdown_table
+from specjax.tools.plan import hlo
 from specjax.training.kinds import KINDS
 from specjax.training.loop import make_step
 from specjax.training.recipe import Recipe, read_recipe

@@ -14,9 +14,9 @@ import matplotlib
 import numpy as np
 
 import specjax
-from specjax import decode
 from specjax.drafters import DynamicTree
-from specjax.verify import resolve
+from specjax.loop import decode
+from specjax.rules.acceptance import resolve
 
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "specjax"

@@ -233,7 +233,7 @@ def block_outputs(module, target, tokens, taps) -> dict:
     rows = module.context(tuple(tap[:, :ANCHOR] for tap in taps), jnp.arange(ANCHOR)[None], jnp.float32)
     places = ANCHOR + jnp.arange(BLOCK)[None]
     block = jnp.full((1, BLOCK), config.mask_token, jnp.int32).at[0, 0].set(tokens[0, ANCHOR])
-    from specjax.cache import KVCache
+    from specjax.core.cache import KVCache
 
     out = module(target, block, places, KVCache(rows, jnp.array([ANCHOR])))
     found = {"hidden": out.hidden[0], "logits": module.logits(target, out.hidden)[0]}

@@ -1,4 +1,4 @@
-"""Rebuilds the embedded pair in specjax/zoo: the target, then the draft. The tokenizer stays.
+"""Rebuilds the embedded pair in specjax/checkpoints/zoo: the target, then the draft. The tokenizer stays.
 
     python scripts/zoo/zoo_corpus.py --work CORPUS
     python scripts/zoo/train_zoo.py --work DIR --corpus CORPUS
@@ -37,7 +37,7 @@ from specjax.training.on_policy import Writer
 from specjax.training.optimizers import Optimizer
 from specjax.training.run import cast
 
-ZOO = Path(__file__).resolve().parents[2] / "specjax" / "zoo"
+ZOO = Path(__file__).resolve().parents[2] / "specjax" / "checkpoints" / "zoo"
 DECAY = 0.25
 """The fraction of the steps in which the rate falls and windows are long."""
 PIECE = 1024

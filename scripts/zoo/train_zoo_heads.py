@@ -1,4 +1,4 @@
-"""Trains the embedded heads by their recipes, and writes them with their cards into specjax/zoo.
+"""Trains the embedded heads by their recipes, and writes them with their cards into specjax/checkpoints/zoo.
 
     python scripts/zoo/train_zoo_heads.py --work DIR [KIND ...]
 
@@ -19,9 +19,9 @@ from training_curves import draw
 
 import specjax
 from specjax.checkpoints.heads import save_head
+from specjax.core.stats import total
 from specjax.drafters import default_method
-from specjax.evaluation import held_out_prompts
-from specjax.stats import total
+from specjax.tools.evaluate import held_out_prompts
 from specjax.training.loop import LOG
 from specjax.training.recipe import read_recipe
 from specjax.training.run import train
@@ -73,7 +73,7 @@ def main():
     for kind in args.kinds or KINDS:
         recipe, run = read_recipe(ROOT / "configs" / f"tiny-python-{kind}.toml"), args.work / kind
         head = train(recipe, target, (), run)
-        where = ROOT / "specjax" / "zoo" / f"tiny-python-{kind}"
+        where = ROOT / "specjax" / "checkpoints" / "zoo" / f"tiny-python-{kind}"
         save_head(head, where)
         (where / "README.md").write_text(card(recipe, head, target, records(run)))
     runs = {kind: args.work / kind for kind in KINDS if (args.work / kind / LOG).exists()}

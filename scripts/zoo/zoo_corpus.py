@@ -29,7 +29,7 @@ from specjax.training import data
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE / "zoo_corpus.txt"
-TOKENIZER = HERE.parents[1] / "specjax" / "zoo" / "tiny-python"
+TOKENIZER = HERE.parents[1] / "specjax" / "checkpoints" / "zoo" / "tiny-python"
 TOKENS, MANIFEST = "tokens.npy", "corpus.json"
 END = 0
 

@@ -17,8 +17,8 @@ from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from .blocks import name_of
 from .families import names_in
-from .fields import choice, flag, integer, list_of, number, read_fields, show, table, text
 from .files import read_json
+from .json_fields import choice, flag, integer, list_of, number, read_fields, show, table, text
 from .schemas import check_options
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -11,8 +11,8 @@ from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from .blocks import Names, blocks, name_of, source_tensors
-from .fit import check_tensors
 from .placement import Placement
+from .shape_check import check_tensors
 from .tensors import abstract_decoder, dotted
 
 ToRows = Callable[[jax.Array, int | None], jax.Array]

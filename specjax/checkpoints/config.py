@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..models.config import ModelConfig
 from .families import FAMILIES, SAME_DECODER, WITH_TEXT
-from .fields import read_fields, show, table, text
 from .files import read_json
 from .hub import ZOO, zoo
+from .json_fields import read_fields, show, table, text
 from .rope_options import read_rope, write_rope
 from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_ID, TOKEN_IDS, check_options
 

@@ -5,10 +5,10 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..checks import parse_json
+from ..core.checks import parse_json
 from ..errors import CheckpointError
 from ..heads import KINDS
-from .fields import show
+from .json_fields import show
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", *(file for kind in KINDS.values() for file in kind.files))
 """Names of files with weights. The first file found is read, or the files in its index."""

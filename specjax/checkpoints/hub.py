@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError, RequestError
 
-ZOO = Path(__file__).resolve().parent.parent / "zoo"
+ZOO = Path(__file__).resolve().parent / "zoo"
 """The embedded models and heads, a folder each. Models have a tokenizer, heads have none."""
 
 _FILES = ["*.json", "*.safetensors", "tokenizer.model", "*.txt", "*.jinja"]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ..cache import KV_SCHEMES
+from ..core.cache import KV_SCHEMES
 from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.streamed import check_streaming
+from ..models.offload import check_streaming
 from ..parallel import RULES, Rules
 from .config import check_scheme, read_config
 from .files import check_file, read_json

@@ -7,7 +7,7 @@ from flax import nnx
 
 from .. import parallel
 from ..models.config import ModelConfig
-from ..models.quantised import SCHEMES
+from ..models.quantised_weights import SCHEMES
 from ..parallel import RULES, Rules
 from .config import check_dtype, check_scheme
 

@@ -2,7 +2,7 @@
 
 from ..errors import ConfigError
 from ..models.rope import Rope
-from .fields import read_fields
+from .json_fields import read_fields
 from .schemas import ROPE, ROPE_NEEDS, ROPE_OPTIONS, check_options
 
 

@@ -1,7 +1,7 @@
 """The options of ``config.json`` of each family: their types, ranges and defaults."""
 
 from ..errors import ConfigError
-from .fields import choice, flag, integer, list_of, number, show, table, text
+from .json_fields import choice, flag, integer, list_of, number, show, table, text
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The types that weights may have in memory."""

@@ -17,18 +17,18 @@ from safetensors.numpy import save_file
 from ..errors import CheckpointError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.quantised import Quantised, pack, quantise_parameter
-from ..models.streamed import HOST, to_host
+from ..models.offload import HOST, to_host
+from ..models.quantised_weights import Quantised, pack, quantise_parameter
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
 from .config import read_config, to_hf
 from .experts import LAYER, stack_experts, unstack_experts
 from .families import NAMES, name_in, names_in, tensors_in
 from .files import WEIGHTS, check_file, read_json, weight_files
-from .fit import check_tensors, least_shapes
 from .float8 import open_float8
-from .packed import unpack_tensors
+from .packed_weights import unpack_tensors
 from .placement import Placement
+from .shape_check import check_tensors, least_shapes
 from .torch_files import open_torch
 
 M = TypeVar("M", bound=nnx.Module)

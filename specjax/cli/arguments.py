@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..cache import KV_SCHEMES
+from ..core.cache import KV_SCHEMES
 from ..drafters import METHODS
 from ..errors import RequestError
-from ..models.quantised import SCHEMES
+from ..models.quantised_weights import SCHEMES
 from ..parallel import is_first_host, start
 from ..requests.options import Options
 from .fields import flag, flags_of
@@ -149,9 +149,9 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
 
     It runs before a model is loaded.
     """
-    from ..drafter import TrainedHead
     from ..drafters import check_drafts, check_options, make_drafter, needs_of
-    from ..verify import resolve
+    from ..loop.drafter import TrainedHead
+    from ..rules.acceptance import resolve
 
     if args.draft_mesh is not None and not args.draft:
         raise RequestError("--draft-mesh places a draft and none is given; name one with --draft")
@@ -176,7 +176,7 @@ def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16
 
     Without ``--prompts`` they are ``count`` held-out pieces of code of at most ``tokens`` tokens.
     """
-    from ..evaluation import held_out_prompts, read_prompts
+    from ..tools.evaluate import held_out_prompts, read_prompts
 
     given = args.prompts and read_prompts(args.prompts)
 
@@ -189,7 +189,7 @@ def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16
 
 def prepare_conversations(args: argparse.Namespace) -> Callable:
     """Reads the conversations of ``--prompts``, and returns a function from a target to prompts."""
-    from ..evaluation import chat_prompts, read_conversations
+    from ..tools.evaluate import chat_prompts, read_conversations
 
     if args.prompts is None:
         raise RequestError("--chat needs --prompts; name a file of JSON lines with turns or messages")

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import json
 
-from ..beam_search import beam_search
+from ..text.beam_search import beam_search
 from .arguments import HOSTS, NEW_TOKENS, Models
 from .fields import flag, flags_of
 from .loading import load_target

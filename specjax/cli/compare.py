@@ -5,7 +5,7 @@ import dataclasses
 import json
 
 from ..errors import RequestError
-from ..evaluation import compare
+from ..tools.evaluate import compare
 from .arguments import (
     HOSTS,
     MODELS,
@@ -49,8 +49,8 @@ COMMON = ("model", "draft", "methods", "prompts", "num_prompts", "max_new_tokens
 def run(args: argparse.Namespace) -> None:
     """Measures the methods, and prints a table or JSON."""
     from ..drafters import METHODS
-    from ..drafts import load_drafts
-    from ..evaluation import left_out, report
+    from ..text.drafts import load_drafts
+    from ..tools.evaluate import left_out, report
 
     everything, drafting = args.methods in (None, "all"), given_drafting(args)
     methods = list(METHODS) if everything else [method.strip() for method in args.methods.split(",") if method.strip()]
@@ -81,9 +81,9 @@ def _check_methods(args: argparse.Namespace, methods: list[str], everything: boo
 
     Where the user asks for all methods, it skips those that need more drafts.
     """
-    from ..drafter import Models
     from ..drafters import METHODS, needs_of
-    from ..evaluation.comparison import select_options
+    from ..loop.drafter import Models
+    from ..tools.evaluate.comparison import select_options
 
     if not methods:
         raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")

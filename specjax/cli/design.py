@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> None:
     """Times or plans drafts of several shapes, and prints the shapes within the budget."""
     from ..checkpoints.config import check_dtype, read_shape
     from ..checkpoints.load import load
-    from ..planning import design_report
-    from ..planning.design import Budget, design, measure_times, plan_times
+    from ..tools.design import report as design_report
+    from ..tools.design.search import Budget, design, measure_times, plan_times
 
     budget = args.budget and Budget.parse(args.budget)
     if args.output and args.output.exists():
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _write(report: dict, times, directory: Path) -> None:
-    from ..planning import design_report
+    from ..tools.design import report as design_report
 
     directory.mkdir(parents=True)
     (directory / "design.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -54,7 +54,7 @@ COMMON = ("model", "draft", "method", "prompts", "batch", "temperature", "device
 
 def read_questions(args: argparse.Namespace) -> list[list[dict]]:
     """The conversations of ``--prompts``, each up to the first turn of the user."""
-    from ..evaluation import read_conversations
+    from ..tools.evaluate import read_conversations
 
     if args.prompts is None:
         raise RequestError("--chat needs --prompts; name a file of JSON lines with turns or messages")
@@ -66,8 +66,9 @@ def read_questions(args: argparse.Namespace) -> list[list[dict]]:
 def run(args: argparse.Namespace) -> None:
     """Examines the pair, and prints the answer and its figures, or JSON."""
     from ..parallel import mesh_of, use_mesh
-    from ..planning.devices import parse_device
-    from ..planning.doctor import examination, words
+    from ..tools.doctor import examination
+    from ..tools.doctor import report as words
+    from ..tools.plan.devices import parse_device
 
     method, drafting = choose_method(args), given_drafting(args)
     check_method(args, method, drafting)

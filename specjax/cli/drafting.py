@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from ..core.tree import Topology, as_topology
 from ..drafters import METHODS, Switch, all_options, own_options
 from ..drafters.adaptive import Adaptive
-from ..tree import Topology, as_topology
 from .fields import Flags, form_of, read_attributes
 
 _METAVARS = {"tree": "WIDTHS|FILE", "ngram_statistics": "FILE"}

@@ -5,11 +5,11 @@ import dataclasses
 import json
 from pathlib import Path
 
-from ..checks import whole
+from ..core.checks import whole
 from ..errors import RequestError
-from ..evaluation.benchmark.run import AnswerOptions
-from ..evaluation.suites import SUITES
 from ..parallel import several_hosts
+from ..tools.evaluate.benchmark.run import AnswerOptions
+from ..tools.evaluate.suites import SUITES
 from .arguments import CHAT_TEMPLATE, HOSTS, MODELS, check_method
 from .drafting import drafting_flags, given_drafting
 from .fields import flag, flags_of
@@ -57,13 +57,13 @@ COMMON = ("suite", "methods", "output", "model", "draft", "limit", "max_new_toke
 
 def run(args: argparse.Namespace) -> None:
     """Answers the questions that are left, and writes the report."""
-    from ..drafts import load_drafts
-    from ..evaluation.benchmark import html, report
-    from ..evaluation.benchmark.answers import replace_text
-    from ..evaluation.benchmark.further import read_or_measure
-    from ..evaluation.benchmark.run import run_suite
-    from ..evaluation.suites import find_suite
-    from ..evaluation.suites.files import read_questions
+    from ..text.drafts import load_drafts
+    from ..tools.evaluate.benchmark import html, report
+    from ..tools.evaluate.benchmark.answers import replace_text
+    from ..tools.evaluate.benchmark.more_measurements import read_or_measure
+    from ..tools.evaluate.benchmark.run import run_suite
+    from ..tools.evaluate.suites import find_suite
+    from ..tools.evaluate.suites.files import read_questions
 
     suite, drafting = find_suite(args.suite), given_drafting(args)
     methods = [method.strip() for method in args.methods.split(",") if method.strip()]
@@ -96,8 +96,8 @@ def run(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None:
     """Checks everything that needs no model, before one is loaded."""
     from ..drafters import METHODS
-    from ..evaluation.comparison import select_options
     from ..requests.limits import MOST_PROMPTS
+    from ..tools.evaluate.comparison import select_options
 
     if several_hosts():
         raise RequestError("specjax evaluate runs on one host; leave out --coordinator and its companions")

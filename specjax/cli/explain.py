@@ -37,7 +37,7 @@ COMMON = ("model", "draft", "prompts", "num_prompts", "max_new_tokens", "batch",
 
 def run(args: argparse.Namespace) -> None:
     """Decodes the prompts, and prints the choices."""
-    from ..planning.auto import explain
+    from ..tools.tune.auto import explain
 
     check_output(args.output)
     prompts = prepare_prompts(args, count=4)

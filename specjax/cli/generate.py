@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
     if args.stream and len(prompts) * args.n > 1:
         raise RequestError("--stream takes one prompt and one sample; leave it out for several")
     check_method(args, choose_method(args), drafting)
-    from ..generate import Generator
+    from ..text.generate import Generator
 
     with status("loading"):
         setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)

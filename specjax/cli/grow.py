@@ -32,10 +32,10 @@ COMMON = ("model", "draft", "like", "output")
 def run(args: argparse.Namespace) -> None:
     """Grows a model, or a head of the model, and prints the directory."""
     from ..checkpoints.config import read_shape
-    from ..checkpoints.grow import grow_head, grow_model
     from ..checkpoints.heads import load_drafter
     from ..checkpoints.load import load
     from ..heads import Head
+    from ..tools.grow.grow import grow_head, grow_model
 
     like = read_shape(args.like)
     with status("loading"):

@@ -33,7 +33,7 @@ COMMON = ("model", "data", "output", "contexts")
 def run(args: argparse.Namespace) -> None:
     """Counts the n-grams of text files and writes them to a file."""
     from ..checkpoints.load import load_tokenizer
-    from ..drafters.parts import statistics
+    from ..drafters.parts import ngram_statistics
     from ..training.data import read_texts
 
     check_output(args.output)
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> None:
     with status("counting"):
         tokenizer, config = load_tokenizer(args.model, args.revision)
         ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        counted = statistics.count_ngrams(ids, config.vocab_size, args.contexts)
+        counted = ngram_statistics.count_ngrams(ids, config.vocab_size, args.contexts)
         with replace_file(args.output) as new:
-            statistics.save(counted, config.vocab_size, new)
+            ngram_statistics.save(counted, config.vocab_size, new)
     known = " and ".join(f"{leaf.shape[0]} of {leaf.shape[1]}" for leaf in counted.contexts)
     print(f"{sum(map(len, ids))} tokens; contexts {known} tokens", file=sys.stderr)

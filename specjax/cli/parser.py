@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ..checks import LARGEST
+from ..core.checks import LARGEST
 
 OTHER_NAMES = {
     "--max-tokens": "--max-new-tokens",

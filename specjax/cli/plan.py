@@ -52,8 +52,8 @@ COMMON = ("config", "model", "draft", "method", "device", "mesh", "batch", "max_
 def run(args: argparse.Namespace) -> None:
     """Compiles for the device, and prints the plan."""
     from ..parallel import parse_mesh
-    from ..planning import plan_report
-    from ..planning.plan_settings import make_plan, read_settings
+    from ..tools.plan import report as plan_report
+    from ..tools.plan.settings import make_plan, read_settings
 
     settings = read_settings(args.config) if args.config else {}
     settings |= {key: getattr(args, key) for key in _SETTINGS if getattr(args, key) is not None}

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..checks import parse_json
+from ..core.checks import parse_json
 from ..errors import NumericsError, RequestError, SpecjaxError
 from .arguments import check_output
 from .loading import load_given_drafts, load_target
@@ -33,7 +33,7 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
       drafting: the options of the method.
     """
     from ..engine import Engine
-    from ..evaluation import read_conversations, read_prompts
+    from ..tools.evaluate import read_conversations, read_prompts
 
     _check(args, options)
     prompts = read_conversations(args.prompts) if args.chat else read_prompts(args.prompts)
@@ -68,7 +68,7 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
 
 
 def _print_summary(stats: list, prompts: int, done: int, seconds: float) -> None:
-    from ..stats import total
+    from ..core.stats import total
 
     text = f"{len(stats)} of {prompts} prompts, {done} by earlier runs"
     if stats:

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from ..errors import RequestError
-from ..training.pruning import Sizes, prune_target
+from ..tools.prune import Sizes, prune_target
 from .arguments import Models
 from .fields import flag, flags_of
 from .sampling import LARGEST_SEED
@@ -41,7 +41,7 @@ COMMON = ("model", "output", "layers", "width", "intermediate", "heads", "data",
 def run(args: argparse.Namespace) -> None:
     """Writes the pruned model, heals it, and prints how to use it."""
     from ..checkpoints.load import load
-    from ..training.pruning.cut import prune_config
+    from ..tools.prune.cut import prune_config
 
     if args.output.exists():
         raise RequestError(f"--output {args.output} exists; name a new directory")

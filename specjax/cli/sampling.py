@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ..checks import parse_json
+from ..core.checks import parse_json
 from ..errors import RequestError
 from ..requests.options import Options, read_numbers
 from .fields import Flags, flags_of

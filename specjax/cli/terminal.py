@@ -75,7 +75,7 @@ def print_stats(stats: list) -> None:
 
     The seconds are those of the whole batch.
     """
-    from ..stats import total
+    from ..core.stats import total
 
     if not is_first_host():
         return

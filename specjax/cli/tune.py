@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _tune_auto(args: argparse.Namespace) -> None:
-    from ..planning import auto
+    from ..tools.tune import auto
 
     with status("loading"):
         target = load_target(args)
@@ -122,7 +122,7 @@ def _prepare(args: argparse.Namespace) -> Callable:
 
 def _tune_layers(args: argparse.Namespace) -> None:
     from ..parallel import mesh_of, use_mesh
-    from ..planning import layers
+    from ..tools.tune import layers
 
     texts = _prepare(args)
     with status("loading"):
@@ -143,7 +143,7 @@ def _tune_layers(args: argparse.Namespace) -> None:
 
 def _tune_lookahead(args: argparse.Namespace) -> None:
     from ..parallel import mesh_of, use_mesh
-    from ..planning import tune_lookahead
+    from ..tools.tune import lookahead as tune_lookahead
 
     if args.draft:
         raise RequestError("method 'lookahead' takes no draft; leave --draft out")
@@ -165,9 +165,10 @@ def _tune_lookahead(args: argparse.Namespace) -> None:
 
 
 def _tune_tree(args: argparse.Namespace) -> None:
-    from ..drafts import load_drafts
     from ..parallel import mesh_of, use_mesh
-    from ..planning import tune, tune_report
+    from ..text.drafts import load_drafts
+    from ..tools.tune import report as tune_report
+    from ..tools.tune import tree as tune
 
     draft = next(iter(args.draft), None)
     names = ("temperature", "max_nodes", "max_depth", "max_new_tokens", "batch")

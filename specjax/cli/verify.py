@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from ..evaluation import lossless
-from ..evaluation.faults import FAULTS
+from ..tools.evaluate import lossless
+from ..tools.evaluate.planted_faults import FAULTS
 from .arguments import (
     HOSTS,
     METHOD,
@@ -50,9 +50,9 @@ COMMON = ("model", "draft", "method", "prompts", "num_prompts", "samples", "toke
 def run(args: argparse.Namespace) -> int:
     """Checks a method against plain decoding. Returns 1 where they disagree."""
     from ..drafters import default_method
-    from ..drafts import load_drafts
-    from ..generate import Generator
     from ..requests.chat import end_of_turn_ids
+    from ..text.drafts import load_drafts
+    from ..text.generate import Generator
 
     sampling, drafting = given_sampling(args), given_drafting(args)
     check_method(args, choose_method(args), drafting)

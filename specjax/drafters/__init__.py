@@ -7,9 +7,9 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 
-from ..drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
 from ..errors import RequestError
 from ..heads.base import Head
+from ..loop.drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
 from .adaptive import LENGTHS, Adaptive
 from .assistant import AssistantDrafter
 from .auto import Auto

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ..checks import per_row
-from ..chooser import Chooser
-from ..drafter import Models
+from ..core.checks import per_row
+from ..core.tree import chain
 from ..errors import RequestError
-from ..tree import chain
-from ..verify import Drawn
+from ..loop.chooser import Chooser
+from ..loop.drafter import Models
+from ..rules.acceptance import Drawn
 from .draft_model import DraftModel
-from .parts.gain import RunningAcceptance, gain
 from .parts.member import Member
+from .parts.running_acceptance import RunningAcceptance, gain
 
 LENGTHS = ("fixed", "confidence", "heuristic", "ema")
 """The values of ``draft_length``; "fixed" is the drafter by itself."""

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..drafter import TrainedHead
 from ..errors import RequestError
 from ..heads.assistant import sources
+from ..loop.drafter import TrainedHead
 from ..models.config import ModelConfig
 from .parts import chains
-from .parts.drawing import DrawnChain
+from .parts.draft_sampling import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)

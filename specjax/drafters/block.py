@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..cache import KVCache, commit
-from ..checks import per_row, whole
-from ..drafter import TrainedHead
+from ..core.cache import KVCache, commit
+from ..core.checks import per_row, whole
+from ..core.selection import argmax
+from ..core.tree import Tree, chain
 from ..errors import RequestError
-from ..selection import argmax
-from ..tree import Tree, chain
-from ..verify import Drawn
+from ..loop.drafter import TrainedHead
+from ..rules.acceptance import Drawn
 from .parts import chains
 from .parts.best_first import best_first, check_best_first
-from .parts.drawing import Drawing
+from .parts.draft_sampling import Drawing
 
 
 @dataclasses.dataclass(frozen=True)

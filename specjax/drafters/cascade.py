@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ..cache import KVCache
-from ..drafter import Models
-from ..prefill import fill
+from ..core.cache import KVCache
+from ..loop.drafter import Models
+from ..loop.prefill import fill
 from .parts.inner_loop import InnerLoop
 from .parts.inner_method import InnerMethod
 

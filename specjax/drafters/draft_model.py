@@ -7,11 +7,11 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ..checks import whole
-from ..drafter import Models
-from ..prefill import catch_up
+from ..core.checks import whole
+from ..loop.drafter import Models
+from ..loop.prefill import catch_up
 from .parts import chains
-from .parts.drawing import DrawnChain
+from .parts.draft_sampling import DrawnChain
 from .parts.member import Member
 from .parts.readers import ReaderState
 from .parts.token_reader import TokenReader

@@ -6,8 +6,8 @@ It is the tree of EAGLE-2 (Li et al. 2024, section 4), without EAGLE's head.
 import dataclasses
 from functools import cached_property
 
-from ..drafter import Models
-from .parts.grown import GrownDrafter
+from ..loop.drafter import Models
+from .parts.grower import GrownDrafter
 from .parts.probable_tree import ProbableTree
 from .parts.token_reader import TokenReader
 

@@ -3,16 +3,16 @@
 import dataclasses
 from functools import cached_property
 
-from ..drafter import Drafter, TrainedHead
+from ..core.tree import Topology, as_topology, from_paths
 from ..errors import RequestError
-from ..tree import Topology, as_topology, from_paths
+from ..loop.drafter import Drafter, TrainedHead
 from .parts.best_first import check_best_first
-from .parts.drawing import Drawing
+from .parts.draft_sampling import Drawing
 from .parts.feature_chain import FeatureChain
 from .parts.feature_reader import FeatureReader
 from .parts.fixed_tree import FixedTree
-from .parts.grown import HeadDrafter
-from .parts.one_pass import OnePass
+from .parts.grower import HeadDrafter
+from .parts.parallel_chain import OnePass
 from .parts.probable_tree import ProbableTree
 
 PUBLISHED = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"

@@ -5,7 +5,7 @@ The method is the self-speculation of LayerSkip (Elhoushi et al. 2024, section 4
 
 import dataclasses
 
-from ..checks import whole
+from ..core.checks import whole
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Skip

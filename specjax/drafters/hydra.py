@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..drafter import TrainedHead
+from ..loop.drafter import TrainedHead
 from .medusa import Medusa
 from .parts.feature_reader import FeatureReader
 from .parts.head_levels import fill_tree

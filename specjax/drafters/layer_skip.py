@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..checks import whole
+from ..core.checks import whole
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Skip
@@ -13,7 +13,7 @@ from .parts.self_chain import SelfChain
 class LayerSkip(SelfChain):
     """Draws tokens one after another from the target without some attention and MLP sub-layers.
 
-    The method needs no training; ``planning.layers`` searches for the sub-layers to skip. The
+    The method needs no training; ``tools.tune.layers`` searches for the sub-layers to skip. The
     paper named LayerSkip describes another method, see ``EarlyExit``.
 
     Attributes:

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..checks import whole
-from ..drafter import Drafter
+from ..core.checks import whole
+from ..core.sampling import KEYS
+from ..core.selection import argmax
+from ..core.tree import Tree, ancestors
 from ..errors import RequestError
-from ..sampling import KEYS
-from ..selection import argmax
-from ..tree import Tree, ancestors
+from ..loop.drafter import Drafter
 
 
 class LookaheadState(struct.PyTreeNode):

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..drafter import Drafter, TrainedHead
-from ..tree import Topology, as_topology
+from ..core.tree import Topology, as_topology
+from ..loop.drafter import Drafter, TrainedHead
 from .parts.head_levels import check_shape, fill_tree, fit_default
 
 PATHS = (

@@ -8,11 +8,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ..drafter import Models
-from ..tree import Tree
-from ..verify import Drawn
+from ..core.tree import Tree
+from ..loop.drafter import Models
+from ..rules.acceptance import Drawn
 from .draft_model import DraftModel
-from .parts.drawing import DrawnChain
+from .parts.draft_sampling import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)

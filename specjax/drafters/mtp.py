@@ -6,10 +6,10 @@ The method is that of DeepSeek-V3 (2412.19437, section 2.2).
 import dataclasses
 from functools import cached_property
 
-from ..drafter import TrainedHead
-from .parts.drawing import Drawing
+from ..loop.drafter import TrainedHead
+from .parts.draft_sampling import Drawing
 from .parts.feature_chain import FeatureChain
-from .parts.grown import HeadDrafter
+from .parts.grower import HeadDrafter
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ..checks import whole
+from ..core.checks import whole
+from ..core.tree import Tree, chain
 from ..errors import RequestError
-from ..tree import Tree, chain
 from .parts.member import Member
-from .parts.statistics import ORDERS, Statistics, load
+from .parts.ngram_statistics import ORDERS, Statistics, load
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@ import dataclasses
 
 import jax
 
-from ..drafter import Drafter
-from ..tree import chain
+from ..core.tree import chain
+from ..loop.drafter import Drafter
 
 
 @dataclasses.dataclass(frozen=True)

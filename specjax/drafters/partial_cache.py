@@ -8,10 +8,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ..cache import KVCache
+from ..core.cache import KVCache
 from ..models.decoder import Decoder
 from .parts import chains
-from .parts.drawing import DrawnChain
+from .parts.draft_sampling import DrawnChain
 from .parts.partial_reader import SELF, PartialReader, add_node
 
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ..cache import KVCache
-from ..drafter import Models
+from ..core.cache import KVCache
+from ..loop.drafter import Models
 from ..models.base import Output
 from ..models.decoder import Decoder
 from .none import Plain

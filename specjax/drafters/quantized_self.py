@@ -4,12 +4,12 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ..drafter import TargetCopy
 from ..errors import RequestError
+from ..loop.drafter import TargetCopy
 from ..models.decoder import Decoder
-from ..models.quantised import SCHEMES, quantise_module
+from ..models.quantised_weights import SCHEMES, quantise_module
 from .parts import chains
-from .parts.drawing import DrawnChain
+from .parts.draft_sampling import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..checks import per_row, whole
-from ..tree import Tree, chain
-from .parts import store as texts
+from ..core.checks import per_row, whole
+from ..core.tree import Tree, chain
+from .parts import text_store as texts
 from .parts.member import Member
 
 _MOST_PLACES = 32

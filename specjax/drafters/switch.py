@@ -8,16 +8,16 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..checks import per_row
-from ..conditional import run_if
-from ..drafter import Drafter, Models, Nothing
+from ..core.checks import per_row
+from ..core.conditional import run_if
+from ..core.tree import chain
 from ..errors import RequestError
-from ..tree import chain
-from ..verify import Drawn
+from ..loop.drafter import Drafter, Models, Nothing
+from ..rules.acceptance import Drawn
 from .draft_model import DraftModel
 from .ngram import Ngram
-from .parts.gain import RunningAcceptance, gain, tally
 from .parts.member import Member
+from .parts.running_acceptance import RunningAcceptance, gain, tally
 
 
 class SwitchState(struct.PyTreeNode):

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..checks import whole
-from ..drafter import Drafter
+from ..core.checks import whole
+from ..core.selection import likeliest
+from ..core.tree import Topology, Tree, as_topology, from_paths
 from ..errors import RequestError
-from ..selection import likeliest
-from ..tree import Topology, Tree, as_topology, from_paths
+from ..loop.drafter import Drafter
 
 PATHS = [
     (0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0), (0, 0, 0, 1),

@@ -6,11 +6,11 @@ The method is that of SpecInfer (Miao et al. 2024, section 3) and Sequoia (Chen 
 import dataclasses
 from functools import cached_property
 
-from ..drafter import Models
-from ..tree import Topology, as_topology, expansion
-from .parts.drawing import Drawing
+from ..core.tree import Topology, as_topology, expansion
+from ..loop.drafter import Models
+from .parts.draft_sampling import Drawing
 from .parts.fixed_tree import FixedTree
-from .parts.grown import GrownDrafter
+from .parts.grower import GrownDrafter
 from .parts.token_reader import TokenReader
 
 DEFAULT = (1, 1, 3, 1, 1, 1, 1, 1)

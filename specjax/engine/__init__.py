@@ -8,9 +8,9 @@
 ``engine`` has the step that joins these.
 """
 
+from .batch_widths import usual_widths
 from .engine import Engine
 from .handle import Handle
 from .options import EngineOptions
-from .widths import usual_widths
 
 __all__ = ["Engine", "EngineOptions", "Handle", "usual_widths"]

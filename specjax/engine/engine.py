@@ -9,24 +9,24 @@ from typing import Any
 
 import jax
 
-from ..apart import ApartSession
 from ..checkpoints.load import LanguageModel
-from ..checks import check_names, field_names, pop_fields
+from ..core.checks import check_names, field_names, pop_fields
 from ..drafters import all_options
 from ..errors import RequestError
-from ..generate import Generator, Prompt
 from ..parallel import is_first_host, several_hosts
-from . import hosts
+from ..text.draft_devices import ApartSession
+from ..text.generate import Generator, Prompt
+from . import multi_host
 from .constraints import Constraints
 from .handle import Handle
 from .options import EngineOptions
-from .outcome import take_outcome
-from .pace import Pace
-from .prefixes import Prefixes, longest_shared_prompt
+from .prefix_cache import Prefixes, longest_shared_prompt
 from .programs import LEAST_CHUNK, Programs
-from .reading import Reader, Row
+from .prompt_reader import Reader, Row
 from .request import read_blank, read_request
-from .step_loop import StepLoop
+from .request_result import take_outcome
+from .step_size import Pace
+from .step_thread import StepLoop
 
 _USUAL_CHUNK = 128
 _USUAL_ROUNDS = 32
@@ -220,7 +220,7 @@ class Engine(StepLoop):
 
     def follow(self) -> None:
         """Makes the steps of process 0 until its engine stops. All other processes of a mesh call this."""
-        while (news := hosts.hear()) is not None:
+        while (news := multi_host.hear()) is not None:
             came, over = news
             held = self._held()
             for i in over:
@@ -246,7 +246,7 @@ class Engine(StepLoop):
             queue = [*self._waiting, *(handle for handle, _ in came)]
             self._waiting = deque(handle for handle in queue if handle not in cancelled)
         if self._is_shared and is_first_host():
-            hosts.tell(([given for _, given in came], over))
+            multi_host.tell(([given for _, given in came], over))
         return cancelled
 
     def _free_cancelled(self, cancelled: set[Handle]) -> None:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Protocol
 
 from ..checkpoints.load import LanguageModel
+from ..core.logprobs import Logprobs
 from ..errors import CancelledError, RequestError
-from ..logprobs import Logprobs
 from ..requests.vocabulary import decode_continuation
-from ..result import Result, settled_text
+from ..text.result import Result, settled_text
 from .request import Request
 
 

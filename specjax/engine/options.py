@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 
-from ..checks import LARGEST, whole
+from ..core.checks import LARGEST, whole
 from ..errors import RequestError
 from ..requests.limits import MOST_ROUNDS
 from ..requests.options import MOST_LOGPROBS
+from .batch_widths import check_widths
 from .programs import LEAST_CHUNK
-from .widths import check_widths
 
 BOUNDS = {
     "slots": (1, LARGEST),

@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..cache import without_keys
+from ..core.cache import without_keys
+from ..core.state import DecodeState, Requests
+from ..loop.prefill import Filled
 from ..parallel import fetch, place, use_mesh
-from ..prefill import Filled
 from ..requests.constraint import Automaton
-from ..session import Session, cache_dtype, shardings
-from ..state import DecodeState, Requests
-from . import blocks, narrow, slots
-from .blocks import BLOCK, Block
-from .leaves import LeavesOf, modules_of
+from ..text.session import Session, cache_dtype, shardings
+from . import prefix_blocks, row_subset, slots
+from .batch_widths import Copies
 from .memory import check_memory
-from .widths import Copies
+from .parameter_arrays import LeavesOf, modules_of
+from .prefix_blocks import BLOCK, Block
 
 LEAST_CHUNK = BLOCK
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""
@@ -166,7 +166,7 @@ class Programs:
     def take_blocks(self, filled: Filled, start: int, size: int) -> tuple[Block, ...]:
         """The blocks of ``size`` tokens from place ``start`` on."""
         count = size // BLOCK
-        return self._call(partial(blocks.take_blocks, count=count), (filled, np.int32(start)), key=(count,))
+        return self._call(partial(prefix_blocks.take_blocks, count=count), (filled, np.int32(start)), key=(count,))
 
     def put_blocks(self, filled: Filled, given: Sequence[Block]) -> Filled:
         """The row ``filled``, which has read nothing, with the blocks of its beginning."""
@@ -174,7 +174,7 @@ class Programs:
         while done < len(given):
             count = _TOGETHER if len(given) - done >= _TOGETHER else 1
             args = filled, tuple(given[done : done + count]), np.int32(done * BLOCK)
-            filled = self._call(partial(blocks.put_blocks), args, donate_argnums=0)
+            filled = self._call(partial(prefix_blocks.put_blocks), args, donate_argnums=0)
             done += count
         return filled
 
@@ -230,7 +230,7 @@ class Programs:
             self._narrow[width] = self._repeat(self._begin_row(self._blank, self.begin_reading()), width)
         known = np.array(self._copies.are_known(some))
         args = self._state, self._narrow[width], np.array(some, np.int32), known, np.int32(rounds)
-        function = partial(narrow.advance, axes=self._axes, **self._rounds_static)
+        function = partial(row_subset.advance, axes=self._axes, **self._rounds_static)
         (self._state, self._narrow[width]), news = self._call(
             function, args, self._modules, ("narrow",), donate_argnums=(2, 3)
         )

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from ..checks import whole
+from ..core.checks import whole
+from ..core.state import Requests
 from ..errors import RequestError
-from ..generate import Generator
+from ..loop.prefill import pad_prompts, positions_needed
 from ..parallel import place
-from ..prefill import pad_prompts, positions_needed
 from ..requests.batch import Batch
 from ..requests.constraint import Constraint
 from ..requests.limits import MOST_SAMPLES
 from ..requests.options import Options
 from ..requests.samples import key_of_sample
 from ..requests.stop_strings import StopAutomaton
-from ..state import Requests
+from ..text.generate import Generator
 
 STOP_IDS = 32
 """The most tokens that may end a request: end-of-text tokens and ``stop_token_ids``."""

@@ -14,17 +14,17 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from .. import decode
-from ..cache import KVCache, full_dtype, is_cache, without_keys
-from ..chooser import choice_sums
-from ..drafter import Drafter
+from ..core.cache import KVCache, full_dtype, is_cache, without_keys
+from ..core.logprobs import Logprobs
+from ..core.state import DecodeState, Requests
 from ..errors import RequestError
-from ..logprobs import Logprobs
+from ..loop import decode
+from ..loop.chooser import choice_sums
+from ..loop.drafter import Drafter
+from ..loop.prefill import Filled, begin_decoding, fill_chunk, nothing_filled, prefill
 from ..models.base import Model
 from ..parallel import split_rows
-from ..prefill import Filled, begin_decoding, fill_chunk, nothing_filled, prefill
 from ..requests.constraint import Automaton
-from ..state import DecodeState, Requests
 
 
 class News(struct.PyTreeNode):

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from ..cache import KVCache, full_dtype
+from ..core.cache import KVCache, full_dtype
 from ..errors import ConfigError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.layer import Layer, Nodes
 from ..models.layers import linear, lookup, matrix, normalize, param
 from ..models.mixers import AttentionConfig
-from ..models.translated import LACKING
+from ..models.vocabulary_intersection import LACKING
 from .base import HeadConfig, HeadModule, Kind
 
 

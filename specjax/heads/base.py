@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..cache import KVCache
+from ..core.cache import KVCache
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder, run_layers
 from ..models.layer import Nodes
@@ -39,9 +39,9 @@ class HeadConfig:
       reads_tokens: whether these heads also read the tokens after that hidden state (Hydra).
       reads_cache: whether the head reads the target's cache. It then cannot read a text by itself.
       axes: the axes of the parameters that decoders do not have, for ``specjax grow``, see
-        ``checkpoints.growth.parameters``. The last name in a parameter's path names it.
+        ``tools.grow.parameters``. The last name in a parameter's path names it.
       passed_on: for matrices that make a stream, the number of the input vector that they pass on;
-        see ``checkpoints.growth.parameters.Growth``.
+        see ``tools.grow.parameters.Growth``.
       part_not_grown: the part of the head that growth does not know; empty for none.
     """
 

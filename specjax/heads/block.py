@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from ..cache import KVCache
+from ..core.cache import KVCache
 from ..errors import ConfigError
 from ..models.attention import Seen
 from ..models.base import Output
@@ -27,7 +27,7 @@ from ..models.draft_vocabulary import over_target_vocabulary
 from ..models.kinds import LayerConfig
 from ..models.layer import Layer, Nodes
 from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
-from ..models.translated import LACKING
+from ..models.vocabulary_intersection import LACKING
 from .base import HeadConfig, HeadModule, Kind, embeddings, run_own_layers
 from .convolution import ConvolvedLayer
 from .corrections import MARKOV, Markov, Refiner

@@ -17,7 +17,7 @@ its ancestors.
 import jax
 import jax.numpy as jnp
 
-from .attention_kernel import Scores
+from ..kernels.gpu.attention import Scores
 
 
 def attend(

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from .. import kernels
-from ..cache import EightBitRows, EightBits, full_dtype, store
-from . import attention_kernel, past_kernel
-from .attention_kernel import NEVER, Scores
+from ..core.cache import EightBitRows, EightBits, full_dtype, store
+from ..kernels.cpu import past_attention
+from ..kernels.gpu import attention as attention_kernel
+from ..kernels.gpu import cache_write
+from ..kernels.gpu.attention import NEVER, Scores
 from .rope import rotate
 
 PAST_CHUNK = 128
@@ -131,7 +132,7 @@ def rotate_and_attend(
 
     given = qkv, angles, past, length, rows, mask, positions
     plain = all(value is None for value in added.values())
-    usable = kernels.are_usable() and plain and not isinstance(dtype, EightBits)
+    usable = cache_write.are_usable() and plain and not isinstance(dtype, EightBits)
     if isinstance(mask, Seen) or not (usable and attention_kernel.fits(qkv, past, scores)):
         return by_products(*given)
 
@@ -276,7 +277,7 @@ def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores, bias:
     apart.
     """
     in_chunks, at_once = (partial(each, scores=scores, bias=bias) for each in (_past_in_chunks, _past_at_once))
-    if bias is None and not isinstance(k, EightBitRows) and past_kernel.fits(q, k, scores):
+    if bias is None and not isinstance(k, EightBitRows) and past_attention.fits(q, k, scores):
         in_chunks = _past_in_kernel
     if sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(k)) <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
@@ -293,7 +294,7 @@ def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, b
 
 
 def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
-    return Partial(*past_kernel.attend((own.values, own.top, own.weight), q, k, v, length))
+    return Partial(*past_attention.attend((own.values, own.top, own.weight), q, k, v, length))
 
 
 def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | None) -> Partial:

@@ -5,7 +5,7 @@ from typing import Protocol
 import jax
 from flax import struct
 
-from ..cache import KVCache
+from ..core.cache import KVCache
 
 
 class Output(struct.PyTreeNode):

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import RequestError
-from .attention_kernel import Scores
-from .cross import CrossConfig
+from ..kernels.gpu.attention import Scores
+from .cross_attention import CrossConfig
 from .feed_forwards import GatedMlpConfig, PlainMlpConfig
 from .kinds import FeedForwardConfig, LayerConfig, MixerConfig
 from .layers import Norm
 from .mixers import AttentionConfig
-from .relative import Relative
+from .relative_positions import Relative
 from .rope import Rope
 
 

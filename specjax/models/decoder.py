@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..cache import KVCache
+from ..core.cache import KVCache
 from ..parallel import whole_features
 from .attention import Seen
 from .base import Output
@@ -19,9 +19,9 @@ from .config import ModelConfig
 from .encoder import Encoder
 from .layer import Layer, Nodes
 from .layers import linear, lookup, matrix, normalize, param, value_of
+from .offload import fetch
 from .per_layer import PerLayerInputs
-from .relative import RelativeBias
-from .streamed import fetch
+from .relative_positions import RelativeBias
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from flax import nnx
 from .base import Output
 from .decoder import Decoder
 from .layers import lookup, param
-from .translated import LACKING, Translated
+from .vocabulary_intersection import LACKING, Translated
 
 
 class DraftVocabulary(nnx.Module):

@@ -8,7 +8,7 @@ from .attention import Seen
 from .config import ModelConfig
 from .layer import Layer, Nodes
 from .layers import lookup, matrix, normalize, param, value_of
-from .relative import RelativeBias
+from .relative_positions import RelativeBias
 
 
 class Encoder(nnx.Module):

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
-from ..cache import blank
-from .cross import CrossConfig
+from ..core.cache import blank
+from .cross_attention import CrossConfig
 from .layers import Norm
 from .stacks import Stack
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..cache import EightBits
+from ..core.cache import EightBits
 from .attention import Bias, Seen, within
-from .cross import CrossAttention
+from .cross_attention import CrossAttention
 from .feed_forwards import FEED_FORWARDS
 from .kinds import LayerConfig
 from .layers import normalize, param, value_of

@@ -10,10 +10,11 @@ from flax import nnx
 from jax import lax
 
 from ..errors import RequestError
+from ..kernels.cpu import product as product_kernel
+from ..kernels.cpu.processor import matrix_extensions
 from ..parallel import nodes_are_split, weights_are_split
-from ..processor import matrix_extensions
-from . import product_kernel, quantised
-from .quantised import Quantised
+from . import quantised_weights
+from .quantised_weights import Quantised
 
 _FEW_ROWS = 64
 """Rows up to which a CPU multiplies faster if it does not pack the weights first."""
@@ -70,7 +71,7 @@ def linear(x: jax.Array, weight: jax.Array | Quantised, bias: jax.Array | None =
     rows = x.astype(weight.dtype)
     if not nodes_are_split():  # split nodes keep their axis; XLA:CPU has the fast product for matrices only
         rows = rows.reshape(-1, x.shape[-1])
-    y = quantised.multiply(rows, weight) if isinstance(weight, Quantised) else _product(rows, weight)
+    y = quantised_weights.multiply(rows, weight) if isinstance(weight, Quantised) else _product(rows, weight)
     y = y.reshape(*x.shape[:-1], weight.shape[0])
     return y if bias is None else y + bias.astype(jnp.float32)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
-from ..checks import per_row
+from ..core.checks import per_row
+from ..core.state import Requests
 from ..errors import RequestError
-from ..state import Requests
 from .constraint import Constraint, check_lengths, combine_constraints, compile_constraint
 from .limits import MOST_CONSTRAINTS, check_limit
 from .options import MOST_LOGPROBS, Options, read_bias, read_numbers, read_tokens

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from ..checks import shorten
+from ..core.checks import shorten
 from ..errors import RequestError
 from .limits import check_limit
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import shorten, whole
+from ..core.checks import shorten, whole
+from ..core.sampling import NUMBERS, SamplingParams, sampling_params
 from ..errors import RequestError
-from ..sampling import NUMBERS, SamplingParams, sampling_params
 from .limits import MOST_SAMPLES
 from .other_libraries import rename_options
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..checks import shorten
+from ..core.checks import shorten
 from ..errors import RequestError
 
 _RENAMED = {"num_return_sequences": "n", "max_tokens": "max_new_tokens"}

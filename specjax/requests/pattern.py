@@ -10,7 +10,7 @@ from collections.abc import Callable
 from re import _constants as op  # pyright: ignore
 from re import _parser  # pyright: ignore
 
-from ..checks import shorten
+from ..core.checks import shorten
 from ..errors import RequestError
 from .characters import Ranges, find_members
 from .limits import check_limit

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..checks import shorten
+from ..core.checks import shorten
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from .limits import check_limit

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..checks import per_row
-from ..sampling import random_keys
+from ..core.checks import per_row
+from ..core.sampling import random_keys
 
 _SAMPLES = 2**32 - 1
 """This number is folded into the keys of samples. Decoding folds smaller numbers into a key."""

@@ -9,7 +9,7 @@ pattern cannot enforce is refused; the error names its path.
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from ..checks import parse_json, shorten
+from ..core.checks import parse_json, shorten
 from ..errors import RequestError
 from . import json_text
 from .limits import check_limit

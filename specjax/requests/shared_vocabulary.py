@@ -11,7 +11,7 @@ from ..errors import RequestError
 from ..heads import Head
 from ..models.decoder import Decoder
 from ..models.draft_vocabulary import DraftVocabulary
-from ..models.translated import Translated
+from ..models.vocabulary_intersection import Translated
 from .vocabulary import token_bytes
 
 

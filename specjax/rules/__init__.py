@@ -1,8 +1,8 @@
 """The acceptance rules, one file for each way to walk a tree, with its records in ``RULES``."""
 
+from ..core.verdict import Verdict
 from . import chains, seeded, several_paths, siblings, soft, traversal, walks
 from .rule import Drawn, Rule, as_rule
-from .verdict import Verdict
 
 __all__ = ["RULES", "Drawn", "Rule", "Verdict", "as_rule"]
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 
-from ..selection import draw
-from ..tree import Tree
+from ..core.selection import draw
+from ..core.tree import Tree
+from ..core.verdict import Verdict, q_of, residual
 from .rule import Drawn, Rule
-from .verdict import Verdict, q_of, residual
 
 
 def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:

@@ -5,7 +5,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-from .verdict import Verdict
+from ..core.verdict import Verdict
 
 
 class Drawn(enum.StrEnum):

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..tree import Tree
+from ..core.tree import Tree
+from ..core.verdict import Verdict
 from .chains import block_verification
 from .rule import Drawn, Rule
-from .verdict import Verdict
 from .walks import sample_and_walk
 
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..tree import Tree, ancestors
+from ..core.tree import Tree, ancestors
+from ..core.verdict import Verdict, q_of, verdict_at
 from .chains import block_verification
 from .rule import Drawn, Rule
-from .verdict import Verdict, q_of, verdict_at
 
 _STEPS, _OCTAVES = 4, 4
 """The levels of p / q in a doubling, and the doublings up and down that have levels of their own."""

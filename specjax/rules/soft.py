@@ -6,10 +6,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from ..selection import argmax, draw
-from ..tree import Tree, ancestors
+from ..core.selection import argmax, draw
+from ..core.tree import Tree, ancestors
+from ..core.verdict import Verdict, deepest, verdict_at
 from .rule import Rule
-from .verdict import Verdict, deepest, verdict_at
 
 
 def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:

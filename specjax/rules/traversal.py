@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 
-from ..selection import draw
-from ..tree import Tree, ancestors
+from ..core.selection import draw
+from ..core.tree import Tree, ancestors
+from ..core.verdict import Verdict, normalise, verdict_at
 from .rule import Drawn, Rule
-from .verdict import Verdict, normalise, verdict_at
 
 
 def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
-from ..selection import argmax
-from ..tree import Tree, ancestors
+from ..core.selection import argmax
+from ..core.tree import Tree, ancestors
+from ..core.verdict import Verdict, deepest, verdict_at
 from .rule import Drawn, Rule
-from .verdict import Verdict, deepest, verdict_at
 
 
 def argmax_walk(p: jax.Array, tree: Tree, key: jax.Array | None = None) -> Verdict:

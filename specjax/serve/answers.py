@@ -12,7 +12,7 @@ from ..checkpoints.load import LanguageModel
 from ..engine import Handle
 from ..errors import RequestError
 from ..requests.vocabulary import token_bytes
-from ..result import Result
+from ..text.result import Result
 
 LEAST_LOGPROB = -9999.0
 """JSON has no infinity: the log-probability of an impossible token."""

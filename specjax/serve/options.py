@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ..checks import whole
+from ..core.checks import whole
 from ..engine import EngineOptions, usual_widths
 
 

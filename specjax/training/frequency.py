@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
-from ..checks import whole
+from ..core.checks import whole
 from .data import standard_library
 from .sources import Source, make_sources, read_documents
 

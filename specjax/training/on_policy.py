@@ -6,10 +6,10 @@ import numpy as np
 from flax import nnx
 
 from ..checkpoints.load import LanguageModel
-from ..generate import Generator
+from ..core.stats import total
 from ..heads.base import Head, HeadModule
 from ..models.decoder import Decoder
-from ..stats import total
+from ..text.generate import Generator
 from .data import Mixture
 from .kinds import KINDS
 

@@ -15,10 +15,10 @@ from flax import nnx
 from ..checkpoints.heads import save_head
 from ..checkpoints.load import LanguageModel, save
 from ..errors import RequestError
-from ..generate import Generator
 from ..heads import Head
 from ..heads.base import HeadModule
 from ..models.decoder import Decoder
+from ..text.generate import Generator
 from . import data
 from .kinds import KINDS
 from .loop import BatchSource, fit

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..checks import shorten
+from ..core.checks import shorten
 from ..errors import RequestError
-from ..records import is_table, read_dataset, read_rows
 from ..requests.chat import render_answers
+from ..text.table_files import is_table, read_dataset, read_rows
 
 HUB = "hf://datasets/"
 """The beginning of the name of a dataset on the Hugging Face hub."""

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from support.command_line import assert_one_line, models, specjax_main
 
-from specjax import Generator, costs
+from specjax import Generator
 from specjax.drafters.auto.arms import ARMS
-from specjax.planning import auto
+from specjax.text import round_times
+from specjax.tools.tune import auto
 
 __all__ = ["models", "specjax_main"]  # fixtures
 
@@ -41,7 +42,7 @@ def test_explain_tells_choices_and_their_reasons(specjax_main, models, tmp_path,
     assert err.count("specjax: note: costs") == 1 and "of another machine or version (jax)" in err
     code, out, _ = specjax_main("tune", "--auto", *pair)
     assert code == 0 and "measured anew: the file was of another" in out
-    assert costs.read_costs(next(file.iterdir()))["machine"]["jax"] != "0.1"
+    assert round_times.read_costs(next(file.iterdir()))["machine"]["jax"] != "0.1"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from support.command_line import OPTIONS, assert_one_line, kept, models, reuse, specjax_main
 from support.models import byte_tokenizer
 
-from specjax import evaluation
+from specjax.tools import evaluate as evaluation
 
 pytestmark = pytest.mark.usefixtures("reuse")
 

@@ -7,9 +7,9 @@ from support.command_line import assert_one_line, specjax_main
 from support.models import TINY
 
 from specjax.checkpoints.config import to_hf
-from specjax.planning import design
-from specjax.planning.design import Times, needed_acceptance
-from specjax.planning.draft_latency import Latency
+from specjax.tools.design import search as design
+from specjax.tools.design.draft_latency import Latency
+from specjax.tools.design.search import Times, needed_acceptance
 from specjax.training.recipe import read_recipe
 
 TARGET = TINY.replace(vocab_size=512, hidden_size=256, num_layers=8, num_heads=8, num_kv_heads=4, head_dim=32)

@@ -5,8 +5,8 @@ import json
 import pytest
 from support.command_line import assert_one_line, models, specjax_main
 
-from specjax.planning.doctor import examination
-from specjax.planning.doctor.words import answer
+from specjax.tools.doctor import examination
+from specjax.tools.doctor.report import answer
 
 CAST = dict(
     batch=1, temperature=0.0, speedup=1.4, speedup_interval=[1.2, 1.6], tokens_per_round=2.5, break_even_tokens=1.8,

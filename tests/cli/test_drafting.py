@@ -6,8 +6,8 @@ import pytest
 
 from specjax.cli.drafting import drafting_flags, given_drafting
 from specjax.cli.fields import add_flags
+from specjax.core.tree import expansion
 from specjax.drafters import METHODS, all_options, own_options
-from specjax.tree import expansion
 
 
 @pytest.fixture(scope="module")

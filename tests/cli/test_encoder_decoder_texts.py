@@ -18,7 +18,7 @@ from specjax.checkpoints.config import from_hf, read_config, to_hf
 from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.drafters import DraftModel
-from specjax.prefill import read_source
+from specjax.loop.prefill import read_source
 
 NAMES = ["t5", "t5_1.1", "bart"]
 PROMPT = [5, 7, 9, 11, 4, 8, 6]

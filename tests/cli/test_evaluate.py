@@ -5,8 +5,8 @@ import json
 import pytest
 from support.command_line import OPTIONS, assert_one_line, kept, models, reuse, specjax_main
 
-from specjax.evaluation.benchmark import run as runner
-from specjax.evaluation.suites import SUITES
+from specjax.tools.evaluate.benchmark import run as runner
+from specjax.tools.evaluate.suites import SUITES
 
 pytestmark = pytest.mark.usefixtures("reuse")
 

@@ -8,7 +8,7 @@ from support.command_line import assert_one_line, specjax_main
 from support.models import TINY
 
 from specjax.checkpoints.config import to_hf
-from specjax.planning import plan_settings
+from specjax.tools.plan import settings as plan_settings
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_bad_input_gets_one_line(prune, specjax_main, tmp_path):
 def test_healing_lowers_the_divergence(prune, tmp_path, monkeypatch):
     goals = []
     masks = lambda model, measured, windows, goal, seed: goals.append(goal) or measured
-    monkeypatch.setattr("specjax.training.pruning.heal.learn_masks", masks)
+    monkeypatch.setattr("specjax.tools.prune.heal.learn_masks", masks)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes types
         code, _, _ = prune(*SMALL, "--steps", "6", "--importance", "masks")
     assert code == 0 and [goal.hidden_size for goal in goals] == [96]

@@ -8,8 +8,9 @@ import pytest
 from support.command_line import OPTIONS, assert_one_line, kept, models, reuse, specjax_main
 from support.models import byte_tokenizer
 
-from specjax.planning import cost, layers, tune
-from specjax.planning.cost import Cost, Curve
+from specjax.tools.tune import cost, layers
+from specjax.tools.tune import tree as tune
+from specjax.tools.tune.cost import Cost, Curve
 
 pytestmark = pytest.mark.usefixtures("reuse")
 

@@ -6,9 +6,9 @@ import pytest
 from support.command_line import kept, models, reuse, specjax_main
 from support.models import byte_tokenizer
 
-from specjax.evaluation import lossless
-from specjax.evaluation.faults import FAULTS
 from specjax.requests import chat
+from specjax.tools.evaluate import lossless
+from specjax.tools.evaluate.planted_faults import FAULTS
 
 pytestmark = pytest.mark.usefixtures("reuse")
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "specjax" / "zoo").glob("*/README.md")),
+    *sorted((ROOT / "specjax" / "checkpoints" / "zoo").glob("*/README.md")),
 ]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 WEB = re.compile(r"[a-z]+:")

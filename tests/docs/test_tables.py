@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from specjax import METHODS, tree
-from specjax.evaluation.suites import SUITES
+from specjax import METHODS
+from specjax.core import tree
 from specjax.requests import limits
 from specjax.requests.options import Options
 from specjax.rules import RULES
+from specjax.tools.evaluate.suites import SUITES
 from specjax.training.kinds import KINDS
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,13 +12,14 @@ from support.decoding import new_tokens, start
 from support.models import disturbed, random_prompts, tiny_model
 from support.reference import is_greedy, log_softmax, logits_after
 
-from specjax import RequestError, decode
-from specjax.drafter import Models
+from specjax import RequestError
+from specjax.core.tree import chain
 from specjax.drafters import Adaptive, DraftModel, DraftTree, Ngram, Suffix, make_drafter
 from specjax.drafters.parts.member import Member
+from specjax.loop import decode
+from specjax.loop.drafter import Models
 from specjax.rules import RULES
-from specjax.tree import chain
-from specjax.verify import Drawn, resolve
+from specjax.rules.acceptance import Drawn, resolve
 
 TARGET = tiny_model(0, 8.0, num_layers=1)
 DRAFT = disturbed(TARGET, 0.1)

@@ -16,12 +16,12 @@ from support.program import TARGET as WIDE
 from support.reference import array, assert_greedy, log_softmax, normed, read_target, take_best_sequences
 
 from specjax import ConfigError, Generator, RequestError, make_mesh
-from specjax.cache import KVCache
+from specjax.core.cache import KVCache
 from specjax.drafters import BlockDrafter
 from specjax.drafters.parts.best_first import best_first
 from specjax.heads import BlockConfig, BlockHead, Head
-from specjax.models.translated import LACKING
-from specjax.planning import hlo
+from specjax.models.vocabulary_intersection import LACKING
+from specjax.tools.plan import hlo
 from specjax.training.run import cast
 
 V, TAPS, ROUNDS = 7, (1, 2), 8

@@ -16,14 +16,15 @@ from support.models import TINY, language_model, on_mesh, random_head, random_pr
 from support.program import count_compilations
 from support.reference import log_softmax, rank_tokens, take_best_sequences
 
-from specjax import Generator, RequestError, decode, make_mesh
+from specjax import Generator, RequestError, make_mesh
+from specjax.core.tree import ancestors, expansion
+from specjax.core.verdict import verdict_at
 from specjax.drafters import Eagle, Eagle2, Eagle3, Mtp
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, Head, MtpConfig, MtpHead
-from specjax.rules.verdict import verdict_at
+from specjax.loop import decode
+from specjax.rules.acceptance import Drawn, resolve
 from specjax.training.losses import scores
 from specjax.training.run import cast
-from specjax.tree import ancestors, expansion
-from specjax.verify import Drawn, resolve
 
 TARGET = tiny_model(0, 8.0)
 LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16)

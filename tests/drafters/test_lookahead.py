@@ -19,12 +19,12 @@ from support.program import MOVES, Program
 from support.reference import logits_after, score
 
 from specjax import Generator, RequestError, make_mesh
+from specjax.core.tree import Tree
+from specjax.core.verdict import Verdict
 from specjax.drafters import Lookahead
 from specjax.drafters.lookahead import LookaheadState, _insert, _trie
-from specjax.planning import hlo
 from specjax.rules.walks import _walk, argmax_walk, sample_and_walk
-from specjax.tree import Tree
-from specjax.verify import Verdict
+from specjax.tools.plan import hlo
 
 TARGET = tiny_model(0, 8.0)
 PROMPTS = [[7], [5, 6, 5, 7, 5, 6, 8, 5], *random_prompts(2, 30, vocab_size=12, seed=4)]

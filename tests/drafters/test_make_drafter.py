@@ -6,10 +6,10 @@ from support.models import random_prompts
 from support.reference import assert_greedy, read_target
 
 from specjax import METHODS, Generator, RequestError
-from specjax.drafter import Models, TrainedHead
+from specjax.core.tree import expansion, from_paths
 from specjax.drafters import Adaptive, Switch, all_options, make_drafter, needs_of, own_options
 from specjax.heads import Eagle3Config, EagleConfig, HydraConfig, MedusaConfig
-from specjax.tree import expansion, from_paths
+from specjax.loop.drafter import Models, TrainedHead
 
 PATHS = [(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1), (0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)]
 """The tree of widths 2, 2, 1, node by node."""

@@ -14,11 +14,11 @@ from support.numpy_layer import ordinary
 from support.reference import array, assert_greedy, normed, rank_tokens, read_target
 
 from specjax import Generator, RequestError
+from specjax.core.tree import Tree, from_paths, topology
 from specjax.drafters import Hydra, Medusa
 from specjax.heads import KINDS, Head, HydraConfig, MedusaConfig, MedusaHeads
 from specjax.rules import RULES
-from specjax.tree import Tree, from_paths, topology
-from specjax.verify import Drawn, resolve
+from specjax.rules.acceptance import Drawn, resolve
 
 V = 23
 TARGET = tiny_model(0, 8.0, vocab_size=V, num_layers=1)

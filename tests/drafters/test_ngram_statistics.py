@@ -13,7 +13,7 @@ from support.reference import continue_greedily, look_up
 from specjax import Generator, RequestError
 from specjax.cli.main import main
 from specjax.drafters import Ngram, make_drafter
-from specjax.drafters.parts import statistics
+from specjax.drafters.parts import ngram_statistics
 
 V, ROWS, CAPACITY, DRAFTS = 7, 300, 24, 4
 
@@ -49,8 +49,8 @@ def continue_text(text: list[int], tables: list[dict], count: int) -> list[int]:
 @pytest.mark.parametrize("most", [3, 1000])
 def test_tables_equal_a_recount(most):
     for seed in range(5):
-        found = statistics.count_ngrams(corpus(seed), V, most)
-        for m, contexts, successors in zip(statistics.ORDERS, found.contexts, found.successors):
+        found = ngram_statistics.count_ngrams(corpus(seed), V, most)
+        for m, contexts, successors in zip(ngram_statistics.ORDERS, found.contexts, found.successors):
             table = most_frequent(corpus(seed), m, most)
             assert contexts.tolist() == [list(context) for context in sorted(table)]
             assert successors.tolist() == [table[context] for context in sorted(table)]
@@ -61,8 +61,8 @@ def test_drafts_come_from_the_row_and_otherwise_from_the_corpus():
     until none is known.
     """
     texts, most = corpus(1), 9
-    tables = [most_frequent(texts, m, most) for m in statistics.ORDERS]
-    given = jax.tree.map(jnp.asarray, statistics.count_ngrams(texts, V, most))
+    tables = [most_frequent(texts, m, most) for m in ngram_statistics.ORDERS]
+    given = jax.tree.map(jnp.asarray, ngram_statistics.count_ngrams(texts, V, most))
     rng = np.random.default_rng(0)
     tokens, last = (
         rng.integers(0, V, (ROWS, CAPACITY)).astype(np.int32),
@@ -111,8 +111,8 @@ def file(tmp_path_factory):
 
 def test_the_command_counts_tokens_of_the_models_tokenizer(file):
     tokenizer = byte_tokenizer()
-    found = statistics.load(file, 61)
-    wanted = statistics.count_ngrams([tokenizer.encode("the theory\n"), tokenizer.encode("that the")], 61, 100)
+    found = ngram_statistics.load(file, 61)
+    wanted = ngram_statistics.count_ngrams([tokenizer.encode("the theory\n"), tokenizer.encode("that the")], 61, 100)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -124,7 +124,7 @@ def test_statistics_speed_up_and_leave_the_text_greedy(target, tmp_path):
     prompts = [[7], *np.random.default_rng(0).integers(1, 61, (7, 9)).tolist()]
     greedy = continue_greedily(target.model, prompts, 24)
     said = [prompt + new for prompt, new in zip(prompts, greedy)]
-    statistics.save(statistics.count_ngrams(said, 61, 1000), 61, tmp_path / "said.npz")
+    ngram_statistics.save(ngram_statistics.count_ngrams(said, 61, 1000), 61, tmp_path / "said.npz")
     generator = Generator(target, "ngram", ngram_statistics=str(tmp_path / "said.npz"), num_speculative_tokens=3)
     results = generator(prompts, max_new_tokens=24, ignore_eos=True)
     assert [result.token_ids for result in results] == greedy
@@ -146,9 +146,9 @@ def test_unusable_files_are_named_in_one_line(file, target, tmp_path):
     with pytest.raises(RequestError, match="are of 61 tokens and the target has 60"):
         make_drafter("ngram", ngram_statistics=str(file)).parameters(None, 60)
     with pytest.raises(RequestError, match="no text of two tokens"):
-        statistics.count_ngrams([[], [3]], V, 10)
+        ngram_statistics.count_ngrams([[], [3]], V, 10)
     with pytest.raises(RequestError, match="cannot be written"):
-        statistics.save(statistics.count_ngrams(corpus(0), V, 10), V, tmp_path / "no" / "file.npz")
+        ngram_statistics.save(ngram_statistics.count_ngrams(corpus(0), V, 10), V, tmp_path / "no" / "file.npz")
 
 
 def test_the_command_refuses_unreadable_data(tmp_path, capsys):

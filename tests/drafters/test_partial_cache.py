@@ -11,9 +11,10 @@ from support.partial_target import TARGET, logits_without
 from support.program import MOVES, Program
 from support.reference import is_greedy
 
-from specjax import Generator, RequestError, cache
+from specjax import Generator, RequestError
+from specjax.core import cache
 from specjax.drafters import PartialCache, PartialCascade
-from specjax.planning import hlo
+from specjax.tools.plan import hlo
 
 DRAFTS = 3
 PROMPTS = [[7], *random_prompts(7, 40, seed=4)]

@@ -12,12 +12,13 @@ from support.partial_target import TARGET, logits_without
 from support.program import MOVES, Program
 from support.reference import softmax
 
-from specjax import Generator, RequestError, decode
+from specjax import Generator, RequestError
+from specjax.core.stats import Counters
 from specjax.drafters import EarlyExit, LayerSkip, Plain
+from specjax.loop import decode
 from specjax.models.decoder import Layer, Skip
-from specjax.planning import hlo
-from specjax.stats import Counters
-from specjax.verify import Drawn, resolve
+from specjax.rules.acceptance import Drawn, resolve
+from specjax.tools.plan import hlo
 
 DRAFTS, ROUNDS, CONFIDENCE = 3, 6, 0.45
 L = TARGET.config.num_layers

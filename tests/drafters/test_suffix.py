@@ -9,7 +9,7 @@ from support.models import language_model, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
 from specjax.drafters import Suffix
-from specjax.drafters.parts.store import append, empty
+from specjax.drafters.parts.text_store import append, empty
 
 CAPACITY, ROWS, V = 48, 300, 9
 

@@ -13,12 +13,13 @@ from support.decoding import new_tokens, start, texts
 from support.models import disturbed, p_value, random_prompts, tiny_model
 from support.reference import is_greedy, look_up
 
-from specjax import Generator, RequestError, decode
-from specjax.drafter import Models, Nothing
+from specjax import Generator, RequestError
+from specjax.core.tree import chain
 from specjax.drafters import DraftModel, DraftTree, Ngram, Suffix, Switch, make_drafter
+from specjax.loop import decode
+from specjax.loop.drafter import Models, Nothing
 from specjax.rules import RULES
-from specjax.tree import chain
-from specjax.verify import Drawn, resolve
+from specjax.rules.acceptance import Drawn, resolve
 
 V, DRAFTS, COST = 61, 2, 0.3
 TARGET = tiny_model(0, 8.0, num_layers=1)

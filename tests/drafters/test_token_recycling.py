@@ -8,8 +8,8 @@ from support.models import random_prompts, tiny_model
 from support.reference import list_successors, logits_after, rank_tokens
 
 from specjax import RequestError
+from specjax.core.tree import from_paths
 from specjax.drafters import TokenRecycling
-from specjax.tree import from_paths
 
 TARGET = tiny_model(0, 8.0)
 PROMPTS = [[7], [5, 6, 5, 7, 5, 6, 8, 5], *random_prompts(2, 30, vocab_size=12, seed=4)]

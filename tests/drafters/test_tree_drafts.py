@@ -9,9 +9,9 @@ from support.models import disturbed, p_value, random_prompts, tiny_model
 from support.reference import log_softmax, logits_after, rank_tokens
 
 from specjax import RequestError
+from specjax.core.sampling import sampling_params, siblings
+from specjax.core.tree import expansion, from_paths, topology
 from specjax.drafters import DraftTree, DynamicTree
-from specjax.sampling import sampling_params, siblings
-from specjax.tree import expansion, from_paths, topology
 
 TARGET = tiny_model(0, 8.0, num_layers=1)
 DRAFT = disturbed(TARGET)

@@ -12,11 +12,11 @@ from support.grid import METHODS
 from support.grid.methods import V, draft_of, target_of
 from support.program import make_blank_requests
 
-from specjax.cache import without_keys
+from specjax.core.cache import without_keys
 from specjax.drafters import Ngram
 from specjax.engine import slots
 from specjax.errors import RequestError
-from specjax.prefill import fill
+from specjax.loop.prefill import fill
 
 STATIC = dict(chunk=16, dtype="float32", logprobs=None)
 FIRST_TIER = ("eagle3",)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from support.models import TINY, random_head, tiny_model
 
-from specjax.cache import KVCache
+from specjax.core.cache import KVCache
 from specjax.errors import ConfigError
 from specjax.heads import BlockConfig, BlockHead
 from specjax.heads.convolution import Convolution
-from specjax.models.translated import LACKING
+from specjax.models.vocabulary_intersection import LACKING
 
 V, N, PAST = TINY.vocab_size, 5, 4
 LAYERS = TINY.replace(num_layers=2)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.kernels.gpu.attention import Scores
 from specjax.models import attention
 from specjax.models.attend import attend
-from specjax.models.attention_kernel import Scores
 
 B, N, K, G, D, T = 2, 4, 2, 3, 8, 300
 LENGTH = np.array([5, 290])

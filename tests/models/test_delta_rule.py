@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from support.golden import golden_model
 
-from specjax import cache as kv
-from specjax.cache import Rows
+from specjax.core import cache as kv
+from specjax.core.cache import Rows
+from specjax.core.recurrence import DeltaState
 from specjax.errors import RequestError
+from specjax.loop.prefill import fill
 from specjax.models.kinds import LayerConfig
 from specjax.models.layer import Nodes
 from specjax.models.layers import Norm
 from specjax.models.mixers.delta_rule import DeltaRule, DeltaRuleConfig
-from specjax.prefill import fill
-from specjax.recurrence import DeltaState
 
 CONFIG = DeltaRuleConfig(key_heads=2, value_heads=6, key_dim=4, value_dim=5, kernel=3)
 WIDTH, BATCH = 8, 3

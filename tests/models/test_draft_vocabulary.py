@@ -15,7 +15,7 @@ from specjax import Head, LanguageModel, RequestError, restrict_draft
 from specjax.drafters import DraftModel
 from specjax.heads import MedusaConfig, MedusaHeads
 from specjax.models.draft_vocabulary import DraftVocabulary
-from specjax.models.translated import LACKING, Translated
+from specjax.models.vocabulary_intersection import LACKING, Translated
 from specjax.training.frequency import frequent_tokens
 
 UNLIKELY = 1e-4

@@ -11,13 +11,13 @@ from support.models import disturbed, language_model, random_prompts, tiny_model
 
 import specjax
 from specjax import Generator, RequestError
-from specjax.cache import KV_SCHEMES, EightBitRows, EightBits, commit, empty, read, store
+from specjax.core.cache import KV_SCHEMES, EightBitRows, EightBits, commit, empty, read, store
+from specjax.kernels.gpu.attention import Scores
 from specjax.models import attention
 from specjax.models.attend import attend as by_definition
 from specjax.models.attention import attend
-from specjax.models.attention_kernel import Scores
 from specjax.models.mixers import DeltaRuleConfig, latent
-from specjax.session import cache_dtype
+from specjax.text.session import cache_dtype
 
 FORMS = {name: EightBits(dtype, jnp.dtype("float32")) for name, dtype in KV_SCHEMES.items()}
 TARGET = tiny_model(num_layers=2)

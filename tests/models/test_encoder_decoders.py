@@ -9,22 +9,13 @@ from support.golden import ENCODER_DECODERS, golden_model, read_file
 from support.models import disturbed, random_prompts
 from support.parts import compile_parts
 
-from specjax.cache import KVCache, commit
-from specjax.drafters import (
-    Adaptive,
-    DraftModel,
-    DraftTree,
-    DynamicTree,
-    Ngram,
-    Suffix,
-    Switch,
-    TokenRecycling,
-)
+from specjax.core.cache import KVCache, commit
+from specjax.core.tree import Tree, ancestors
+from specjax.drafters import Adaptive, DraftModel, DraftTree, DynamicTree, Ngram, Suffix, Switch, TokenRecycling
+from specjax.loop.prefill import read_source
 from specjax.models import attention
 from specjax.models.decoder import Decoder
-from specjax.models.relative import Relative
-from specjax.prefill import read_source
-from specjax.tree import Tree, ancestors
+from specjax.models.relative_positions import Relative
 
 NAMES = ["t5", "t5_1.1", "bart"]
 TOLERANCE = 1e-4

@@ -17,11 +17,11 @@ from support.pairwise import pairwise_cover
 from support.parts import compile_parts
 from support.told import Told
 
-from specjax import cache as kv
 from specjax.checkpoints.config import from_hf
 from specjax.checkpoints.families import FAMILIES
+from specjax.core import cache as kv
+from specjax.core.tree import Tree, ancestors
 from specjax.drafters import DraftModel, DynamicTree, Ngram
-from specjax.tree import Tree, ancestors
 
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3")
 """The families with Llama's layers, which the tests of methods use as targets."""

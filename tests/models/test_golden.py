@@ -7,7 +7,7 @@ import pytest
 from support.golden import FILES, LLAMA_LIKE, Case, read_golden
 from support.parts import compile_parts
 
-from specjax import cache as kv
+from specjax.core import cache as kv
 from specjax.models import attention
 from specjax.models.decoder import Decoder
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.kernels.gpu.attention import Scores
 from specjax.models.attend import attend as by_definition
 from specjax.models.attention import Seen, attend
-from specjax.models.attention_kernel import Scores
 from specjax.models.layers import linear
 
 

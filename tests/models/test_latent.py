@@ -13,8 +13,9 @@ from support.models import on_mesh, random_prompts, tiny_model
 from support.numpy_layer import linear, rms, rotate
 from support.reference import is_greedy
 
-from specjax import RequestError, cache, make_mesh
+from specjax import RequestError, make_mesh
 from specjax.checkpoints.config import from_hf
+from specjax.core import cache
 from specjax.drafters import EarlyExit, LayerSkip, PartialCache
 from specjax.models.layer import Nodes
 from specjax.models.mixers import LatentAttention

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import parallel, processor
-from specjax.models import layers, llvm, product_kernel, product_llvm
+from specjax import parallel
+from specjax.kernels.cpu import llvm, processor, product_llvm
+from specjax.kernels.cpu import product as product_kernel
+from specjax.models import layers
 
 
 @pytest.mark.parametrize("extensions", [(), ("amx_bf16",)], ids=["plain", "amx"])

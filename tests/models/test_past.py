@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from specjax import parallel
-from specjax.models import attention, past_kernel, product_kernel
+from specjax.kernels.cpu import past_attention
+from specjax.kernels.cpu import product as product_kernel
+from specjax.kernels.gpu.attention import Scores
+from specjax.models import attention
 from specjax.models.attend import attend as by_definition
 from specjax.models.attention import Partial
-from specjax.models.attention_kernel import Scores
 
 SHAPES = [(1, 2, 3, 100, 64), (3, 4, 18, 160, 64), (2, 3, 5, 203, 128), (9, 2, 7, 64, 16), (2, 1, 1, 16, 48)]
 
@@ -27,7 +29,7 @@ def make_input(B: int, K: int, M: int, T: int, D: int) -> tuple:
 
 
 def in_kernel(own: Partial, *given) -> Partial:
-    return Partial(*jax.jit(past_kernel.attend)((own.values, own.top, own.weight), *given))
+    return Partial(*jax.jit(past_attention.attend)((own.values, own.top, own.weight), *given))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -74,9 +76,9 @@ def test_scores_far_apart_and_queries_of_nan():
 @pytest.mark.parametrize("heads, threads, calls", [(4, 2, 1), (9, 2, 9), (40, 2, 16), (40, 30, 40), (40, 1, 1)])
 def test_many_queries_are_computed_in_parts(heads, threads, calls, monkeypatch):
     """Decoding does not read the top. XLA gives results that nobody reads one buffer, so calls with one would wait."""
-    monkeypatch.setattr(past_kernel, "threads", lambda: threads)
+    monkeypatch.setattr(past_attention, "threads", lambda: threads)
     own, *given = make_input(1, heads, 3, 64, 16)
-    attend = lambda *given: past_kernel.attend(*given)[::2]
+    attend = lambda *given: past_attention.attend(*given)[::2]
     text = jax.jit(attend).lower((own.values, own.top, own.weight), *given).compile().as_text()
     results = re.findall(r"= (\S+) custom-call", text)
     assert len(results) == calls and all(re.fullmatch(r"f32\[\d+,18\]\{1,0\}", result) for result in results)
@@ -84,17 +86,17 @@ def test_many_queries_are_computed_in_parts(heads, threads, calls, monkeypatch):
 
 def test_where_the_kernel_fits(monkeypatch):
     def fits(M=1, T=16, D=16, dtype="float32", queries="float32", window=None):
-        return past_kernel.fits(jnp.zeros((1, 1, M, D), queries), jnp.zeros((1, 1, T, D), dtype), Scores(window))
+        return past_attention.fits(jnp.zeros((1, 1, M, D), queries), jnp.zeros((1, 1, T, D), dtype), Scores(window))
 
-    monkeypatch.setattr(past_kernel, "threads", lambda: 2)
+    monkeypatch.setattr(past_attention, "threads", lambda: 2)
     assert fits() and fits(M=18, T=17, D=128)
     assert not (fits(M=19) or fits(T=15) or fits(D=8) or fits(window=4))
     assert not (fits(dtype="bfloat16") or fits(queries="bfloat16"))
     with parallel.use_mesh(parallel.make_mesh(data=2)):
         assert not fits()
-    monkeypatch.setattr(past_kernel, "threads", lambda: 1)
+    monkeypatch.setattr(past_attention, "threads", lambda: 1)
     assert fits(M=9) and not fits(M=10)
-    monkeypatch.setattr(past_kernel, "is_installed", lambda: False)
+    monkeypatch.setattr(past_attention, "is_installed", lambda: False)
     assert not fits()
 
 
@@ -107,7 +109,7 @@ def test_attention_uses_the_kernel_if_it_is_installed(monkeypatch):
     wanted = by_definition(*given, jnp.tri(3, dtype=bool), None, Scores())
     np.testing.assert_allclose(with_kernel, wanted, atol=2e-6)
     jax.clear_caches()
-    monkeypatch.setattr(past_kernel, "is_installed", lambda: False)
+    monkeypatch.setattr(past_attention, "is_installed", lambda: False)
     assert product_kernel.is_installed()
     np.testing.assert_allclose(call(*given), wanted, atol=2e-6)
     assert "specjax_past" not in call.lower(*given).compile().as_text()

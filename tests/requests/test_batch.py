@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from support.models import TINY, byte_tokenizer
 
+from specjax.core.sampling import NUMBERS, sampling_params
 from specjax.errors import RequestError
 from specjax.requests.batch import build_batch
 from specjax.requests.options import Options
-from specjax.sampling import NUMBERS, sampling_params
 
 V = TINY.vocab_size
 TARGET = types.SimpleNamespace(config=TINY, tokenizer=byte_tokenizer(V))

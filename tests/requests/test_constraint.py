@@ -13,11 +13,11 @@ from support.models import byte_tokenizer
 from transformers import AutoTokenizer
 
 from specjax.checkpoints.hub import find
-from specjax.context import advance, advance_along, advance_tree
+from specjax.core.context import advance, advance_along, advance_tree
+from specjax.core.tree import Tree
 from specjax.errors import RequestError
 from specjax.requests.constraint import ENDLESS, check_lengths, combine_constraints, compile_constraint
 from specjax.requests.vocabulary import token_bytes
-from specjax.tree import Tree
 
 BYTES = byte_tokenizer(61)  # token 0 ends; single bytes
 TEXTS = token_bytes(BYTES, 61)

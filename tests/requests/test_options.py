@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from specjax import Generator, LanguageModel, RequestError
 from specjax.errors import NumericsError
-from specjax.evaluation.fidelity import logits_after
 from specjax.requests.options import Options
-from specjax.result import results_of
+from specjax.text.result import results_of
+from specjax.tools.evaluate.fidelity import logits_after
 
 METHODS = ["none", "ngram", "draft_model"]
 V = TINY.vocab_size

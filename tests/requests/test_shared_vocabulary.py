@@ -12,10 +12,10 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from specjax import Generator, LanguageModel, RequestError
+from specjax.core.sampling import probabilities, sampling_params
 from specjax.drafters import DraftModel
-from specjax.models.translated import LACKING, Translated
+from specjax.models.vocabulary_intersection import LACKING, Translated
 from specjax.requests.shared_vocabulary import shared_tokens, translate_draft
-from specjax.sampling import probabilities, sampling_params
 
 UNLIKELY = 1e-4
 

@@ -11,10 +11,10 @@ from support.models import disturbed, language_model, random_prompts, tiny_model
 from support.reference import logits_after, softmax
 
 from specjax import Generator, RequestError
+from specjax.core.tree import Tree
 from specjax.rules import RULES
+from specjax.rules.acceptance import Drawn, accept, is_lossy, resolve
 from specjax.rules.soft import Loosening, NearMatch, SoftMatch
-from specjax.tree import Tree
-from specjax.verify import Drawn, accept, is_lossy, resolve
 
 WORDS, PARENT = 5, [0, 0, 0, 1, 1, 2, 3]
 DEPTH = 3

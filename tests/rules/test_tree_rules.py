@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from jax import random
 from support.models import p_value
 
+from specjax.core.tree import Tree
+from specjax.core.verdict import normalise
 from specjax.rules import RULES, Drawn
 from specjax.rules.chains import block_verification, rejection
 from specjax.rules.several_paths import choose
-from specjax.rules.verdict import normalise
-from specjax.tree import Tree
 
 V, K, DRAWS, UNLIKELY = 3, 2, 40_000, 1e-4
 PARENT = np.array([0, 0, 0, 1, 1, 2, 2])  # two tokens after the root, two after each of them

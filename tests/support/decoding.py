@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode
-from specjax.drafter import Drafter
-from specjax.prefill import pad_prompts, prefill
-from specjax.sampling import random_keys, sampling_params
-from specjax.state import DecodeState, Requests
-from specjax.tree import Tree
-from specjax.verify import resolve
+from specjax.core.sampling import random_keys, sampling_params
+from specjax.core.state import DecodeState, Requests
+from specjax.core.tree import Tree
+from specjax.loop import decode
+from specjax.loop.drafter import Drafter
+from specjax.loop.prefill import pad_prompts, prefill
+from specjax.rules.acceptance import resolve
 
 CAPACITY, CHUNK, NEW = 256, 64, 32
 """Positions of the caches, tokens of one prefill forward, and new tokens of a row, unless a test

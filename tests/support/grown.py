@@ -4,8 +4,8 @@ import numpy as np
 
 from specjax import LanguageModel
 from specjax.checkpoints.config import read_config
-from specjax.checkpoints.grow import grow_model
 from specjax.checkpoints.tensors import load_model
+from specjax.tools.grow.grow import grow_model
 from support.models import TINY, byte_tokenizer, language_model
 
 TOKENS = np.random.default_rng(0).integers(0, TINY.vocab_size, (2, 24))

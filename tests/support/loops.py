@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from specjax import Drafter, ModelConfig
-from specjax.drafter import TrainedHead
+from specjax.core.tree import expansion
 from specjax.drafters import (
     Adaptive,
     BlockDrafter,
@@ -29,7 +29,7 @@ from specjax.drafters import (
     TokenRecycling,
 )
 from specjax.heads import KINDS, BlockConfig, Eagle3Config, HydraConfig, MtpConfig
-from specjax.tree import expansion
+from specjax.loop.drafter import TrainedHead
 
 from .program import TARGET, Program
 

@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from specjax.models import cross, decoder, encoder, layer, per_layer
+from specjax.models import cross_attention as cross
+from specjax.models import decoder, encoder, layer, per_layer
 from specjax.models.feed_forwards import experts, gated, plain
 from specjax.models.mixers import attention, latent
 

@@ -5,13 +5,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from specjax import decode
 from specjax.checkpoints.tensors import abstract_decoder
-from specjax.drafter import Models
-from specjax.prefill import prefill
-from specjax.sampling import random_keys, sampling_params
-from specjax.state import Requests
-from specjax.verify import resolve
+from specjax.core.sampling import random_keys, sampling_params
+from specjax.core.state import Requests
+from specjax.loop import decode
+from specjax.loop.drafter import Models
+from specjax.loop.prefill import prefill
+from specjax.rules.acceptance import resolve
 
 from .models import TINY
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
-from specjax.drafter import Drafter
-from specjax.tree import Tree
+from specjax.core.tree import Tree
+from specjax.loop.drafter import Drafter
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from flax import nnx
 from support.models import TINY, language_model, tiny_model
 
 from specjax.models import attention
-from specjax.planning import hlo
+from specjax.tools.plan import hlo
 from specjax.training.recipe import make_recipe
 from specjax.training.run import make_loss
 

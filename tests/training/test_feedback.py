@@ -10,7 +10,7 @@ from support.training import read_log as read_training_log
 import specjax
 from specjax import Generator, RequestError
 from specjax.cli.main import main
-from specjax.feedback import FILES, FORMAT, identify
+from specjax.text.feedback_log import FILES, FORMAT, identify
 from specjax.training.feedback.rounds import read_log
 from specjax.training.feedback.run import hold_out, train_from_log
 from specjax.training.feedback.windows import cut_logged

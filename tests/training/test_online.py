@@ -10,10 +10,10 @@ from support.reference import LONGEST
 from support.training import are_equal, read_log
 
 from specjax import Generator, Head, RequestError, save_head
-from specjax.features import FeatureRecording
+from specjax.core.feature_record import FeatureRecording
+from specjax.core.stats import total
 from specjax.heads import Eagle3Config, Eagle3Head
-from specjax.heads.unrolled import read_target
-from specjax.stats import total
+from specjax.heads.training_forward import read_target
 from specjax.training.kinds import KINDS
 from specjax.training.kinds.eagle3 import Eagle3Loss
 from specjax.training.kinds.online import OnlineLoss

@@ -10,11 +10,11 @@ from flax import nnx
 from support.models import TINY, language_model, tiny_model
 
 from specjax import RequestError, load
-from specjax.checkpoints.grow import grow_model
-from specjax.checkpoints.growth.axes import gate_up_rows
+from specjax.tools.grow.axes import gate_up_rows
+from specjax.tools.grow.grow import grow_model
+from specjax.tools.prune import Importance, Sizes, learn_masks, masks, measure_importance, prune
+from specjax.tools.prune.cut import prune_config
 from specjax.training import losses
-from specjax.training.pruning import Importance, Sizes, learn_masks, masks, measure_importance, prune
-from specjax.training.pruning.cut import prune_config
 
 WINDOWS = np.random.default_rng(0).integers(0, 61, (8, 24), np.int32)
 SHAPE = TINY.replace(num_layers=4, hidden_size=64, intermediate_size=80, num_heads=8, num_kv_heads=2)

@@ -17,7 +17,7 @@ def target():
 
 
 def test_all_of_it_is_small():
-    files = [path for path in Path(specjax.__file__).parent.joinpath("zoo").rglob("*") if path.is_file()]
+    files = [path for path in Path(specjax.__file__).parent.joinpath("checkpoints/zoo").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 60e6
     assert all(any(f"tiny-python-{kind}" == name for name in zoo()) for kind in HEADS)
 

@@ -39,7 +39,7 @@ from rich.progress import track
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.evaluation import held_out_prompts, machine
+from specjax.tools.evaluate import held_out_prompts, machine
 
 PEERS = {"openvino": openvino_peer, "llama.cpp": llama_cpp_peer, "transformers": transformers_peer}
 """Modules with ``contenders(args, longest)``: functions from token ids to new token ids, by name."""

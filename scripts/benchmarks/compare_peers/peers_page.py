@@ -4,7 +4,7 @@ from page import Result, section
 from rich.console import Console
 from rich.table import Table
 
-from specjax.evaluation.report import markdown_table
+from specjax.tools.evaluate.report import markdown_table
 
 TITLE = "specjax beside other programs"
 QUESTION = """How fast is specjax beside other programs with the same weights on the same processor?

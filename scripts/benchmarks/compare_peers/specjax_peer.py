@@ -4,8 +4,8 @@ import argparse
 from functools import partial
 
 import specjax
-from specjax.drafter import Nothing
 from specjax.drafters import needs_of, own_options
+from specjax.loop.drafter import Nothing
 
 
 def contenders(args: argparse.Namespace, longest: int) -> dict:

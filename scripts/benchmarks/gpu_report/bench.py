@@ -17,20 +17,21 @@ from gpu_page import ATTENTIONS, VARIANTS
 from plan import GRAPHS, NODES, Plan
 from timing import alternate, failure, figure, persistent_cache, timed
 
-from specjax import Decoder, DecodeState, ModelConfig, Tree, decode
-from specjax.cache import KVCache, empty
+from specjax import Decoder, DecodeState, ModelConfig, Tree
 from specjax.checkpoints.tensors import abstract_decoder
+from specjax.core.cache import KVCache, empty
+from specjax.core.sampling import random_keys, sampling_params
+from specjax.core.state import Requests
+from specjax.core.stats import Counters
+from specjax.core.tree import chain
 from specjax.drafters import Plain
+from specjax.kernels.gpu.attention import Scores
+from specjax.loop import decode
 from specjax.models.attention import rotate_and_attend
-from specjax.models.attention_kernel import Scores
-from specjax.models.quantised import quantise_module
-from specjax.models.streamed import to_host
-from specjax.planning import hlo, launches
+from specjax.models.offload import to_host
+from specjax.models.quantised_weights import quantise_module
 from specjax.rules.walks import argmax_walk
-from specjax.sampling import random_keys, sampling_params
-from specjax.state import Requests
-from specjax.stats import Counters
-from specjax.tree import chain
+from specjax.tools.plan import hlo, launches
 
 
 class Bench:

@@ -3,7 +3,7 @@
 from page import RANDOM, Result, measured, section
 from plan import ATTENDED, GRAPHS, NODES, Plan
 
-from specjax.evaluation.report import markdown_table
+from specjax.tools.evaluate.report import markdown_table
 
 ATTENTIONS = {
     "specjax": "specjax, rotation and the nodes among themselves included",

@@ -5,7 +5,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.rope import Rope
-from ..fields import choice, flag
+from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, ACTIVATIONS, CORE, HEADS, NEVER, POSITIONS, SIZES, TOKEN_ID
 from .base import Family
 from .encoder_decoders import BEGIN, decoder_prompt, write_prompt

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...models.config import ModelConfig
 from ..blocks import Names, Tensor, rename
-from ..fields import Field
+from ..json_fields import Field
 
 LLAMA_LAYER = {
     "mixer_norm": ["input_layernorm.weight"],

@@ -7,7 +7,7 @@ from ...models.config import ModelConfig
 from ...models.feed_forwards.grouped_routing import GroupedRouting
 from ...models.mixers import LatentAttentionConfig
 from ..blocks import Tensor, interleave
-from ..fields import Field, choice, flag, integer, list_of, number
+from ..json_fields import Field, choice, flag, integer, list_of, number
 from ..rope_options import read_rope
 from ..schemas import CORE, HEADS, NEVER, POSITIONS, ROTARY, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names

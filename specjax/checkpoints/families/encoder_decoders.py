@@ -2,7 +2,7 @@
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
-from ..fields import choice
+from ..json_fields import choice
 from ..schemas import TOKEN_ID
 
 BEGIN = {

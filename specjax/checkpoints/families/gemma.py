@@ -1,7 +1,7 @@
 """Gemma 2 and 3: norms before and after each sub-layer, local and global layers, scaled embeddings."""
 
 from ...models.config import ModelConfig
-from ..fields import flag, integer
+from ..json_fields import flag, integer
 from ..rope_options import read_table, write_rope
 from ..schemas import ACTIVATION, BOUND, CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names

@@ -3,12 +3,12 @@
 import re
 
 from ...errors import ConfigError
-from ...models.attention_kernel import Scores
+from ...kernels.gpu.attention import Scores
 from ...models.config import ModelConfig
 from ...models.feed_forwards import GatedMlpConfig
 from ...models.mixers import AttentionConfig
 from ...models.rope import Rope
-from ..fields import flag, integer, read_fields, table
+from ..json_fields import flag, integer, read_fields, table
 from ..rope_options import read_table, write_rope
 from ..schemas import (
     ACTIVATION,

@@ -5,7 +5,7 @@ GLM-4.5 has experts, and pairs the halves of the rotated dimensions.
 
 from ...models.config import ModelConfig
 from ..blocks import Tensor, interleave
-from ..fields import flag
+from ..json_fields import flag
 from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names
 from .grouped import COUNT, GROUPED, GROUPED_HARMLESS, GROUPED_LAYER, read_experts, read_routing, write_experts

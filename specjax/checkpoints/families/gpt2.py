@@ -2,7 +2,7 @@
 
 from ...models.rope import Rope
 from ..blocks import Tensor, transpose
-from ..fields import choice, flag
+from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, CORE, EPS, NEVER, POSITIONS, SIZE, SIZES
 from .base import Family, layer_names
 

@@ -1,7 +1,7 @@
 """GPT-NeoX and Pythia: both sub-layers read the same stream, and heads are rotated in part."""
 
 from ...models.config import ModelConfig
-from ..fields import flag
+from ..json_fields import flag
 from ..schemas import ACTIVATION, CORE, EPS, POSITIONS, ROPE, ROTARY, SIZES
 from .base import Family, layer_names
 

@@ -6,7 +6,7 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.feed_forwards.grouped_routing import GroupedRouting
-from ..fields import choice, flag, integer, number
+from ..json_fields import choice, flag, integer, number
 from ..schemas import SIZE
 from .mixtures import STACKS, TRAINING, experts_of
 

@@ -1,7 +1,7 @@
 """Llama and the families with its layers: Mistral, Qwen2, Qwen3."""
 
 from ...models.config import ModelConfig
-from ..fields import Field, choice, flag, integer, list_of
+from ..json_fields import Field, choice, flag, integer, list_of
 from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
 from .base import Family, model_names
 from .windows import layer_types, read_windows

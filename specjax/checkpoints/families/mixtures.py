@@ -4,7 +4,7 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.kinds import FeedForwardConfig
-from ..fields import flag, integer, list_of, number
+from ..json_fields import flag, integer, list_of, number
 from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows

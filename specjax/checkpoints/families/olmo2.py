@@ -1,7 +1,7 @@
 """OLMo 2: norms after the sub-layers, and norms of all queries and of all keys."""
 
 from ...models.config import ModelConfig
-from ..fields import flag
+from ..json_fields import flag
 from ..schemas import CORE, EPS, POSITIONS, ROTARY, SIZES
 from .base import LLAMA_LAYER, Family, model_names
 

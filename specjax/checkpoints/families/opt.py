@@ -2,7 +2,7 @@
 
 from ...models.config import ModelConfig
 from ...models.rope import Rope
-from ..fields import choice, flag
+from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, CORE, NEVER, POSITIONS, SIZES
 from .base import Family, layer_names
 

@@ -1,7 +1,7 @@
 """Phi-3 and Phi-4: Llama's layers with fused projections, and stretched or partial rotary positions."""
 
 from ...models.config import ModelConfig
-from ..fields import Field, integer
+from ..json_fields import Field, integer
 from ..schemas import CORE, EPS, NEVER, POSITIONS, ROPE, ROTARY, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 

@@ -4,7 +4,7 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.mixers import AttentionConfig, DeltaRuleConfig
-from ..fields import choice, flag, integer, list_of
+from ..json_fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
 from ..schemas import CORE, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names

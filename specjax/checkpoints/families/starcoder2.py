@@ -1,7 +1,7 @@
 """StarCoder 2: Llama's form with layer norms, a plain MLP and biases."""
 
 from ...models.config import ModelConfig
-from ..fields import choice, flag
+from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, CORE, EPS, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
-from ...models.relative import Relative
+from ...models.relative_positions import Relative
 from ...models.rope import Rope
-from ..fields import choice, flag, integer
+from ..json_fields import choice, flag, integer
 from ..schemas import ACTIVATION, ACTIVATIONS, CORE, EPS, LONGEST, POSITIONS, SIZES, TOKEN_ID
 from .base import Family
 from .encoder_decoders import BEGIN, decoder_prompt, write_prompt

@@ -10,7 +10,7 @@ from ...models.config import ModelConfig
 from ..blocks import Names
 from ..config import from_hf, to_hf
 from ..families import NAMES
-from ..fields import choice, flag, integer, table
+from ..json_fields import choice, flag, integer, table
 from ..schemas import CORE, check_options
 from .base import WIDTH, Found, Layout
 

@@ -13,7 +13,7 @@ from ...heads import HeadConfig
 from ...models.config import ModelConfig
 from ..blocks import Names
 from ..config import from_hf
-from ..fields import Field, integer, read_fields
+from ..json_fields import Field, integer, read_fields
 
 WIDTH = integer(1, 1 << 20).optional()
 DEPTH = integer(1, 1000).optional()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...heads.block import BlockConfig
-from ..fields import integer
+from ..json_fields import integer
 from .base import Found
 
 _SIZE = integer(1, 1 << 16)

@@ -5,7 +5,7 @@ from ...models.config import ModelConfig
 from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
-from ..fields import flag
+from ..json_fields import flag
 from .base import DEPTH, Found, Layout, read_layers, without
 
 

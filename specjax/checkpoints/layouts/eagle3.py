@@ -18,7 +18,7 @@ from ...models.config import ModelConfig
 from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
-from ..fields import flag, table
+from ..json_fields import flag, table
 from ..schemas import check_options
 from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, Layout, layer_ids, read_layers, without
 from .draft_vocabulary import add_marks, check_offsets

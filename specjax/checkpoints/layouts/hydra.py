@@ -7,7 +7,7 @@ from ...heads.hydra import HydraConfig
 from ...models.config import ModelConfig
 from ..blocks import Names
 from ..families import layer_names
-from ..fields import choice, flag, integer
+from ..json_fields import choice, flag, integer
 from .base import Found, Layout, layer_options
 from .medusa import read_sizes, write_sizes
 

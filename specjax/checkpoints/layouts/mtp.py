@@ -18,7 +18,7 @@ from ..blocks import Names, rename
 from ..config import text_options, to_hf
 from ..experts import LAYER, stack_experts, unstack_experts
 from ..families import NAMES, SAME_DECODER, layer_names
-from ..fields import flag, integer
+from ..json_fields import flag, integer
 from .base import MOST_LAYERS, Found, Layout, read_layers, without
 
 MTP_FLAGS = ("mtp_normed_features", "mtp_norm_output", "mtp_hidden_first")

@@ -12,7 +12,7 @@ from ...heads.eagle3 import Eagle3Config
 from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
 from ..config import to_hf
-from ..fields import table
+from ..json_fields import table
 from ..schemas import check_options
 from .base import Found, Layout, layer_ids
 from .eagle3 import FLAGS, IDS, Eagle3Layout, own_options

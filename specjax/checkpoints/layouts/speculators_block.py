@@ -6,7 +6,7 @@ from ...errors import ConfigError
 from ...heads.block import BlockConfig, BlockHead
 from ...models.config import ModelConfig
 from ..config import to_hf
-from ..fields import flag, integer
+from ..json_fields import flag, integer
 from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, layer_ids, read_layers
 from .block import BLOCK_SIZE, DFlashLayout, read_corrections, write_corrections
 from .block_parts import CONVOLUTIONS, SELECTOR, has_selector, read_parts, write_parts

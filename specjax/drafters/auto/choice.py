@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ...conditional import run_if
+from ...core.conditional import run_if
 from .arms import Arm, expected_tokens, value_of_arms
 from .calibration import Calibration
 from .constants import CONSTANTS

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...chooser import Chooser, Run, at_largest_shape
-from ...conditional import run_if
-from ...drafter import Models
+from ...core.conditional import run_if
+from ...core.tree import chain
 from ...errors import RequestError
 from ...heads.base import HeadConfig
-from ...tree import chain
-from ...verify import Drawn
+from ...loop.chooser import Chooser, Run, at_largest_shape
+from ...loop.drafter import Models
+from ...rules.acceptance import Drawn
 from ..ngram import Ngram
-from ..parts.gain import tally
+from ..parts.running_acceptance import tally
 from .arms import ARMS, Arm
 from .calibration import Calibration
 from .choice import Outlook, choose

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from ...cache import Rows
-from ...conditional import run_if
-from ...decode import round_keys
+from ...core.cache import Rows
+from ...core.conditional import run_if
+from ...core.state import DecodeState
+from ...core.tree import Tree, chain
+from ...core.verdict import q_of
+from ...loop.decode import round_keys
 from ...models.base import Model
-from ...rules.verdict import q_of
-from ...state import DecodeState
-from ...tree import Tree, chain
 from .resting import RestingHead, RestingModel
 from .state import AutoState, Draft, Parameters, Prepared
 

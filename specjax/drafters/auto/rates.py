@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...tree import Tree
-from ...verify import Verdict
-from ..parts.gain import RunningAcceptance
+from ...core.tree import Tree
+from ...core.verdict import Verdict
+from ..parts.running_acceptance import RunningAcceptance
 from .constants import CONSTANTS
 
 MATCHES = CONSTANTS.longest_match

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...cache import commit
+from ...core.cache import commit
 from ...errors import RequestError
 from ...heads import KINDS
 from ...heads.base import HeadConfig

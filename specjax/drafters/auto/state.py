@@ -3,9 +3,9 @@
 import jax
 from flax import struct
 
-from ...cache import Rows
-from ...tree import Tree
-from ..parts.gain import RunningAcceptance
+from ...core.cache import Rows
+from ...core.tree import Tree
+from ..parts.running_acceptance import RunningAcceptance
 from .calibration import Calibration
 from .experience import Experience
 from .probes import Probing

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ...core.selection import likeliest
+from ...core.tree import Tree
 from ...errors import RequestError
-from ...selection import likeliest
-from ...tree import Tree
 
 
 def check_best_first(nodes: int, width: int, depth: int, vocab_size: int) -> None:

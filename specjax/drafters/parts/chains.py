@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ... import tree
-from ...context import advance
-from ...sampling import adjust, sample, warp
+from ...core import tree
+from ...core.context import advance
+from ...core.sampling import adjust, sample, warp
 
 
 class Chain(struct.PyTreeNode):

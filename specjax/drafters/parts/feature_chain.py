@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from . import chains
-from .drawing import DrawnChain
+from .draft_sampling import DrawnChain
 from .feature_reader import FeatureReader
 
 

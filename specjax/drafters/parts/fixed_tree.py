@@ -11,11 +11,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from ...core.tree import Topology, Tree
 from ...errors import RequestError
-from ...tree import Topology, Tree
-from ...verify import Drawn
+from ...rules.acceptance import Drawn
 from . import levels
-from .drawing import Drawing
+from .draft_sampling import Drawing
 from .readers import Reader, commit_tree
 
 SIBLINGS = ("without_replacement", "independent", "top_k")

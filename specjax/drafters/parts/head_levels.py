@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from ...core.selection import likeliest
+from ...core.tree import Topology, Tree, from_paths
 from ...errors import RequestError
-from ...selection import likeliest
-from ...tree import Topology, Tree, from_paths
 
 
 def fit_default(paths: Iterable[tuple[int, ...]], num_heads: int) -> Topology:

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ...cache import KVCache
-from ...decode import Round, accept, commit, propose, round_keys, score
-from ...drafter import Drafter
+from ...core.cache import KVCache
+from ...core.state import DecodeState, Requests
+from ...core.stats import Counters
+from ...core.tree import Tree, chain
+from ...loop.decode import Round, accept, commit, propose, round_keys, score
+from ...loop.drafter import Drafter
 from ...models.base import Model
-from ...state import DecodeState, Requests
-from ...stats import Counters
-from ...tree import Tree, chain
-from ...verify import resolve
+from ...rules.acceptance import resolve
 
 
 class InnerLoop(struct.PyTreeNode):

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from ...checks import whole
+from ...core.checks import whole
 from ..draft_model import DraftModel
 from ..ngram import Ngram
-from .drawing import DrawnChain
+from .draft_sampling import DrawnChain
 
 
 @dataclasses.dataclass(frozen=True)

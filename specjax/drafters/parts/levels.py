@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ...context import advance
-from ...sampling import adjust, siblings, warp
+from ...core.context import advance
+from ...core.sampling import adjust, siblings, warp
 from .readers import Reader, ReaderState
 
 

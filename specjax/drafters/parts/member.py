@@ -3,8 +3,8 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ...drafter import Drafter
-from ...state import DecodeState
+from ...core.state import DecodeState
+from ...loop.drafter import Drafter
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...cache import EightBitRows, KVCache, commit, full_dtype, read, take_runs
-from ...checks import whole
+from ...core.cache import EightBitRows, KVCache, commit, full_dtype, read, take_runs
+from ...core.checks import whole
 from ...errors import RequestError
 from ...models.base import Output, Sizes
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, run_layers
 from ...models.layer import Nodes
 from ...models.mixers import AttentionConfig
-from .drawing import Drawing
+from .draft_sampling import Drawing
 
 SELF = ((True,),)
 """The mask of one node that sees its own row."""

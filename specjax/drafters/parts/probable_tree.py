@@ -8,10 +8,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ...checks import whole
-from ...drafter import Drafter
+from ...core.checks import whole
+from ...core.tree import Tree
 from ...errors import RequestError
-from ...tree import Tree
+from ...loop.drafter import Drafter
 from . import levels
 from .readers import Reader, commit_tree
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jax
 from flax import struct
 
-from ...cache import KVCache, Rows
+from ...core.cache import KVCache, Rows
 from ...models.base import Model, Output
 
 

@@ -23,14 +23,14 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ...cache import Rows
-from ...checks import per_row
-from ...drafter import Drafter
+from ...core.cache import Rows
+from ...core.checks import per_row
 from ...errors import RequestError
+from ...loop.drafter import Drafter
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, Skip
 from . import chains
-from .drawing import DrawnChain
+from .draft_sampling import DrawnChain
 
 
 class Confidence(struct.PyTreeNode):

@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ...cache import Rows, commit
+from ...core.cache import Rows, commit
+from ...loop.prefill import fill
 from ...models.base import Model, Output
-from ...prefill import fill
 from .readers import FirstRows, ReaderState
 
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import product_kernel
+from ...kernels.cpu import product as product_kernel
 from ..layers import linear
-from ..quantised import Quantised
+from ..quantised_weights import Quantised
 
 _SMALLEST_TILE, _LARGEST_TILE = 4, 32
 """Places of a tile. A read of weights takes as long as their product with a few nodes."""

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ...kernels.gpu.attention import Scores
 from ..attention import attend, join, rotate_and_attend, rotate_keys
-from ..attention_kernel import Scores
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, normalize, param, rms_norm, value_of
 from ..rope import Rope, rotate

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from ...recurrence import DeltaRows, DeltaState, lags, path_decays, product
+from ...core.recurrence import DeltaRows, DeltaState, lags, path_decays, product
 from ..attention import Seen
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ...cache import store
+from ...core.cache import store
+from ...kernels.gpu.attention import Scores
 from ...parallel import each_part_of_queries
 from ..attention import attend, join
-from ..attention_kernel import Scores
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm, value_of
-from ..quantised import Quantised
+from ..quantised_weights import Quantised
 from ..rope import Rope, rotate
 from ..stacks import HeadRows, Part, Stack
 

@@ -1,4 +1,4 @@
-"""Reads the log of rounds that ``specjax.feedback`` writes."""
+"""Reads the log of rounds that ``specjax.text.feedback_log`` writes."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import RequestError
-from ...feedback import FILES, FORMAT
+from ...text.feedback_log import FILES, FORMAT
 
 _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error)
 """The errors of reading a file that is cut off or changed."""
@@ -19,7 +19,7 @@ _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFil
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """The n rounds of a log, oldest first. For their fields see ``specjax.rounds.Rounds``.
+    """The n rounds of a log, oldest first. For their fields see ``specjax.core.round_record.Rounds``.
 
     D is the longest chain and K the largest number of likeliest tokens of any file. Missing drafted
     tokens are -1, and missing likeliest tokens have the log-probability minus infinity.
@@ -27,7 +27,7 @@ class Rounds:
     Attributes:
       texts: the tokens of each text.
       prompts: int32 [texts], the tokens of each prompt.
-      temperature: float32 [texts], see ``specjax.feedback.draft_temperature``.
+      temperature: float32 [texts], see ``specjax.text.feedback_log.draft_temperature``.
       row: int32 [n], the text of each round.
       place, accepted, correction: int32 [n].
       drafted, draft: int32 and float32 [n, D].

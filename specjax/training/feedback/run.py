@@ -10,10 +10,10 @@ from flax import nnx
 
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
-from ...feedback import hash_weights, identify
 from ...heads import Head
 from ...heads.base import HeadModule
 from ...models.decoder import Decoder
+from ...text.feedback_log import hash_weights, identify
 from .. import data
 from ..loop import BatchSource, fit
 from ..on_policy import MeasuredAcceptance

@@ -12,7 +12,7 @@ from ...errors import RequestError
 from ...heads import BlockConfig, BlockHead
 from ...heads.block import BlockForm
 from ...heads.corrections import MARKOV
-from ...heads.unrolled import read_target
+from ...heads.training_forward import read_target
 from ...models.attention import Seen
 from ...models.decoder import Decoder, Output
 from ..losses import forward_kl, map_pieces, total_variation, weighted_mean

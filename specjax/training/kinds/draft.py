@@ -11,7 +11,7 @@ import optax
 
 from ...checkpoints.load import LanguageModel, load
 from ...errors import RequestError
-from ...heads.unrolled import read_target
+from ...heads.training_forward import read_target
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder
 from .. import losses

@@ -8,7 +8,7 @@ import optax
 
 from ...checkpoints.load import LanguageModel
 from ...heads import EagleConfig, EagleHead
-from ...heads.unrolled import read_target, unroll
+from ...heads.training_forward import read_target, unroll
 from ...models.decoder import Decoder
 from ..losses import map_pieces, soft_cross_entropy, weighted_mean
 from ..numbers import number

@@ -9,7 +9,7 @@ import numpy as np
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import Eagle3Config, Eagle3Head
-from ...heads.unrolled import read_target, unroll
+from ...heads.training_forward import read_target, unroll
 from ...models.decoder import Decoder
 from ..frequency import most_frequent
 from ..losses import map_pieces, soft_cross_entropy, weighted_mean

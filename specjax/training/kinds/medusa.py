@@ -9,7 +9,7 @@ import numpy as np
 
 from ...checkpoints.load import LanguageModel
 from ...heads import HydraHeads, MedusaConfig, MedusaHeads
-from ...heads.unrolled import read_target, unroll
+from ...heads.training_forward import read_target, unroll
 from ...models.decoder import Decoder
 from ..losses import cross_entropy, map_pieces, weighted_mean
 from ..numbers import number

@@ -9,7 +9,7 @@ import numpy as np
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import MtpConfig, MtpHead
-from ...heads.unrolled import read_target, unroll
+from ...heads.training_forward import read_target, unroll
 from ...models.decoder import Decoder
 from ..losses import cross_entropy, map_pieces, weighted_mean
 from ..numbers import number

@@ -11,7 +11,7 @@ from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import Eagle3Head, Head
 from ...models.decoder import Decoder
-from ..online.recorded import RecordedWindow
+from ..online.feature_windows import RecordedWindow
 from .eagle3 import Eagle3Loss
 from .shared import Kind, Shape
 

@@ -6,13 +6,13 @@ import numpy as np
 from flax import nnx
 
 from ...checkpoints.load import LanguageModel
-from ...generate import Generator
 from ...heads import Head
 from ...heads.base import HeadModule
+from ...text.generate import Generator
 from .. import data
 from ..on_policy import Writer
 from ..recipe import Recipe
-from .recorded import RecordedFeatures, RecordedWindow
+from .feature_windows import RecordedFeatures, RecordedWindow
 
 _USES = 4
 """The number of steps that use a window."""

@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ...drafts import module_of
+from ...core.feature_record import FeatureRecording
 from ...errors import NumericsError, RequestError
-from ...features import FeatureRecording
-from ...generate import Generator
 from ...heads import Eagle3Head
+from ...text.drafts import module_of
+from ...text.generate import Generator
 from ..loop import make_step, place_parameters
 from ..recipe import Recipe, make_recipe
 from ..run import cast, cast_target, make_loss
 from .batches import choose_windows
-from .recorded import RecordedFeatures
+from .feature_windows import RecordedFeatures
 
 
 class OnlineHead:

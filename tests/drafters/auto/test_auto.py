@@ -10,6 +10,8 @@ from support.decoding import new_tokens, run, start
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
 
 from specjax import Generator, RequestError
+from specjax.core.tree import Tree, ancestors, chain, from_paths
+from specjax.core.verdict import Verdict, verdict_at
 from specjax.drafters import Auto, DynamicTree, Eagle3, Plain, make_drafter
 from specjax.drafters.auto.arms import Arm
 from specjax.drafters.auto.calibration import Calibration
@@ -18,12 +20,10 @@ from specjax.drafters.auto.probes import Probing, confidence
 from specjax.drafters.auto.rates import MATCHES, RATES, tally_model
 from specjax.drafters.auto.resting import RestingModel
 from specjax.drafters.auto.times import Times, predict
-from specjax.drafters.parts.gain import RunningAcceptance
+from specjax.drafters.parts.running_acceptance import RunningAcceptance
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
 from specjax.rules import RULES
-from specjax.rules.verdict import Verdict, verdict_at
 from specjax.rules.walks import sample_and_walk
-from specjax.tree import Tree, ancestors, chain, from_paths
 
 V = 61
 TARGET = tiny_model(0, 8.0, num_layers=1)

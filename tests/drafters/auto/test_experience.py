@@ -7,11 +7,11 @@ import pytest
 from support.models import disturbed, language_model, random_prompts, tiny_model
 
 from specjax import Engine, Generator
-from specjax.costs import make_record, write_costs
 from specjax.drafters.auto.arms import Arm
 from specjax.drafters.auto.experience import Experience
 from specjax.drafters.auto.rates import MATCHES, RATES, rate_of_model
-from specjax.drafters.parts.gain import RunningAcceptance
+from specjax.drafters.parts.running_acceptance import RunningAcceptance
+from specjax.text.round_times import make_record, write_costs
 
 TARGET = tiny_model(0, 8.0, num_layers=1)
 MODEL, DRAFT = language_model(TARGET, "target"), language_model(disturbed(TARGET, 0.1), "draft")

@@ -14,7 +14,7 @@ from specjax.models.feed_forwards.experts import route
 from specjax.models.kinds import LayerConfig
 from specjax.models.layers import Norm
 from specjax.models.mixers import AttentionConfig
-from specjax.planning import hlo
+from specjax.tools.plan import hlo
 
 WIDTH = 16
 KINDS = {

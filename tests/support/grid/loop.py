@@ -8,9 +8,9 @@ import numpy as np
 
 import specjax
 from specjax import DecodeState, Requests
-from specjax.drafter import Drafter
+from specjax.core.sampling import random_keys, sampling_params
+from specjax.loop.drafter import Drafter
 from specjax.rules import RULES
-from specjax.sampling import random_keys, sampling_params
 
 from .cases import CAPACITY, CASES, CONSTRAINT, CONSTRAINT_START, LENGTH, STOP_START, STOPS, Case, V
 from .law import number

@@ -6,7 +6,7 @@ from functools import cache
 import jax.numpy as jnp
 
 from specjax import Decoder, ModelConfig
-from specjax.drafter import Drafter, Models, TrainedHead
+from specjax.core.tree import expansion, from_paths
 from specjax.drafters import (
     Adaptive,
     AssistantDrafter,
@@ -36,7 +36,7 @@ from specjax.drafters import (
     TokenRecycling,
 )
 from specjax.drafters.auto.arms import Arm
-from specjax.drafters.parts.drawing import Drawing
+from specjax.drafters.parts.draft_sampling import Drawing
 from specjax.heads import (
     KINDS,
     AssistantConfig,
@@ -47,9 +47,9 @@ from specjax.heads import (
     MedusaConfig,
     MtpConfig,
 )
+from specjax.loop.drafter import Drafter, Models, TrainedHead
 from specjax.models.feed_forwards import ExpertsConfig
 from specjax.models.mixers import DeltaRuleConfig, LatentAttentionConfig
-from specjax.tree import expansion, from_paths
 
 from ..models import TINY, random_head, tiny_model
 from .cases import CAPACITY, DRAFTS, V

@@ -1,0 +1,330 @@
+"""The key/value cache, the rows that are not yet in it, and the only functions that write it.
+
+Rows of the batch are left-aligned, and each has a length of its own. A forward reads the cache and
+never writes it. It returns the keys and values of the nodes that it scored. After acceptance,
+``commit`` writes the keys and values of the accepted path into the cache of each layer. Positions
+from ``length`` on are void: attention masks them, and later writes overwrite them.
+
+Keys and values may have eight bits. They are rounded when they are computed, so nodes see the same
+numbers before and after they are committed, and a commit copies bits.
+
+A layer that reads tokens one after another has a state instead, see ``recurrence``. ``commit``
+advances the state along the accepted path.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+
+from ..errors import RequestError
+from ..kernels.gpu import cache_write
+from ..parallel import each_part_of_heads, each_part_of_rows, split_rows
+from .recurrence import DeltaState
+
+_POSITIONS = 2
+"""The axis of positions in every array of keys or values, [B, K, positions, D]."""
+
+
+KV_SCHEMES = {"int8": jnp.dtype(jnp.int8), "fp8": jnp.dtype(jnp.float8_e4m3fn)}
+"""The types of keys and values of eight bits, by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EightBits:
+    """Stands in place of the dtype of keys and values of eight bits.
+
+    Attributes:
+      values: one of ``KV_SCHEMES``.
+      full: the dtype in which attention multiplies them, and of the scales.
+    """
+
+    values: jnp.dtype
+    full: jnp.dtype
+
+
+class EightBitRows(struct.PyTreeNode):
+    """Keys or values of eight bits. They stand in place of an array [B, K, positions, D].
+
+    Attributes:
+      values: int8 or float8_e4m3fn [B, K, positions, D].
+      scales: [B, K, positions, 1], the factor of each key head's vector at a position.
+    """
+
+    values: jax.Array
+    scales: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def dtype(self) -> EightBits:
+        return EightBits(self.values.dtype, self.scales.dtype)
+
+
+def store(x: jax.Array, dtype) -> jax.Array | EightBitRows:
+    """Keys or values float32 [B, K, positions, D] in a dtype, or rounded to ``EightBits``."""
+    if not isinstance(dtype, EightBits):
+        return x.astype(dtype)
+    whole = dtype.values == jnp.int8
+    most = 127.0 if whole else float(jnp.finfo(dtype.values).max)
+    largest = jnp.abs(x).max(-1, keepdims=True)
+    scales = (jnp.where(largest == 0, 1, largest) / most).astype(dtype.full)
+    q = jnp.clip(x / scales.astype(jnp.float32), -most, most)
+    return EightBitRows((jnp.round(q) if whole else q).astype(dtype.values), scales)
+
+
+def read(rows: jax.Array | EightBitRows) -> jax.Array:
+    """Keys or values as float32 [B, K, positions, D]."""
+    if isinstance(rows, EightBitRows):
+        return rows.values.astype(jnp.float32) * rows.scales.astype(jnp.float32)
+    return rows.astype(jnp.float32)
+
+
+def full_dtype(dtype):
+    """The dtype of activations beside keys and values of a dtype or ``EightBits``."""
+    return dtype.full if isinstance(dtype, EightBits) else dtype
+
+
+class KVCache(struct.PyTreeNode):
+    """Keys and values of the committed tokens.
+
+    Attributes:
+      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair, or its
+        ``DeltaState``. A layer that reads the arrays of another layer has none.
+      length: int32 [B], committed tokens of each row.
+      omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
+        none. Later tokens still follow the rows that it holds.
+      source: for each layer of an encoder-decoder the keys and values [B, K, T, D] of the encoder's
+        outputs; () for other models. They belong to the first ``omitted`` tokens of the text, and no
+        commit changes them.
+    """
+
+    layers: tuple
+    length: jax.Array
+    omitted: jax.Array | None = None
+    source: tuple = ()
+
+    @property
+    def held(self) -> jax.Array:
+        """Int32 [B], the committed tokens whose keys and values the cache holds."""
+        return self.length if self.omitted is None else self.length - self.omitted
+
+    @property
+    def begin(self) -> jax.Array:
+        """Int32 [B], the number of tokens that an encoder reads before the model's own text begins."""
+        return self.omitted if self.source and self.omitted is not None else jnp.zeros_like(self.length)
+
+    @property
+    def capacity(self) -> int:
+        """T, the number of positions that the cache has room for."""
+        return self._first.shape[_POSITIONS]
+
+    @property
+    def dtype(self):
+        """The dtype of keys and values, or ``EightBits``."""
+        return self._first.dtype
+
+    @property
+    def _first(self) -> jax.Array | EightBitRows:
+        """The first array [B, K, T, D]."""
+        return next(layer[0] for layer in self.layers if layer and not isinstance(layer, DeltaState))
+
+    def cut(self, length: jax.Array) -> "KVCache":
+        """The cache of the first ``length`` int32 [B] tokens, at most those that it has.
+
+        Raises RequestError for a model with recurrent states, which hold no earlier state.
+        """
+        if any(isinstance(layer, DeltaState) for layer in self.layers):
+            raise RequestError(
+                "a draft with recurrent layers cannot take back tokens that it has committed, as this method asks; "
+                "use a draft with attention alone, or draft_model"
+            )
+        return self.replace(length=length)
+
+    def blank_rows(self, nodes: int, skip: tuple[int, ...] = ()) -> "Rows":
+        """Rows of zeros for ``nodes`` nodes in each layer, and None for the layers in ``skip``."""
+        zeros = lambda leaf: jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
+        blank = lambda one: one.blank_rows(nodes) if isinstance(one, DeltaState) else jax.tree.map(zeros, one)
+        return Rows(tuple(None if i in skip else blank(layer) for i, layer in enumerate(self.layers)))
+
+
+class Rows(struct.PyTreeNode):
+    """Uncommitted keys and values of M nodes.
+
+    Attributes:
+      layers: for each layer its arrays [B, K, M, D], as in ``KVCache``, or its ``DeltaRows``; None
+        for a layer whose attention was skipped.
+    """
+
+    layers: tuple
+
+    def room(self, nodes: int) -> "Rows":
+        """These rows, followed by rows of zeros for ``nodes`` more nodes."""
+        return jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (0, nodes), (0, 0))), self)
+
+    def put(self, layers: tuple, count: int, at) -> "Rows":
+        """These rows, overwritten from place ``at`` on by the last ``count`` rows of ``layers``.
+
+        ``layers`` are the ``rows`` of an ``Output``.
+        """
+        newest = lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, _POSITIONS)
+        return Rows(jax.tree.map(newest, self.layers, layers))
+
+    def first(self, count: int) -> "Rows":
+        """The first ``count`` rows."""
+        return jax.tree.map(lambda leaf: leaf[:, :, :count], self)
+
+    def last(self, count: int) -> "Rows":
+        """The last ``count`` rows."""
+        return jax.tree.map(lambda leaf: leaf[:, :, -count:], self)
+
+    def join(self, others: "Rows") -> "Rows":
+        """These rows, followed by the ``others``."""
+        return jax.tree.map(lambda own, new: jnp.concatenate([own, new], _POSITIONS), self, others)
+
+    def gather(self, nodes: jax.Array) -> "Rows":
+        """The rows of ``nodes`` int32 [B, P], in this order."""
+        return jax.tree.map(lambda leaf: jnp.take_along_axis(leaf, nodes[:, None, :, None], axis=_POSITIONS), self)
+
+
+def empty(config, batch: int, capacity: int, dtype) -> KVCache:
+    """A cache without tokens.
+
+    Args:
+      config: the model's configuration. Its ``empty_layers`` makes the arrays and states; without
+        it, ``num_layers``, ``num_kv_heads`` and ``head_dim`` give the shapes of arrays.
+      dtype: a dtype, or ``EightBits``.
+      capacity: positions of each row. Leave room for one path beyond the last token. Without that
+        room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
+    """
+    if hasattr(config, "empty_layers"):
+        layers = config.empty_layers(batch, capacity, dtype)
+    else:
+        pair = (blank((batch, config.num_kv_heads, capacity, config.head_dim), dtype),) * 2
+        layers = (pair,) * config.num_layers
+    return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
+
+
+def blank(shape: tuple[int, ...], dtype) -> jax.Array | EightBitRows:
+    """Keys or values of zeros, in a dtype or ``EightBits``."""
+    if not isinstance(dtype, EightBits):
+        return jnp.zeros(shape, dtype)
+    return EightBitRows(jnp.zeros(shape, dtype.values), jnp.zeros((*shape[:-1], 1), dtype.full))
+
+
+def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
+    """Runs of ``size`` positions, [B, K, N * size, D], from an array [B, K, T, D] of a cache.
+
+    Args:
+      starts: int32 [B, K or 1, N], the first position of each run; with 1 all key heads have the
+        same runs. A run must not reach beyond T.
+    """
+    in_parts = partial(each_part_of_heads, partial(_take_run_by_run, size=size))
+    return lax.platform_dependent(leaf, starts, tpu=in_parts, default=partial(_take_at_once, size=size))
+
+
+def _take_at_once(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
+    places = (starts[..., None] + jnp.arange(size)).reshape(*starts.shape[:2], -1)
+    return jnp.take_along_axis(leaf, places[..., None], _POSITIONS, mode="clip")
+
+
+def _take_run_by_run(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
+    """Reads one slice for each run, in a loop. XLA:TPU copies the cache for a gather."""
+    (B, K, _, D), (_, heads, N) = leaf.shape, starts.shape
+
+    def take(run):
+        b, head, at = run // (heads * N), run // N % heads, run % N
+        return lax.dynamic_slice(leaf, (b, head, starts[b, head, at], 0), (1, K // heads, size, D))[0]
+
+    runs = lax.map(take, jnp.arange(B * heads * N)).reshape(B, heads, N, K // heads, size, D)
+    return jnp.moveaxis(runs, 3, 2).reshape(B, K, N * size, D)
+
+
+def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Array, *, valid: jax.Array) -> KVCache:
+    """Writes the keys and values of a path after the committed ones, and sets the new length.
+
+    The write must depend on the forward that read the cache. Otherwise XLA:CPU copies every cache
+    in every round. ``valid`` carries this dependence, so it has no default. In rows of the batch
+    where ``valid`` is false, the write lands at position 0 and the content of the cache is void.
+
+    A recurrent state advances by the first ``length - cache.held`` nodes of the path, by none in
+    rows where ``length`` is smaller.
+
+    Args:
+      rows: for each layer its rows of N nodes, as a forward returns them.
+      path: int32 [B, P], the nodes to keep, in order. None keeps all N nodes in their order (a
+        chain). Nodes beyond the accepted part are written too; they lie beyond ``length``.
+      length: int32 [B], the new lengths. ``cache.held + P`` must not exceed the capacity.
+      valid: bool [B], computed from the output of the forward that returned ``rows``.
+    """
+    start = jnp.where(valid, cache.held, 0)
+    states = {i: state for i, state in enumerate(cache.layers) if isinstance(state, DeltaState)}
+    arrays = lambda layers: tuple(() if i in states else layer for i, layer in enumerate(layers))
+    by_slices = partial(_write_path, write=_write_row_by_row)
+    at_once = partial(_write_path, write=_write_at_once)
+    in_kernel = cache_write.are_usable() and not isinstance(cache.dtype, EightBits)
+    cuda = cache_write.write_path if in_kernel else at_once
+    given = arrays(cache.layers), arrays(rows), path, start
+    written = lax.platform_dependent(*given, cuda=cuda, rocm=at_once, default=by_slices)
+
+    def advance(state, new):
+        kept = new if path is None else Rows(new).gather(path).layers
+        return state.commit(kept, jnp.where(valid, length - cache.held, 0))
+
+    layers = tuple(advance(states[i], rows[i]) if i in states else layer for i, layer in enumerate(written))
+    return cache.replace(layers=layers, length=length)
+
+
+def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, write) -> tuple:
+    kept = Rows(rows) if path is None else Rows(rows).gather(path)
+    return each_part_of_rows(write, layers, kept.layers, start)
+
+
+def _write_row_by_row(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
+    """Writes one slice of each leaf for each row of the batch, in one loop over the rows.
+
+    A vectorised write would become a scatter. XLA:TPU and XLA:CPU copy the cache for a scatter. A loop
+    for each leaf would take longer on a CPU, where an iteration costs as much as the write of a row.
+    """
+
+    def write_row(b, layers):
+        def write(leaf, rows):
+            # Without the barrier, libtpu 0.0.42.1's compiler fuses this slice into the write and fails.
+            new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
+            return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
+
+        return jax.tree.map(write, layers, rows)
+
+    return write_row(0, layers) if start.size == 1 else lax.fori_loop(0, start.size, write_row, layers)
+
+
+def _write_at_once(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
+    """Writes all rows of the batch in one scatter for each leaf.
+
+    On a GPU a loop would launch several kernels for each row, and XLA:GPU scatters in place.
+    """
+
+    def write_row(leaf, rows, start):
+        return lax.dynamic_update_slice_in_dim(leaf, rows.astype(leaf.dtype), start, _POSITIONS - 1)
+
+    def write(leaf, rows):
+        if start.size == 1:  # One slice takes a smaller kernel than a scatter.
+            return write_row(leaf[0], rows[0], start[0])[None]
+        return jax.vmap(write_row)(leaf, rows, start)
+
+    return jax.tree.map(write, layers, rows)
+
+
+def without_keys(state):
+    """A state, any pytree, without the keys, the values and the recurrent states of its caches."""
+    return jax.tree.map(lambda x: x.replace(layers=(), source=()) if is_cache(x) else x, state, is_leaf=is_cache)
+
+
+def is_cache(x) -> bool:
+    """Whether a node of a state is a cache."""
+    return isinstance(x, KVCache)

@@ -1,0 +1,299 @@
+"""The pipeline from logits to probabilities: plain decoding, drafters and acceptance all use it.
+
+Losslessness depends on p and q coming out of the same pipeline, so nothing else in specjax changes
+logits. Options are arrays over the batch: requests with different options share one compiled
+program. The options apply in the order of transformers and mean the same: logit bias and forbidden
+tokens, penalties, ``min_new_tokens``, constraint, the user's processors, temperature, top-k, top-p,
+min-p.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from ..errors import RequestError
+from .checks import LARGEST, per_row
+from .context import Context
+from .selection import argmax, draw, likeliest
+from .truncation import truncated_softmax
+
+KEYS = "threefry2x32"
+"""The implementation of all random keys.
+
+"rbg", the default on many TPU hosts, is unsuitable: a vmapped draw uses the first key of the batch
+for all rows. Sampling would be neither lossless nor independent of the batch.
+"""
+
+
+class ConstraintTable(Protocol):
+    """What ``_constrain`` reads of an automaton, see ``requests.constraint``."""
+
+    @property
+    def next(self) -> jax.Array: ...
+    @property
+    def classes(self) -> jax.Array: ...
+    @property
+    def shortest(self) -> jax.Array: ...
+    @property
+    def longest(self) -> jax.Array: ...
+
+
+def _number(default: float, dtype: type = np.float32, **bounds) -> dict[str, Any]:
+    """What ``sampling_params`` needs of an option of one number a row.
+
+    ``bounds``: arguments of ``checks.per_row``.
+    """
+    return dict(default=default, dtype=dtype, bounds=bounds)
+
+
+class SamplingParams(struct.PyTreeNode):
+    """Sampling options of each row.
+
+    Attributes:
+      temperature: float32 [B]. 0 is greedy: all probability lies on the likeliest token.
+      top_k: int32 [B]. Keeps the k likeliest tokens; 0 keeps all.
+      top_p: float32 [B], in (0, 1]. Keeps the likeliest tokens that together reach this
+        probability.
+      min_p: float32 [B], in [0, 1]. Drops tokens less likely than this fraction of the likeliest.
+        It applies after top-k and top-p, as in transformers; vLLM applies it before them.
+      repetition_penalty: float32 [B], above 0. Divides positive logits of tokens in the prompt or
+        the output, and multiplies negative ones; 1 changes nothing.
+      presence_penalty: float32 [B]. Subtracted from the logits of all tokens that occur in the
+        output (OpenAI, vLLM; transformers lacks it); 0 changes nothing.
+      frequency_penalty: float32 [B]. The same, multiplied by the number of occurrences.
+      min_new_tokens: int32 [B]. While a row has fewer new tokens, the tokens that would end it are
+        impossible. A stop string may still end it, as in transformers; in vLLM it may not.
+      bias: float32 [B, V] or [B, 1], added to the logits first; minus infinity forbids a token.
+      constraint: the automaton of all rows' constraints, or None.
+      start: int32 [B], each row's first state in ``constraint``.
+      processors: functions ``(logits [B, N, V], Context) -> logits`` that run after all options but
+        temperature, top-k, top-p and min-p. Static.
+    """
+
+    temperature: jax.Array = struct.field(metadata=_number(0.0))
+    top_k: jax.Array = struct.field(metadata=_number(0, np.int32))
+    top_p: jax.Array = struct.field(metadata=_number(1.0, most=1, above=True))
+    min_p: jax.Array = struct.field(metadata=_number(0.0, most=1))
+    repetition_penalty: jax.Array = struct.field(metadata=_number(1.0, above=True))
+    presence_penalty: jax.Array = struct.field(metadata=_number(0.0, least=-LARGEST))
+    frequency_penalty: jax.Array = struct.field(metadata=_number(0.0, least=-LARGEST))
+    min_new_tokens: jax.Array = struct.field(metadata=_number(0, np.int32))
+    bias: jax.Array
+    constraint: ConstraintTable | None = None
+    start: jax.Array | None = None
+    processors: tuple[Callable, ...] = struct.field(pytree_node=False, default=())
+
+
+NUMBERS = {field.name: field.metadata for field in dataclasses.fields(SamplingParams) if "bounds" in field.metadata}
+"""The options of one number a row, by their names: default, dtype and bounds of each."""
+
+
+def random_keys(seed, batch: int) -> jax.Array:
+    """Typed keys [batch] of the implementation ``KEYS``.
+
+    ``seed`` is a whole number for all rows, or a list with one for each row.
+    """
+    seeds = np.broadcast_to(np.asarray(seed, np.uint32), batch)
+    return _make_keys(jax.device_put(seeds))
+
+
+@jax.jit
+def _make_keys(seeds: jax.Array) -> jax.Array:
+    return jax.vmap(lambda seed: jax.random.key(seed, impl=KEYS))(seeds)
+
+
+def sampling_params(
+    batch: int,
+    temperature=0.0,
+    *,
+    bias=None,
+    constraint=None,
+    start=None,
+    processors: tuple[Callable, ...] = (),
+    **numbers,
+) -> SamplingParams:
+    """Sampling options for ``batch`` rows.
+
+    ``numbers`` are options of ``NUMBERS``. Each is one value for all rows, or a list with one value
+    for each row. ``SamplingParams`` describes all options. Raises RequestError for an unknown option,
+    and for a value out of range.
+    """
+    numbers["temperature"] = temperature
+    unknown = numbers.keys() - NUMBERS.keys()
+    if unknown:
+        raise RequestError(f"sampling option {min(unknown)!r} is unknown; use {', '.join(NUMBERS)}")
+    arrays: dict[str, Any] = {
+        name: per_row(name, numbers.get(name, number["default"]), batch, number["dtype"], **number["bounds"])
+        for name, number in NUMBERS.items()
+    }
+    arrays["bias"] = np.zeros((batch, 1), np.float32) if bias is None else bias
+    arrays["start"] = np.zeros(batch, np.int32) if start is None else start
+    return SamplingParams(**jax.device_put(arrays), constraint=constraint, processors=tuple(processors))
+
+
+def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple[Callable, ...]:
+    """The processors, unchanged.
+
+    Raises RequestError for a processor that changes shape or dtype of float32 logits [B, N, V].
+    """
+    shape: Callable[..., Any] = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, dtype)  # stands for an array
+    i32, logits = jnp.int32, shape(jnp.float32, 2, 3, vocab_size)
+    rows, nodes = shape(i32, 2), shape(i32, 2, 3)
+    context = Context(
+        tokens=shape(i32, 2, 16), prompt_length=rows, length=rows, limit=rows, stop_ids=shape(i32, 2, 1), nodes=nodes,
+        path=shape(bool, 2, 3, 3), states=nodes,
+    )  # fmt: skip
+    for processor in processors:
+        name = getattr(processor, "__name__", processor)
+        try:
+            out = jax.eval_shape(processor, logits, context)
+        except Exception as error:
+            raise RequestError(
+                f"processor {name} does not take (logits, context): {str(error).splitlines()[0]}"
+            ) from error
+        if getattr(out, "shape", None) != logits.shape or out.dtype != logits.dtype:
+            raise RequestError(f"processor {name} returns {out} for {logits}; it must keep shape and dtype")
+    return processors
+
+
+def probabilities(logits: jax.Array, params: SamplingParams, context: Context | None = None) -> jax.Array:
+    """Distributions float32 [B, N, V] from logits [B, N, V] under the options.
+
+    Greedy rows get one-hot distributions. If the options rule out every token, the distribution is
+    NaN. Without a ``context`` only temperature and truncation apply.
+
+    Options that no row uses cost nothing: a batch of greedy rows costs an argmax, and a batch
+    without top-k and top-p searches for no threshold.
+    """
+    logits = logits.astype(jnp.float32)
+    return warp(logits if context is None else adjust(logits, params, context), params)
+
+
+def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
+    """Temperature and truncation of adjusted logits: the second half of ``probabilities``."""
+    option = lambda x: x[:, None, None]
+    greedy = option(params.temperature == 0)
+
+    def sampled(logits):
+        temperature = jnp.where(greedy, 1.0, option(params.temperature))
+        p = truncated_softmax(logits, temperature, option(params.top_k), option(params.top_p), option(params.min_p))
+        return jnp.where(greedy, _one_hot_argmax(logits), p)
+
+    return jax.lax.cond(jnp.all(greedy), _one_hot_argmax, sampled, logits)
+
+
+def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
+    """One token for each row, int32 [B], drawn from ``probabilities`` [B, V] with keys [B]."""
+    take_best = lambda keys, p: argmax(p)
+    return jax.lax.cond(jnp.all(params.temperature == 0), take_best, jax.vmap(draw), keys, p)
+
+
+def siblings(
+    keys: jax.Array, logits: jax.Array, q: jax.Array, params: SamplingParams, k: int, how: str
+) -> tuple[jax.Array, jax.Array]:
+    """Chooses k children for each node, as ``how`` says.
+
+    Args:
+      keys: typed keys [B].
+      logits, q: float32 [B, N, V], adjusted logits and their distribution after ``warp``.
+      how: "independent" draws k times from q. "without_replacement" draws k different tokens with
+        the Gumbel top-k trick: they are the k largest values of log q plus Gumbel noise (Kool et
+        al. 2019). "top_k" takes the k likeliest tokens, as greedy rows always do.
+
+    Returns the tokens int32 [B, N, k] in the order of choice, and bool [B, N, k], whether each
+    child exists.
+    """
+
+    def drawn(keys, logits, q):
+        if how == "independent":
+            of_row = lambda key, q: argmax(jnp.log(q) + jax.random.gumbel(key, (k, *q.shape))).T
+            tokens, exists = jax.vmap(of_row)(keys, q), jnp.ones((*q.shape[:2], k), bool)
+        else:
+            noise = jax.vmap(lambda key: jax.random.gumbel(key, q.shape[1:]))(keys)
+            tokens, exists = best(jnp.log(q) + noise)
+        greedy = (params.temperature == 0)[:, None, None]
+        return jax.tree.map(lambda a, b: jnp.where(greedy, a, b), best(logits), (tokens, exists))
+
+    def best(scores):
+        values, tokens = likeliest(scores, k)
+        return tokens, values > -jnp.inf
+
+    if how == "top_k":
+        return best(logits)
+    return jax.lax.cond(jnp.all(params.temperature == 0), lambda keys, logits, q: best(logits), drawn, keys, logits, q)
+
+
+def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+    """Logits float32 [B, N, V] after all options but temperature and truncation.
+
+    This is the first half of ``probabilities``.
+    """
+    penalties = (params.repetition_penalty != 1) | (params.presence_penalty != 0) | (params.frequency_penalty != 0)
+    asked = jnp.any(penalties | (params.min_new_tokens > 0)) | jnp.any(params.bias != 0)
+    logits = jax.lax.cond(asked, _penalise, lambda logits, *_: logits, logits, params, context)
+    if params.constraint is not None:
+        logits = _constrain(logits, params, context)
+    for processor in params.processors:
+        logits = processor(logits, context)
+    return logits
+
+
+def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+    """Logits after bias, penalties and ``min_new_tokens``.
+
+    All nodes of a row share the histogram of its text. Only the tokens on a node's path have other
+    counts. Their few logits are computed apart and written over the others.
+    """
+    V, option = logits.shape[-1], lambda x: x[:, None, None]
+    rows, nodes = jnp.arange(logits.shape[0])[:, None, None], jnp.arange(logits.shape[1])[:, None]
+    drafted = context.nodes[:, None]
+    early = (context.generated < params.min_new_tokens[:, None])[..., None]
+    stop_ids = jnp.where(context.stop_ids < 0, V, context.stop_ids)
+    stops = jnp.zeros((logits.shape[0], V), bool).at[rows[:, 0], stop_ids].set(True, mode="drop")
+
+    def penalise(logits, bias, seen, count, stops):
+        logits = logits + bias
+        repetition = jnp.where(seen, option(params.repetition_penalty), 1)
+        logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
+        presence = option(params.presence_penalty) * jnp.float32(count > 0)
+        logits = logits - (option(params.frequency_penalty) * count + presence)
+        return jnp.where(early & stops, -jnp.inf, logits)
+
+    text, output = context.text_counts(V)
+    of_row = (jnp.broadcast_to(params.bias, stops.shape), text > 0, output, stops)  # each [B, V]
+    bias, _, counts, stopping = (jnp.take_along_axis(table[:, None], drafted, 2) for table in of_row)  # [B, 1, M]
+    on_path = jnp.take_along_axis(logits, drafted, 2)  # [B, N, M]
+    on_path = penalise(on_path, bias, True, counts + context.path_counts, stopping)
+    logits = penalise(logits, *(table[:, None] for table in of_row))
+    return logits.at[rows, nodes, jnp.where(context.path, drafted, V)].set(on_path, mode="drop")
+
+
+def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+    """Logits with minus infinity at the tokens that the constraint forbids.
+
+    A token is forbidden if no completion after it meets the constraint, ``min_new_tokens`` and the
+    row's limit. A node whose path has broken the constraint keeps its logits, because it is never
+    reached.
+    """
+    automaton = params.constraint
+    assert automaton is not None
+    after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
+    reached = jnp.maximum(after, 0)
+    wanted = params.min_new_tokens[:, None] - context.generated - 1
+    room = context.limit[:, None] - context.length[:, None] - context.path.sum(-1) - 1
+    long_enough = automaton.longest[reached] >= wanted[..., None]
+    short_enough = automaton.shortest[reached] <= room[..., None]
+    allowed = (after >= 0) & long_enough & short_enough
+    allowed = (allowed | (context.states < 0)[..., None])[..., automaton.classes]
+    return jnp.where(allowed | ~allowed.any(-1, keepdims=True), logits, -jnp.inf)
+
+
+def _one_hot_argmax(logits: jax.Array) -> jax.Array:
+    likeliest_token = jnp.arange(logits.shape[-1]) == argmax(logits)[..., None]
+    impossible = logits.max(-1, keepdims=True) == -jnp.inf
+    return jnp.where(impossible, jnp.nan, jnp.float32(likeliest_token))

@@ -1,0 +1,134 @@
+"""Reads the prompts of an engine, in chunks between its rounds."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ..loop.prefill import Filled
+from .handle import Handle
+from .prefix_blocks import BLOCK, has_states, put_states, take_states
+from .prefix_cache import Prefixes, Stored
+from .programs import Programs
+from .step_size import Pace
+
+
+@dataclasses.dataclass
+class Row:
+    """A request that is being read or decoded.
+
+    Attributes:
+      slot: its row of the batch.
+      state: the state in which its constraint starts.
+      compiled: the engine's seconds of compilation when reading began.
+      stop_state: the state of its stop strings after the newest token.
+      arrays: prompt and options for the device.
+      keys: the keys of the prompt's blocks in the store.
+      filled, drafted: the prompt as far as target and draft have read it (``Filled``); None before
+        the first chunk and after the last. A draft that reads no chunks has none.
+      start, draft_start: the numbers of tokens that are read.
+      rounds: drafted, accepted and emitted tokens of each of its rounds. A cancelled handle no longer
+        counts them.
+      prefill_seconds: seconds of its chunks.
+      began: the time at which decoding began.
+    """
+
+    handle: Handle
+    slot: int
+    state: dataclasses.InitVar[int]
+    compiled: float
+    keys: Sequence[bytes] = ()
+    filled: Any = None
+    drafted: Any = None
+    start: int = 0
+    draft_start: int = 0
+    rounds: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    prefill_seconds: float = 0.0
+    began: float = 0.0
+
+    def __post_init__(self, state: int):
+        request = self.handle.request
+        self.arrays = request.arrays_from(state)
+        self.stop_state = request.stop_start
+
+    def add_rounds(self, rounds: Sequence[Sequence[int]], emitted: int) -> None:
+        """Appends rounds up to the one with the last of ``emitted`` tokens, and cuts it there."""
+        for drafted, accepted, count in rounds:
+            if count := min(count, emitted):
+                self.rounds.append((drafted, min(accepted, count), count))
+                emitted -= count
+
+
+class Reader:
+    """Reads prompts into slots. A beginning that an earlier prompt had is copied from the store."""
+
+    def __init__(self, programs: Programs, prefixes: Prefixes, pace: Pace):
+        self._programs, self.prefixes, self.pace = programs, prefixes, pace
+
+    def read(self, row: Row, running: bool) -> bool:
+        """Reads the next chunk, by the target and by the draft.
+
+        Returns whether the row is read to its end, and is decoded from now on. ``running``: whether
+        other rows wait for this chunk.
+        """
+        programs, unread = self._programs, len(row.handle.request.prompt) - 1
+        began, compiled = time.perf_counter(), programs.compile_seconds
+        if row.filled is None:
+            self._begin(row)
+        reading, most, size = time.perf_counter(), self.pace.size(running), 0
+        if row.start < unread:
+            size = self._read_chunk(row, most)
+        if row.draft_start < unread:
+            self._read_draft_chunk(row, size or most)
+        if compiled == programs.compile_seconds:
+            self.pace.add_chunk(size, time.perf_counter() - reading)
+        is_read, filled = row.start >= unread and row.draft_start >= unread, row.filled
+        if is_read:
+            assert filled is not None  # ``_begin`` has set it
+            programs.admit(row.arrays, unread + 1, filled, row.drafted, row.slot)
+            row.filled = row.drafted = None
+        row.began = time.perf_counter()
+        row.prefill_seconds += row.began - began - (programs.compile_seconds - compiled)
+        return is_read
+
+    def _begin(self, row: Row) -> None:
+        """The row before its first chunk, with the blocks that the store has."""
+        programs, prompt = self._programs, row.handle.request.prompt
+        filled, row.keys = programs.begin_reading(), self.prefixes.keys(prompt)
+        row.drafted = programs.begin_reading_draft(row.arrays, filled)
+        row.draft_start = len(prompt) - 1 if row.drafted is None else 0
+        found = self.prefixes.find(row.keys)
+        filled = programs.put_blocks(filled, [stored.block for stored in found])
+        row.filled = put_states(filled, found[-1].states or {}) if found else filled
+        row.start = row.handle.cached_tokens = len(found) * BLOCK
+
+    def _read_chunk(self, row: Row, most: int) -> int:
+        """The target reads a chunk of at most ``most`` tokens. Returns the size of the chunk."""
+        programs, unread = self._programs, len(row.handle.request.prompt) - 1
+        size = programs.chunk_for(unread - row.start, most, row.start)
+        row.filled = programs.read(row.arrays, row.filled, row.start, size)
+        first, row.start = row.start // BLOCK, min(row.start + size, unread)
+        if row.keys[first : row.start // BLOCK]:
+            self._store(row, row.filled, first, size)
+        return size
+
+    def _read_draft_chunk(self, row: Row, most: int) -> None:
+        """The draft reads a chunk of at most ``most`` tokens, no further than the target has read."""
+        unread, start = len(row.handle.request.prompt) - 1, row.draft_start
+        size = self._programs.chunk_for(unread - start, most, start)
+        while row.start < unread and start + size > row.start:
+            size //= 2
+        row.drafted = self._programs.read_draft(row.arrays, row.filled, row.drafted, start, size)
+        row.draft_start = start + size
+
+    def _store(self, row: Row, filled: Filled, first: int, size: int) -> None:
+        """Stores the whole blocks of a chunk of ``size`` tokens, which begins with block ``first``."""
+        if not bool(jax.device_get(filled.finite).all()):
+            return
+        taken = self._programs.take_blocks(filled, first * BLOCK, size)[: row.start // BLOCK - first]
+        stored = [Stored(block, None if has_states(filled) else {}) for block in taken]
+        if has_states(filled) and row.start % BLOCK == 0:  # only here the states of a block's end are seen
+            stored[-1] = Stored(taken[-1], take_states(filled))
+        self.prefixes.add(row.keys, first, stored)

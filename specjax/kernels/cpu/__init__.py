@@ -1,0 +1,1 @@
+"""Kernels for CPUs, which LLVM compiles for the processor at hand."""

@@ -1,0 +1,106 @@
+"""The product of few rows with bfloat16, int8 or int4 weights on CPU, as a kernel that LLVM compiles.
+
+XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half the
+speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its code and needs
+the extra ``cpu``; without it ``layers.linear`` uses XLA's products. ``quantised`` describes the weights of
+fewer bits.
+"""
+
+import functools
+import os
+from importlib import metadata
+
+import jax
+import jax.numpy as jnp
+
+from .processor import matrix_extensions
+
+_LLVMLITE = 0, 50
+"""The oldest version of llvmlite that is tested."""
+
+_OUTPUTS, _INPUTS = 4, {"bfloat16": 32, "int8": 64, "int4": 128}
+"""Outputs and inputs are multiples of these numbers, so that the kernel needs no code for remainders."""
+
+_PARTS = 16
+"""The least number of parts of a product that has parts: XLA shares nine or more waiting calls among threads."""
+
+_SMALLEST_PART = 1 << 15
+"""Weights. A smaller part costs more time than a second thread saves."""
+
+
+@functools.cache
+def is_installed() -> bool:
+    """Whether llvmlite, which compiles the kernel, is installed and new enough."""
+    try:
+        version = metadata.version("llvmlite")
+    except metadata.PackageNotFoundError:
+        return False
+    return tuple(map(int, version.split(".")[:2])) >= _LLVMLITE
+
+
+def fits(rows: jax.Array, weight, form: str = "bfloat16") -> bool:
+    """Whether the kernel computes the product with a weight of this form, and faster than XLA does.
+
+    Dot products of bfloat16 (AVX-512) make it faster for up to 64 rows. Without them, or where XLA uses
+    AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of several
+    devices has none.
+    """
+    outputs, inputs = weight.shape[-2:]
+    most = 64 if _has_dot() and "amx_bf16" not in matrix_extensions() else 8
+    return (
+        form in _INPUTS
+        and (form != "bfloat16" or weight.dtype == jnp.bfloat16)
+        and len(rows) <= most
+        and outputs % _OUTPUTS == inputs % _INPUTS[form] == 0
+        and jax.sharding.get_abstract_mesh().size <= 1
+        and is_installed()
+    )
+
+
+def product(
+    rows: jax.Array,
+    weight: jax.Array,
+    form: str = "bfloat16",
+    *,
+    scales: jax.Array | None = None,
+    number: jax.Array | None = None,
+) -> jax.Array:
+    """The product of rows [N, in] and weight [out, in]; float32 [N, out].
+
+    The order of the summands does not depend on the number of rows. The outputs are computed in parts,
+    which XLA shares among its threads.
+
+    Args:
+      rows: bfloat16; for int8 and int4 weights also float32.
+      weight: bfloat16 or int8; int4 numbers are packed, uint8 [out, in / 2], see ``quantised``.
+      form: one of "bfloat16", "int8" and "int4".
+      scales: float32 [out, in / 128] for int4, whose groups the kernel scales.
+      number: the matrix to multiply with, of a bfloat16 weight [X, out, in], int32. XLA would copy
+        the matrix.
+    """
+    from . import llvm, product_llvm  # need llvmlite
+
+    outputs, inputs = weight.shape[-2:]
+    blocks, dot = outputs // _OUTPUTS, _has_dot() and rows.dtype == jnp.bfloat16
+    further = tuple(each for each in (scales, number) if each is not None)
+    given = rows if dot else rows.astype(jnp.float32), weight, *further
+    name = llvm.register(product_llvm.product, len(rows), dot, form, number is not None)
+    parts = min(max(_PARTS, 2 * threads()), outputs * inputs // _SMALLEST_PART, blocks)
+    parts = parts if threads() > 1 and parts >= _PARTS else 1
+    bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
+
+    def part(first: int, end: int) -> jax.Array:
+        result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
+        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*given, first=first)
+
+    return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
+
+
+def _has_dot() -> bool:
+    """Whether the processor multiplies 32 pairs of bfloat16 numbers at once (VDPBF16PS)."""
+    return "avx512_bf16" in matrix_extensions()
+
+
+def threads() -> int:
+    """The threads among which XLA shares its work."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

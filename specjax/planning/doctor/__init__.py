@@ -1,6 +1,0 @@
-"""Whether drafting helps, by how much, and if not, why: ``specjax doctor``."""
-
-from .examination import examine
-from .words import answer, table
-
-__all__ = ["answer", "examine", "table"]

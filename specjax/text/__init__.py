@@ -1,0 +1,1 @@
+"""Text in, text out: generators, their compiled sessions, and results."""

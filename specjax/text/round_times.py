@@ -1,0 +1,142 @@
+"""The measured times of method "auto": a file that names machine, versions and models.
+
+``specjax tune --auto`` writes it, see ``tools.tune.auto``. ``Generator`` reads it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..checkpoints.load import LanguageModel
+from ..core.checks import shorten
+from ..drafters import Auto
+from ..drafters.auto.arms import ARMS, TREE, Arm
+from ..drafters.auto.constants import CONSTANTS
+from ..drafters.auto.times import Times
+from ..errors import RequestError, SpecjaxWarning
+from ..parallel import mesh_of, several_hosts
+from .drafts import Draft, module_of
+from .machine import machine
+
+_FORMAT = "specjax costs 4"
+
+
+def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) -> tuple[Auto, Times, Path | None]:
+    """The drafter with its arms for these models, the times of the arms, and the file they are from.
+
+    The times are those of the drafter's file, else of the file in the cache folder, else predicted.
+    Several hosts must choose alike, so they read no file of a cache folder. A file of other models, of
+    another mesh or machine, or of other versions is not used. A warning says so.
+
+    Raises RequestError for a file that the user named and that cannot be read.
+    """
+    file = Path(drafter.costs) if drafter.costs is not None else default_file(target, drafts)
+    if not drafts:
+        drafter = drafter.without_model()
+    if drafter.costs is not None or (file.exists() and not several_hosts()):
+        record = read_costs(file)
+        if not (other := describe_difference(record, target, drafts)):
+            arms = tuple(Arm(**arm) for arm in record["arms"])
+            times = Times.of_table(record["seconds"], record["batches"], record["contexts"], CONSTANTS.measured_rounds)
+            return dataclasses.replace(drafter, arms=arms), times, file
+        message = f"costs {file}: of {other}; method auto predicts its times, specjax tune --auto measures them anew"
+        warnings.warn(message, SpecjaxWarning, stacklevel=3)
+    if drafts and drafter.arms == ARMS and jax.default_backend() != "cpu":
+        drafter = dataclasses.replace(drafter, arms=(*ARMS, TREE))
+    sizes = [sum(leaf.nbytes for leaf in jax.tree.leaves(module_of(one))) for one in (target, *drafts)]
+    return drafter, drafter.predict(sizes[-1] / sizes[0]), None
+
+
+def describe_models(target: LanguageModel, drafts: Sequence[Draft]) -> dict[str, Any]:
+    """The machine, the versions, the mesh and the models for which times hold, an object for JSON."""
+    name = lambda one: {"name": one.name, "parameters": sum(leaf.size for leaf in jax.tree.leaves(module_of(one)))}
+    mesh = mesh_of(target.model)
+    return {
+        "machine": machine(target),
+        "mesh": {} if mesh is None else dict(mesh.shape),
+        "model": name(target),
+        "drafts": [name(draft) for draft in drafts],
+    }
+
+
+def default_file(target: LanguageModel, drafts: Sequence[Draft]) -> Path:
+    """The file of these models in their dtype, on this mesh, in the cache folder of the user."""
+    described = describe_models(target, drafts)
+    numbers = [described["machine"][name] for name in ("dtype", "quantize")]
+    parts = json.dumps([*(described[part] for part in ("mesh", "model", "drafts")), numbers, _FORMAT])
+    key = hashlib.sha256(parts.encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return folder / "specjax" / "costs" / f"{key}.json"
+
+
+def describe_difference(record: dict, target: LanguageModel, drafts: Sequence[Draft]) -> str:
+    """How the models, the mesh or the machine of a file differ from those at hand; "" if they are the same."""
+    here = describe_models(target, drafts)
+    for part, name in (("model", "model"), ("drafts", "draft"), ("mesh", "mesh")):
+        if record[part] != here[part]:
+            return f"another {name}"
+    differ = [name for name, value in here["machine"].items() if record["machine"].get(name) != value]
+    return f"another machine or version ({', '.join(differ)})" if differ else ""
+
+
+def read_costs(file: Path) -> dict[str, Any]:
+    """The record in a file of costs. Raises RequestError for a file that is none."""
+    try:
+        record = json.loads(file.read_text())
+    except OSError as error:
+        raise RequestError(f"costs {file}: cannot be read ({error.strerror}); name another file") from None
+    except ValueError as error:
+        raise RequestError(f"costs {file}: is no JSON ({shorten(error)}); measure with specjax tune --auto") from None
+    if not _is_record(record):
+        raise RequestError(f"costs {file}: is no file of specjax tune --auto; measure anew with that command")
+    return record
+
+
+def make_record(target, drafts, arms: Sequence[Arm], batches, contexts, seconds) -> dict[str, Any]:
+    """The record of measured ``seconds`` [temperatures, batches, contexts, arms], an object for JSON.
+
+    The temperatures are 0 and 1.
+    """
+    return {
+        "format": _FORMAT,
+        **describe_models(target, drafts),
+        "arms": [dataclasses.asdict(arm) for arm in arms],
+        "batches": list(batches),
+        "contexts": list(contexts),
+        "seconds": np.asarray(seconds, float).tolist(),
+    }
+
+
+def write_costs(file: Path, record: dict) -> None:
+    """Writes a record. A reader never sees half a file. Raises RequestError where it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_name(f".{file.name}.{os.getpid()}")
+        new.write_text(json.dumps(record, indent=1) + "\n")
+        os.replace(new, file)
+    except OSError as error:
+        raise RequestError(f"costs {file}: cannot be written ({error.strerror}); name another file") from None
+
+
+def _is_record(record) -> bool:
+    """Whether ``record`` has the parts of a file of costs, in shapes that fit and with positive times."""
+    try:
+        seconds = np.array(record["seconds"], float)
+        shaped = seconds.shape == (2, *(len(record[name]) for name in ("batches", "contexts", "arms")))
+        increasing = all(list(x) == sorted(set(x)) for x in (record["batches"], record["contexts"]))
+        numbers = lambda arm: (int(arm["length"]), bool(arm["model"]), int(arm["nodes"]), int(arm["top_k"]))
+        arms = [Arm(*numbers(arm)) for arm in record["arms"]]
+        sound = arms[0] == Arm(0) and all(arm.model or not arm.nodes for arm in arms)  # look-ups make no trees
+        positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
+        known = {"machine", "mesh", "model", "drafts"} <= record.keys() and isinstance(record["machine"], dict)
+        return record["format"] == _FORMAT and shaped and increasing and positive and known and sound
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError):
+        return False

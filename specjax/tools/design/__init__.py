@@ -1,0 +1,1 @@
+"""Searches the shapes of draft models."""

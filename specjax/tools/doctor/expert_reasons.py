@@ -1,0 +1,57 @@
+"""The nodes of a round read more experts than a plain token does."""
+
+from ...models.config import ModelConfig
+from ...models.feed_forwards import ExpertsConfig
+from .measurements import Evidence, Reason
+
+_GAIN = 1.2
+"""The reason is named where drafting does not pay, and would be faster by this factor without further experts."""
+
+
+def experts(evidence: Evidence) -> Reason | None:
+    """Drafting would be faster if the nodes of a round read no more experts than those of plain rounds.
+
+    The nodes choose experts with equal chance, see ``ExpertsConfig.expected_experts``. Without further
+    experts, scoring would take the less time the fewer weights it reads, and at least a plain round.
+    In a batch that reads all experts anyway, the reason is never found.
+    """
+    config = evidence.generator.target.config
+    if not any(isinstance(mlp, ExpertsConfig) for mlp in config.mlps):
+        return None
+    found = [(cast, *_weights(config, cast["batch"], evidence.nodes)) for cast in evidence.losses()]
+    found = [each for each in found if _speedup(*each) > _GAIN * each[0]["speedup"]]
+    if not found:
+        return None
+    layer = next(mlp for mlp in config.mlps if isinstance(mlp, ExpertsConfig))
+    shown = []
+    for cast, plain, drafted in found:
+        before, after = (layer.expected_experts(cast["batch"] * nodes) for nodes in (1, evidence.nodes))
+        shown.append(
+            f"{after:.1f} of {layer.count} experts in place of {before:.1f} at batch {cast['batch']}, temperature "
+            f"{cast['temperature']:g}, {drafted / plain:.1f} times the weights of a plain round"
+        )
+    text = f"the {evidence.nodes} nodes of a round read {', '.join(shown)}; draft fewer tokens"
+    names = "batch", "temperature", "speedup"
+    settings = [{name: cast[name] for name in names} | {"weights_read": b / a} for cast, a, b in found]
+    return Reason("experts", text, {"nodes": evidence.nodes, "settings": settings})
+
+
+def _weights(config: ModelConfig, batch: int, nodes: int) -> tuple[float, float]:
+    """The weights that a plain round and a round of ``nodes`` nodes read."""
+    table = 0 if config.tie_embeddings else config.vocab_size * (config.embed_size or config.hidden_size)
+
+    def read(count: int) -> float:
+        unread = sum(
+            3 * config.hidden_size * mlp.width * (mlp.count - mlp.expected_experts(count))
+            for mlp in config.mlps
+            if isinstance(mlp, ExpertsConfig)
+        )
+        return config.num_weights - table - unread
+
+    return read(batch), read(batch * nodes)
+
+
+def _speedup(cast: dict, plain: float, drafted: float) -> float:
+    """The speed-up if the nodes read as many experts as those of a plain round."""
+    verify = max(cast["verify_ms"] * plain / drafted, min(cast["plain_ms"], cast["verify_ms"]))
+    return cast["speedup"] * cast["round_ms"] / (cast["round_ms"] - cast["verify_ms"] + verify)

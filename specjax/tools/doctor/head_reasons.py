@@ -1,0 +1,81 @@
+"""Reasons in the inputs of a trained head: another checkpoint, or other layers of the target."""
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+
+from ...heads.base import HeadModule
+from .distributions import Places, compare_places, read_taps
+from .measurements import Evidence, Reason, mean, rises, tokens_of
+
+_TEXTS, _TOKENS, _CANDIDATES = 4, 128, 12
+"""The texts that are read with other inputs, their newest tokens, and the most choices of layers."""
+
+_READS = 1.25
+"""A head that reads its target is accepted at least this much more than with shuffled inputs."""
+
+
+def head_inputs(evidence: Evidence) -> Reason | None:
+    """The head reads other layers than in training, or the states of another checkpoint."""
+    if not isinstance(evidence.draft, HeadModule):
+        return None
+    return other_taps(evidence) or other_checkpoint(evidence)
+
+
+def other_taps(evidence: Evidence) -> Reason | None:
+    """The head is accepted more if it reads other layers of the target, or in another order."""
+    head, before = evidence.draft, _read(evidence)
+    tried = {taps: _read(evidence, taps) for taps in other_layers(head.config.taps, head.config.target_layers)}
+    best = max(tried, key=lambda taps: mean(tried[taps], "overlap"), default=None)
+    if best is None or not rises(before, tried[best]):
+        return None
+    found = mean(before, "overlap"), mean(tried[best], "overlap")
+    text = (
+        f"the head reads the wrong layers: it is accepted with {found[0]:.2f} from layers {_list(head.config.taps)} "
+        f"and with {found[1]:.2f} from {_list(best)}; mend the layers in the head's config.json"
+    )
+    return Reason("layer taps", text, {"acceptance": found[0], "acceptance_from_other_layers": found[1], "taps": best})
+
+
+def other_checkpoint(evidence: Evidence) -> Reason | None:
+    """The head is accepted no more with the target's hidden states than with shuffled ones.
+
+    A head that was trained on the states of another checkpoint learns nothing from those of this
+    target, and neither does an untrained head.
+    """
+    own, shuffled = _read(evidence), _read(evidence, shuffle=True)
+    found = mean(own, "overlap"), mean(shuffled, "overlap")
+    if found[0] > _READS * found[1]:
+        return None
+    text = (
+        f"the head does not read this target: it is accepted with {found[0]:.3f}, and with {found[1]:.3f} if it gets "
+        "the target's hidden states in random order; it was trained for another checkpoint, or not at all"
+    )
+    return Reason("checkpoint", text, {"acceptance": found[0], "acceptance_of_shuffled_states": found[1]})
+
+
+def other_layers(taps: Sequence[int], layers: int) -> list[tuple[int, ...]]:
+    """Layers that a head may have been trained on instead: shifted by one or two, or permuted."""
+    shifted = [tuple(tap + by for tap in taps) for by in (-1, 1, -2, 2)]
+    orders = [order for order in permutations(taps) if order != tuple(taps)] if len(taps) <= 4 else [tuple(taps)[::-1]]
+    return [taps for taps in (*shifted, *orders) if min(taps) >= 0 and max(taps) <= layers][:_CANDIDATES]
+
+
+def _read(evidence: Evidence, taps: Sequence[int] | None = None, shuffle: bool = False) -> list[Places]:
+    """The places of the newest tokens of some texts, read with other layers or in random order."""
+    head, target, found = evidence.draft, evidence.generator.target.model, []
+    for text in evidence.texts[:_TEXTS]:
+        ids = tokens_of(text)[-_TOKENS:]
+        inputs = read_taps(target, ids, head.config.taps if taps is None else taps)
+        if shuffle:
+            order = jnp.arange(inputs[0].shape[1])
+            order = order.at[: len(ids)].set(jax.random.permutation(jax.random.key(0), len(ids)))
+            inputs = tuple(tap[:, order] for tap in inputs)
+        found.append(compare_places(target, head, ids, 1, temperature=1.0, inputs=inputs))
+    return found
+
+
+def _list(taps: Sequence[int]) -> str:
+    return ", ".join(map(str, taps))

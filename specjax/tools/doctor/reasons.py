@@ -1,0 +1,29 @@
+"""The table of reasons. Each is found by a test, and named where the test finds it."""
+
+from collections.abc import Callable
+
+from .chat_template import chat_template
+from .cost_reasons import drafting, temperature, verification
+from .draft_reasons import capacity, unseen_text
+from .expert_reasons import experts
+from .head_reasons import head_inputs
+from .measurements import Evidence, Reason
+from .quantised_target import quantised_target
+from .vocabulary_reasons import lacking_tokens, other_ids, special_tokens
+
+Test = Callable[[Evidence], Reason | None]
+
+SPECIAL: tuple[Test, ...] = (
+    lacking_tokens, other_ids, special_tokens, chat_template, head_inputs, quantised_target, unseen_text, temperature,
+)  # fmt: skip
+"""The tests for reasons of a low acceptance that can be mended."""
+
+EXPENSE: tuple[Test, ...] = (verification, experts, drafting)
+"""The tests for reasons in the time of a round."""
+
+
+def find_reasons(evidence: Evidence) -> list[Reason]:
+    """All reasons that the tests find. The draft's capacity counts where no special reason does."""
+    special = [reason for test in SPECIAL if (reason := test(evidence))]
+    general = (capacity, *EXPENSE) if not special else EXPENSE
+    return special + [reason for test in general if (reason := test(evidence))]

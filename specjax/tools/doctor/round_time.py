@@ -1,0 +1,148 @@
+"""Times the rounds of a method here: whole, without the draft, and plain rounds beside them."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...core.tree import Topology
+from ...drafters import Plain
+from ...drafters.parts.self_chain import stops_early
+from ...loop.chooser import at_largest_shape
+from ...parallel import use_mesh
+from ...rules.acceptance import Drawn, resolve
+from ...text.generate import Generator
+from ...text.session import Decoding, Session
+from ..tune.cost import Blank, alternate
+
+_ROUNDS, _LEAST, _REPEATS = 24, 3, 7
+"""The most and the least rounds in a timed run, and the timed runs of each program.
+
+A run of plain rounds has as many more as the longest path of the method has nodes.
+"""
+
+_SECONDS = 0.25
+"""The seconds of a timed run, if the least rounds do not take longer.
+
+The first rounds of a run are slower: the weights are not yet in the processor's caches. In runs of
+eight rounds a plain round of ``tiny-python`` seems a quarter slower than in a whole text.
+"""
+
+_TEXT_SECONDS = 3.0
+"""The seconds of plain decoding in a timed run over whole texts, if one batch of them does not take longer."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RoundTimes:
+    """Seconds of a round at one batch and temperature, float64 [repeats] each.
+
+    Attributes:
+      plain: a round of plain decoding.
+      verify: a round that scores as many nodes as the method's, without drafting them.
+      whole: a round of the method.
+    """
+
+    plain: np.ndarray
+    verify: np.ndarray
+    whole: np.ndarray
+
+
+def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens: int) -> int:
+    """The positions of a cache in which all runs of an examination fit, so that they share programs."""
+    paths = generator.drafter.depth + 1
+    most = max(map(len, prompts)) + new_tokens + (_ROUNDS + 3) * paths
+    return min(most, generator.target.config.context + paths)
+
+
+def count_nodes(generator: Generator, prompt: Sequence[int]) -> int:
+    """The number of nodes that the target scores in a round of the method."""
+    session, drafter = generator.session, at_largest_shape(generator.drafter)
+    state = generator.start([prompt], max_new_tokens=1).state
+    with use_mesh(session.mesh):
+        propose = lambda target, draft, state: drafter.propose(target, draft, state, state.request.keys)[0].tokens
+        return jax.eval_shape(propose, generator.target.model, session.parameters, state).shape[1]
+
+
+def without_draft(generator: Generator, nodes: int) -> Generator:
+    """A generator whose rounds score ``nodes`` nodes, which no model drafts.
+
+    The nodes are chosen tokens for every method, because the target seldom accepts these. A rule
+    that divides by q therefore counts as a part of the draft's time.
+    """
+    is_chain = generator.drafter.drawn is Drawn.CHAIN
+    edges = range(nodes - 1)
+    parents, ranks = zip((0, 0), *((i, 0) if is_chain else (i // 2, i % 2) for i in edges))
+    made, session = copy.copy(generator), generator.session
+    drafter = Blank(Topology(parents, ranks)) if nodes > 1 else Plain()
+    made.session = Session(session.target, drafter, None, resolve("auto", Drawn.CHOSEN), session.capacity)
+    return made
+
+
+def time_rounds(
+    plain: Generator, blank: Generator, method: Generator, prompts: Sequence[Sequence[int]], batch: int,
+    temperature: float, new_tokens: int, tokens: float,
+) -> RoundTimes:  # fmt: skip
+    """Times rounds of three generators at a batch. Runs alternate.
+
+    They run from the middle of ``new_tokens`` of some prompts on, where caches have their mean length.
+    If the work of a round varies, runs of the method and of plain decoding take whole texts, ``batch`` at a
+    time: those of all prompts, or as many as plain decoding writes in ``_TEXT_SECONDS``.
+    ``tokens``: the tokens of a round of the method, so that all runs begin at about the same place.
+    """
+    paths, skip = method.drafter.depth + 1, new_tokens // 2
+    room = method.target.config.context - max(map(len, prompts)) - skip
+    most = max(1, min(_ROUNDS, room // paths - 1))
+    options: dict[str, Any] = dict(temperature=temperature, ignore_eos=True)
+    start = lambda generator, group, length: generator.start(group, max_new_tokens=length, **options)
+    texts = _groups(prompts, batch) if method.drafter.chooser or stops_early(method.drafter) else []
+    if texts:
+        whole = start(plain, texts[0], new_tokens)
+        seconds = min(_run(plain, [whole]) for _ in range(2)) * new_tokens  # the first run is slower
+        texts = texts[: max(1, int(_TEXT_SECONDS / seconds))]
+    timers: dict[object, Callable[[], float]] = {}
+    for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
+        if texts and name != "verify":
+            timers[name] = partial(_run, generator, [start(generator, group, new_tokens) for group in texts])
+            continue
+        decoding = start(generator, _spread(prompts, batch), skip + (most + 1) * paths)
+        generator.session.advance(decoding, max(int(skip / (tokens if name == "whole" else 1)), 1))
+        timers[name] = _timer(generator, decoding, most * paths if name == "plain" else most)
+    samples = alternate(timers, _REPEATS)
+    return RoundTimes(samples["plain"], samples["verify"], samples["whole"])
+
+
+def _timer(generator: Generator, decoding: Decoding, most: int) -> Callable[[], float]:
+    """A function that runs some rounds and returns the seconds of one. Slow rounds are fewer."""
+    rounds = int(np.clip(_SECONDS / _run(generator, [decoding], 1), min(_LEAST, most), most))
+    return partial(_run, generator, [decoding], rounds)
+
+
+def _run(generator: Generator, decodings: Sequence[Decoding], rounds: int | None = None) -> float:
+    """The seconds of a round in runs of ``rounds`` rounds, or of as many as it takes until every row has ended."""
+    seconds, count = 0.0, 0
+    for decoding in decodings:
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
+        copied, before = Decoding(state, decoding.batch), int(decoding.state.round)
+        generator.session.advance(copied, rounds)
+        seconds, count = seconds + copied.decode_seconds, count + int(copied.state.round) - before
+    return seconds / count
+
+
+def _spread(prompts: Sequence[Sequence[int]], batch: int) -> list[list[int]]:
+    """``batch`` of the prompts, whose lengths are spread evenly; one prompt has the median length."""
+    order = sorted(prompts, key=len)
+    places = (np.arange(batch) + 0.5) / batch * len(order)
+    return [list(order[int(place)]) for place in places]
+
+
+def _groups(prompts: Sequence[Sequence[int]], batch: int) -> list[list[list[int]]]:
+    """The prompts, ``batch`` at a time, without the rest; if they are fewer, ``batch`` of them."""
+    firsts = range(0, len(prompts) - batch + 1, batch)
+    return [[list(prompt) for prompt in prompts[first : first + batch]] for first in firsts] or [
+        _spread(prompts, batch)
+    ]

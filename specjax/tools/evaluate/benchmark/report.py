@@ -1,0 +1,147 @@
+"""The report of an evaluation: an object for JSON, and a table of it."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+from rich.table import Column, Table
+from rich.text import Text
+
+from ....checkpoints.load import LanguageModel
+from ....text.generate import Generator
+from ..report import markdown_table, with_interval
+from ..suites import Question, Suite
+from .figures import figures_by_task
+from .operations import work_of_round
+from .run import Run
+
+_COLUMNS = ("task", "method", "speed-up", "tokens/s", "tokens/call", "accepted %", "differ", "score")
+
+_NARROW = _COLUMNS[:4]
+"""The columns that a narrow terminal does not wrap."""
+
+LEGEND = (
+    "speed-up over plain decoding of the same prompts with its 95 % interval; tokens per second of decoding; new "
+    "tokens per target call (mean acceptance length); drafts that are accepted, and in parentheses the share of the "
+    "text's information -log p that they have; turns that differ from plain greedy decoding, and those of them that "
+    "part at a tie; the suite's score"
+)
+
+
+def make_report(run: Run, suite: Suite, questions: Sequence[Question], further: Mapping[str, dict]) -> dict:
+    """The report of a run, an object for JSON.
+
+    - ``settings``: see ``run.Run``; with the source and the licence of the questions.
+    - ``left_out``: the ids of the questions that are too long for the model's context.
+    - ``methods``: the drafts of each method, their parameters, the work of its round, and further
+      figures.
+    - ``tasks``: the figures by task and method, see ``figures.figures``.
+
+    Args:
+      questions: the questions that were asked.
+      further: the figures of ``further.measure_further``, by method.
+    """
+    asked = [question for question in questions if question.id not in run.left_out]
+    tasks = figures_by_task(run.answers, asked, suite.scores)
+    whole = list(tasks.values())[-1]
+    prompt = run.prompts[0]
+    methods = {
+        name: _describe(each, prompt, whole[name], further.get(name, {})) for name, each in run.generators.items()
+    }
+    return {"settings": run.settings, "left_out": run.left_out, "methods": methods, "tasks": tasks}
+
+
+def table(report: dict) -> Table:
+    """A rich table with a row for each task and method."""
+    grid = Table(*(Column(name, no_wrap=name in _NARROW) for name in _COLUMNS))
+    grid.caption, grid.caption_justify = f"{LEGEND}\n{caption(report)}", "left"
+    last = list(report["methods"])[-1]
+    for task, method, *cells in _rows(report):
+        grid.add_row(*map(Text, (task if method == "none" else "", method, *cells)), end_section=method == last)
+    return grid
+
+
+def markdown(report: dict) -> str:
+    """The same table in Markdown, with its source, its licence and the notes."""
+    settings, grid = report["settings"], markdown_table(_COLUMNS, _rows(report))
+    source = f"Questions: {settings['source']}; licence: {settings['licence']}."
+    return "\n\n".join([grid, f"{caption(report)}.", source, *(f"{note}." for note in notes(report))])
+
+
+def caption(report: dict) -> str:
+    """One line: suite, models, options and machine."""
+    settings, machine = report["settings"], report["settings"]["machine"]
+    models = " with ".join([settings["model"], *settings["drafts"]])
+    return (
+        f"{settings['suite']}: {settings['form']}; {settings['questions']} questions, at most "
+        f"{settings['max_new_tokens']} new tokens, batch 1, temperature {settings['temperature']:g}; {models}, "
+        f"{machine['dtype']}; {machine['devices']} x {machine['device']}, {machine['cpu']}, {machine['cores']} cores; "
+        f"jax {machine['jax']}"
+    )
+
+
+def notes(report: dict) -> list[str]:
+    """Warnings of the evaluation."""
+    found, whole, left_out = [], list(report["tasks"].values())[-1], report["left_out"]
+    if left_out:
+        ids = ", ".join(map(str, left_out[:5])) + ", ..." * (len(left_out) > 5)
+        count = "1 question is" if len(left_out) == 1 else f"{len(left_out)} questions are"
+        found.append(f"{count} left out, too long for the model's context: {ids}")
+    for method, figures in whole.items():
+        if method != "none" and figures["speedup"] < 1:
+            found.append(f"{method} is slower than plain decoding here ({figures['speedup']:.2f}x)")
+        if not all(difference["tie"] for difference in figures["differences"]):
+            found.append(
+                f"{method} differs from plain decoding by more than rounding; "
+                "if it also does with dtype float32, please report it"
+            )
+    if report["settings"]["temperature"]:
+        found.append(
+            "sampled texts are equal in law, not word for word; --samples tests it, and so does specjax verify"
+        )
+    return found
+
+
+def _describe(generator: Generator, prompt: list[int], found: dict, further: dict) -> dict:
+    """The drafts of a method, its work, and its further figures."""
+    modules = [each.model if isinstance(each, LanguageModel) else each.module for each in generator.drafts]
+    work = work_of_round(generator, prompt)
+    return {
+        "drafts": [draft.name for draft in generator.drafts],
+        "draft_parameters": sum(leaf.size for leaf in jax.tree.leaves(modules)),
+        "operations_per_round": work.operations,
+        "bytes_per_round": work.bytes,
+        "operations_per_token": work.operations / found["mean_acceptance_length"],
+        "bytes_per_token": work.bytes / found["mean_acceptance_length"],
+        **further,
+        **_parts_of_round(found["round"][0], further),
+    }
+
+
+def _parts_of_round(seconds: float, further: dict) -> dict[str, float]:
+    """The seconds of a round that drafting and verification take, where the share was measured."""
+    if "drafting_share" not in further:
+        return {}
+    share = further["drafting_share"][1]
+    return {"drafting_seconds": share * seconds, "verification_seconds": (1 - share) * seconds}
+
+
+def _rows(report: dict) -> list[list[str]]:
+    """The cells of each task and method."""
+    return [
+        [task, *_cells(method, found)] for task, methods in report["tasks"].items() for method, found in methods.items()
+    ]
+
+
+def _cells(method: str, found: dict) -> list[str]:
+    ties = sum(difference["tie"] for difference in found["differences"])
+    information = found["acceptance_by_information"]
+    accepted = f"{100 * found['draft_acceptance_rate']:.0f}"
+    return [
+        method,
+        with_interval(found["speedup"], found["speedup_interval"], ".2f"),
+        f"{found['tokens_per_second']:.1f}",
+        f"{found['mean_acceptance_length']:.2f}",
+        accepted if information is None else f"{accepted} ({100 * information:.0f})",
+        f"{len(found['differences'])} ({ties} ties)" if found["differences"] else "none",
+        ", ".join(f"{name} {value:.2f}" for name, value in (found["score"] or {}).items()) or "-",
+    ]

@@ -1,0 +1,101 @@
+"""The settings of a plan by name, as a TOML file or the command line gives them."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...checkpoints.config import read_shape
+from ...checkpoints.weight_bytes import stored_bytes
+from ...core.checks import field_names
+from ...drafters import check_drafts, check_options, default_method, needs_of
+from ...errors import RequestError
+from ...loop.drafter import Models
+from ...parallel import AXES
+from .plan import PlanSettings, plan
+from .usual_heads import make_planned_drafter
+
+KEYS = {
+    "model": str,
+    "draft": list,
+    "method": str,
+    "device": str,
+    "mesh": dict,
+    "batch": int,
+    "max_length": int,
+    "dtype": str,
+    "quantize": str,
+    "draft_quantize": str,
+    "offload": bool,
+    "options": dict,
+}
+"""The settings and their types. ``options`` are the options of the method."""
+
+_WORDS = {str: "a string", list: "a list of strings", int: "a whole number", dict: "a table", bool: "true or false"}
+
+
+def read_settings(path: str | Path) -> dict:
+    """The settings in a TOML file. Models are named relative to the file.
+
+    Raises RequestError for a file that is not readable, an unknown key, and a value of another
+    type.
+    """
+    path = Path(path).expanduser()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RequestError(f"no file {str(path)!r}; name a TOML file such as those in configs/plans/") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RequestError(f"{path}: not readable as TOML ({error}); mend the file") from None
+    for key, value in table.items():
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, 1)
+            mend = f"did you mean {near[0]}?" if near else f"use {', '.join(KEYS)}"
+            raise RequestError(f"{path}: key {key!r} is unknown; {mend}")
+        if type(value) is not KEYS[key] or isinstance(value, list) and not all(isinstance(x, str) for x in value):
+            raise RequestError(f"{path}: {key} = {value!r} must be {_WORDS[KEYS[key]]}")
+    if unknown := table.get("mesh", {}).keys() - set(AXES):
+        raise RequestError(f"{path}: mesh axis {min(unknown)!r} is unknown; use {', '.join(AXES)}")
+    beside = lambda name: str(path.parent / name) if (path.parent / name).exists() else name
+    if "model" in table:
+        table["model"] = beside(table["model"])
+    if "draft" in table:
+        table["draft"] = [beside(name) for name in table["draft"]]
+    return table
+
+
+def make_plan(settings: Mapping) -> dict:
+    """The plan for settings with the names of ``KEYS``; see ``plan.plan``.
+
+    The plan also names ``model``, ``draft`` and ``method``, and has ``stored_weight_bytes``, see
+    ``stored.stored_bytes``. By default the method is draft_model
+    with a draft, and none without.
+
+    Raises RequestError for settings that are missing or do not fit, CheckpointError for a
+    configuration that is not found, and ConfigError for a model that is not supported.
+    """
+    for key in ("model", "device"):
+        if key not in settings:
+            raise RequestError(f"no {key} is named; use --{key}, or --config with a TOML file that names it")
+    drafts, options = settings.get("draft", []), settings.get("options", {})
+    method = settings.get("method") or default_method(drafts)
+    check_options(method, options)
+    check_drafts(method, len(drafts))
+    needs = needs_of(method)
+    most = needs.most if isinstance(needs, Models) else 0
+    if most is not None and len(drafts) > most:
+        raise RequestError(f"method {method!r} takes {most or 'no'} draft, and {len(drafts)} are named; leave some out")
+    target, *shapes = (read_shape(name) for name in (settings["model"], *drafts))
+    for name, shape in zip(drafts, shapes):
+        if shape.vocab_size != target.vocab_size:
+            raise RequestError(
+                f"{name} has a vocabulary of {shape.vocab_size} tokens and the target one of {target.vocab_size}; "
+                "plan with a draft of the same vocabulary"
+            )
+    drafter = make_planned_drafter(method, target, options)
+    drafter.check(target)
+    given = {key: settings[key] for key in field_names(PlanSettings) if key in settings}
+    dtype = PlanSettings(**given).dtype
+    named = {"model": settings["model"], "draft": list(drafts), "method": method}
+    stored = stored_bytes(settings["model"], dtype)
+    return named | {"stored_weight_bytes": stored} | plan(target, drafter, shapes, **given)

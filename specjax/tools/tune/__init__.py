@@ -1,0 +1,1 @@
+"""Measures which options of a method draft best on this device."""

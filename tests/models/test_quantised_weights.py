@@ -1,0 +1,264 @@
+"""Quantised weights: the numbers against numpy, products and models by their definitions, and refusals."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import nnx
+from support.decoding import finish, new_tokens, start
+from support.latent import LATENT
+from support.models import TINY, disturbed, language_model, random_prompts, tiny_model
+
+import specjax
+from specjax import make_mesh
+from specjax.checkpoints.placement import Placement
+from specjax.checkpoints.tensors import load_model
+from specjax.drafters import DraftModel, Plain
+from specjax.errors import RequestError
+from specjax.kernels.cpu import processor
+from specjax.kernels.cpu import product as product_kernel
+from specjax.models import quantised_weights
+from specjax.models.feed_forwards import ExpertsConfig
+from specjax.models.layers import linear, lookup
+from specjax.models.quantised_weights import GROUP, SCHEMES, Quantised, quantise, quantise_module
+from specjax.parallel import use_mesh
+from specjax.training import data, losses
+from specjax.training.losses import scores
+
+WIDE = dict(hidden_size=128, intermediate_size=256, head_dim=32, num_layers=1)
+"""A tiny model whose inputs groups of int4 divide."""
+
+
+def numbers(weight: Quantised) -> np.ndarray:
+    """The numbers q in float64. Of 64 int4 numbers, byte i holds number i below and number i + 32 above."""
+    if weight.scheme != "int4":
+        return np.float64(weight.values)
+    blocks = np.asarray(weight.values).reshape(len(weight.values), -1, 32)
+    halves = np.stack([blocks & 15, blocks >> 4], 2).astype(int).reshape(weight.shape)
+    return np.where(halves > 7, halves - 16, halves).astype(np.float64)
+
+
+def exact(weight: Quantised) -> np.ndarray:
+    """The weight in float64."""
+    scales = np.float64(weight.scales)
+    return (numbers(weight).reshape(*scales.shape, -1) * scales[..., None]).reshape(weight.shape)
+
+
+def random_weight(outputs: int = 8, inputs: int = 256, dtype="float32") -> jax.Array:
+    return jnp.asarray(np.random.default_rng(outputs).standard_t(4, (outputs, inputs)), dtype)
+
+
+def test_int8_is_the_nearest_whole_number_of_each_row():
+    w = random_weight()
+    q, scale = quantise(w, "int8"), np.abs(w).max(1, keepdims=True) / 127
+    np.testing.assert_array_equal(q.values, np.rint(np.asarray(w) / np.float32(scale)))
+    assert np.abs(q.values).max(1).tolist() == [127] * 8 and q.scales.shape == (8, 1)
+    np.testing.assert_allclose(q.dequantise(), exact(q), rtol=1e-6)
+
+
+def test_fp8_is_the_nearest_float_of_each_row():
+    w = random_weight()
+    q = quantise(w, "fp8")
+    wanted = (np.asarray(w) / np.asarray(q.scales)).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(np.asarray(q.values, np.float32), wanted.astype(np.float32))
+    assert np.abs(np.float32(q.values)).max(1).tolist() == [448] * 8
+
+
+def test_int4_has_the_best_scale_of_each_group():
+    """No worse than the largest number's scale, in any group; every number is the nearest of its 16."""
+    w = np.float64(random_weight())
+    q = quantise(jnp.float32(w), "int4")
+    found, groups = exact(q), w.reshape(8, 2, GROUP)
+    plain = np.abs(groups).max(-1, keepdims=True) / 8
+    worst = np.square(np.clip(np.rint(groups / plain), -8, 7) * plain - groups).sum(-1)
+    squared = np.square(found - w).reshape(8, 2, GROUP).sum(-1)
+    assert q.values.shape == (8, 128) and q.scales.shape == (8, 2) and q.values.dtype == jnp.uint8
+    assert (squared < worst).all()
+    scales = np.float64(q.scales)[..., None]
+    np.testing.assert_array_equal(numbers(q).reshape(groups.shape), np.clip(np.rint(groups / scales), -8, 7))
+    np.testing.assert_array_equal(np.asarray(q.numbers(), np.float64), numbers(q))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_weight_of_zeros_stays_zero(scheme):
+    assert not quantise(jnp.zeros((4, 128)), scheme).dequantise().any()
+
+
+HAS_DOT = "avx512_bf16" in processor.matrix_extensions()
+
+
+@pytest.fixture(params=["dot", "widened", "XLA"] if HAS_DOT else ["widened", "XLA"])
+def form(request, monkeypatch):
+    """The kernel with and without the processor's dot products of bfloat16, and XLA's product."""
+    if request.param == "widened":
+        monkeypatch.setattr(product_kernel, "matrix_extensions", lambda: ())
+    elif request.param == "XLA":
+        monkeypatch.setattr(product_kernel, "is_installed", lambda: False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_linear_is_the_product_of_the_numbers_and_scales(form, scheme, dtype, rows):
+    """numpy's product in float64."""
+    weight = quantise(random_weight(20, 384, dtype), scheme)
+    x = jnp.asarray(np.random.default_rng(rows).normal(size=(rows, 384)), dtype)
+    found = jax.jit(linear)(x, weight)
+    assert found.dtype == jnp.float32 and weight.dtype == x.dtype
+    wanted = np.float64(x) @ exact(weight).T
+    np.testing.assert_allclose(found, wanted, atol=2e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_a_row_of_the_kernel_does_not_depend_on_other_rows(scheme):
+    weight = quantise(random_weight(20, 384, "bfloat16"), scheme)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 384)), jnp.bfloat16)
+    whole = np.asarray(linear(x, weight))
+    for rows in (1, 2, 7):
+        np.testing.assert_array_equal(whole[:rows], linear(x[:rows], weight))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_lookup_reads_rows(scheme):
+    weight, tokens = quantise(random_weight(), scheme), jnp.array([[3, 0], [7, 7]])
+    np.testing.assert_allclose(lookup(weight, tokens), exact(weight)[np.asarray(tokens)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", ["int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp8"))])
+def test_a_quantised_model_is_the_model_with_rounded_weights(scheme):
+    """Tables of embeddings and output matrices have at least eight bits; norms and biases stay."""
+    model = tiny_model(**WIDE, qkv_bias=True)
+    quantised = quantise_module(model, scheme)
+    graph, params = nnx.split(quantised)
+    flat = {path: param[...] for path, param in nnx.to_flat_state(params)}
+    matrices = {path: value for path, value in flat.items() if isinstance(value, Quantised)}
+    assert {path[-1]: value.scheme for path, value in matrices.items()} == {
+        "embed": "int8" if scheme == "int4" else scheme, "head": "int8" if scheme == "int4" else scheme,
+        "qkv": scheme, "out": scheme, "gate_up": scheme, "down": scheme,
+    }  # fmt: skip
+    rounded = [(path, param.replace(value.dequantise() if path in matrices else value))
+               for (path, param), value in zip(nnx.to_flat_state(params), flat.values())]  # fmt: skip
+    rounded = nnx.merge(nnx.graphdef(model), nnx.from_flat_state(rounded))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 61, (2, 12)))
+    wanted = scores(rounded, tokens)
+    np.testing.assert_allclose(scores(quantised, tokens), wanted, atol=1e-4 * np.abs(wanted).max())
+    assert np.abs(scores(model, tokens) - wanted).max() > 1e-3
+
+
+@pytest.mark.parametrize("forms", [("int8", "int4"), pytest.param(("int4", None), marks=pytest.mark.slow)])
+def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(forms):
+    model = tiny_model(**WIDE)
+    target, draft = (
+        m if form is None else quantise_module(m, form) for m, form in zip((model, disturbed(model)), forms)
+    )
+    prompts = random_prompts(6, 30, seed=3)
+    plain = finish(target, None, Plain(), start(target, None, Plain(), prompts))
+    drafted = finish(target, draft, DraftModel(3), start(target, draft, DraftModel(3), prompts))
+    assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
+    assert drafted.counters.accepted_at.sum() > 0
+
+
+GROUPS = ExpertsConfig(5, 2, 128, bias=True, clamp=(1.702, 7.0))
+CLASSES = {
+    "experts": tiny_model(**WIDE, config=TINY.replace(mlps=(GROUPS,))),
+    "latent": tiny_model(config=LATENT, num_layers=1, mixers=LATENT.mixers[:1], mlps=()),
+}
+
+
+def rounded(model):
+    """The quantised model with full weights of the same numbers, widened in numpy."""
+    one = lambda w, i: exact(w.replace(values=w.values[i], scales=w.scales[i]))
+    widen = lambda w: jnp.asarray(exact(w) if w.ndim == 2 else [one(w, i) for i in range(w.shape[0])], w.dtype)
+    is_weight = lambda leaf: isinstance(leaf, Quantised)
+    return jax.tree.map(lambda leaf: widen(leaf) if is_weight(leaf) else leaf, model, is_leaf=is_weight)
+
+
+FORMS_OF_CLASSES = ("experts", "int4"), ("experts", "int8"), ("experts", "fp8"), ("latent", "int8")
+
+
+@pytest.mark.parametrize(
+    "kind, scheme",
+    [pytest.param(*pair, marks=() if pair == ("experts", "int8") else pytest.mark.slow) for pair in FORMS_OF_CLASSES],
+)
+def test_a_quantised_model_of_each_class_is_the_model_with_rounded_weights(kind, scheme):
+    """Experts, with the matrices of all experts rounded; and latent attention, with absorbed matrices."""
+    model = CLASSES[kind]
+    quantised, tokens = quantise_module(model, scheme), jnp.asarray(np.random.default_rng(0).integers(0, 61, (2, 12)))
+    if kind == "experts":
+        mlp = quantised_weights.layers[0].mlp
+        assert mlp.downs[...].scheme == scheme and not isinstance(mlp.router[...], Quantised)
+    found, wanted, full = (scores(each, tokens) for each in (quantised, rounded(quantised), model))
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+    assert 1e-4 < np.abs(full - wanted).mean() < 0.1 * np.abs(full).max()
+
+
+@pytest.mark.slow
+def test_devices_of_a_mesh_compute_the_same_with_quantised_experts():
+    model, tokens = quantise_module(CLASSES["experts"], "int8"), jnp.asarray([[3, 1, 4, 1, 5, 9]])
+    with use_mesh(make_mesh(model=2)):
+        together = jax.jit(scores)(model, tokens)
+    np.testing.assert_allclose(together, scores(model, tokens), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLASSES)
+def test_greedy_texts_of_each_class_are_those_of_plain_decoding_of_the_same_quantised_model(kind):
+    target, draft = quantise_module(CLASSES[kind], "int8"), disturbed(CLASSES[kind])
+    prompts = random_prompts(6, 30, seed=3)
+    plain = finish(target, None, Plain(), start(target, None, Plain(), prompts))
+    drafted = finish(target, draft, DraftModel(3), start(target, draft, DraftModel(3), prompts))
+    assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
+    assert drafted.counters.accepted_at.sum() > 0
+
+
+@pytest.mark.parametrize("scheme", ["int4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp8"))])
+def test_a_loaded_model_is_quantised_as_it_is_read(scheme, tmp_path):
+    """Also on a mesh, where each device reads its own part."""
+    model = tiny_model(**WIDE)
+    specjax.save(language_model(model), tmp_path / "model")
+    wanted = jax.tree.leaves(quantise_module(model, scheme))
+    for mesh in (None, specjax.make_mesh(model=2)):
+        found = jax.tree.leaves(load_model(tmp_path / "model", Placement(mesh=mesh, quantize=scheme)))
+        for ours, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(np.float32(ours), np.float32(theirs), rtol=1e-6)
+    assert any(leaf.dtype.itemsize == 1 and not leaf.sharding.is_fully_replicated for leaf in found)
+
+
+def test_what_cannot_be_quantised_is_refused_in_one_line(tmp_path):
+    specjax.save(language_model(tiny_model()), tmp_path / "model")
+    with pytest.raises(RequestError, match=r"int4 has groups of 128 inputs, and layers.0.[a-z_.]+ has \d+; use int8"):
+        load_model(tmp_path / "model", Placement(quantize="int4"))
+    with pytest.raises(RequestError, match="quantize is 'int3'; it must be one of int8, int4, fp8"):
+        specjax.load(tmp_path / "model", quantize="int3")
+    target = specjax.load(tmp_path / "model", quantize="int8")
+    with pytest.raises(RequestError, match="embed is quantised; save the model before"):
+        specjax.save(target, tmp_path / "saved")
+    with pytest.raises(RequestError, match="is a head, and heads are not quantised"):
+        specjax.load_drafter("tiny-python-mtp", specjax.load("tiny-python"), quantize="int8")
+
+
+@pytest.mark.slow
+def test_the_perplexity_of_the_embedded_target_hardly_rises():
+    """On held-out code: at most 1 % with int8 and fp8, 4 % with int4."""
+    small = specjax.load("tiny-python")
+    _, held_out = data.read_streams((), small.tokenizer, small.config.eos_token_ids[0])
+    windows = jnp.asarray(held_out.cut(0, 0, 8, 256)[0])
+    plain = losses.next_token(small.model, windows)
+    for scheme, most in {"int8": 1.01, "fp8": 1.01, "int4": 1.04}.items():
+        found = losses.next_token(quantise_module(small.model, scheme), windows)
+        assert 0.99 < np.exp(found - plain) < most
+
+
+@pytest.mark.parametrize("shape", [(96,), (1, 96), (1, 1, 96)])
+def test_a_gpu_multiplies_one_row_as_it_multiplies_several(shape):
+    """The sum that only a GPU computes, against the product of all other platforms."""
+    rng = np.random.default_rng(0)
+    weight = quantise(jnp.asarray(rng.normal(size=(40, 96)), jnp.bfloat16), "int8")
+    row = jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+    found, expected = (
+        quantised_weights._multiply_one_row(row, weight),
+        quantised_weights._multiply_matrices(row, weight),
+    )
+    assert found.shape == (*shape[:-1], 40) and found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

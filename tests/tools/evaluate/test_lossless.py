@@ -1,0 +1,26 @@
+"""The distance of two samples' laws against the divergence by its definition."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from specjax.tools.evaluate.lossless import UNLIKELY, compare_laws
+
+
+def draws(law, count: int, prompt: int, seed: int) -> Counter:
+    return Counter({(prompt, token): n for token, n in enumerate(np.random.default_rng(seed).multinomial(count, law))})
+
+
+def jensen_shannon(a, b) -> float:
+    middle = (a + b) / 2
+    return float(sum(x @ np.log(x / middle) for x in (a, b)) / 2)
+
+
+def test_the_distance_is_the_mean_divergence_of_the_prompts():
+    p, q = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.35, 0.3, 0.15, 0.2])
+    a = draws(p, 40_000, 0, 0) + draws(p, 40_000, 1, 1)
+    value, distance = compare_laws(a, draws(q, 40_000, 0, 2) + draws(p, 40_000, 1, 3), 2)
+    assert value < UNLIKELY and distance == pytest.approx(jensen_shannon(p, q) / 2, rel=0.1)
+    value, distance = compare_laws(a, draws(p, 40_000, 0, 4) + draws(p, 40_000, 1, 5), 2)
+    assert value > UNLIKELY and distance < 1e-4
