@@ -14,6 +14,7 @@ from support.grid import DRAFTS, METHODS, PAIRS, TARGETS, count_draws, halve_aft
 from support.grid.methods import OTHER_CLASSES, with_own
 from support.pairwise import pairwise_cover
 
+import specjax
 from specjax.drafters import DraftModel, Plain, Switch
 from specjax.loop import decode
 from specjax.rules import RULES
@@ -53,6 +54,14 @@ def properties(method: str, rule: str) -> dict:
 
 COVER = pairwise_cover({pair: properties(*pair) for pair in GRID})
 SETTINGS = [pytest.param(*pair, marks=() if pair in COVER else pytest.mark.slow, id="-".join(pair)) for pair in GRID]
+
+
+def test_the_grid_has_every_method_and_every_lossless_rule():
+    tested = tuple(type(drafter) for drafter, _ in METHODS.values())
+    missing = [name for name, kind in specjax.METHODS.items() if not any(issubclass(own, kind) for own in tested)]
+    rules = {rule for _, rules in METHODS.values() for rule in rules}
+    missing += [name for name, rule in RULES.items() if not rule.lossy and name not in rules | {"argmax_walk"}]
+    assert not missing, f"add {', '.join(missing)} to METHODS of tests/support/grid/methods.py"
 
 
 def test_the_first_tier_meets_every_rule_and_every_pair():

@@ -99,7 +99,7 @@ def test_no_table_is_stored_as_integers():
         after = lambda table, tokens: tokens + read(table, tokens)[:, 0].astype(jnp.int32)
         loop = jax.jit(lambda table, tokens: lax.fori_loop(0, 9, lambda i, tokens: after(table, tokens), tokens))
         text = loop.lower(table, tokens).compile(compiler_options=options).as_text()
-        assert any(made.size == table.size for made in hlo.made(text)) == stored
+        assert any(made.size == table.size for made in hlo.array_results(text)) == stored
 
 
 def test_checker_sees_a_callback():

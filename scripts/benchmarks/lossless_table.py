@@ -52,7 +52,7 @@ of all cases. `seed`, `logprobs`, streams and the place in a batch must not chan
 
 ## Rules and methods
 
-At temperature 0 every rule but `soft_match`, `loosening` and `near_match` is the greedy walk. Above it:
+{greedy}
 
 {rules}
 
@@ -125,6 +125,7 @@ def page(results: dict) -> str:
         expected=1 / len(cells),
         missing=f"\n{fill(f'So far only the tests run {names}.', 100)}\n" if missing else "",
         options=options_table(columns),
+        greedy=greedy_rules(),
         rules=rules_table(),
         faults=markdown_table(["rule", "shown by", "p-value", "all cases"], faults),
     )
@@ -145,6 +146,12 @@ def faults_row(name: str, values: dict) -> list[str]:
     shown = lambda value: "< 1e-300" if value < 1e-300 else f"{value:.1e}"
     case = "top_p" if name == "q-before-top-p" else "default"
     return [f"`{name}`", case, shown(values[case]), shown(values["pooled"])]
+
+
+def greedy_rules() -> str:
+    """The sentence on the rules at temperature 0."""
+    *names, last = [f"`{name}`" for name, rule in RULES.items() if rule.judges_greedy]
+    return f"At temperature 0 every rule but {', '.join(names)} and {last} is the greedy walk. Above it:"
 
 
 def rules_table() -> str:

@@ -108,7 +108,8 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
         faults += _faults_of_copy(name, tensor, tensors)
         merged[name] = tensor
     for module, parts in updates.items():
-        name, scale = f"{module}.weight", _scale(options, module)
+        name = f"{module}.weight"
+        scale = _scale(options, module)
         faults += _faults_of_update(module, parts, tensors, _entry(options["rank_pattern"], module, options["r"]))
         merged[name] = Adapted(merged.get(name), parts.get("A"), parts.get("B"), scale, "table" in parts)
     if config.tie_embeddings:
@@ -127,7 +128,8 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
 
 def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any]]:
     """The matrices A and B of each module, and the tensors that replace the model's."""
-    updates, replaced = {}, {}
+    updates = {}
+    replaced = {}
     for name, tensor in own.items():
         name = name.removeprefix(_PREFIX)
         if match := _MATRIX.fullmatch(name):
@@ -154,14 +156,18 @@ def _scale(options: Mapping[str, Any], module: str) -> float:
 def _missing(options: Mapping[str, Any], updates: Mapping[str, dict]) -> list[str]:
     """A fault for each target module without tensors. A regular expression is not checked."""
     listed = options["target_modules"] if isinstance(options["target_modules"], list) else []
-    has = lambda target: any(f".{module}".endswith(f".{target}") for module in updates)
+
+    def has(target):
+        return any(f".{module}".endswith(f".{target}") for module in updates)
+
     return [f"target module {show(target)} has no tensors" for target in listed if not has(target)]
 
 
 def _faults_of_copy(name: str, tensor, tensors: Mapping[str, Any]) -> list[str]:
     if name not in tensors:
         return [f"the model has no {name}"]
-    theirs, ours = tuple(tensor.get_shape()), tuple(tensors[name].get_shape())
+    theirs = tuple(tensor.get_shape())
+    ours = tuple(tensors[name].get_shape())
     return [] if theirs == ours else [f"{name} has shape {theirs}, not {ours}"]
 
 

@@ -50,30 +50,39 @@ def decoder_from_arrays(
     Raises CheckpointError, which lists every array that is missing, is unused, or has a wrong shape
     or type.
     """
+    # 1. The parameters of the model, abstract.
     to_rows = to_rows or {}
     placement = Placement(mesh, dtype=dtype)
     config = placement.split(config)
     graph, abstract = nnx.split(abstract_decoder(config, placement.dtype))
     params = [(path, dotted(path), param) for path, param in nnx.to_flat_state(abstract)]
     arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
-    table, rows, unused = {}, {}, set(arrays)
+
+    # 2. The rows of each array, by the names of the table.
+    table = {}
+    rows = {}
+    unused = set(arrays)
     for _, path, _ in params:
         numbers = re.findall(r"\d+", path)
-        pattern, layer = re.sub(r"\d+", "N", path), int(numbers[0]) if numbers else None
+        pattern = re.sub(r"\d+", "N", path)
+        layer = int(numbers[0]) if numbers else None
         if pattern not in names:
             raise RequestError(f"names has no entry for {pattern!r}, a parameter of the model; name its arrays")
         table[path] = []
         for entry, tensor in zip(names[pattern], source_tensors(path, names)):
-            listed, name = name_of(entry), tensor.name
+            listed = name_of(entry)
+            name = tensor.name
             # In a layer, a name without N belongs to an array that stacks all layers.
             part = name if listed != name or layer is None else f"{name}[{layer}]"
             table[path].append(tensor._replace(name=part))
             unused.discard(name)
             if name in arrays:
                 rows[part] = to_rows[listed](arrays[name], layer) if listed in to_rows else arrays[name]
+
+    # 3. The checks, and the parameters.
     pieces = {path: blocks(path, param.shape[0], table, config) for _, path, param in params}
-    found = {name: (x.shape, str(x.dtype)) for name, x in (rows | {name: arrays[name] for name in unused}).items()}
-    check_tensors(found, [(param, pieces[path]) for _, path, param in params], "arrays", "the configuration")
+    shapes = {name: (x.shape, str(x.dtype)) for name, x in (rows | {name: arrays[name] for name in unused}).items()}
+    check_tensors(shapes, [(param, pieces[path]) for _, path, param in params], "arrays", "the configuration")
 
     def stack(path: str, param: nnx.Param) -> jax.Array:
         value = jnp.concatenate([block.read(rows[block.name]) for block in pieces[path]]).astype(param.dtype)

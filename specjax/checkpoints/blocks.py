@@ -177,10 +177,10 @@ def _stacked(tensors: list[Tensor], stack: Stack) -> Iterator[Block]:
                         yield tensor.transform(block, at + head.rotated[0], head.rotated[1])
 
 
-def _join(found: Iterator[Block]) -> list[Block]:
+def _join(pieces: Iterator[Block]) -> list[Block]:
     """The blocks, in which neighbouring blocks of a tensor that follow one another are one."""
     joined: list[Block] = []
-    for block in found:
+    for block in pieces:
         last = joined[-1] if joined else None
         if last is not None and (last.name, last.stop, last.step, block.step) == (block.name, block.start, 1, 1):
             joined[-1] = last._replace(stop=block.stop)

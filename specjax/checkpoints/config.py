@@ -18,10 +18,7 @@ from .files import read_json
 from .hub import ZOO, zoo
 from .json_fields import read_fields, show, table, text
 from .rope_options import read_rope, write_rope
-from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_ID, TOKEN_IDS, check_options
-
-_WRITTEN = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
-"""The name in transformers of each activation."""
+from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_ID, TOKEN_IDS, WRITTEN_ACTIVATIONS, check_options
 
 _GENERATION = {"eos_token_id": TOKEN_IDS, "decoder_start_token_id": TOKEN_ID, "forced_bos_token_id": TOKEN_ID}
 """The options of ``generation_config.json`` that are read."""
@@ -40,35 +37,36 @@ def read_config(directory: str | Path) -> ModelConfig:
     generation = path.with_name("generation_config.json")
     if not generation.exists():
         return config
-    given, where = read_fields(read_json(generation), _GENERATION, str(generation)), str(generation)
+    where = str(generation)
+    options = read_fields(read_json(generation), _GENERATION, where)
     if config.encoder is not None:
-        begins = [given[name] for name in ("decoder_start_token_id", "forced_bos_token_id")]
+        begins = [options[name] for name in ("decoder_start_token_id", "forced_bos_token_id")]
         known = [*config.decoder_prompt, None][:2]
         prompt = [new if new is not None else old for new, old in zip(begins, known)]
         prompt = [token for token in prompt if token is not None]
         config = config.replace(decoder_prompt=_check_ids("decoder_start_token_id", prompt, config.vocab_size, where))
-    ids = given["eos_token_id"]
+    ids = options["eos_token_id"]
     if ids is None:
         return config
     return config.replace(eos_token_ids=_check_ids("eos_token_id", ids, config.vocab_size, where))
 
 
-def read_shape(given: str | Path) -> ModelConfig:
+def read_shape(model: str | Path) -> ModelConfig:
     """The configuration in a config.json, in a directory with a config.json, or of an embedded model.
 
     Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
     not supported.
     """
-    path = config_file(given)
-    named = path == Path(given).expanduser()
-    return from_hf(read_json(path), str(path)) if named else read_config(path.parent)
+    path = config_file(model)
+    is_file = path == Path(model).expanduser()
+    return from_hf(read_json(path), str(path)) if is_file else read_config(path.parent)
 
 
-def config_file(given: str | Path) -> Path:
+def config_file(model: str | Path) -> Path:
     """The file with the configuration that ``read_shape`` reads. Raises CheckpointError for none."""
-    path = ZOO / given if str(given) in zoo() else Path(given).expanduser()
+    path = ZOO / model if str(model) in zoo() else Path(model).expanduser()
     if not path.exists():
-        raise CheckpointError(f"no model shape {str(given)!r}; name a config.json, or a directory with one")
+        raise CheckpointError(f"no model shape {str(model)!r}; name a config.json, or a directory with one")
     return path / "config.json" if path.is_dir() else path
 
 
@@ -78,7 +76,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     Args:
       raw: the object in the file. Its rotary positions stand in ``rope_theta`` and
         ``rope_scaling``, or in ``rope_parameters``. ``quantization_config`` is ignored: it is about
-        the tensors, see ``packed``.
+        the tensors, see ``packed_weights``.
       where: the file, for messages.
 
     Raises ConfigError, which names the option, its value and the allowed values.
@@ -95,7 +93,8 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     check_options(raw, family.options, where, family.harmless)
     options = read_fields(raw, family.options, where)
     usual = options | {name: options[theirs] for name, theirs in family.renamed.items()}
-    heads, vocab_size = usual["num_attention_heads"], usual["vocab_size"]
+    heads = usual["num_attention_heads"]
+    vocab_size = usual["vocab_size"]
     _check_ids("bos_token_id", usual["bos_token_id"], vocab_size, where)
     head_dim = _head_dim(usual, where)
     fields: dict[str, Any] = dict(
@@ -176,7 +175,7 @@ def to_hf(config: ModelConfig) -> dict:
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads // config.kv_copies,
         "head_dim": config.head_dim,
-        "hidden_act": _WRITTEN[config.activation],
+        "hidden_act": WRITTEN_ACTIVATIONS[config.activation],
         "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.norm_eps,
         "rope_parameters": write_rope(config.rope, family.rotated),
@@ -185,12 +184,14 @@ def to_hf(config: ModelConfig) -> dict:
         "eos_token_id": list(config.eos_token_ids) or None,
         "dtype": config.dtype,
     }
-    named = {family.renamed.get(name, name): value for name, value in raw.items()}
-    return {name: value for name, value in named.items() if name in family.options} | family.write(config)
+    options = {family.renamed.get(name, name): value for name, value in raw.items()}
+    return {name: value for name, value in options.items() if name in family.options} | family.write(config)
 
 
 def _head_dim(options: dict, where: str) -> int:
-    width, heads, size = options["hidden_size"], options["num_attention_heads"], options.get("head_dim")
+    width = options["hidden_size"]
+    heads = options["num_attention_heads"]
+    size = options.get("head_dim")
     if size is None and width % heads:
         raise ConfigError(
             f"{where}: hidden_size is {width}; without head_dim it must be a multiple of num_attention_heads, {heads}"

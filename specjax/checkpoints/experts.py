@@ -18,11 +18,14 @@ from .families import FAMILIES
 from .mxfp4 import Packed
 
 LAYER = "model.layers.N"
-"""How the names of the tensors of a language model's layer begin. N stands for the number of the layer."""
+"""The prefix of the tensors of a language model's layer. N stands for the number of the layer."""
 
 
 def stack_name(layer: str, matrix: str) -> str:
-    """The name of the stack of "gate", "up" or "down", or of their biases, of the layer whose names begin so."""
+    """The name of a layer's stack of "gate", "up" or "down" matrices, or of their biases.
+
+    ``layer``: the prefix of the layer's tensors.
+    """
     return f"{layer}.mlp.experts.{matrix}"
 
 
@@ -50,7 +53,11 @@ class Rows:
     """
 
     def __init__(self, tensor, first: int, count: int, step: int = 1, transposed: bool = False):
-        self._tensor, self._first, self._count, self._step, self._transposed = tensor, first, count, step, transposed
+        self._tensor = tensor
+        self._first = first
+        self._count = count
+        self._step = step
+        self._transposed = transposed
 
     def get_shape(self) -> list[int]:
         experts, *rest = self._tensor.get_shape()
@@ -79,22 +86,24 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, layers
 
     Raises CheckpointError for experts that are missing or differ in shape or type.
     """
-    found = dict(tensors)
+    stacked = dict(tensors)
 
     def take(name: str) -> Any:
-        if name not in found:
+        if name not in stacked:
             raise CheckpointError(f"{where}: {name} is missing; name a directory with a whole checkpoint")
-        return found.pop(name)
+        return stacked.pop(name)
 
     for number, of_layer in enumerate(config.layers):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
         layer = layers.replace("N", str(number))
-        prefix, stacks = f"{layer}.mlp.experts", {}
+        prefix = f"{layer}.mlp.experts"
+        stacks = {}
         if config.family == "gpt_oss":
             stacks = _alternating(take, prefix)
-        elif f"{prefix}.gate_up_proj" in found:
-            joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
+        elif f"{prefix}.gate_up_proj" in stacked:
+            joint = take(f"{prefix}.gate_up_proj")
+            down = take(f"{prefix}.down_proj")
             half = joint.get_shape()[1] // 2
             stacks = {"gate": Rows(joint, 0, half), "up": Rows(joint, half, half), "down": down}
         else:
@@ -104,45 +113,56 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, layers
                 stacks[matrix] = _stack(
                     {full: take(full) for full in (f"{one}.{name}.weight" for one in of_expert)}, where
                 )
-        found |= {stack_name(layer, matrix): stack for matrix, stack in stacks.items()}
-    return found
+        stacked |= {stack_name(layer, matrix): stack for matrix, stack in stacks.items()}
+    return stacked
 
 
 def unstack_experts(
     tensors: Mapping[str, np.ndarray], config: ModelConfig, layers: str = LAYER
 ) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint as transformers saves them, from tensors with stacks; ``layers`` as above."""
-    found = dict(tensors)
+    """The tensors of a checkpoint as transformers saves them, from tensors with stacks.
+
+    ``layers`` is as in ``stack_experts``.
+    """
+    unstacked = dict(tensors)
     for number, of_layer in enumerate(config.layers):
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
         layer = layers.replace("N", str(number))
-        stacks = {matrix: found.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}
+        stacks = {matrix: unstacked.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}
         if config.family != "gpt_oss":
             module, names = FAMILIES[config.family].experts
             prefix = f"{layer}.{module}.experts"
-            found |= {
+            unstacked |= {
                 f"{prefix}.{i}.{name}.weight": one for key, name in names.items() for i, one in enumerate(stacks[key])
             }
             continue
-        biases = {matrix: found.pop(stack_name(layer, f"{matrix}_bias")) for matrix in stacks}
-        alternate = lambda of: np.stack([of["gate"], of["up"]], 2).reshape(len(of["gate"]), -1, *of["gate"].shape[2:])
+        biases = {matrix: unstacked.pop(stack_name(layer, f"{matrix}_bias")) for matrix in stacks}
         prefix = f"{layer}.mlp.experts"
-        found |= {
-            f"{prefix}.gate_up_proj": np.ascontiguousarray(alternate(stacks).swapaxes(1, 2)),
+        unstacked |= {
+            f"{prefix}.gate_up_proj": np.ascontiguousarray(_alternate(stacks).swapaxes(1, 2)),
             f"{prefix}.down_proj": np.ascontiguousarray(stacks["down"].swapaxes(1, 2)),
-            f"{prefix}.gate_up_proj_bias": alternate(biases),
+            f"{prefix}.gate_up_proj_bias": _alternate(biases),
             f"{prefix}.down_proj_bias": biases["down"],
         }
-    return found
+    return unstacked
+
+
+def _alternate(matrices: dict[str, np.ndarray]) -> np.ndarray:
+    """One array [X, rows, ...] in which the rows of "gate" and of "up" alternate."""
+    gate = matrices["gate"]
+    return np.stack([gate, matrices["up"]], 2).reshape(len(gate), -1, *gate.shape[2:])
 
 
 def _alternating(take, prefix: str) -> dict[str, Any]:
     """The stacks of gpt-oss, whose gate and up projections alternate. Only MXFP4 has them as [X, rows, columns]."""
-    joint, down = take(f"{prefix}.gate_up_proj"), take(f"{prefix}.down_proj")
+    joint = take(f"{prefix}.gate_up_proj")
+    down = take(f"{prefix}.down_proj")
     packed = isinstance(joint, Packed)
-    biases, down_bias = take(f"{prefix}.gate_up_proj_bias"), take(f"{prefix}.down_proj_bias")
-    units, width = biases.get_shape()[1] // 2, down_bias.get_shape()[1]
+    biases = take(f"{prefix}.gate_up_proj_bias")
+    down_bias = take(f"{prefix}.down_proj_bias")
+    units = biases.get_shape()[1] // 2
+    width = down_bias.get_shape()[1]
     stacks = {name: Rows(joint, i, units, 2, transposed=not packed) for i, name in enumerate(("gate", "up"))}
     stacks |= {f"{name}_bias": Rows(biases, i, units, 2) for i, name in enumerate(("gate", "up"))}
     return stacks | {"down": Rows(down, 0, width, transposed=not packed), "down_bias": down_bias}
@@ -151,8 +171,11 @@ def _alternating(take, prefix: str) -> dict[str, Any]:
 def _stack(matrices: dict[str, Any], where) -> Stack:
     """The stack of matrices of one shape and type; their names are for messages."""
     first, *others = matrices
-    about = lambda matrix: (tuple(matrix.get_shape()), matrix.get_dtype())
+
+    def describe(matrix):
+        return tuple(matrix.get_shape()), matrix.get_dtype()
+
     for name in others:
-        if about(matrices[name]) != about(matrices[first]):
+        if describe(matrices[name]) != describe(matrices[first]):
             raise CheckpointError(f"{where}: {name} differs from {first} in shape or type; the checkpoint is damaged")
     return Stack(list(matrices.values()))

@@ -32,10 +32,11 @@ def open_float8(file: Path) -> dict[str, Float8]:
     with open(file, "rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(size))
-    found = {}
+    tensors = {}
     for name, entry in header.items():
         if entry.get("dtype") in _TYPES:
-            shape, start = tuple(entry["shape"]), 8 + size + entry["data_offsets"][0]
+            shape = tuple(entry["shape"])
+            start = 8 + size + entry["data_offsets"][0]
             values = np.memmap(file, np.uint8, "r", start, shape) if np.prod(shape) else np.zeros(shape, np.uint8)
-            found[name] = Float8(values.view(_TYPES[entry["dtype"]]), entry["dtype"])
-    return found
+            tensors[name] = Float8(values.view(_TYPES[entry["dtype"]]), entry["dtype"])
+    return tensors

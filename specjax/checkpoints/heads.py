@@ -15,10 +15,10 @@ from .blocks import blocks
 from .families import derived
 from .files import read_json
 from .hub import find, zoo
-from .layouts import LAYOUTS, Found, Layout, default_layout, find_layout
+from .layouts import LAYOUTS, Layout, RawCheckpoint, default_layout, find_layout
 from .load import LanguageModel, load
 from .placement import Placement
-from .tensors import MadeOf, open_tensors, read_module, tensors_of, write_checkpoint
+from .tensors import BlocksOf, open_tensors, read_module, tensors_of, write_checkpoint
 
 
 def load_drafter(
@@ -51,14 +51,14 @@ def load_drafter(
     placement = Placement(mesh, rules, weights.dtype if dtype is None else dtype, quantize)
     directory = find(name, revision)
     with ExitStack() as stack:
-        found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
-        layout = find_layout(found)
+        checkpoint = RawCheckpoint(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
+        layout = find_layout(checkpoint)
         if layout is not None:
             if adapter is not None:
                 raise RequestError(f"draft {str(name)!r} is a head, and adapters change language models; leave it out")
             if quantize is not None:
                 raise RequestError(f"draft {str(name)!r} is a head, and heads are not quantised; leave quantize out")
-            module = _read_head(layout, found, target, dataclasses.replace(placement, rules=WHOLE))
+            module = _read_head(layout, checkpoint, target, dataclasses.replace(placement, rules=WHOLE))
             return Head(module, module.config, str(name), layout.name)
     return load(name, revision=revision, adapter=adapter, **vars(placement))
 
@@ -73,14 +73,15 @@ def save_head(head: Head, directory: str | Path, layout: str | None = None) -> N
     Raises RequestError for a layout of other heads, and ConfigError for a layout that cannot hold
     this head.
     """
-    kind, name = head.config.kind, layout or head.layout
-    written = LAYOUTS.get(name) if name else default_layout(head.config)
-    if written is None or written.kind != kind:
+    kind = head.config.kind
+    name = layout or head.layout
+    target = LAYOUTS.get(name) if name else default_layout(head.config)
+    if target is None or target.kind != kind:
         known = ", ".join(name for name, other in LAYOUTS.items() if other.kind == kind)
         raise RequestError(f"layout {name!r} cannot hold a head of kind {kind!r}; use one of {known}")
     config = head.config.with_dtype(str(jax.tree.leaves(nnx.state(head.module, nnx.Param))[0].dtype))
-    raw, tensors = written.raw(config), tensors_of(head.module, _made_of(written, config, None))
-    write_checkpoint(directory, written.complete(tensors, config), raw, written.file)
+    tensors = tensors_of(head.module, _blocks_of(target, config, None))
+    write_checkpoint(directory, target.complete(tensors, config), target.raw(config), target.file)
 
 
 def choose_head(target: LanguageModel, drafts: tuple, kind: str, method: str) -> Head:
@@ -89,48 +90,48 @@ def choose_head(target: LanguageModel, drafts: tuple, kind: str, method: str) ->
     Raises RequestError for a draft that is not a head of ``kind``, and without drafts for a target
     that has no embedded head.
     """
-    wanted = f"method {method!r} drafts with a trained head of kind {kind}"
+    need = f"method {method!r} drafts with a trained head of kind {kind}"
     for draft in drafts[:1]:
         if isinstance(draft, Head) and draft.config.kind == kind:
             return draft
-        given = f"is one of kind {draft.config.kind!r}" if isinstance(draft, Head) else "is a language model"
-        raise RequestError(f"{wanted}, and draft {draft.name!r} {given}; name another draft, or another method")
+        kind_of_draft = f"is one of kind {draft.config.kind!r}" if isinstance(draft, Head) else "is a language model"
+        raise RequestError(f"{need}, and draft {draft.name!r} {kind_of_draft}; name another draft, or another method")
     name = f"{target.name}-{kind}"
     if name not in zoo():
-        raise RequestError(f"{wanted}, and none is embedded for {target.name!r}; name one with draft, or --draft")
+        raise RequestError(f"{need}, and none is embedded for {target.name!r}; name one with draft, or --draft")
     head = load_drafter(name, target)
     assert isinstance(head, Head)
     return head
 
 
-def _read_head(layout: Layout, found: Found, target: LanguageModel, placement: Placement) -> HeadModule:
+def _read_head(layout: Layout, checkpoint: RawCheckpoint, target: LanguageModel, placement: Placement) -> HeadModule:
     """The head of a checkpoint, checked against its target."""
-    config = read_head_config(layout, found, target)
+    config = read_head_config(layout, checkpoint, target)
     abstract = nnx.eval_shape(lambda: KINDS[layout.kind].module(config, jax.random.key(0), placement.dtype))
-    owned = [name for name in found.tensors if layout.owns(name, config, found) and not derived(name)]
-    tensors = layout.stack({name: found.tensors[name] for name in owned}, config, found.where)
-    module = read_module(abstract, tensors, _made_of(layout, config, found), found.where, placement)
-    layout.check_values(module, found)
+    owned = [name for name in checkpoint.tensors if layout.owns(name, config, checkpoint) and not derived(name)]
+    tensors = layout.stack({name: checkpoint.tensors[name] for name in owned}, config, checkpoint.where)
+    module = read_module(abstract, tensors, _blocks_of(layout, config, checkpoint), checkpoint.where, placement)
+    layout.check_values(module, checkpoint)
     return module
 
 
-def read_head_config(layout: Layout, found: Found, target: LanguageModel) -> HeadConfig:
+def read_head_config(layout: Layout, checkpoint: RawCheckpoint, target: LanguageModel) -> HeadConfig:
     """The configuration of a head.
 
     Raises ConfigError, which names the checkpoint, and CheckpointError for another target.
     """
     try:
-        config = layout.config(found, target.config)
+        config = layout.config(checkpoint, target.config)
     except ConfigError as error:
-        if str(error).startswith(found.where):
+        if str(error).startswith(checkpoint.where):
             raise
-        raise ConfigError(f"{found.where}: {error}") from None
-    _check_target(config, target, found.where)
+        raise ConfigError(f"{checkpoint.where}: {error}") from None
+    _check_target(config, target, checkpoint.where)
     return config
 
 
-def _made_of(layout: Layout, config: HeadConfig, found: Found | None) -> MadeOf:
-    return partial(blocks, names=layout.names(config, found), config=config.layers)
+def _blocks_of(layout: Layout, config: HeadConfig, checkpoint: RawCheckpoint | None) -> BlocksOf:
+    return partial(blocks, names=layout.names(config, checkpoint), config=config.layers)
 
 
 def _check_target(config: HeadConfig, target: LanguageModel, where: str) -> None:

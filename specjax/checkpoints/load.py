@@ -17,7 +17,7 @@ from ..parallel import RULES, Rules
 from .config import check_scheme, read_config
 from .files import check_file, read_json
 from .hub import find
-from .layouts import LAYOUTS, Found
+from .layouts import LAYOUTS, RawCheckpoint
 from .placement import Placement
 from .tensors import load_model, open_tensors, save_model
 
@@ -76,12 +76,12 @@ def load(
         weights.
       adapter: a LoRA adapter in the layout of PEFT, a directory or a hub id. It is merged into the
         weights as they are read.
-      quantize: "int8", "int4" or "fp8", the form of weights in memory, see ``models.quantised``; by
-        default weights keep their dtype.
+      quantize: "int8", "int4" or "fp8", the form of weights in memory, see
+        ``models.quantised_weights``; by default weights keep their dtype.
       kv_quantize: "int8" or "fp8", the form of keys and values in the model's cache when it is a
         target.
       offload: whether the layers stay in the host's memory and are copied to the device for each
-        forward, see ``models.streamed``; for a target that is larger than the device's memory.
+        forward, see ``models.offload``; for a target that is larger than the device's memory.
 
     Raises CheckpointError where nothing is found or files are damaged, ConfigError for a model that
     is not supported, and RequestError for an empty name, another dtype, a mesh that does not divide
@@ -126,8 +126,10 @@ def _refuse_head(name, directory: Path) -> None:
     """
     layouts = []
     with suppress(SpecjaxError), ExitStack() as stack:
-        found = Found(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
-        layouts = [layout.name for layout in LAYOUTS.values() if layout.matches(found) and not found.language_model]
+        checkpoint = RawCheckpoint(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
+        layouts = [
+            layout.name for layout in LAYOUTS.values() if layout.matches(checkpoint) and not checkpoint.language_model
+        ]
     if layouts:
         raise CheckpointError(
             f"{str(name)!r} is a head ({layouts[0]}), not a language model; name it with draft, or --draft"

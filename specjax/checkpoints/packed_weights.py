@@ -1,8 +1,8 @@
 """Weights that a checkpoint stores in fewer bits: GPTQ, AWQ, compressed-tensors, FP8 and MXFP4.
 
 ``quantization_config`` in config.json names the method. Each packed weight becomes a tensor [out, in]
-that is unpacked when it is indexed. A weight that ``models.quantised`` can hold also has its numbers
-and scales. Such a weight keeps its numbers in memory, and others become the dtype that was asked for.
+that is unpacked when it is indexed. A weight that ``models.quantised_weights`` can hold also has its
+numbers and scales. Such a weight keeps its numbers in memory, and others become the dtype that was asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,19 +23,19 @@ def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str
       settings: ``quantization_config`` of the checkpoint; None for full weights.
       where: config.json, for messages.
 
-    Raises ConfigError for an unknown method or option, and CheckpointError for shapes that do not fit, and for a
-    checkpoint in which no weight is packed.
+    Raises ConfigError for an unknown method or option, and CheckpointError for shapes that do not
+    fit, and for a checkpoint in which no weight is packed.
     """
     if settings is None:
         return dict(tensors)
     method, options = read_method(settings, where)
-    found = _METHODS[method][0](dict(tensors), options, where)
-    if not any(isinstance(tensor, Packed | mxfp4.Packed) for tensor in found.values()):
+    unpacked = _METHODS[method][0](dict(tensors), options, where)
+    if not any(isinstance(tensor, Packed | mxfp4.Packed) for tensor in unpacked.values()):
         raise CheckpointError(
             f"{where}: quantization_config.quant_method is {method!r}, and no weight is packed; "
             f"remove quantization_config if the weights are full"
         )
-    return found
+    return unpacked
 
 
 def read_method(settings: dict, where: str) -> tuple[str, dict]:
@@ -72,16 +72,16 @@ def _find_compressed(tensors: dict, options: dict, where: str) -> dict:
 
 def _read_weights(groups: dict, where: str) -> dict:
     """The options of the weights, which all groups must share. Raises ConfigError for other groups."""
-    found = []
+    kinds = []
     for key, group in groups.items():
         within = f"quantization_config.config_groups.{key}"
         weights = read_fields(group, {"weights": table()}, where, within)["weights"]
-        found.append(read_fields(weights, _WEIGHTS, where, f"{within}.weights"))
-    if not found or found.count(found[0]) < len(found):
+        kinds.append(read_fields(weights, _WEIGHTS, where, f"{within}.weights"))
+    if not kinds or kinds.count(kinds[0]) < len(kinds):
         raise ConfigError(
-            f"{where}: quantization_config.config_groups has {len(found)} kinds of weights; one is supported"
+            f"{where}: quantization_config.config_groups has {len(kinds)} kinds of weights; one is supported"
         )
-    return found[0]
+    return kinds[0]
 
 
 def _find_fp8(tensors: dict, options: dict, where: str) -> dict:
@@ -89,13 +89,17 @@ def _find_fp8(tensors: dict, options: dict, where: str) -> dict:
     for name in [name for name in tensors if name.endswith(".weight_scale_inv")]:
         module = name.removesuffix(".weight_scale_inv")
         tensors.pop(f"{module}.activation_scale", None)
-        weight, scales = take(tensors, f"{module}.weight", where), tensors.pop(name)
+        weight = take(tensors, f"{module}.weight", where)
+        scales = tensors.pop(name)
         tensors[f"{module}.weight"] = _scaled(module, weight, scales, options["weight_block_size"], where)
     return tensors
 
 
 def _scaled(module: str, weight, scales, block: list | None, where: str) -> Packed:
-    """int8 or float8 numbers [out, in] with scales for all, for each row, or for each block of rows and inputs."""
+    """int8 or float8 numbers [out, in] with their scales.
+
+    A scale is for all numbers, for a row, or for a block of rows and inputs.
+    """
     outputs, inputs = weight.get_shape()
     factor = np.atleast_1d(scales[tuple(slice(None) for _ in scales.get_shape())]).astype(np.float32)
     factor = factor.reshape(-1, 1) if factor.ndim == 1 else factor
@@ -106,11 +110,14 @@ def _scaled(module: str, weight, scales, block: list | None, where: str) -> Pack
             f"{[high, wide]}; they must divide alike"
         )
     if factor.shape[1] > 1:
-        spread = lambda index: np.repeat(np.repeat(factor, high, 0)[:outputs][index[0]], wide, 1)[:, :inputs][
-            :, index[1]
-        ]
+
+        def spread(index):
+            rows = np.repeat(factor, high, 0)[:outputs][index[0]]
+            return np.repeat(rows, wide, 1)[:, :inputs][:, index[1]]
+
         return Packed((outputs, inputs), unpack=lambda index: weight[index].astype(np.float32) * spread(index))
-    rows, whole = np.repeat(factor, high, 0)[:outputs], str(weight.get_dtype()) == "I8"
+    rows = np.repeat(factor, high, 0)[:outputs]
+    whole = str(weight.get_dtype()) == "I8"
     numbers = Part((outputs, inputs), "I8" if whole else "F8_E4M3", lambda index: weight[index])
     scaled = Part((outputs, 1), "F32", lambda index: rows[index])
     return Packed((outputs, inputs), "int8" if whole else "fp8", numbers, scaled)

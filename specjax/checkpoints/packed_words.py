@@ -35,7 +35,7 @@ class Packed(NamedTuple):
     """A packed weight [out, in]. Indexing unpacks a slice, float32.
 
     Attributes:
-      scheme: the form of ``models.quantised`` that holds it, or None.
+      scheme: the form of ``models.quantised_weights`` that holds it, or None.
       numbers: the numbers q [out, in], int8 or float8_e4m3fn.
       scales: float32 [out, groups].
       unpack: reads a slice where ``scheme`` is None.
@@ -71,7 +71,10 @@ def take(tensors: dict, name: str, where: str):
 
 
 def _nibbles(words: np.ndarray, axis: int, order: np.ndarray | None = None) -> np.ndarray:
-    """The numbers 0 to 15 in words int32, one after another along ``axis``; ``order`` as ``_AWQ_ORDER``."""
+    """The numbers 0 to 15 in words int32, one after another along ``axis``.
+
+    ``order`` is as ``_AWQ_ORDER``.
+    """
     words = np.moveaxis(words, axis, -1).view(np.uint32)
     parts = (words[..., None] >> _NIBBLES.astype(np.uint32)) & 15
     if order is not None:
@@ -99,24 +102,31 @@ def _gptq(module: str, words, zeros, scales, order, options: dict, one: bool, wh
     """qweight int32 [in * bits / 32, out], qzeros [G, out * bits / 32], scales [G, out], g_idx [in]."""
     bits = options["bits"]
     spread = _nibbles if bits == 4 else _bytes
-    (packed, outputs), (groups, _) = words.get_shape(), scales.get_shape()
+    packed, outputs = words.get_shape()
+    groups, _ = scales.get_shape()
     inputs = packed * 32 // bits
     size = _group_size(options["group_size"], inputs, groups, f"{where}: {module}")
     zero = spread(zeros[_ALL], 1) + one
     group = np.arange(inputs) // size if order is None else order[(slice(None),)]
     factor = scales[_ALL].astype(np.float32)
     centre = 2 ** (bits - 1)
-    number = lambda rows: spread(words[(slice(None), rows)], 0).T
+
+    def numbers(rows):
+        return spread(words[(slice(None), rows)], 0).T
+
     fits = (zero == centre).all() and (group == np.arange(inputs) // size).all() and _holds(bits, size, inputs, groups)
     if not fits:
 
         def unpack(index):
             rows, columns = index
             g = group[columns]
-            return (number(rows)[:, columns] - zero[g][:, rows].T) * factor[g][:, rows].T
+            return (numbers(rows)[:, columns] - zero[g][:, rows].T) * factor[g][:, rows].T
 
         return Packed((outputs, inputs), unpack=unpack)
-    read = lambda index: (number(index[0])[:, index[1]] - centre).astype(np.int8)
+
+    def read(index):
+        return (numbers(index[0])[:, index[1]] - centre).astype(np.int8)
+
     return _quantised((outputs, inputs), bits, read, factor.T)
 
 
@@ -130,9 +140,11 @@ def find_awq(tensors: dict, options: dict, where: str) -> dict:
 
 
 def _awq(module: str, words, zeros, scales, options: dict, where: str) -> Packed:
-    inputs, (groups, outputs) = words.get_shape()[0], scales.get_shape()
+    inputs = words.get_shape()[0]
+    groups, outputs = scales.get_shape()
     size = _group_size(options["group_size"], inputs, groups, f"{where}: {module}")
-    zero, factor = _nibbles(zeros[_ALL], 1, _AWQ_ORDER), scales[_ALL].astype(np.float32)
+    zero = _nibbles(zeros[_ALL], 1, _AWQ_ORDER)
+    factor = scales[_ALL].astype(np.float32)
 
     def unpack(index):
         rows, columns = index
@@ -148,12 +160,22 @@ def _awq(module: str, words, zeros, scales, options: dict, where: str) -> Packed
 
 
 def packed_words(module: str, words, scales, bits: int, where: str) -> Packed:
-    """weight_packed int32 [out, in * bits / 32] of numbers plus 2 ** (bits - 1), and weight_scale [out, G]."""
-    (outputs, packed), (_, groups) = words.get_shape(), scales.get_shape()
-    inputs, spread = packed * 32 // bits, _nibbles if bits == 4 else _bytes
+    """The weight of one module.
+
+    Args:
+      words: weight_packed int32 [out, in * bits / 32], of numbers plus 2 ** (bits - 1).
+      scales: weight_scale [out, G].
+    """
+    outputs, packed = words.get_shape()
+    _, groups = scales.get_shape()
+    inputs = packed * 32 // bits
+    spread = _nibbles if bits == 4 else _bytes
     size = _group_size(-1, inputs, groups, f"{where}: {module}")
-    numbers = lambda rows: spread(words[(rows, slice(None))], 1) - 2 ** (bits - 1)
-    read = lambda index: numbers(index[0])[:, index[1]].astype(np.int8)
+
+    def read(index):
+        numbers = spread(words[(index[0], slice(None))], 1) - 2 ** (bits - 1)
+        return numbers[:, index[1]].astype(np.int8)
+
     factor = scales[_ALL].astype(np.float32)
     if _holds(bits, size, inputs, groups):
         return _quantised((outputs, inputs), bits, read, factor)
@@ -166,15 +188,18 @@ def _quantised(shape: tuple, bits: int, read: Callable, scales: np.ndarray) -> P
 
 
 def _holds(bits: int, size: int, inputs: int, groups: int) -> bool:
-    """Whether ``models.quantised`` holds whole numbers of these bits in these groups."""
+    """Whether ``models.quantised_weights`` holds whole numbers of these bits in these groups."""
     return size == 128 if bits == 4 else groups == 1
 
 
-def _group_size(given: int, inputs: int, groups: int, where: str) -> int:
-    """The inputs of a group; -1 stands for all. Raises CheckpointError if groups do not divide the inputs."""
-    size = inputs // max(groups, 1) if given == -1 else given
+def _group_size(group_size: int, inputs: int, groups: int, where: str) -> int:
+    """The inputs of a group; -1 stands for all.
+
+    Raises CheckpointError if groups do not divide the inputs.
+    """
+    size = inputs // max(groups, 1) if group_size == -1 else group_size
     if size < 1 or size * groups != inputs:
         raise CheckpointError(
-            f"{where} has {inputs} inputs and {groups} groups; group_size {given} does not divide them"
+            f"{where} has {inputs} inputs and {groups} groups; group_size {group_size} does not divide them"
         )
     return size

@@ -22,7 +22,7 @@ class Placement:
       rules: the mesh axis of each logical axis, see ``parallel.RULES``; with ``parallel.WHOLE`` each
         device holds all weights.
       dtype: one of ``config.DTYPES``; by default the checkpoint's.
-      quantize: one of ``quantised.SCHEMES``; by default weights keep their dtype.
+      quantize: one of ``models.quantised_weights.SCHEMES``; by default weights keep their dtype.
       offload: whether the layers stay in the host's memory, see ``models.streamed``.
 
     Raises RequestError for another dtype and another form.

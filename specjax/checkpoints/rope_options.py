@@ -38,25 +38,27 @@ def read_table(raw: dict, head_dim: int, options: dict, where: str, within: str,
     """
     known = ROPE if partly else {name: field for name, field in ROPE.items() if name != "partial_rotary_factor"}
     check_options(raw, known, f"{where}: {within}")
-    given = {name: value for name, value in read_fields(raw, ROPE, where, within).items() if value is not None}
-    kind = given.get("rope_type") or given.get("type") or "default"
+    fields = {name: value for name, value in read_fields(raw, ROPE, where, within).items() if value is not None}
+    kind = fields.get("rope_type") or fields.get("type") or "default"
     for name in ROPE_NEEDS.get(kind, ()):
-        if name not in given:
+        if name not in fields:
             raise ConfigError(f"{where}: {within}.{name} is missing; rope scaling {kind!r} needs it")
-    trained, name = options["max_position_embeddings"], "original_max_position_embeddings"
-    given[name] = options.get(name) or given.get(name, trained)
+    trained_positions = options["max_position_embeddings"]
+    name = "original_max_position_embeddings"
+    fields[name] = options.get(name) or fields.get(name, trained_positions)
     if kind == "longrope":
-        given.setdefault("factor", trained / given[name])
-        given |= {name: tuple(given[name]) for name in ("short_factor", "long_factor")}
-    chosen = {name: given[name] for name in ROPE_OPTIONS[kind] if name in given}
-    rope = Rope(given["rope_theta"], kind, **chosen, rotated=given["partial_rotary_factor"] if partly else 1.0)
+        fields.setdefault("factor", trained_positions / fields[name])
+        fields |= {name: tuple(fields[name]) for name in ("short_factor", "long_factor")}
+    rope_fields = {name: fields[name] for name in ROPE_OPTIONS[kind] if name in fields}
+    rope = Rope(fields["rope_theta"], kind, **rope_fields, rotated=fields["partial_rotary_factor"] if partly else 1.0)
     _check(rope, head_dim, where, within)
     return rope
 
 
 def _check(rope: Rope, head_dim: int, where: str, within: str) -> None:
     """Raises ConfigError for options that do not fit together."""
-    kind, size = rope.rope_type, rope.rotated_size(head_dim)
+    kind = rope.rope_type
+    size = rope.rotated_size(head_dim)
     for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
         if low in ROPE_OPTIONS[kind] and getattr(rope, low) >= getattr(rope, high):
             raise ConfigError(f"{where}: {within}.{high} is {getattr(rope, high)}; it must be above {low}")
@@ -86,5 +88,5 @@ def write_rope(rope: Rope, rotated: float | None = None) -> dict:
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     if rope.rotated != (1 if rotated is None else rotated):
         options["partial_rotary_factor"] = rope.rotated
-    given = {name: value for name, value in options.items() if value is not None}
-    return {"rope_theta": rope.theta, "rope_type": rope.rope_type} | given
+    fields = {name: value for name, value in options.items() if value is not None}
+    return {"rope_theta": rope.theta, "rope_type": rope.rope_type} | fields

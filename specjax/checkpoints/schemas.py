@@ -29,6 +29,9 @@ ACTIVATIONS = {
 }  # fmt: skip
 """The activations of ``models.layers`` by their names in transformers."""
 
+WRITTEN_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+"""The name with which each activation is written to ``hidden_act``."""
+
 ACTIVATION = choice(*ACTIVATIONS)
 
 CORE = {

@@ -18,37 +18,38 @@ _INTEGERS = ("int64", "int32")
 
 
 def check_tensors(
-    found: Mapping[str, tuple[tuple, str]], params: list[tuple[Any, list[Block]]], where, source: str = "config.json"
+    tensors: Mapping[str, tuple[tuple, str]], params: list[tuple[Any, list[Block]]], where, source: str = "config.json"
 ) -> None:
     """Checks the tensors of a module by their shapes and types.
 
     Args:
-      found: shape and dtype of each tensor.
+      tensors: shape and dtype of each tensor.
       params: the abstract parameters, each with its blocks.
       where: the place of the tensors, for messages.
-      source: the origin of the wanted shapes, for messages.
+      source: the origin of the expected shapes, for messages.
 
     Raises one CheckpointError, which names all tensors that are missing, are unexpected, or have a
     wrong shape or type.
     """
-    shapes, types = {}, {}
-    for param, made_of in params:
-        shapes |= least_shapes(made_of, param.shape[1:])
+    shapes = {}
+    types = {}
+    for param, blocks in params:
+        shapes |= least_shapes(blocks, param.shape[1:])
         kinds = _FLOATS if jnp.issubdtype(param.dtype, jnp.floating) else _INTEGERS
-        types |= {block.name: kinds for block in made_of}
-    both = sorted(shapes.keys() & found.keys())
-    faults = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
-    faults += [f"{name} is unexpected" for name in sorted(found.keys() - shapes.keys())]
+        types |= {block.name: kinds for block in blocks}
+    both = sorted(shapes.keys() & tensors.keys())
+    faults = [f"{name} is missing" for name in sorted(shapes.keys() - tensors.keys())]
+    faults += [f"{name} is unexpected" for name in sorted(tensors.keys() - shapes.keys())]
     faults += [
-        f"{name} has shape {found[name][0]}, not {shapes[name]}" for name in both if found[name][0] != shapes[name]
+        f"{name} has shape {tensors[name][0]}, not {shapes[name]}" for name in both if tensors[name][0] != shapes[name]
     ]
     faults += [
-        f"{name} is of type {found[name][1]}, not one of {', '.join(types[name])}"
+        f"{name} is of type {tensors[name][1]}, not one of {', '.join(types[name])}"
         for name in both
-        if found[name][1] not in types[name]
+        if tensors[name][1] not in types[name]
     ]
-    for _, made_of in params:
-        parts = {name: found[name][1] for name, *_ in made_of if name in found}
+    for _, blocks in params:
+        parts = {name: tensors[name][1] for name, *_ in blocks if name in tensors}
         if len(set(parts.values())) > 1:
             faults.append("; ".join(f"{name} is of type {kind}" for name, kind in parts.items()) + ": they must agree")
     if faults:
@@ -56,9 +57,9 @@ def check_tensors(
         raise CheckpointError(f"{where}: the weights do not fit {source}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
 
 
-def least_shapes(made_of: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def least_shapes(blocks: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors that have these blocks; ``rest`` is the shape of a row."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for block in made_of:
+    for block in blocks:
         shapes[block.name] = max(block.shape(rest), shapes.get(block.name, ()))
     return shapes

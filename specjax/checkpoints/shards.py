@@ -31,7 +31,7 @@ def new_directory(directory: str | Path, size: int) -> Iterator[Path]:
     """
     directory = Path(directory).expanduser()
     with _report(directory):
-        made = not directory.exists()
+        is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise CheckpointError(f"{directory}: exists and is not empty; name a new directory")
@@ -44,7 +44,7 @@ def new_directory(directory: str | Path, size: int) -> Iterator[Path]:
         except BaseException:  # Ctrl-C too
             for path in directory.iterdir():
                 path.unlink()
-            if made:
+            if is_new:
                 directory.rmdir()
             raise
 
@@ -54,11 +54,14 @@ def write_shards(directory: Path, tensors: Iterable[tuple[str, np.ndarray]]) -> 
 
     The tensors of one file are in memory at a time.
     """
-    shards, waiting, size = [], {}, 0
+    shards = []
+    waiting = {}
+    size = 0
     for name, tensor in tensors:
         if waiting and size + tensor.nbytes > SHARD:
             shards.append(_write(directory, len(shards), waiting))
-            waiting, size = {}, 0
+            waiting = {}
+            size = 0
         waiting[name] = tensor
         size += tensor.nbytes
     shards.append(_write(directory, len(shards), waiting))

@@ -33,7 +33,7 @@ from .torch_files import open_torch
 
 M = TypeVar("M", bound=nnx.Module)
 
-MadeOf = Callable[[str, int], list[Block]]
+BlocksOf = Callable[[str, int], list[Block]]
 """Maps the path of a parameter and the number of its rows to the blocks of these rows."""
 
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
@@ -62,17 +62,17 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
     if placement.offload:
         config.refuse_encoder("offload")
     with ExitStack() as stack:
-        found = open_tensors(directory, stack)
+        stored = open_tensors(directory, stack)
         where = directory / "config.json"
-        found = unpack_tensors(found, read_json(where).get("quantization_config"), str(where))
-        tensors = {name: found[name] for name in tensors_in(config, found)}
+        stored = unpack_tensors(stored, read_json(where).get("quantization_config"), str(where))
+        tensors = {name: stored[name] for name in tensors_in(config, stored)}
         if adapter is not None:
             own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)
             tensors = merge_adapter(tensors, own, adapter, config, directory)
         tensors = stack_experts(tensors, config, directory, name_in(LAYER, tensors))
-        made_of = partial(blocks, names=names_in(config, tensors), config=config)
+        blocks_of = partial(blocks, names=names_in(config, tensors), config=config)
         model = abstract_decoder(config, placement.dtype)
-        return read_module(model, tensors, made_of, directory, placement)
+        return read_module(model, tensors, blocks_of, directory, placement)
 
 
 def save_model(model: Decoder, directory: str | Path) -> None:
@@ -85,17 +85,17 @@ def save_model(model: Decoder, directory: str | Path) -> None:
     write_checkpoint(directory, unstack_experts(tensors, config), to_hf(config))
 
 
-def read_module(module: M, tensors: dict, made_of: MadeOf, where, placement: Placement) -> M:
+def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement: Placement) -> M:
     """The module with its parameters read from a checkpoint.
 
     Args:
       module: holds shapes instead of arrays, of the dtype of the placement.
       tensors: the module's tensors, see ``open_tensors``. A parameter without tensors becomes
         zeros.
-      made_of: gives the blocks of each parameter.
+      blocks_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
-      placement: each matrix is quantised as soon as it is read, see ``quantised.quantise_parameter``.
-        If layers go to the host's memory, at most one of their parameters is on the device at a time,
+      placement: each matrix is quantised as soon as it is read, see
+        ``models.quantised_weights.quantise_parameter``. If layers go to the host's memory, at most one of their parameters is on the device at a time,
         to be quantised.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
@@ -103,9 +103,9 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, placement: Pla
     """
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
-    pieces = {path: made_of(dotted(path), param.shape[0]) for path, param in params}
-    found = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
-    check_tensors(found, [(param, pieces[path]) for path, param in params], where)
+    pieces = {path: blocks_of(dotted(path), param.shape[0]) for path, param in params}
+    shapes = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
+    check_tensors(shapes, [(param, pieces[path]) for path, param in params], where)
     loaded = []
     for path, param in params:
         scheme = None if placement.quantize else _packed_scheme(tensors, pieces[path])
@@ -113,16 +113,16 @@ def read_module(module: M, tensors: dict, made_of: MadeOf, where, placement: Pla
         if scheme:
             value = _read_packed(param, tensors, pieces[path], where, placement, scheme)
         else:
-            placed = placement.sharding(param)
-            direct = placed.with_memory_kind(HOST) if on_host and not placement.quantize else placed
-            value = _read(param, tensors, pieces[path], where, direct)
+            sharding = placement.sharding(param)
+            target = sharding.with_memory_kind(HOST) if on_host and not placement.quantize else sharding
+            value = _read(param, tensors, pieces[path], where, target)
         if placement.quantize:
             value = quantise_parameter(dotted(path), param, value, placement.quantize)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 
-def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
+def tensors_of(module: nnx.Module, blocks_of: BlocksOf) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint from which ``read_module`` reads the same bits.
 
     Raises RequestError for quantised parameters.
@@ -131,24 +131,25 @@ def tensors_of(module: nnx.Module, made_of: MadeOf) -> dict[str, np.ndarray]:
     for path, param in nnx.to_flat_state(nnx.state(module)):
         if isinstance(param[...], Quantised):
             raise RequestError(f"{dotted(path)} is quantised; save the model before, or load it without quantize")
-        write_parameter(tensors, dotted(path), np.asarray(param[...]), made_of)
+        write_parameter(tensors, dotted(path), np.asarray(param[...]), blocks_of)
     return tensors
 
 
-def parameter_tensors(path: str, value: np.ndarray, made_of: MadeOf) -> dict[str, np.ndarray]:
+def parameter_tensors(path: str, value: np.ndarray, blocks_of: BlocksOf) -> dict[str, np.ndarray]:
     """The tensors of the parameter at ``path``, which shares them with no other parameter."""
     tensors: dict[str, np.ndarray] = {}
-    write_parameter(tensors, path, value, made_of)
+    write_parameter(tensors, path, value, blocks_of)
     return tensors
 
 
-def write_parameter(tensors: dict[str, np.ndarray], path: str, value: np.ndarray, made_of: MadeOf) -> None:
+def write_parameter(tensors: dict[str, np.ndarray], path: str, value: np.ndarray, blocks_of: BlocksOf) -> None:
     """Writes the parameter at ``path`` into ``tensors``, to which it adds those that are missing."""
-    found, row = made_of(path, len(value)), 0
-    for name, shape in least_shapes(found, value.shape[1:]).items():
+    row_blocks = blocks_of(path, len(value))
+    row = 0
+    for name, shape in least_shapes(row_blocks, value.shape[1:]).items():
         if name not in tensors:
             tensors[name] = np.empty(shape, value.dtype)
-    for block in found:
+    for block in row_blocks:
         block.write(tensors[block.name], value[row : row + block.size])  # copies of a head replace it
         row += block.size
 
@@ -203,43 +204,51 @@ def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGH
     return tensors
 
 
-def _read(param: nnx.Param, tensors: dict, made_of: list[Block], where, placed: jax.sharding.Sharding) -> jax.Array:
+def _read(
+    param: nnx.Param, tensors: dict, row_blocks: list[Block], where, sharding: jax.sharding.Sharding
+) -> jax.Array:
     """The parameter as an array. Each device reads its own rows and columns."""
 
     def part(index) -> np.ndarray:
-        rows, rest = index[0], tuple(index[1:])
+        rows = index[0]
+        rest = tuple(index[1:])
         first, last, _ = rows.indices(param.shape[0])
-        pieces, at = [], 0
-        for block in made_of:
-            low, high = max(first - at, 0), min(last - at, block.size)
+        pieces = []
+        at = 0
+        for block in row_blocks:
+            low = max(first - at, 0)
+            high = min(last - at, block.size)
             if low < high:
                 pieces.append(block.part(low, high).read(tensors[block.name], rest))
             at += block.size
         if not pieces:
             return np.zeros((last - first, *param.shape[1:]), param.dtype)
-        return _cast(np.concatenate(pieces), param.dtype, made_of[0].name, where)
+        return _cast(np.concatenate(pieces), param.dtype, row_blocks[0].name, where)
 
-    if isinstance(placed, jax.sharding.SingleDeviceSharding):  # make_array_from_callback would forget its memory kind
-        return jax.device_put(part((slice(None),) * len(param.shape)), placed)
-    return jax.make_array_from_callback(param.shape, placed, part)
+    if isinstance(sharding, jax.sharding.SingleDeviceSharding):  # make_array_from_callback would forget its memory kind
+        return jax.device_put(part((slice(None),) * len(param.shape)), sharding)
+    return jax.make_array_from_callback(param.shape, sharding, part)
 
 
-def _packed_scheme(tensors: dict, made_of: list[Block]) -> str | None:
-    """The form that holds the numbers of packed rows, see ``packed``; None if they must be unpacked."""
-    schemes = {getattr(tensors[block.name], "scheme", None) for block in made_of}
-    return schemes.pop() if len(schemes) == 1 and not any(block.transposed for block in made_of) else None
+def _packed_scheme(tensors: dict, row_blocks: list[Block]) -> str | None:
+    """The form that holds the numbers of packed rows, see ``packed_weights``.
+
+    None if the rows must be unpacked.
+    """
+    schemes = {getattr(tensors[block.name], "scheme", None) for block in row_blocks}
+    return schemes.pop() if len(schemes) == 1 and not any(block.transposed for block in row_blocks) else None
 
 
 def _read_packed(
-    param: nnx.Param, tensors: dict, made_of: list[Block], where, placement: Placement, scheme: str
+    param: nnx.Param, tensors: dict, row_blocks: list[Block], where, placement: Placement, scheme: str
 ) -> Quantised:
     """The parameter with the numbers and scales of its packed rows."""
 
     def read(name: str, dtype) -> jax.Array:
-        parts = {block.name: getattr(tensors[block.name], name) for block in made_of}
+        parts = {block.name: getattr(tensors[block.name], name) for block in row_blocks}
         width = next(iter(parts.values())).shape[1]
         like: Any = param.replace(jax.ShapeDtypeStruct((param.shape[0], width), dtype))
-        return _read(like, parts, made_of, where, placement.sharding(like))
+        return _read(like, parts, row_blocks, where, placement.sharding(like))
 
     numbers = read("numbers", jnp.float8_e4m3fn if scheme == "fp8" else jnp.int8)
     packed = jax.jit(pack)(numbers) if scheme == "int4" else numbers

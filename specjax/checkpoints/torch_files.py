@@ -27,7 +27,8 @@ _DTYPES = {
 }  # fmt: skip
 """The name in safetensors and the numpy type of each storage class of torch."""
 
-_ORDERED, _TENSOR = "collections.OrderedDict", "torch._utils._rebuild_tensor_v2"
+_ORDERED = "collections.OrderedDict"
+_TENSOR = "torch._utils._rebuild_tensor_v2"
 _PARAMETER = "torch._utils._rebuild_parameter"
 _ADMITTED = {_ORDERED, _TENSOR, _PARAMETER, *(f"torch.{name}" for name in _DTYPES)}
 
@@ -126,18 +127,18 @@ def open_torch(path: Path) -> dict[str, TorchTensor]:
 
 def _description(archive: zipfile.ZipFile) -> tuple[str, bytes]:
     """The folder in the archive that holds everything, and the pickle in that folder."""
-    found = [
+    files = [
         info for info in archive.infolist() if info.filename.count("/") == 1 and info.filename.endswith("/data.pkl")
     ]
-    if len(found) != 1:
+    if len(files) != 1:
         raise _Refused("it holds no data.pkl, so it is not a torch file")
-    folder = found[0].filename.removesuffix("data.pkl")
+    folder = files[0].filename.removesuffix("data.pkl")
     order = archive.NameToInfo.get(folder + "byteorder")
     if order and (order.file_size != len("little") or archive.read(order) != b"little"):
         raise _Refused("its bytes are not little-endian")
-    if found[0].file_size > _LARGEST or found[0].compress_type != zipfile.ZIP_STORED:
+    if files[0].file_size > _LARGEST or files[0].compress_type != zipfile.ZIP_STORED:
         raise _Refused(f"its description is compressed or larger than {_LARGEST} bytes, which torch never writes")
-    return folder, archive.read(found[0])
+    return folder, archive.read(files[0])
 
 
 def _interpret(code: bytes):
@@ -284,16 +285,18 @@ def _update(entries, keys_and_values: list) -> None:
 
 def _map(tensor: _Described, folder: str, archive: zipfile.ZipFile, whole: np.ndarray, size: int) -> TorchTensor:
     """The tensor on the bytes of the file, ``whole`` [size]."""
-    name, (dtype, kind) = f"{folder}data/{tensor.storage.key}", _DTYPES[tensor.storage.kind]
+    name = f"{folder}data/{tensor.storage.key}"
+    dtype, kind = _DTYPES[tensor.storage.kind]
     if name not in archive.NameToInfo:
         raise _Refused(f"storage {tensor.storage.key[:40]!r} is missing")
-    info, wanted = archive.NameToInfo[name], tensor.storage.numel * np.dtype(kind).itemsize
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != wanted or info.compress_size != wanted:
-        raise _Refused(f"storage {tensor.storage.key[:40]!r} has {info.file_size} bytes, not {wanted}")
+    info = archive.NameToInfo[name]
+    length = tensor.storage.numel * np.dtype(kind).itemsize
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != length or info.compress_size != length:
+        raise _Refused(f"storage {tensor.storage.key[:40]!r} has {info.file_size} bytes, not {length}")
     # A local header has 30 bytes. Its last four are the lengths of the name and the extra field,
     # which stand between the header and the data.
     header = whole[info.header_offset :][:30].tobytes()
     start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:]))
-    if start + wanted > size:
+    if start + length > size:
         raise _Refused(f"storage {tensor.storage.key[:40]!r} lies beyond the end of the file")
-    return TorchTensor(whole[start : start + wanted].view(kind), dtype, tensor.offset, tensor.shape, tensor.strides)
+    return TorchTensor(whole[start : start + length].view(kind), dtype, tensor.offset, tensor.shape, tensor.strides)

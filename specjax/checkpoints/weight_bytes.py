@@ -19,18 +19,18 @@ from .shape_check import least_shapes
 from .tensors import abstract_decoder, dotted
 
 
-def stored_bytes(given: str | Path, dtype="bfloat16") -> int | None:
+def stored_bytes(model: str | Path, dtype="bfloat16") -> int | None:
     """The bytes of a model's weights as ``quantization_config`` says that they are stored.
 
     None for a model without ``quantization_config``, and for a method without an entry in ``SIZES``.
 
     Args:
-      given: a config.json, a directory with one, or an embedded name.
+      model: a config.json, a directory with one, or an embedded name.
       dtype: the type of weights that are not packed.
 
-    Raises CheckpointError and ConfigError as ``read_shape`` and ``packed.read_method`` do.
+    Raises CheckpointError and ConfigError as ``read_shape`` and ``packed_weights.read_method`` do.
     """
-    path = config_file(given)
+    path = config_file(model)
     settings = read_json(path).get("quantization_config")
     if settings is None:
         return None
@@ -39,8 +39,9 @@ def stored_bytes(given: str | Path, dtype="bfloat16") -> int | None:
         return None
     packed = partial(SIZES[method], options)
     skipped = settings.get("modules_to_not_convert") or ()
-    size, total = jnp.dtype(dtype).itemsize, 0
-    for name, (shape, is_matrix) in _tensors(read_shape(given)).items():
+    size = jnp.dtype(dtype).itemsize
+    total = 0
+    for name, (shape, is_matrix) in _tensors(read_shape(model)).items():
         if is_matrix and not any(part in name for part in skipped):
             total += math.prod(shape[:-2]) * packed(*shape[-2:])
         else:
@@ -49,14 +50,17 @@ def stored_bytes(given: str | Path, dtype="bfloat16") -> int | None:
 
 
 def _tensors(config: ModelConfig) -> Mapping[str, tuple[tuple[int, ...], bool]]:
-    """The shape of each tensor of a checkpoint, and whether a method packs it. Experts are one tensor [X, out, in]."""
-    found: dict[str, tuple[tuple[int, ...], bool]] = {}
+    """The shape of each tensor of a checkpoint, and whether a method packs it.
+
+    Experts are one tensor [X, out, in].
+    """
+    shapes: dict[str, tuple[tuple[int, ...], bool]] = {}
     for path, param in nnx.to_flat_state(nnx.state(abstract_decoder(config))):
-        made_of = blocks(dotted(path), param.shape[0], NAMES[config.family], config)
+        row_blocks = blocks(dotted(path), param.shape[0], NAMES[config.family], config)
         is_matrix = is_quantisable(param) and param.axes[0] not in ("table", "vocab")
-        for name, shape in least_shapes(made_of, param.shape[1:]).items():
-            found[name] = max(shape, found.get(name, ((), False))[0]), is_matrix
-    return found
+        for name, shape in least_shapes(row_blocks, param.shape[1:]).items():
+            shapes[name] = max(shape, shapes.get(name, ((), False))[0]), is_matrix
+    return shapes
 
 
 def _gptq(options: dict, outputs: int, inputs: int) -> int:

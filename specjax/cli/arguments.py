@@ -35,22 +35,22 @@ class Models:
         as draft_model,draft_model take several.
       revision: branch, tag or commit of --model, if that is a hub id.
       dtype: dtype of the weights; by default the checkpoint's.
-      adapter: LoRA adapter of --model in the layout of PEFT, a directory or a hub id; it is merged at
-        load.
+      adapter: LoRA adapter of --model in the layout of PEFT, a directory or a hub id; it is merged
+        at load.
       quantize: form of the weights of --model in memory; by default those of --dtype.
       kv_quantize: form of keys and values in the cache of --model; by default full.
       draft_adapter: LoRA adapter of the draft.
       draft_quantize: form of the draft models' weights; by default dtype.
-      draft_vocab: draft the N most frequent tokens only: a smaller output matrix of draft models; the
-        output stays exact.
-      draft_vocab_data: texts that --draft-vocab counts, as for training; by default code of Python's
-        standard library.
+      draft_vocab: draft the N most frequent tokens only: a smaller output matrix of draft models;
+        the output stays exact.
+      draft_vocab_data: texts that --draft-vocab counts, as for training; by default code of
+        Python's standard library.
       mesh: devices to run on, such as data=2,model=4: data splits the prompts of a batch, model the
         weights, nodes the nodes of token trees; by default one device.
       offload: keep the layers of --model in the host's memory, and copy them to the device for each
         forward; for a target that is larger than the device's memory.
-      draft_mesh: devices of the drafts' own, of those that the target leaves, such as model=2; cpu for
-        the CPU beside a GPU or TPU; by default drafts are on the target's devices.
+      draft_mesh: devices of the drafts' own, of those that the target leaves, such as model=2; cpu
+        for the CPU beside a GPU or TPU; by default drafts are on the target's devices.
     """
 
     model: str = "tiny-python"
@@ -90,11 +90,11 @@ class Prompts:
     """The flags of prompts from a file.
 
     Attributes:
-      prompts: file of JSON lines with prompt or turns; by default held-out code of Python's standard
-        library.
+      prompts: file of JSON lines with prompt or turns; by default held-out code of Python's
+        standard library.
       num_prompts: number of prompts to use; by default all of the file, or 16.
-      chat: read the lines of --prompts as conversations in the model's chat template: each turn of the
-        user is a prompt, after the file's answers or else the model's own; --num-prompts counts
+      chat: read the lines of --prompts as conversations in the model's chat template: each turn of
+        the user is a prompt, after the file's answers or else the model's own; --num-prompts counts
         conversations.
       chat_template: file of a chat template in Jinja, in place of the model's own.
     """
@@ -134,7 +134,9 @@ NEW_TOKENS = flags_of(Options, "max_new_tokens", forms={"max_new_tokens": dict(l
 
 
 def choose_method(args: argparse.Namespace) -> str | None:
-    """The method by whose name flags are checked: the user's, or "none" without a method and drafts.
+    """The method by whose name flags are checked.
+
+    It is the user's, or "none" without a method and drafts.
 
     None for drafts without a method: one of them may be a head, which has a method of its own; and
     for times of method auto.
@@ -178,11 +180,11 @@ def prepare_prompts(args: argparse.Namespace, tokens: int = 128, count: int = 16
     """
     from ..tools.evaluate import held_out_prompts, read_prompts
 
-    given = args.prompts and read_prompts(args.prompts)
+    file_prompts = args.prompts and read_prompts(args.prompts)
 
     def prompts(target) -> list[str]:
         size = min(tokens, target.config.context // 4)
-        return (given or held_out_prompts(target.tokenizer, args.num_prompts or count, size))[: args.num_prompts]
+        return (file_prompts or held_out_prompts(target.tokenizer, args.num_prompts or count, size))[: args.num_prompts]
 
     return prompts
 

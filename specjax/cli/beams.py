@@ -42,12 +42,12 @@ def run(args: argparse.Namespace) -> None:
         target = load_target(args)
     options = {key: getattr(args, key) for key in (*_FORMS, "max_new_tokens")}
     with status("compiling and searching"):
-        found = beam_search(target, args.prompt, **options)
+        results = beam_search(target, args.prompt, **options)
     if args.json:
-        rows = zip(args.prompt, found)
+        rows = zip(args.prompt, results)
         print(json.dumps([{"prompt": prompt, "beams": list(map(dataclasses.asdict, beams))} for prompt, beams in rows]))
         return
-    for prompt, beams in zip(args.prompt, found):
+    for prompt, beams in zip(args.prompt, results):
         print(f"{prompt!r}")
         for beam in beams:
             print(f"{beam.score:9.4f}  {beam.text!r}")

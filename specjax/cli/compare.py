@@ -18,7 +18,7 @@ from .arguments import (
     prepare_prompts,
     write_output,
 )
-from .drafting import drafting_flags, given_drafting
+from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
 from .terminal import print_table, progress_bar, status
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> None:
     from ..text.drafts import load_drafts
     from ..tools.evaluate import left_out, report
 
-    everything, drafting = args.methods in (None, "all"), given_drafting(args)
+    everything = args.methods in (None, "all")
+    drafting = drafting_options(args)
     methods = list(METHODS) if everything else [method.strip() for method in args.methods.split(",") if method.strip()]
     _check_methods(args, methods, everything, drafting)
     check_output(args.output)

@@ -16,8 +16,8 @@ class Design:
     """The flags of the command.
 
     Attributes:
-      device: predict for devices that are not at hand, such as v5e:1 or h100:8, with a config.json as
-        --model if you like; by default this device is measured.
+      device: predict for devices that are not at hand, such as v5e:1 or h100:8, with a config.json
+        as --model if you like; by default this device is measured.
       budget: the most weights of a draft (900K, 1.3B) or the longest time of a draft token (300us,
         2ms); by default a tenth of the target's weights.
       batch: rows of the batch.
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         config = target.config
         with progress_bar("measuring") as progress:
             times = measure_times(target, progress=progress, **sizes)
-    found = design(
+    candidates = design(
         config,
         times,
         budget or Budget(config.num_weights / 10, False),
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
         context=args.context,
     )
     report = {"model": args.model, "device": args.device or "here"}
-    report |= design_report.summary(found, times, acceptance=args.acceptance, context=args.context)
+    report |= design_report.summary(candidates, times, acceptance=args.acceptance, context=args.context)
     if args.output:
         _write(report, times, args.output)
     if args.json:

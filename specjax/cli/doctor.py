@@ -18,7 +18,7 @@ from .arguments import (
     prepare_prompts,
     write_output,
 )
-from .drafting import drafting_flags, given_drafting
+from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
 from .terminal import print_lines, print_table, progress_bar, status
@@ -32,8 +32,8 @@ class Doctor:
       batch: rows that are decoded together (default 1 and 8).
       temperature: temperature of the requests (default 0 and 1).
       max_new_tokens: new tokens after each prompt.
-      device: plan the speed for a device that is not at hand, such as v5e:1 or h100:1; acceptance is
-        measured here.
+      device: plan the speed for a device that is not at hand, such as v5e:1 or h100:1; acceptance
+        is measured here.
     """
 
     batch: tuple[int, ...] | None = flag(None, action="append", least=1, most=4096)
@@ -70,10 +70,11 @@ def run(args: argparse.Namespace) -> None:
     from ..tools.doctor import report as words
     from ..tools.plan.devices import parse_device
 
-    method, drafting = choose_method(args), given_drafting(args)
+    method = choose_method(args)
+    drafting = drafting_options(args)
     check_method(args, method, drafting)
-    given = dict(batches=args.batch, temperatures=args.temperature, max_new_tokens=args.max_new_tokens)
-    settings = {name: value for name, value in (given | {"device": args.device}).items() if value not in (None, [])}
+    fields = dict(batches=args.batch, temperatures=args.temperature, max_new_tokens=args.max_new_tokens)
+    settings = {name: value for name, value in (fields | {"device": args.device}).items() if value not in (None, [])}
     if args.device:
         parse_device(args.device)
     examination.check(method)

@@ -34,10 +34,10 @@ def drafting_flags() -> dict[str, Flags]:
     return groups
 
 
-def given_drafting(args: argparse.Namespace) -> dict:
+def drafting_options(args: argparse.Namespace) -> dict:
     """The drafting options that the user gave."""
-    given = {name: getattr(args, name) for name in all_options() if getattr(args, name, None) is not None}
-    return given | ({"tree": as_topology(given["tree"])} if "tree" in given else {})
+    options = {name: getattr(args, name) for name in all_options() if getattr(args, name, None) is not None}
+    return options | ({"tree": as_topology(options["tree"])} if "tree" in options else {})
 
 
 def _field(method: str, option: str) -> tuple[type, dataclasses.Field]:

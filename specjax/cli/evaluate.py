@@ -1,4 +1,4 @@
-"""``specjax evaluate``: runs methods over a public suite of questions, and writes answers and a report."""
+"""``specjax evaluate``: runs methods over a public suite, and writes answers and a report."""
 
 import argparse
 import dataclasses
@@ -11,10 +11,10 @@ from ..parallel import several_hosts
 from ..tools.evaluate.benchmark.run import AnswerOptions
 from ..tools.evaluate.suites import SUITES
 from .arguments import CHAT_TEMPLATE, HOSTS, MODELS, check_method
-from .drafting import drafting_flags, given_drafting
+from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .sampling import LARGEST_SEED, given_sampling
+from .sampling import LARGEST_SEED, sampling_options
 from .terminal import print_table, progress_bar, status
 
 
@@ -29,7 +29,8 @@ class Evaluate:
       limit: the most questions of each task; by default all.
       shares: also measure the share of a round that drafting takes.
       batches: also measure batches of these sizes, such as 1,4,16.
-      samples: also test with N draws after four prompts that methods have the law of plain decoding.
+      samples: also test with N draws after four prompts that methods have the law of plain
+        decoding.
       output: the directory of the answers and of the report.
       json: print the report as one JSON object.
     """
@@ -65,7 +66,8 @@ def run(args: argparse.Namespace) -> None:
     from ..tools.evaluate.suites import find_suite
     from ..tools.evaluate.suites.files import read_questions
 
-    suite, drafting = find_suite(args.suite), given_drafting(args)
+    suite = find_suite(args.suite)
+    drafting = drafting_options(args)
     methods = [method.strip() for method in args.methods.split(",") if method.strip()]
     _check(args, methods, drafting)
     questions = read_questions(suite, args.data, args.limit)
@@ -75,21 +77,21 @@ def run(args: argparse.Namespace) -> None:
     settings = {field.name: getattr(args, field.name) for field in dataclasses.fields(AnswerOptions)}
     try:
         with progress_bar("evaluating") as progress:
-            given = suite, questions, methods, args.output
-            finished = run_suite(target, *given, draft=drafts, progress=progress, **settings, **drafting)
+            inputs = suite, questions, methods, args.output
+            finished = run_suite(target, *inputs, draft=drafts, progress=progress, **settings, **drafting)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command continues in {args.output}") from None
     with status("measuring and writing the report"):
         asked = dict(shares=args.shares, batches=args.batches, samples=args.samples)
         further = read_or_measure(finished, args.output, **asked)
-        made = report.make_report(finished, suite, questions, further)
-        replace_text(args.output / "report.json", json.dumps(made, indent=2) + "\n")
-        replace_text(args.output / "report.html", html.page(made))
+        result = report.make_report(finished, suite, questions, further)
+        replace_text(args.output / "report.json", json.dumps(result, indent=2) + "\n")
+        replace_text(args.output / "report.html", html.page(result))
     if args.json:
-        print(json.dumps(made))
+        print(json.dumps(result))
     else:
-        resumed = [f"{finished.resumed} of {made['settings']['questions']} questions were answered by earlier runs"]
-        print_table(report.table(made), report.notes(made) + resumed * bool(finished.resumed))
+        resumed = [f"{finished.resumed} of {result['settings']['questions']} questions were answered by earlier runs"]
+        print_table(report.table(result), report.notes(result) + resumed * bool(finished.resumed))
         print(f"report: {args.output / 'report.html'}")
 
 
@@ -105,7 +107,7 @@ def _check(args: argparse.Namespace, methods: list[str], drafting: dict) -> None
         raise RequestError(f"--methods is empty; name some of {', '.join(METHODS)}")
     for method in methods:
         check_method(args, method, select_options(method, drafting))
-    given_sampling(args)
+    sampling_options(args)
     if args.shares and args.draft_mesh is not None:
         raise RequestError(
             "shares are measured with drafts on the target's devices; leave out --shares or --draft-mesh"

@@ -1,4 +1,7 @@
-"""Flags from dataclasses and functions: they and their docstrings state names, types, defaults and help."""
+"""Flags from dataclasses and functions.
+
+These and their docstrings state names, types, defaults and help.
+"""
 
 import argparse
 import dataclasses
@@ -32,8 +35,8 @@ def flag(default=dataclasses.MISSING, **form) -> Any:
 
     Args:
       default: the default. A field without one makes a flag that users must give.
-      form: the arguments. Also ``flags``, the spellings of the flag, and ``least`` and ``most``, the
-        bounds of a number.
+      form: the arguments. Also ``flags``, the spellings of the flag, and ``least`` and ``most``,
+        the bounds of a number.
     """
     return dataclasses.field(default=default, kw_only=True, metadata=form)
 
@@ -64,7 +67,7 @@ def flags_of(
 
 
 def _fields(record: type | Callable) -> dict[str, tuple[Any, Any, Mapping]]:
-    """The type, the default and the metadata of each field of a dataclass, or argument of a function."""
+    """The type, default and metadata of each field of a dataclass, or argument of a function."""
     if dataclasses.is_dataclass(record):
         return {field.name: (field.type, field.default, field.metadata) for field in dataclasses.fields(record)}
     arguments = inspect.signature(record).parameters
@@ -78,7 +81,10 @@ def _summarise(text: str) -> str:
 
 
 def form_of(kind: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``add_argument`` for a field of the type ``kind``. Those in ``form`` go before."""
+    """The arguments of ``add_argument`` for a field of the type ``kind``.
+
+    Those in ``form`` go before.
+    """
     form = dict(form)
     least = form.pop("least", None)
     most = form.pop("most", None)
@@ -128,7 +134,10 @@ def add_flags(command: argparse.ArgumentParser, groups: Mapping[str, Flags], com
 
 @cache
 def read_attributes(record: type | Callable) -> dict[str, str]:
-    """The texts in ``Attributes:`` or ``Args:`` of the docstring, also in those of a class's bases, by name."""
+    """The texts in ``Attributes:`` or ``Args:`` of the docstring, by name.
+
+    Those of a class's bases belong to it.
+    """
     entries: dict[str, str] = {}
     for base in reversed(getattr(record, "__mro__", (record,))):
         names: list[str] = []

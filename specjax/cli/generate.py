@@ -14,10 +14,10 @@ from ..errors import RequestError
 from ..requests.limits import MOST_PROMPTS, MOST_SAMPLES
 from ..requests.options import Options
 from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS, NEW_TOKENS, check_method, choose_method
-from .drafting import drafting_flags, given_drafting
+from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .sampling import given_sampling, sampling_flags
+from .sampling import sampling_flags, sampling_options
 from .terminal import print_prompt, print_stats, print_text, status
 
 
@@ -27,8 +27,8 @@ class Generate:
 
     Attributes:
       prompt: text to continue, or - for standard input.
-      prompts: JSON lines with the texts to continue, by continuous batching; the same command resumes
-        after an interruption.
+      prompts: JSON lines with the texts to continue, by continuous batching; the same command
+        resumes after an interruption.
       output: with --prompts: the file of the results, JSON lines.
       slots: with --prompts: texts that are decoded together (default 16).
       chat: write each prompt as a user's turn in the model's chat template.
@@ -37,8 +37,8 @@ class Generate:
       json: print one JSON object.
       feedback_log: write the rounds, with the texts of prompts and answers, to this directory, for
         specjax train --recipe feedback; by default nothing is kept.
-      feedback_log_mb: size of that log in megabytes; the oldest files are deleted beyond it (default
-        256).
+      feedback_log_mb: size of that log in megabytes; the oldest files are deleted beyond it
+        (default 256).
     """
 
     prompt: tuple[str, ...] | None = flag(None, action="append", type=str, metavar="TEXT")
@@ -75,7 +75,9 @@ COMMON = ("prompt", "model", "draft", "method", "max_new_tokens", "temperature",
 
 def run(args: argparse.Namespace) -> None:
     """Continues the prompts, and prints text or JSON."""
-    sampling, drafting = given_sampling(args), given_drafting(args)
+    # 1. Read and check the flags.
+    sampling = sampling_options(args)
+    drafting = drafting_options(args)
     options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed)
     if args.prompts is not None:
         from .prompt_file import continue_file
@@ -91,29 +93,32 @@ def run(args: argparse.Namespace) -> None:
     if args.stream and len(prompts) * args.n > 1:
         raise RequestError("--stream takes one prompt and one sample; leave it out for several")
     check_method(args, choose_method(args), drafting)
+    # 2. Load the models.
     from ..text.generate import Generator
 
     with status("loading"):
         setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)
         target = load_target(args)
         generator = Generator(target, args.method, load_given_drafts(args, target), **setting)
+    # 3. Decode, and print texts as they come.
     options |= {"n": args.n}
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts] if args.chat else None
     table = _spell_tokens(generator.target)
     if args.stream:
         if not args.json:
             print_prompt(prompts[0])
-        given = {"messages": chats[0]} if chats else {"prompt": prompts[0]}
-        results = generator.stream_results(**given, **options)
+        request = {"messages": chats[0]} if chats else {"prompt": prompts[0]}
+        results = generator.stream_results(**request, **options)
         results = [print_text(results, table, sys.stderr if args.json else sys.stdout)]
     else:
         with status("compiling and decoding"):
-            found = generator(messages=chats, **options) if chats else generator(prompts, **options)
-        results = found if isinstance(found, list) else [found]
+            output = generator(messages=chats, **options) if chats else generator(prompts, **options)
+        results = output if isinstance(output, list) else [output]
         if not args.json:
             for i, result in enumerate(results):
                 print_prompt(prompts[i // args.n])
                 print_text([result], table, sys.stdout)
+    # 4. Print JSON or figures.
     if args.json:
         records = [result.as_dict() for result in results]
         print(json.dumps(records[0] if len(records) == 1 else records))

@@ -32,7 +32,8 @@ def _part_streams() -> None:
     process 0 has died. The filter outlives this process.
     """
     shown = os.dup(1) if is_first_host() else os.open(os.devnull, os.O_WRONLY)
-    sys.stdout, sys.stderr = os.fdopen(shown, "w"), os.fdopen(os.dup(2), "w", buffering=1)
+    sys.stdout = os.fdopen(shown, "w")
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     command = [sys.executable, "-S", "-E", log_filter.__file__]
     log = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     assert log.stdin is not None

@@ -19,8 +19,8 @@ def load_target(args: argparse.Namespace):
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
     if args.draft_mesh is not None:
         make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
-    given = {key: getattr(args, key) for key in ("dtype", "revision", "adapter", "quantize", "kv_quantize")}
-    target = load(args.model, mesh=mesh, offload=bool(args.offload), **given)
+    options = {key: getattr(args, key) for key in ("dtype", "revision", "adapter", "quantize", "kv_quantize")}
+    target = load(args.model, mesh=mesh, offload=bool(args.offload), **options)
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # specjax refuses an overlong prompt itself, in one line

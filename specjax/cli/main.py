@@ -113,7 +113,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> Parser:
-    """The parser, with the flags of the commands in ``names``, whose modules take time to import."""
+    """The parser, with the flags of the commands in ``names``.
+
+    Their modules take time to import.
+    """
     parser = Parser(prog="specjax", description="Speculative decoding for JAX.")
     parser.add_argument("--version", action="version", version=f"specjax {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
@@ -147,7 +150,8 @@ def _explain(error: BaseException) -> str | None:
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error, the members of an error group, and their causes."""
-    seen, waiting = set(), [error]
+    seen = set()
+    waiting = [error]
     while waiting:
         error = waiting.pop(0)
         if error is not None and id(error) not in seen:

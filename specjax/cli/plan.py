@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import RequestError
 from .arguments import DTYPES, Models
-from .drafting import drafting_flags, given_drafting
+from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .terminal import print_table, status
 
@@ -23,8 +23,8 @@ class Plan:
       config: a TOML file such as those in configs/plans/; flags come first.
       model: the target: a config.json, a directory with one, or an embedded name.
       draft: a draft model, named like --model.
-      method: the method; by default draft_model with a draft, none without. A method with a trained head
-        gets a head of the usual shape.
+      method: the method; by default draft_model with a draft, none without. A method with a trained
+        head gets a head of the usual shape.
       device: such as v5e:2x4, v6e:1, h100:8 or h200.
       batch: rows of the batch (default 1).
       max_length: tokens of a row, prompt and output (default 1024).
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     settings |= {key: getattr(args, key) for key in _SETTINGS if getattr(args, key) is not None}
     settings |= {"draft": args.draft} if args.draft else {}
     settings |= {"mesh": parse_mesh(args.mesh)} if args.mesh else {}
-    if drafting := given_drafting(args):
+    if drafting := drafting_options(args):
         settings["options"] = settings.get("options", {}) | drafting
     with status("compiling for devices that are not at hand"):
         planned = make_plan(settings)

@@ -35,18 +35,23 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
     from ..engine import Engine
     from ..tools.evaluate import read_conversations, read_prompts
 
+    # 1. Read the prompts, and leave out those that earlier runs have done.
     _check(args, options)
     prompts = read_conversations(args.prompts) if args.chat else read_prompts(args.prompts)
     keys = [_key(args, options, prompt) for prompt in prompts]
     done = _read_done(args.output, keys)
     left = {i: prompt for i, prompt in enumerate(prompts) if i not in done}
+    # 2. Load the models.
     with status("loading"):
         target = load_target(args)
         recorded = options.get("logprobs", 0 if "policy_logprobs" in options else None)
         sizes = dict(slots=args.slots or _SLOTS, logprobs=recorded)
         sizes |= {} if args.capacity is None else dict(capacity=args.capacity)
         engine = Engine(target, args.method, load_given_drafts(args, target), rule=args.rule, **sizes, **drafting)
-    began, stats, failures = time.perf_counter(), [], {}
+    # 3. Decode, and write each result at once.
+    began = time.perf_counter()
+    stats = []
+    failures = {}
     try:
         with progress_bar("decoding") as progress, args.output.open("a", encoding="utf-8") as file:
             requests = {i: {"messages" if args.chat else "prompt": prompt} for i, prompt in left.items()}
@@ -60,6 +65,7 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
                 progress(count, len(left))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command continues {args.output}") from None
+    # 4. Print the figures, and raise the first failure.
     _print_summary(stats, len(prompts), len(done), time.perf_counter() - began)
     if failures:
         i, error = min(failures.items())
@@ -84,14 +90,14 @@ def _check(args: argparse.Namespace, options: dict) -> None:
     """Raises RequestError for options that a file of prompts does not go with."""
     if args.output is None:
         raise RequestError("--prompts writes the results to a file; name it with --output")
-    for flag, given in {
+    for flag, value in {
         "--prompt": args.prompt,
         "--stream": args.stream,
         "--json": args.json,
         "--n": args.n > 1,
         "--feedback-log": args.feedback_log or args.feedback_log_mb,
     }.items():
-        if given:
+        if value:
             raise RequestError(f"{flag} does not go with --prompts; leave it out, or give the texts with --prompt")
     check_output(args.output)
 
@@ -101,7 +107,8 @@ def _decode(engine, requests: Mapping[int, dict], options: dict, most: int) -> I
 
     ``most``: the number of requests that the engine holds at a time.
     """
-    waiting, running = deque(requests.items()), {}
+    waiting = deque(requests.items())
+    running = {}
     while waiting or running:
         while waiting and len(running) < most:
             index, request = waiting.popleft()
@@ -123,7 +130,10 @@ _TARGET = ("model", "revision", "dtype", "adapter", "quantize", "kv_quantize", "
 
 
 def _key(args: argparse.Namespace, options: dict, prompt) -> str:
-    """A digest of everything that decides the law of a prompt's text. Method and drafts are no part of it."""
+    """A digest of everything that decides the law of a prompt's text.
+
+    Method and drafts are no part of it.
+    """
     target = [str(getattr(args, name)) for name in _TARGET]
     target += [args.chat_template.read_text(encoding="utf-8")] if args.chat_template else []
     return hashlib.sha256(json.dumps([target, options, prompt], sort_keys=True).encode()).hexdigest()[:16]
@@ -136,13 +146,14 @@ def _read_done(file: Path, keys: list[str]) -> set[int]:
     """
     if not file.exists():
         return set()
-    text, done = file.read_bytes(), set()
+    text = file.read_bytes()
+    done = set()
     whole = text[: text.rfind(b"\n") + 1]
     for number, line in enumerate(whole.splitlines(), 1):
         place = f"--output {file}, line {number}"
-        found = parse_json(place, line)
-        index = found.get("index") if isinstance(found, dict) else None
-        if not isinstance(index, int) or not 0 <= index < len(keys) or found.get("key") != keys[index]:
+        record = parse_json(place, line)
+        index = record.get("index") if isinstance(record, dict) else None
+        if not isinstance(index, int) or not 0 <= index < len(keys) or record.get("key") != keys[index]:
             raise RequestError(
                 f"{place}: is no result of these prompts with this model and these options; name another file"
             )

@@ -17,8 +17,8 @@ class Prune:
     """The flags of the command.
 
     Attributes:
-      importance: how to find the parts to keep: from activations, or by masks that are trained on the
-        texts, which takes minutes.
+      importance: how to find the parts to keep: from activations, or by masks that are trained on
+        the texts, which takes minutes.
       data: files or directories, as for train; by default Python's standard library.
       output: the new directory of the draft model.
     """

@@ -1,4 +1,7 @@
-"""The flags of sampling options. Fields and docstring of ``requests.options.Options`` declare them."""
+"""The flags of sampling options.
+
+Fields and docstring of ``requests.options.Options`` declare them.
+"""
 
 import argparse
 import dataclasses
@@ -28,7 +31,10 @@ _FORMS: dict[str, dict[str, Any]] = {
     "choices": dict(_TEXT, flags=("--choice",), help="the text must be one of these"),
     "json_schema": dict(type=str, metavar="JSON", help="the text must be JSON for this schema, or @FILE"),
 }
-"""The forms of flags that the fields do not tell, because most options have one value or a list of values."""
+"""The forms of flags that the fields do not state.
+
+Most options have one value or a list of values.
+"""
 
 _OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
 _RECORDS = ("logprobs", "policy_logprobs")
@@ -48,17 +54,17 @@ def sampling_flags(**forms) -> dict[str, Flags]:
     return {title: flags_of(Options, *names, unset=True, forms=forms) for title, names in _GROUPS.items()}
 
 
-def given_sampling(args: argparse.Namespace) -> dict:
+def sampling_options(args: argparse.Namespace) -> dict:
     """The sampling options that the user gave, by their names in ``Options``.
 
     Raises RequestError for numbers that are out of range.
     """
-    given = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
+    options = {name: getattr(args, name) for name in SAMPLING if getattr(args, name, None) is not None}
     for option in ("logit_bias", "json_schema"):
-        if option in given:
-            given[option] = _read_json(f"--{option.replace('_', '-')}", given[option])
-    read_numbers(Options.of(given), 1)
-    return given
+        if option in options:
+            options[option] = _read_json(f"--{option.replace('_', '-')}", options[option])
+    read_numbers(Options.of(options), 1)
+    return options
 
 
 def _read_json(flag: str, text: str) -> dict:

@@ -13,7 +13,7 @@ from ..parallel import is_first_host
 from ..requests.limits import MOST_PROMPTS
 from ..serve.options import ServerOptions, server_engine_options
 from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS_TOGETHER, check_method, choose_method
-from .drafting import drafting_flags, given_drafting
+from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .interrupt import end_at_once
 from .loading import load_given_drafts, load_target
@@ -70,7 +70,7 @@ COMMON = ("model", "draft", "method", "host", "port", "api_key", "name", "slots"
 
 def run(args: argparse.Namespace) -> None:
     """Serves until a signal."""
-    drafting = given_drafting(args)
+    drafting = drafting_options(args)
     check_method(args, choose_method(args), drafting)
     try:
         from ..serve import app, server
@@ -84,18 +84,21 @@ def run(args: argparse.Namespace) -> None:
         name = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
         options = ServerOptions(name=name, api_key=key, queue=args.queue, largest_body=args.largest_body)
-        made = app.make_app(engine, options)
+        application = app.make_app(engine, options)
         with engine:
             with status("compiling"):
                 server.warm_up(engine)
             host, port = bound.getsockname()[:2]
             say = f"specjax: {name} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
             ready = lambda: print(say, file=sys.stderr, flush=True)
-            server.run(made, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
+            server.run(application, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
 
 
 def follow(args: argparse.Namespace, drafting: dict) -> None:
-    """Makes the steps of process 0 until its server has stopped. Signals to stop are for process 0."""
+    """Makes the steps of process 0 until its server has stopped.
+
+    Signals to stop are for process 0.
+    """
     engine = make_engine(args, drafting)
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)

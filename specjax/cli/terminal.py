@@ -80,7 +80,8 @@ def print_stats(stats: list) -> None:
     if not is_first_host():
         return
 
-    whole, first = total(stats), stats[0]
+    whole = total(stats)
+    first = stats[0]
     lines = []
     if whole.accepted_at:
         rates = ", ".join(f"{rate:.3f}" for rate in whole.acceptance_rate_per_position)
@@ -105,7 +106,8 @@ def print_stats(stats: list) -> None:
 
 def mark_drafts(result, table: Sequence[bytes | None]) -> Text:
     """The text with accepted drafts in green; without colours if ``table`` cannot spell it."""
-    decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), Text()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = Text()
     for token, from_draft in zip(result.token_ids, result.from_draft):
         spelled = table[token] if token < len(table) else None
         text.append(decoder.decode(spelled or b""), "green" if from_draft else None)

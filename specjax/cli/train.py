@@ -23,16 +23,16 @@ class Train:
     Attributes:
       model: the target: an embedded name, a directory or a hub id; by default the recipe's, or
         tiny-python.
-      data: files of text or conversations (text, JSON lines, JSON, CSV, Parquet), directories of them,
-        or datasets such as hf://datasets/OWNER/NAME, each with its share of the windows; by default the
-        recipe's, or Python's standard library.
+      data: files of text or conversations (text, JSON lines, JSON, CSV, Parquet), directories of
+        them, or datasets such as hf://datasets/OWNER/NAME, each with its share of the windows; by
+        default the recipe's, or Python's standard library.
       column: column of --data with the text or the conversation.
       log: the log of rounds from which recipe feedback learns, see specjax generate --feedback-log;
         --data is then the text that is replayed against forgetting.
-      draft: the draft that recipes of kind feedback and draft continue, or the head that recipe online
-        continues, by name like --model; by default the recipe's start.
-      output: directory of the drafter, its log and its checkpoints; a run found there continues (default
-        runs/MODEL-KIND).
+      draft: the draft that recipes of kind feedback and draft continue, or the head that recipe
+        online continues, by name like --model; by default the recipe's start.
+      output: directory of the drafter, its log and its checkpoints; a run found there continues
+        (default runs/MODEL-KIND).
     """
 
     recipe: str = flag(
@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> None:
     from ..training.run import train
     from ..training.sources import Source, make_sources
 
+    # 1. Read the recipe, and change it by the flags.
     recipe = read_recipe(args.recipe, **{name: getattr(args, name) for name in _CHANGES})
     recipe = dataclasses.replace(recipe, model=args.model or recipe.model or "tiny-python")
     if args.mesh is not None:
@@ -92,9 +93,11 @@ def run(args: argparse.Namespace) -> None:
     if (args.log is not None) != KINDS[recipe.kind].reads_log:
         mend = "name it with --log" if args.log is None else "leave --log out"
         raise RequestError(f"recipe feedback alone learns from a log of rounds, and needs one; {mend}")
+    # 2. Load the target.
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
     with status("loading"):
         target = load(recipe.model, args.dtype, recipe.mesh.make(), args.revision)
+    # 3. Train.
     try:
         if args.log is not None:
             train_from_log(recipe, target, args.log, sources, output)
@@ -103,6 +106,7 @@ def run(args: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         state = f"the checkpoints in {output} are good, and the same command continues from the last"
         raise KeyboardInterrupt(state) from None
+    # 4. Print how to use the drafter.
     if isinstance(recipe.head, BoostShape):
         drafts = " ".join(f"--draft {output / str(m + 1)}" for m in range(recipe.head.drafts))
         print(f"{output}: {recipe.head.drafts} drafts; use them with --model {recipe.model} --method merged {drafts}")

@@ -1,4 +1,4 @@
-"""``specjax tune``: measures the tree, the layers or the sizes of lookahead that draft best here."""
+"""``specjax tune``: measures the tree, layers or lookahead sizes that draft best here."""
 
 import argparse
 import dataclasses
@@ -35,13 +35,13 @@ class Tune:
       auto: measure the times by which method auto chooses, once for machine and models.
       anew: with --auto: measure also where a file of this machine exists.
       temperature: 0 is greedy.
-      output: write the result to this TOML file; with --auto to this JSON file, by default in the cache
-        folder.
+      output: write the result to this TOML file; with --auto to this JSON file, by default in the
+        cache folder.
       json: print one JSON object.
-      batch: rows that will be decoded together, for --tree and --auto (default 1; with --auto the most,
-        default 4).
-      budget: sets of sub-layers to try (default 8 for each layer), or sizes of lookahead (default 12),
-        for --layers and --lookahead.
+      batch: rows that will be decoded together, for --tree and --auto (default 1; with --auto the
+        most, default 4).
+      budget: sets of sub-layers to try (default 8 for each layer), or sizes of lookahead (default
+        12), for --layers and --lookahead.
       num_speculative_tokens: the longest draft to consider, for --layers (default 8).
     """
 
@@ -63,8 +63,8 @@ class TuneTree:
     """The flags of --tree.
 
     Attributes:
-      method: the method of the tree: tree (default with a model as draft), token_recycling, or with a
-        head medusa, hydra, eagle or eagle3.
+      method: the method of the tree: tree (default with a model as draft), token_recycling, or with
+        a head medusa, hydra, eagle or eagle3.
       max_nodes: nodes of the largest tree, the root included.
       max_depth: levels of the deepest tree.
     """

@@ -17,13 +17,14 @@ from .arguments import (
     prepare_conversations,
     prepare_prompts,
 )
-from .drafting import drafting_flags, given_drafting
+from .drafting import drafting_flags, drafting_options
 from .fields import flags_of
 from .loading import load_given_drafts, load_target
-from .sampling import given_sampling, sampling_flags
+from .sampling import sampling_flags, sampling_options
 from .terminal import progress_bar, status
 
-_PROMPTS, _TOKENS = 4, 32
+_PROMPTS = 4
+_TOKENS = 32
 """The number of held-out prompts, and their tokens: few, since every draw reads its prompt."""
 
 
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from ..text.drafts import load_drafts
     from ..text.generate import Generator
 
-    sampling, drafting = given_sampling(args), given_drafting(args)
+    sampling = sampling_options(args)
+    drafting = drafting_options(args)
     check_method(args, choose_method(args), drafting)
     prompts = prepare_conversations(args) if args.chat else prepare_prompts(args, _TOKENS)
     with status("loading"):

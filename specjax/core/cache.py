@@ -148,8 +148,13 @@ class KVCache(struct.PyTreeNode):
 
     def blank_rows(self, nodes: int, skip: tuple[int, ...] = ()) -> "Rows":
         """Rows of zeros for ``nodes`` nodes in each layer, and None for the layers in ``skip``."""
-        zeros = lambda leaf: jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
-        blank = lambda one: one.blank_rows(nodes) if isinstance(one, DeltaState) else jax.tree.map(zeros, one)
+
+        def zeros(leaf):
+            return jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
+
+        def blank(layer):
+            return layer.blank_rows(nodes) if isinstance(layer, DeltaState) else jax.tree.map(zeros, layer)
+
         return Rows(tuple(None if i in skip else blank(layer) for i, layer in enumerate(self.layers)))
 
 
@@ -172,8 +177,11 @@ class Rows(struct.PyTreeNode):
 
         ``layers`` are the ``rows`` of an ``Output``.
         """
-        newest = lambda old, new: lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, _POSITIONS)
-        return Rows(jax.tree.map(newest, self.layers, layers))
+
+        def overwrite(old, new):
+            return lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, _POSITIONS)
+
+        return Rows(jax.tree.map(overwrite, self.layers, layers))
 
     def first(self, count: int) -> "Rows":
         """The first ``count`` rows."""
@@ -235,11 +243,14 @@ def _take_at_once(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array
 
 def _take_run_by_run(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
     """Reads one slice for each run, in a loop. XLA:TPU copies the cache for a gather."""
-    (B, K, _, D), (_, heads, N) = leaf.shape, starts.shape
+    B, K, _, D = leaf.shape
+    _, heads, N = starts.shape
 
     def take(run):
-        b, head, at = run // (heads * N), run // N % heads, run % N
-        return lax.dynamic_slice(leaf, (b, head, starts[b, head, at], 0), (1, K // heads, size, D))[0]
+        b = run // (heads * N)
+        head = run // N % heads
+        start = starts[b, head, run % N]
+        return lax.dynamic_slice(leaf, (b, head, start, 0), (1, K // heads, size, D))[0]
 
     runs = lax.map(take, jnp.arange(B * heads * N)).reshape(B, heads, N, K // heads, size, D)
     return jnp.moveaxis(runs, 3, 2).reshape(B, K, N * size, D)
@@ -264,25 +275,31 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
     """
     start = jnp.where(valid, cache.held, 0)
     states = {i: state for i, state in enumerate(cache.layers) if isinstance(state, DeltaState)}
-    arrays = lambda layers: tuple(() if i in states else layer for i, layer in enumerate(layers))
+
+    def arrays(layers):
+        return tuple(() if i in states else layer for i, layer in enumerate(layers))
+
+    # 1. The keys and values, by the way that is fastest on the device.
     by_slices = partial(_write_path, write=_write_row_by_row)
     at_once = partial(_write_path, write=_write_at_once)
     in_kernel = cache_write.are_usable() and not isinstance(cache.dtype, EightBits)
     cuda = cache_write.write_path if in_kernel else at_once
-    given = arrays(cache.layers), arrays(rows), path, start
-    written = lax.platform_dependent(*given, cuda=cuda, rocm=at_once, default=by_slices)
+    layers = lax.platform_dependent(
+        *(arrays(cache.layers), arrays(rows), path, start), cuda=cuda, rocm=at_once, default=by_slices
+    )
 
-    def advance(state, new):
-        kept = new if path is None else Rows(new).gather(path).layers
-        return state.commit(kept, jnp.where(valid, length - cache.held, 0))
+    # 2. The recurrent states.
+    def advance(state, nodes):
+        on_path = nodes if path is None else Rows(nodes).gather(path).layers
+        return state.commit(on_path, jnp.where(valid, length - cache.held, 0))
 
-    layers = tuple(advance(states[i], rows[i]) if i in states else layer for i, layer in enumerate(written))
+    layers = tuple(advance(states[i], rows[i]) if i in states else layer for i, layer in enumerate(layers))
     return cache.replace(layers=layers, length=length)
 
 
 def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, write) -> tuple:
-    kept = Rows(rows) if path is None else Rows(rows).gather(path)
-    return each_part_of_rows(write, layers, kept.layers, start)
+    on_path = Rows(rows) if path is None else Rows(rows).gather(path)
+    return each_part_of_rows(write, layers, on_path.layers, start)
 
 
 def _write_row_by_row(layers: tuple, rows: tuple, start: jax.Array) -> tuple:

@@ -106,8 +106,14 @@ def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = Request
 
 def _depth(value) -> int:
     """Levels of nested lists and objects, counted without recursion."""
-    items = lambda value: value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    depth, level = 0, [value]
+
+    def items(value):
+        if isinstance(value, dict):
+            return value.values()
+        return value if isinstance(value, list) else ()
+
+    depth = 0
+    level = [value]
     while level := [item for outer in level for item in items(outer)]:
         depth += 1
     return depth

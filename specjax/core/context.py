@@ -55,9 +55,13 @@ class Context(struct.PyTreeNode):
 
         Both float32 [B, V].
         """
-        place, rows = jnp.arange(self.tokens.shape[1]), jnp.arange(self.tokens.shape[0])[:, None]
+        place = jnp.arange(self.tokens.shape[1])
+        rows = jnp.arange(self.tokens.shape[0])[:, None]
         text = place < self.length[:, None]
-        count = lambda counted: jnp.zeros((rows.size, vocab_size)).at[rows, self.tokens].add(jnp.float32(counted))
+
+        def count(mask):
+            return jnp.zeros((rows.size, vocab_size)).at[rows, self.tokens].add(jnp.float32(mask))
+
         return count(text), count(text & (place >= self.prompt_length[:, None]))
 
     @property

@@ -1,4 +1,4 @@
-"""The newest features of a batch, recorded on the device: what verification computed for a head to learn from.
+"""The newest features of a batch, recorded on the device. A head learns from them.
 
 A feature head reads the target's taps of the committed tokens, and learns the target's distribution
 after them. Verification computes both, so a training need not run the target again.
@@ -45,13 +45,17 @@ class Features(struct.PyTreeNode):
             void.
           place: int32 [B], the place of the root.
         """
-        F, node = self.place.shape[1], jnp.arange(verdict.path.shape[1])
-        kept = active[:, None] & (node < verdict.length[:, None])
-        slot = jnp.where(kept, (self.count[:, None] + node) % F, F)  # F is outside of the buffer
-        on_path = lambda x: jnp.take_along_axis(x, verdict.path[..., None], 1)
+        F = self.place.shape[1]
+        node = jnp.arange(verdict.path.shape[1])
+        accepted = active[:, None] & (node < verdict.length[:, None])
+        slot = jnp.where(accepted, (self.count[:, None] + node) % F, F)  # F is outside of the buffer
+
+        def on_path(x):
+            return jnp.take_along_axis(x, verdict.path[..., None], 1)
+
         put = jax.vmap(lambda buffer, value, at: buffer.at[at].set(value, mode="drop"))
         return Features(
-            self.count + kept.sum(-1),
+            self.count + accepted.sum(-1),
             put(self.place, place[:, None] + node, slot),
             put(self.taps, jnp.stack([*map(on_path, scored.taps)], 2), slot),
             put(self.hidden, on_path(scored.hidden), slot),
@@ -84,7 +88,8 @@ class FeatureRecording:
             raise RequestError("features are recorded for a head that reads taps of the target; use method 'eagle3'")
         if self.tokens <= depth:
             raise RequestError(f"a record of {self.tokens} tokens has no room for a path of {depth + 1}; give it more")
-        F, E = self.tokens, config.hidden_size
+        F = self.tokens
+        E = config.hidden_size
         return Features(
             jnp.zeros(B, jnp.int32), jnp.zeros((B, F), jnp.int32), jnp.zeros((B, F, taps, E)), jnp.zeros((B, F, E))
         )

@@ -59,8 +59,12 @@ class DeltaState(struct.PyTreeNode):
 
     def blank_rows(self, nodes: int) -> DeltaRows:
         """Rows of zeros for ``nodes`` nodes."""
-        (B, H, Dk, Dv), (_, K, _, channels) = self.memory.shape, self.inputs.shape
-        zeros = lambda heads, size: jnp.zeros((B, heads, nodes, size), jnp.float32)
+        B, H, Dk, Dv = self.memory.shape
+        _, K, _, channels = self.inputs.shape
+
+        def zeros(heads, size):
+            return jnp.zeros((B, heads, nodes, size), jnp.float32)
+
         return DeltaRows(zeros(K, channels), zeros(K, Dk), zeros(H, Dv), zeros(H, 1))
 
     def commit(self, rows: DeltaRows, count: jax.Array) -> "DeltaState":
@@ -68,12 +72,16 @@ class DeltaState(struct.PyTreeNode):
 
         A count beyond P stands for P, and one below 0 for 0.
         """
-        (B, H, Dk, Dv), (K, P) = self.memory.shape, rows.keys.shape[1:3]
+        B, H, Dk, Dv = self.memory.shape
+        K, P = rows.keys.shape[1:3]
         count = jnp.clip(count, 0, P)
-        kept = jnp.arange(P) < count[:, None]
-        weights, whole = path_decays(kept[:, None], rows.decays[..., 0])
+        mask = jnp.arange(P) < count[:, None]
+        weights, whole = path_decays(mask[:, None], rows.decays[..., 0])
+
         # A row beyond the path may hold NaN, so it is cleared as well as weighted by zero.
-        clear = lambda leaf: jnp.where(kept[:, None, :, None], leaf, 0)
+        def clear(leaf):
+            return jnp.where(mask[:, None, :, None], leaf, 0)
+
         updates = (clear(rows.updates) * weights[:, :, 0, :, None]).reshape(B, K, -1, P, Dv)
         added = product("bkpd,bkgpe->bkgde", clear(rows.keys), updates).reshape(B, H, Dk, Dv)
         newest = count[:, None] + jnp.arange(self.inputs.shape[_POSITIONS])
@@ -82,23 +90,26 @@ class DeltaState(struct.PyTreeNode):
         return DeltaState(self.memory * whole[..., None] + added, inputs)
 
 
-def path_decays(seen: jax.Array, decays: jax.Array) -> tuple[jax.Array, jax.Array]:
+def path_decays(mask: jax.Array, decays: jax.Array) -> tuple[jax.Array, jax.Array]:
     """a_ij float32 [B, H, N, M], zero for a row j that node i does not see, and a_i [B, H, N].
 
     The products are sums of logarithms from the end of the path back, without differences. So those
     near 1, which matter, are the most precise.
 
     Args:
-      seen: bool [B, N, M], the rows of the path to each node, its own included.
+      mask: bool [B, N, M], the rows of the path to each node, its own included.
       decays: float32 [B, H, M], log alpha of each row.
     """
-    on_path = jnp.where(seen[:, None], decays[:, :, None], 0)
-    return jnp.where(seen[:, None], jnp.exp(_sum_after(on_path)), 0), jnp.exp(on_path.sum(-1))
+    on_path = jnp.where(mask[:, None], decays[:, :, None], 0)
+    return jnp.where(mask[:, None], jnp.exp(_sum_after(on_path)), 0), jnp.exp(on_path.sum(-1))
 
 
-def lags(seen: jax.Array) -> jax.Array:
-    """Int32 [B, N, M], the number of rows on the path to each node that follow each row."""
-    return _sum_after(seen.astype(jnp.int32))
+def lags(mask: jax.Array) -> jax.Array:
+    """Int32 [B, N, M], the number of rows on the path to each node that follow each row.
+
+    ``mask`` is as in ``path_decays``.
+    """
+    return _sum_after(mask.astype(jnp.int32))
 
 
 def _sum_after(x: jax.Array) -> jax.Array:

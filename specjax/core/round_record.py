@@ -1,4 +1,4 @@
-"""The newest rounds of a batch, recorded on the device: what verification says about a draft.
+"""The newest rounds of a batch, recorded on the device. They show how well a draft predicts.
 
 Only chains are recorded. The text of a row gives the context of a round: its root is at ``place``.
 """
@@ -14,7 +14,8 @@ from .selection import likeliest
 from .tree import Tree
 from .verdict import Verdict
 
-MOST_ROUNDS, MOST_TOP = 4096, 64
+MOST_ROUNDS = 4096
+MOST_TOP = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +39,23 @@ class Recording:
 
         ``taps`` is not read. ``config`` is the target's, with ``vocab_size``.
         """
-        R, D, K = self.rounds, depth, min(self.top, config.vocab_size)
-        whole = lambda *shape: jnp.zeros((B, *shape), jnp.int32)
+        R = self.rounds
+        D = depth
+        K = min(self.top, config.vocab_size)
+
+        def zeros(*shape, dtype=jnp.int32):
+            return jnp.zeros((B, *shape), dtype)
+
         return Rounds(
-            whole(), whole(R), whole(R, D), jnp.zeros((B, R, D)), whole(R), whole(R), whole(R, D + 1, K),
-            jnp.zeros((B, R, D + 1, K)),
-        )  # fmt: skip
+            count=zeros(),
+            place=zeros(R),
+            drafted=zeros(R, D),
+            draft=zeros(R, D, dtype=jnp.float32),
+            accepted=zeros(R),
+            correction=zeros(R),
+            top_ids=zeros(R, D + 1, K),
+            top=zeros(R, D + 1, K, dtype=jnp.float32),
+        )
 
 
 class Rounds(struct.PyTreeNode):
@@ -82,13 +94,18 @@ class Rounds(struct.PyTreeNode):
           verdict: the rule's verdict, before it is cut at the row's end.
           place: int32 [B], the place of the root.
         """
-        assert tree.is_chain and tree.q is not None  # ``feedback.check_method`` refuses other methods
-        longest, (R, K) = self.drafted.shape[2], (self.place.shape[1], self.top.shape[3])
-        fill = lambda x, size: jnp.pad(x, [(0, 0), (0, size - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
-        token, is_drafted = tree.tokens[:, 1:], jnp.cumprod(tree.valid[:, 1:], 1) > 0
+        assert tree.is_chain and tree.q is not None  # ``text.feedback_log.check_method`` refuses other methods
+        R = self.place.shape[1]
+        longest = self.drafted.shape[2]
+
+        def fill(x, size):
+            return jnp.pad(x, [(0, 0), (0, size - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
+
+        token = tree.tokens[:, 1:]
+        is_drafted = jnp.cumprod(tree.valid[:, 1:], 1) > 0
         q = jnp.take_along_axis(tree.q[:, :-1], token[..., None], 2)[..., 0]
         logits = scored.logits.astype(jnp.float32)
-        top, top_ids = likeliest(logits, K)
+        top, top_ids = likeliest(logits, self.top.shape[3])
         new = (
             place,
             fill(jnp.where(is_drafted, token, -1) + 1, longest) - 1,  # -1 after the end of shorter chains, too

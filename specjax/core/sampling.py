@@ -31,7 +31,7 @@ for all rows. Sampling would be neither lossless nor independent of the batch.
 
 
 class ConstraintTable(Protocol):
-    """What ``_constrain`` reads of an automaton, see ``requests.constraint``."""
+    """The tables of an automaton that ``_constrain`` reads, see ``requests.constraint``."""
 
     @property
     def next(self) -> jax.Array: ...
@@ -44,7 +44,7 @@ class ConstraintTable(Protocol):
 
 
 def _number(default: float, dtype: type = np.float32, **bounds) -> dict[str, Any]:
-    """What ``sampling_params`` needs of an option of one number a row.
+    """The metadata of an option of one number a row, for ``sampling_params``.
 
     ``bounds``: arguments of ``checks.per_row``.
     """
@@ -141,12 +141,16 @@ def check_processors(processors: tuple[Callable, ...], vocab_size: int) -> tuple
 
     Raises RequestError for a processor that changes shape or dtype of float32 logits [B, N, V].
     """
-    shape: Callable[..., Any] = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, dtype)  # stands for an array
-    i32, logits = jnp.int32, shape(jnp.float32, 2, 3, vocab_size)
-    rows, nodes = shape(i32, 2), shape(i32, 2, 3)
+
+    def shape(*dims, dtype: Any = jnp.int32) -> Any:  # stands for an array
+        return jax.ShapeDtypeStruct(dims, dtype)
+
+    logits = shape(2, 3, vocab_size, dtype=jnp.float32)
+    rows = shape(2)
+    nodes = shape(2, 3)
     context = Context(
-        tokens=shape(i32, 2, 16), prompt_length=rows, length=rows, limit=rows, stop_ids=shape(i32, 2, 1), nodes=nodes,
-        path=shape(bool, 2, 3, 3), states=nodes,
+        tokens=shape(2, 16), prompt_length=rows, length=rows, limit=rows, stop_ids=shape(2, 1), nodes=nodes,
+        path=shape(2, 3, 3, dtype=bool), states=nodes,
     )  # fmt: skip
     for processor in processors:
         name = getattr(processor, "__name__", processor)
@@ -176,12 +180,11 @@ def probabilities(logits: jax.Array, params: SamplingParams, context: Context | 
 
 def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
     """Temperature and truncation of adjusted logits: the second half of ``probabilities``."""
-    option = lambda x: x[:, None, None]
-    greedy = option(params.temperature == 0)
+    greedy = _by_row(params.temperature == 0)
 
     def sampled(logits):
-        temperature = jnp.where(greedy, 1.0, option(params.temperature))
-        p = truncated_softmax(logits, temperature, option(params.top_k), option(params.top_p), option(params.min_p))
+        temperature = jnp.where(greedy, 1.0, _by_row(params.temperature))
+        p = truncated_softmax(logits, temperature, *map(_by_row, (params.top_k, params.top_p, params.min_p)))
         return jnp.where(greedy, _one_hot_argmax(logits), p)
 
     return jax.lax.cond(jnp.all(greedy), _one_hot_argmax, sampled, logits)
@@ -189,7 +192,10 @@ def warp(logits: jax.Array, params: SamplingParams) -> jax.Array:
 
 def sample(keys: jax.Array, p: jax.Array, params: SamplingParams) -> jax.Array:
     """One token for each row, int32 [B], drawn from ``probabilities`` [B, V] with keys [B]."""
-    take_best = lambda keys, p: argmax(p)
+
+    def take_best(keys, p):
+        return argmax(p)
+
     return jax.lax.cond(jnp.all(params.temperature == 0), take_best, jax.vmap(draw), keys, p)
 
 
@@ -209,10 +215,13 @@ def siblings(
     child exists.
     """
 
-    def drawn(keys, logits, q):
+    def draw_row(key, q):
+        return argmax(jnp.log(q) + jax.random.gumbel(key, (k, *q.shape))).T
+
+    def draw_children(keys, logits, q):
         if how == "independent":
-            of_row = lambda key, q: argmax(jnp.log(q) + jax.random.gumbel(key, (k, *q.shape))).T
-            tokens, exists = jax.vmap(of_row)(keys, q), jnp.ones((*q.shape[:2], k), bool)
+            tokens = jax.vmap(draw_row)(keys, q)
+            exists = jnp.ones((*q.shape[:2], k), bool)
         else:
             noise = jax.vmap(lambda key: jax.random.gumbel(key, q.shape[1:]))(keys)
             tokens, exists = best(jnp.log(q) + noise)
@@ -225,7 +234,11 @@ def siblings(
 
     if how == "top_k":
         return best(logits)
-    return jax.lax.cond(jnp.all(params.temperature == 0), lambda keys, logits, q: best(logits), drawn, keys, logits, q)
+
+    def take_best(keys, logits, q):
+        return best(logits)
+
+    return jax.lax.cond(jnp.all(params.temperature == 0), take_best, draw_children, keys, logits, q)
 
 
 def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
@@ -234,8 +247,8 @@ def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.A
     This is the first half of ``probabilities``.
     """
     penalties = (params.repetition_penalty != 1) | (params.presence_penalty != 0) | (params.frequency_penalty != 0)
-    asked = jnp.any(penalties | (params.min_new_tokens > 0)) | jnp.any(params.bias != 0)
-    logits = jax.lax.cond(asked, _penalise, lambda logits, *_: logits, logits, params, context)
+    has_effect = jnp.any(penalties | (params.min_new_tokens > 0)) | jnp.any(params.bias != 0)
+    logits = jax.lax.cond(has_effect, _penalise, lambda logits, *_: logits, logits, params, context)
     if params.constraint is not None:
         logits = _constrain(logits, params, context)
     for processor in params.processors:
@@ -249,26 +262,31 @@ def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> ja
     All nodes of a row share the histogram of its text. Only the tokens on a node's path have other
     counts. Their few logits are computed apart and written over the others.
     """
-    V, option = logits.shape[-1], lambda x: x[:, None, None]
-    rows, nodes = jnp.arange(logits.shape[0])[:, None, None], jnp.arange(logits.shape[1])[:, None]
+    # 1. The tokens of each row that would end it too early.
+    V = logits.shape[-1]
+    rows = jnp.arange(logits.shape[0])[:, None, None]
+    nodes = jnp.arange(logits.shape[1])[:, None]
     drafted = context.nodes[:, None]
     early = (context.generated < params.min_new_tokens[:, None])[..., None]
     stop_ids = jnp.where(context.stop_ids < 0, V, context.stop_ids)
     stops = jnp.zeros((logits.shape[0], V), bool).at[rows[:, 0], stop_ids].set(True, mode="drop")
 
-    def penalise(logits, bias, seen, count, stops):
+    def penalise(logits, bias, occurs, count, stops):
         logits = logits + bias
-        repetition = jnp.where(seen, option(params.repetition_penalty), 1)
+        repetition = jnp.where(occurs, _by_row(params.repetition_penalty), 1)
         logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
-        presence = option(params.presence_penalty) * jnp.float32(count > 0)
-        logits = logits - (option(params.frequency_penalty) * count + presence)
+        presence = _by_row(params.presence_penalty) * jnp.float32(count > 0)
+        logits = logits - (_by_row(params.frequency_penalty) * count + presence)
         return jnp.where(early & stops, -jnp.inf, logits)
 
+    # 2. The logits of the tokens on each path.
     text, output = context.text_counts(V)
     of_row = (jnp.broadcast_to(params.bias, stops.shape), text > 0, output, stops)  # each [B, V]
     bias, _, counts, stopping = (jnp.take_along_axis(table[:, None], drafted, 2) for table in of_row)  # [B, 1, M]
     on_path = jnp.take_along_axis(logits, drafted, 2)  # [B, N, M]
     on_path = penalise(on_path, bias, True, counts + context.path_counts, stopping)
+
+    # 3. The logits of all tokens, then those on the path over them.
     logits = penalise(logits, *(table[:, None] for table in of_row))
     return logits.at[rows, nodes, jnp.where(context.path, drafted, V)].set(on_path, mode="drop")
 
@@ -284,13 +302,18 @@ def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> j
     assert automaton is not None
     after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
     reached = jnp.maximum(after, 0)
-    wanted = params.min_new_tokens[:, None] - context.generated - 1
+    least = params.min_new_tokens[:, None] - context.generated - 1
     room = context.limit[:, None] - context.length[:, None] - context.path.sum(-1) - 1
-    long_enough = automaton.longest[reached] >= wanted[..., None]
+    long_enough = automaton.longest[reached] >= least[..., None]
     short_enough = automaton.shortest[reached] <= room[..., None]
     allowed = (after >= 0) & long_enough & short_enough
     allowed = (allowed | (context.states < 0)[..., None])[..., automaton.classes]
     return jnp.where(allowed | ~allowed.any(-1, keepdims=True), logits, -jnp.inf)
+
+
+def _by_row(option: jax.Array) -> jax.Array:
+    """An option [B] as [B, 1, 1], beside logits [B, N, V]."""
+    return option[:, None, None]
 
 
 def _one_hot_argmax(logits: jax.Array) -> jax.Array:

@@ -14,16 +14,19 @@ def argmax(scores: jax.Array) -> jax.Array:
     The result is that of ``jnp.argmax``. XLA:CPU is slow at that, because it compares pairs of
     score and index one after another. There only the piece with the largest score is searched so.
     """
-    at_once = lambda scores: jnp.argmax(scores, -1).astype(jnp.int32)
-    in_pieces = at_once if scores.shape[-1] % _PIECE else _argmax_in_pieces
-    return lax.platform_dependent(scores, cpu=in_pieces, default=at_once)
+    in_pieces = _argmax_at_once if scores.shape[-1] % _PIECE else _argmax_in_pieces
+    return lax.platform_dependent(scores, cpu=in_pieces, default=_argmax_at_once)
+
+
+def _argmax_at_once(scores: jax.Array) -> jax.Array:
+    return jnp.argmax(scores, -1).astype(jnp.int32)
 
 
 def _argmax_in_pieces(scores: jax.Array) -> jax.Array:
     pieces = scores.reshape(*scores.shape[:-1], -1, _PIECE)
     first = jnp.argmax(pieces.max(-1), -1)
-    held = jnp.take_along_axis(pieces, first[..., None, None], -2)[..., 0, :]
-    return (first * _PIECE + jnp.argmax(held, -1)).astype(jnp.int32)
+    piece = jnp.take_along_axis(pieces, first[..., None, None], -2)[..., 0, :]
+    return (first * _PIECE + jnp.argmax(piece, -1)).astype(jnp.int32)
 
 
 def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -38,10 +41,10 @@ def likeliest(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
         values, where = lax.top_k(scores, k)
         return values, where.astype(jnp.int32)
     pieces = scores.reshape(*scores.shape[:-1], -1, size)
-    chosen = jnp.sort(lax.top_k(pieces.max(-1), k)[1], -1)
-    held = jnp.take_along_axis(pieces, chosen[..., None], -2).reshape(*scores.shape[:-1], k * size)
-    values, where = lax.top_k(held, k)
-    piece = jnp.take_along_axis(chosen, where // size, -1)
+    numbers = jnp.sort(lax.top_k(pieces.max(-1), k)[1], -1)
+    candidates = jnp.take_along_axis(pieces, numbers[..., None], -2).reshape(*scores.shape[:-1], k * size)
+    values, where = lax.top_k(candidates, k)
+    piece = jnp.take_along_axis(numbers, where // size, -1)
     return values, (piece * size + where % size).astype(jnp.int32)
 
 

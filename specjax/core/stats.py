@@ -28,13 +28,17 @@ class Counters(struct.PyTreeNode):
     @staticmethod
     def zeros(batch: int, depth: int, choices: int = 0) -> "Counters":
         """Counters before the first round, for so many ``Chooser.choices``."""
-        nothing = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
-        return Counters(nothing(), nothing(), nothing(depth), nothing(choices), nothing(choices))
+
+        def zeros(*shape):
+            return jnp.zeros((batch, *shape), jnp.int32)
+
+        return Counters(zeros(), zeros(), zeros(depth), zeros(choices), zeros(choices))
 
     @property
     def acceptance_rate(self) -> jax.Array:
         """Float32 [B], accepted drafts / drafted tokens of each row so far; 1 before the first."""
-        accepted, drafted = self.accepted_at.sum(1).astype(jnp.float32), self.drafted.astype(jnp.float32)
+        accepted = self.accepted_at.sum(1).astype(jnp.float32)
+        drafted = self.drafted.astype(jnp.float32)
         return jnp.where(drafted > 0, accepted / jnp.maximum(drafted, 1), 1.0)
 
     def add(self, active: jax.Array, drafted: jax.Array, accepted: jax.Array) -> "Counters":
@@ -163,8 +167,17 @@ def stats_of(
       lossy: whether the rule changes the target's distribution.
     """
     accepted_at = tuple(int(n) for n in np.asarray(counters.accepted_at[row]))
-    calls, drafted, accepted = int(counters.calls[row]), int(counters.drafted[row]), sum(accepted_at)
-    return Stats(calls, drafted, accepted, accepted_at, generated, prefill, decode, compiling, lossy)
+    return Stats(
+        target_calls=int(counters.calls[row]),
+        drafted=int(counters.drafted[row]),
+        accepted=sum(accepted_at),
+        accepted_at=accepted_at,
+        generated=generated,
+        prefill_seconds=prefill,
+        decode_seconds=decode,
+        compile_seconds=compiling,
+        lossy=lossy,
+    )
 
 
 def total(stats: list[Stats]) -> Stats:
@@ -172,8 +185,12 @@ def total(stats: list[Stats]) -> Stats:
     names = [f.name for f in dataclasses.fields(Stats) if f.name not in ("accepted_at", "lossy", "choices")]
     added = {name: sum(getattr(s, name) for s in stats) for name in names}
     accepted_at = tuple(map(sum, zip(*(s.accepted_at for s in stats))))
-    together = lambda same: Choice(
-        same[0].name, sum(c.rounds for c in same), sum(c.tokens for c in same), same[-1].time
-    )
-    choices = tuple(map(together, zip(*(s.choices for s in stats))))
+    choices = tuple(map(_total_choice, zip(*(s.choices for s in stats))))
     return Stats(lossy=any(s.lossy for s in stats), accepted_at=accepted_at, choices=choices, **added)
+
+
+def _total_choice(choices: tuple[Choice, ...]) -> Choice:
+    """The sums of one arm over several requests, with its newest time."""
+    rounds = sum(choice.rounds for choice in choices)
+    tokens = sum(choice.tokens for choice in choices)
+    return Choice(choices[0].name, rounds, tokens, choices[-1].time)

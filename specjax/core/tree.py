@@ -131,8 +131,8 @@ def expansion(widths: Sequence[int]) -> Topology:
     It is SpecInfer's ``<k1, k2, ..., km>`` (section 3).
     """
     if not widths or not all(isinstance(k, int) and k >= 1 for k in widths):
-        given = shorten(tuple(widths))
-        raise RequestError(f"tree widths must be whole numbers from 1, one for each level, not {given}")
+        text = shorten(tuple(widths))
+        raise RequestError(f"tree widths must be whole numbers from 1, one for each level, not {text}")
     levels = [range(min(k, MOST_TREE_NODES + 1)) for k in widths]
     return from_paths(path for m in range(1, len(levels) + 1) for path in itertools.product(*levels[:m]))
 

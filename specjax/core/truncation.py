@@ -30,30 +30,34 @@ def truncated_softmax(
       top_k, top_p, min_p: [B, 1, 1], see ``sampling.SamplingParams``.
     """
     largest = logits.max(-1, keepdims=True)
-    # Functions instead of arrays: each use computes its values again, and none of [B, N, V] is stored.
-    scaled = lambda: (logits - largest) / temperature  # the largest is 0, finite at any temperature
-    weights = lambda: jnp.exp(scaled())
     keep_all = jnp.zeros_like(largest)
 
+    # Functions instead of arrays: each use computes its values again, and none of [B, N, V] is stored.
+    def scaled():
+        return (logits - largest) / temperature  # the largest is 0, finite at any temperature
+
+    def weights():
+        return jnp.exp(scaled())
+
     def by_top_k():
-        wanted = jnp.where(top_k > 0, jnp.float32(top_k), jnp.inf)
-        return least_kept(_rank(scaled()), jnp.float32(1), wanted + keep_all)
+        count = jnp.where(top_k > 0, jnp.float32(top_k), jnp.inf)
+        return least_kept(_rank(scaled()), jnp.float32(1), count + keep_all)
 
     def by_top_p():
         w = weights()
         mass = jnp.where(_rank(scaled()) < least_rank, 0, w).sum(-1, keepdims=True)
-        wanted = jnp.where(top_p < 1, top_p * mass, jnp.inf)
-        return least_kept(w, w, jnp.maximum(wanted, jnp.finfo(jnp.float32).tiny))
+        least_mass = jnp.where(top_p < 1, top_p * mass, jnp.inf)
+        return least_kept(w, w, jnp.maximum(least_mass, jnp.finfo(jnp.float32).tiny))
 
     least_rank = lax.cond(jnp.any(top_k > 0), by_top_k, lambda: keep_all)
     least_weight = lax.cond(jnp.any(top_p < 1), by_top_p, lambda: keep_all)
     dropped = (_rank(scaled()) < least_rank) | (weights() < jnp.maximum(least_weight, min_p))
-    kept = jnp.where(dropped, 0, weights())  # NaN stays
-    return kept / kept.sum(-1, keepdims=True)
+    p = jnp.where(dropped, 0, weights())  # NaN stays
+    return p / p.sum(-1, keepdims=True)
 
 
-def least_kept(scores: jax.Array, weights: jax.Array, wanted: jax.Array) -> jax.Array:
-    """The largest t for which the weights of all scores from t up reach the sum ``wanted``.
+def least_kept(scores: jax.Array, weights: jax.Array, least_sum: jax.Array) -> jax.Array:
+    """The largest t for which the weights of all scores from t up reach the sum ``least_sum``.
 
     The tokens with scores from t up are the smallest set of largest scores, equals included, whose
     weights reach that sum. If the weights of all scores fall short of it, t is 0.
@@ -61,32 +65,33 @@ def least_kept(scores: jax.Array, weights: jax.Array, wanted: jax.Array) -> jax.
     Args:
       scores: float32 [..., V], not negative.
       weights: float32, broadcasts to [..., V]; not negative. Their sums are float32.
-      wanted: float32 [..., 1], above 0.
+      least_sum: float32 [..., 1], above 0.
 
     Returns float32 [..., 1].
     """
     # A GPU or TPU waits for memory, and fixes four bits a pass. A CPU waits for arithmetic.
-    cpu, default = partial(search_bits, bits=1), partial(search_bits, bits=4)
-    return lax.platform_dependent(scores, weights, wanted, cpu=cpu, default=default)
+    cpu = partial(search_bits, bits=1)
+    default = partial(search_bits, bits=4)
+    return lax.platform_dependent(scores, weights, least_sum, cpu=cpu, default=default)
 
 
-def search_bits(scores: jax.Array, weights: jax.Array, wanted: jax.Array, *, bits: int) -> jax.Array:
+def search_bits(scores: jax.Array, weights: jax.Array, least_sum: jax.Array, *, bits: int) -> jax.Array:
     """The result of ``least_kept``, by ``31 / bits`` passes over the scores, rounded up.
 
     The search fixes t from the highest bits down, because non-negative floats have the order of
     their bits. Each pass sums the weights from t up for all values of the next ``bits`` bits, and
-    keeps the largest value whose sum reaches ``wanted``. Scores below the least normal float count
+    keeps the largest value whose sum reaches ``least_sum``. Scores below the least normal float count
     as 0, because devices differ in how they compare them.
     """
 
-    def fix(step, found):
+    def fix(step, bits_of_t):
         shift = jnp.maximum(31 - bits * (step + 1), 0)  # the sign bit is zero; the last passes may overlap
-        larger = [found + (digit << shift) for digit in range(1, 2**bits)]
+        larger = [bits_of_t + (digit << shift) for digit in range(1, 2**bits)]
         sums = _sum_last([jnp.where(scores >= _as_float(t), weights, 0) for t in larger])
-        return found + (sum(jnp.int32(mass >= wanted) for mass in sums) << shift)
+        return bits_of_t + (sum(jnp.int32(mass >= least_sum) for mass in sums) << shift)
 
-    found = lax.fori_loop(0, -(-31 // bits), fix, jnp.zeros(wanted.shape, jnp.int32))
-    return _as_float(jnp.where(found < 1 << 23, 0, found))
+    bits_of_t = lax.fori_loop(0, -(-31 // bits), fix, jnp.zeros(least_sum.shape, jnp.int32))
+    return _as_float(jnp.where(bits_of_t < 1 << 23, 0, bits_of_t))
 
 
 def _rank(scaled: jax.Array) -> jax.Array:
@@ -95,7 +100,10 @@ def _rank(scaled: jax.Array) -> jax.Array:
     The bits of the absolute value are subtracted from those of infinity. Different logits therefore
     have different ranks.
     """
-    bits = lambda x: lax.bitcast_convert_type(jnp.float32(x), jnp.int32)
+
+    def bits(x):
+        return lax.bitcast_convert_type(jnp.float32(x), jnp.int32)
+
     return _as_float(bits(jnp.inf) - bits(jnp.abs(scaled)))
 
 
@@ -105,6 +113,9 @@ def _as_float(bits: jax.Array) -> jax.Array:
 
 def _sum_last(terms: list[jax.Array]) -> list[jax.Array]:
     """The sums [..., 1] of each term over its last axis. One pass over memory computes them all."""
-    add = lambda a, b: tuple(x + y for x, y in zip(a, b))
+
+    def add(a, b):
+        return tuple(x + y for x, y in zip(a, b))
+
     sums = lax.reduce(tuple(terms), (jnp.float32(0),) * len(terms), add, (terms[0].ndim - 1,))
     return [total[..., None] for total in sums]

@@ -32,21 +32,21 @@ def verdict_at(last: jax.Array, bonus: jax.Array, tree: Tree, lineage: jax.Array
     return Verdict(path, lineage[last].sum(), bonus)
 
 
-def deepest(kept: jax.Array, tree: Tree, value: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-    """The deepest valid node that is ``kept``, bool [N], together with all its ancestors.
+def deepest(mask: jax.Array, tree: Tree, value: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """The deepest valid node in ``mask``, bool [N], whose ancestors are all in the mask too.
 
     If several nodes are equally deep, the node with the highest ``value``, float32 [N], wins;
     without values the first node wins. Returns the node and the matrix of ``ancestors``.
     """
     lineage = ancestors(tree)
-    reachable = ((kept & tree.valid).at[0].set(True) | ~lineage).all(-1)
+    reachable = ((mask & tree.valid).at[0].set(True) | ~lineage).all(-1)
     depth = jnp.where(reachable, lineage.sum(-1), 0)
     return jnp.argmax(depth if value is None else jnp.where(depth == depth.max(), value, -jnp.inf)), lineage
 
 
 def q_of(tree: Tree) -> jax.Array:
     """The q [N, V] of a tree whose nodes were drawn."""
-    assert tree.q is not None  # ``verify.resolve`` gives such rules to methods that draw
+    assert tree.q is not None  # ``rules.acceptance.resolve`` gives such rules to methods that draw
     return tree.q
 
 
@@ -58,5 +58,5 @@ def normalise(weights: jax.Array) -> jax.Array:
 
 def residual(p: jax.Array, q: jax.Array) -> jax.Array:
     """norm(max(p - q, 0)) [..., V]; p if p <= q everywhere, because nothing is rejected then."""
-    left = jnp.maximum(p - q, 0)
-    return jnp.where(left.sum(-1, keepdims=True) > 0, normalise(left), p)
+    surplus = jnp.maximum(p - q, 0)
+    return jnp.where(surplus.sum(-1, keepdims=True) > 0, normalise(surplus), p)

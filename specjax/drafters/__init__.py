@@ -112,7 +112,8 @@ def split_methods(method: str | Sequence[str]) -> list[str]:
         if name not in METHODS:
             raise RequestError(f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
     if len(names) > 1 and any(isinstance(METHODS[name].needs, TrainedHead) for name in names):
-        raise RequestError("a list of methods may name only methods that draft chains: draft_model, ngram, suffix")
+        chains = ", ".join(sorted(name for name, drafter in METHODS.items() if issubclass(drafter, Member)))
+        raise RequestError(f"a list of methods may name only methods that draft chains: {chains}")
     return names
 
 
@@ -137,7 +138,8 @@ def all_options() -> tuple[str, ...]:
 
 def check_options(method: str | Sequence[str], options) -> None:
     """Raises RequestError for an option that is unknown, or that belongs to another method."""
-    own, known = own_options(method), all_options()
+    own = own_options(method)
+    known = all_options()
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

@@ -154,7 +154,8 @@ class Adaptive(Chooser):
         return state, None, jnp.searchsorted(jnp.array(self._lengths), most).astype(jnp.int32)
 
     def propose(self, target, draft, state, key):
-        length, own = self.depth if self.length is None else self.length, state.drafter
+        length = self.depth if self.length is None else self.length
+        own = state.drafter
         if length == 0:
             has_q = self.drawn is Drawn.CHAIN
             q = jnp.zeros((state.root.size, 1, target.config.vocab_size)) if has_q else None
@@ -170,7 +171,8 @@ class Adaptive(Chooser):
         return jax.vmap(chain)(cut(tree.tokens), q, valid), own.replace(inner=inner)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> AdaptiveState:
-        own, length = state.drafter, tree.tokens.shape[1] - 1
+        own = state.drafter
+        length = tree.tokens.shape[1] - 1
         inner = own.inner
         if length > 0:
             inner = self._at(length).commit(target, draft, state.replace(drafter=inner), tree, scored, verdict)

@@ -16,7 +16,9 @@ from .parts.draft_sampling import DrawnChain
 
 @dataclasses.dataclass(frozen=True)
 class AssistantDrafter(DrawnChain):
-    """Draws a chain with an assistant. The state between rounds is the feature of the token before the root.
+    """Draws a chain with an assistant.
+
+    The state between rounds is the feature of the token before the root.
 
     Attributes:
       num_speculative_tokens: the length of the chain.
@@ -41,11 +43,11 @@ class AssistantDrafter(DrawnChain):
                     f"layer {i} of the assistant has {window}, and no layer of the target with keys has one like it; "
                     f"{mend}"
                 )
-            number, found = source
-            if (wanted.num_kv_heads, wanted.head_dim) != (found.num_kv_heads, found.head_dim):
+            number, layer = source
+            if (wanted.num_kv_heads, wanted.head_dim) != (layer.num_kv_heads, layer.head_dim):
                 raise RequestError(
                     f"layer {i} of the assistant reads {wanted.num_kv_heads} key heads of size {wanted.head_dim}, and "
-                    f"layer {number} of the target has {found.num_kv_heads} of size {found.head_dim}; {mend}"
+                    f"layer {number} of the target has {layer.num_kv_heads} of size {layer.head_dim}; {mend}"
                 )
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> jax.Array:

@@ -93,7 +93,8 @@ class BlockDrafter(Drawing):
     def propose(self, target, draft, state, key):
         if self.head.refiner_rank:
             return self._refine(target, draft, state), state.drafter
-        hidden, root = self._read(target, draft, state), state.root
+        hidden = self._read(target, draft, state)
+        root = state.root
         scores = draft.logits(target, hidden)
         if self.head.markov_rank:
             return self._draw(draft, hidden, scores, self.drafting(state), key), state.drafter
@@ -109,7 +110,8 @@ class BlockDrafter(Drawing):
 
     def commit(self, target, draft, state, tree, scored, verdict) -> KVCache:
         """The context, with the accepted nodes added."""
-        n, context = state.cache.length, state.drafter
+        n = state.cache.length
+        context = state.drafter
         on_path = lambda tap: jnp.take_along_axis(tap, verdict.path[..., None], 1)
         taps = scored.taps if tree.is_chain else tuple(map(on_path, scored.taps))
         rows = draft.context(taps, n[:, None] + jnp.arange(verdict.path.shape[1]), context.dtype)
@@ -133,7 +135,8 @@ class BlockDrafter(Drawing):
 
     def _refine(self, target, draft, state) -> Tree:
         """A chain of the tokens of the last guess."""
-        root, n = state.root[:, None], state.cache.length[:, None]
+        root = state.root[:, None]
+        n = state.cache.length[:, None]
         hidden = self._block(target, draft, state, self.head.block_size)
         scores = draft.logits(target, hidden)
         # Where the first place stands for the root, it reads the token before the root. A text of
@@ -155,7 +158,8 @@ class BlockDrafter(Drawing):
         def extend(i, carry):
             drawn, memory = carry
             at = lambda leaf: lax.dynamic_index_in_dim(leaf, i, 1, keepdims=False)
-            here, before = at(hidden), at(drawn.tokens)
+            here = at(hidden)
+            before = at(drawn.tokens)
             if self.draft_confidence:
                 drawn = drawn.replace(going=drawn.going & (draft.sure(here, before) >= self.draft_confidence))
             memory, code = draft.markov.step(memory, here, before)
@@ -165,7 +169,8 @@ class BlockDrafter(Drawing):
         return lax.fori_loop(0, self.depth, extend, (chains.begin(state, self.depth, scores.shape[2]), memory))[0].tree
 
     def _check_head(self) -> None:
-        D, drafts = self.depth, self.head.drafts
+        D = self.depth
+        drafts = self.head.drafts
         if D > drafts:
             raise RequestError(f"num_speculative_tokens is {D} and the head drafts {drafts} at once; lower it")
         if self.draft_confidence and not self.head.confidence:

@@ -44,13 +44,16 @@ class Cascade(InnerMethod):
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> CascadeState:
         room = -(-self.inner_speculative_tokens // chunk) * chunk  # the inner loop writes further than the outer
-        tokens, (model, second) = jnp.pad(tokens, ((0, 0), (0, room))), _pair(draft)
+        tokens = jnp.pad(tokens, ((0, 0), (0, room)))
+        (model, second) = _pair(draft)
         cache, _, _ = fill(model, tokens, lengths, chunk, dtype, unread=1)
         inner = self.inner(second).init(model, second, tokens, lengths, (), chunk=chunk, dtype=dtype)
         return CascadeState(cache, inner, jnp.zeros_like(lengths))
 
     def propose(self, target, draft, state, key):
-        state, before, (model, second) = self.drafting(state), state.drafter, _pair(draft)
+        state = self.drafting(state)
+        before = state.drafter
+        model, second = _pair(draft)
         inner = self.inner(second)
         loop = InnerLoop.start(state, key, before.cache, before.inner, self.depth + 1, inner, model)
         loop = loop.run(model, second, inner)
@@ -60,7 +63,8 @@ class Cascade(InnerMethod):
 
     def commit(self, target, draft, state, tree, scored, verdict) -> CascadeState:
         """Cuts both caches, which hold all tokens of the inner loop, after the accepted tokens."""
-        pending, length = state.drafter, state.cache.length + verdict.length
+        pending = state.drafter
+        length = state.cache.length + verdict.length
         inner = pending.inner
         if inner:  # n-grams keep nothing
             inner = inner.replace(cache=inner.cache.cut(jnp.maximum(length - 1, 0)))

@@ -30,7 +30,7 @@ class DraftModel(DrawnChain, Member):
       num_speculative_tokens: tokens that are drafted in a round, at most.
       draft_ahead: for a draft on devices of its own, guesses of the next token after each number of
         accepted tokens. While the target verifies, the draft drafts the next round for each guess,
-        see ``parts.ahead``. 0 drafts nothing ahead.
+        see ``parts.draft_ahead``. 0 drafts nothing ahead.
     """
 
     num_speculative_tokens: int = 5
@@ -61,12 +61,15 @@ class DraftModel(DrawnChain, Member):
           least: float32 [B], the confidence at which a row stops.
           most: int32, the number of tokens of this round; by default ``num_speculative_tokens``.
         """
-        state, B, gamma = self.drafting(state), state.root.size, self.depth
+        state = self.drafting(state)
+        B = state.root.size
+        gamma = self.depth
         first = _READER.begin(target, draft, state, gamma)
         chain = chains.begin(state, gamma, target.config.vocab_size)
         chain = chains.draw(chain, draft.logits(first.hidden), 0, state, key, least)  # x_1 ~ q_1
 
-        R, node = first.seen.shape[1], jnp.arange(1, gamma)
+        R = first.seen.shape[1]
+        node = jnp.arange(1, gamma)
         at = jnp.concatenate([first.positions, first.root[:, None] + node], 1)
 
         def read(i, token, rows):
@@ -82,5 +85,5 @@ class DraftModel(DrawnChain, Member):
         return chain.tree, state.drafter.replace(cache=first.cache, rows=rows)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> ReaderState:
-        kept = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
-        return _READER.commit(target, draft, state, jnp.minimum(kept, self.depth - 1), scored, verdict)
+        path = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
+        return _READER.commit(target, draft, state, jnp.minimum(path, self.depth - 1), scored, verdict)

@@ -40,7 +40,8 @@ class LayerSkip(SelfChain):
 
     def skip(self, config: ModelConfig) -> Skip:
         L = config.num_layers
-        attention, mlp = self.skip_attention, self.skip_mlp
+        attention = self.skip_attention
+        mlp = self.skip_mlp
         if attention is None and mlp is None:
             attention = mlp = tuple(range(1, L - 1, 2)) or (L - 1,)
         skip = Skip(tuple(attention or ()), tuple(mlp or ()))

@@ -96,7 +96,8 @@ class Lookahead(Drafter):
         return max((filled + 1) * (self.columns - filled) for filled in range(self.depth))
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        B, N = tokens.shape[0], self.ngram_size
+        B = tokens.shape[0]
+        N = self.ngram_size
         window = jnp.zeros((B, self.depth, self.columns), jnp.int32).at[:, 0].set(self._copies(tokens, lengths))
         pool = jnp.zeros((B, target.config.vocab_size, self.pool_guesses or self.guesses, N), jnp.int32)
 
@@ -112,7 +113,9 @@ class Lookahead(Drafter):
         return jax.vmap(self._propose_row)(state.root, state.drafter), state.drafter
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        window, filled, full = state.drafter.window, state.drafter.filled, state.drafter.filled == self.depth - 1
+        window = state.drafter.window
+        filled = state.drafter.filled
+        full = state.drafter.filled == self.depth - 1
         width = (self.columns - filled)[:, None]
         last_row = jnp.minimum(filled[:, None] * width + jnp.arange(self.columns), self.nodes - 1)
         # The predictions are void from ``width`` on.
@@ -124,7 +127,8 @@ class Lookahead(Drafter):
         seen = jnp.broadcast_to(full[:, None], ngrams.shape[:2])
         if self.pool_from_prompt:
             emitted, new = self._emitted(state, tree, verdict)
-            ngrams, seen = jnp.concatenate([ngrams, emitted], 1), jnp.concatenate([seen, new], 1)
+            ngrams = jnp.concatenate([ngrams, emitted], 1)
+            seen = jnp.concatenate([seen, new], 1)
         insert = lambda i, pool: _insert(pool, ngrams[:, i], seen[:, i])
         pool = lax.fori_loop(0, ngrams.shape[1], insert, state.drafter.pool)
 
@@ -139,8 +143,10 @@ class Lookahead(Drafter):
 
     def _propose_row(self, root: jax.Array, state: LookaheadState) -> Tree:
         """The window and the guesses of one row, in this order."""
-        node, width = jnp.arange(self.nodes), self.columns - state.filled
-        row, column = node // width, node % width
+        node = jnp.arange(self.nodes)
+        width = self.columns - state.filled
+        row = node // width
+        column = node % width
         void = row > state.filled
         tokens = state.window[jnp.where(void, 0, row), column].at[0].set(root)
         parent = jnp.where(void, 0, jnp.where(row > 0, node - width, jnp.maximum(node - 1, 0)))
@@ -150,7 +156,8 @@ class Lookahead(Drafter):
         best = lax.top_k(known[:, -1] * places.size + places, self.guesses)[1]
         guessed, above, valid = _trie(known[best, :-1], known[best, -1] > 0, self.nodes)
 
-        tokens, parent = jnp.concatenate([tokens, guessed]), jnp.concatenate([parent, above])
+        tokens = jnp.concatenate([tokens, guessed])
+        parent = jnp.concatenate([parent, above])
         tree = Tree(tokens, parent, jnp.concatenate([node == 0, valid]), max_depth=max(self.columns - 1, self.depth))
         return tree.replace(mask=ancestors(tree), max_depth=self.depth)
 
@@ -168,7 +175,8 @@ class Lookahead(Drafter):
 
         Also bool [B, N], whether each of them exists.
         """
-        N, place = self.ngram_size, jnp.arange(self.ngram_size)
+        N = self.ngram_size
+        place = jnp.arange(self.ngram_size)
         before = state.cache.length[:, None] - jnp.arange(N - 2, -1, -1)
         text = jnp.take_along_axis(state.tokens, jnp.maximum(before, 0), 1)
         drafted = jnp.take_along_axis(tree.tokens, jnp.roll(verdict.path, -1, 1), 1)
@@ -193,7 +201,7 @@ def _insert(pool: jax.Array, ngrams: jax.Array, wanted: jax.Array) -> jax.Array:
     return jax.vmap(insert)(pool, ngrams, wanted)
 
 
-def _trie(guesses: jax.Array, found: jax.Array, first: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _trie(guesses: jax.Array, is_match: jax.Array, first: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Guesses as a trie below the root: tokens, parents and validity of nodes, each [G * (N - 1)].
 
     Guesses with the same beginning share the nodes of the first of them. Their own nodes are not
@@ -201,13 +209,13 @@ def _trie(guesses: jax.Array, found: jax.Array, first: int) -> tuple[jax.Array, 
 
     Args:
       guesses: int32 [G, N - 1].
-      found: bool [G], whether each guess exists.
+      is_match: bool [G], whether each guess exists.
       first: the number of the first node.
     """
     G, depth = guesses.shape
-    alike = jnp.cumprod(guesses[:, None] == guesses, -1, dtype=jnp.int32) * found[:, None].astype(jnp.int32)
+    alike = jnp.cumprod(guesses[:, None] == guesses, -1, dtype=jnp.int32) * is_match[:, None].astype(jnp.int32)
     owner = jnp.argmax(alike, 1)  # [G, N - 1]: the first guess that is the same up to this token, included
     above = first + owner[:, :-1] * depth + jnp.arange(depth - 1)
     parent = jnp.concatenate([jnp.zeros((G, 1), above.dtype), above], 1)
-    valid = found[:, None] & (owner == jnp.arange(G)[:, None])
+    valid = is_match[:, None] & (owner == jnp.arange(G)[:, None])
     return guesses.ravel(), parent.ravel(), valid.ravel()

@@ -41,7 +41,8 @@ class Merged(DrawnChain):
         )
 
     def propose(self, target, draft, state, key):
-        chains, pending = [], []
+        chains = []
+        pending = []
         for m, (model, own) in enumerate(zip(draft, state.drafter)):
             keys = jax.vmap(jax.random.fold_in, (0, None))(key, m)
             before = state.replace(drafter=own)

@@ -55,12 +55,13 @@ class Ngram(Member):
     def _propose_row(self, tokens: jax.Array, last: jax.Array, statistics: Statistics | None) -> Tree:
         """The chain of one row. Its text is ``tokens`` int32 [T] up to index ``last``, included."""
         drafted, matched = self.look_up(tokens, last)
-        found = matched >= self.prompt_lookup_min
-        valid = jnp.broadcast_to(found, self.depth)
+        is_match = matched >= self.prompt_lookup_min
+        valid = jnp.broadcast_to(is_match, self.depth)
         if statistics is not None:
             back = last - jnp.arange(max(ORDERS))[::-1]
             other = statistics.chain(jnp.where(back < 0, -1, tokens[back]), self.depth)
-            drafted, valid = jnp.where(found, drafted, jnp.maximum(other, 0)), found | (other >= 0)
+            drafted = jnp.where(is_match, drafted, jnp.maximum(other, 0))
+            valid = is_match | (other >= 0)
         nodes = jnp.concatenate([tokens[last][None], drafted])
         return chain(nodes, valid=jnp.concatenate([jnp.ones(1, bool), valid]))
 
@@ -78,6 +79,7 @@ class Ngram(Member):
             same.append(same[-1] & (before[start : start + tokens.size] == tokens[jnp.maximum(last - back, 0)]))
         matched = sum((s.astype(jnp.int32) for s in same), jnp.int32(0))
         longest = jnp.max(matched * tokens.size + end)  # the longest match, and of these the most recent
-        matched, best = longest // tokens.size, longest % tokens.size
+        matched = longest // tokens.size
+        best = longest % tokens.size
         period = jnp.maximum(last - best, 1)
         return tokens[best + 1 + jnp.arange(self.depth) % period], matched

@@ -33,7 +33,8 @@ class PartialCache(PartialReader, DrawnChain):
         return self.blank_means(target.config, B, T, dtype)
 
     def propose(self, target: Decoder, draft, state, key):
-        state, means = self.drafting(state), self.average(state.drafter, state.cache)
+        state = self.drafting(state)
+        means = self.average(state.drafter, state.cache)
         root, part = self.read_root(target, state, means, self.depth)
         chain = chains.begin(state, self.depth, target.config.vocab_size)
         chain = chains.draw(chain, target.logits(root.hidden), 0, state, key)

@@ -56,7 +56,9 @@ class PartialCascade(PartialReader, InnerMethod):
         return PartialCascadeState(self.blank_means(target.config, B, T, dtype), state, jnp.zeros_like(lengths))
 
     def propose(self, target: Decoder, draft, state, key):
-        state, before, D = self.drafting(state), state.drafter, self.depth
+        state = self.drafting(state)
+        before = state.drafter
+        D = self.depth
         model = draft[0] if draft else None
         inner = self.inner(model)
         means = self.average(before.means, state.cache)
@@ -72,7 +74,8 @@ class PartialCascade(PartialReader, InnerMethod):
 
     def commit(self, target, draft, state, tree, scored, verdict) -> PartialCascadeState:
         """Cuts the draft's cache after the accepted tokens."""
-        pending, inner = state.drafter, state.drafter.inner
+        pending = state.drafter
+        inner = state.drafter.inner
         if inner:  # n-grams keep nothing
             length = jnp.maximum(state.cache.length + verdict.length - 1, 0)
             inner = inner.replace(cache=inner.cache.cut(jnp.minimum(inner.cache.length, length)))
@@ -94,7 +97,7 @@ class Read(struct.PyTreeNode):
     def config(self):
         return self.model.config
 
-    def __call__(self, *given, **options) -> Output:
+    def __call__(self, *arguments, **options) -> Output:
         return self.output
 
     def logits(self, hidden):

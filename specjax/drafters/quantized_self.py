@@ -1,4 +1,7 @@
-"""The target drafts a chain with its own weights in fewer bits (QuantSpec, 2502.10424, section 4)."""
+"""The target drafts a chain with its own weights in fewer bits.
+
+The source is QuantSpec, 2502.10424, section 4.
+"""
 
 import dataclasses
 
@@ -41,8 +44,11 @@ class QuantizedSelf(DrawnChain):
         return quantise_module(draft, self.draft_scheme)
 
     def propose(self, target, draft, state, key):
-        state, n, cache = self.drafting(state), state.cache.length, state.cache
-        B, P = n.size, self.depth + 1
+        state = self.drafting(state)
+        n = state.cache.length
+        cache = state.cache
+        B = n.size
+        P = self.depth + 1
         place = jnp.arange(P)
 
         def read(i, token, rows):

@@ -75,7 +75,8 @@ class Suffix(Member):
         if store is not None:
             recalled, its_p = self._in_store(tokens, last, store)
             better = its_p.sum() > p.sum()
-            drafted, p = jnp.where(better, recalled, drafted), jnp.where(better, its_p, p)
+            drafted = jnp.where(better, recalled, drafted)
+            p = jnp.where(better, its_p, p)
         return chain(jnp.concatenate([tokens[last][None], drafted]), valid=jnp.concatenate([jnp.ones(1, bool), p > 0]))
 
     def _in_row(self, tokens, last, vocab_size: int) -> tuple[jax.Array, jax.Array]:
@@ -83,7 +84,8 @@ class Suffix(Member):
 
         The probabilities are 0 from the end of the continuation on.
         """
-        place, T = jnp.arange(tokens.size), tokens.size
+        place = jnp.arange(tokens.size)
+        T = tokens.size
         at = [(tokens == tokens[last]) & (place <= last)]
         for back in range(1, self.max_match):
             earlier = jnp.roll(tokens, back) == tokens[jnp.maximum(last - back, 0)]
@@ -101,12 +103,13 @@ class Suffix(Member):
             ends = jnp.roll(following & (successor == token[:, None]), 1, axis=1)
             return (ends, p), (token, p)
 
-        _, found = lax.scan(follow, (at, jnp.ones(self.max_match)), jnp.arange(self.depth))
-        return self._best(*found)
+        _, drafts = lax.scan(follow, (at, jnp.ones(self.max_match)), jnp.arange(self.depth))
+        return self._best(*drafts)
 
     def _in_store(self, tokens, last, store: texts.Store) -> tuple[jax.Array, jax.Array]:
         """The same from the store, which counts at most ``_MOST_PLACES`` places of each run."""
-        length, place = 1 + jnp.arange(self.max_match), jnp.arange(self.max_match)
+        length = 1 + jnp.arange(self.max_match)
+        place = jnp.arange(self.max_match)
         runs = tokens[jnp.maximum(last - length[:, None] + 1 + place, 0)]  # [L, M]: the newest 1, 2, ... tokens
         low, high = texts.find(store, runs, length)
         count = jnp.where(length <= last + 1, high - low, 0)[:, None]
@@ -128,8 +131,8 @@ class Suffix(Member):
             p = self._share(p, onward.sum(1), there.sum(1), depth)
             return (onward, p), (jnp.maximum(chosen[:, 0], 0), p)
 
-        _, found = lax.scan(follow, (nth < count, jnp.ones(self.max_match)), jnp.arange(self.depth))
-        return self._best(*found)
+        _, drafts = lax.scan(follow, (nth < count, jnp.ones(self.max_match)), jnp.arange(self.depth))
+        return self._best(*drafts)
 
     def _share(self, p, child, node, depth) -> jax.Array:
         """The probabilities [L] of the next tokens; 0 for a continuation that ends before."""

@@ -110,18 +110,20 @@ class Switch(Drafter):
         init = lambda drafter, own: drafter.init(target, own, tokens, lengths, taps, chunk=chunk, dtype=dtype)
         members = tuple(map(init, self.drafters, draft))
         acceptance = RunningAcceptance.start(lengths.size, len(self.drafters))
-        return SwitchState(members, acceptance.hope(self._hopeful, 0.0))
+        return SwitchState(members, acceptance.toward_one(self._hopeful, 0.0))
 
     def propose(self, target, draft, state, key):
-        own, models, indices = state.drafter, self._models, range(len(self.drafters))
+        own = state.drafter
+        models = self._models
+        indices = range(len(self.drafters))
 
         def propose_member(i, member):
             before = state.replace(drafter=member)
             before = before.replace(drafter=self.drafters[i].catch_up(draft[i], before))
             return self.drafters[i].propose(target, draft[i], before, key)
 
-        found = {i: propose_member(i, member) for i, member in enumerate(own.members) if i not in models}
-        count = jnp.stack([self._count(found, i, state) for i in indices], 1)
+        proposals = {i: propose_member(i, member) for i, member in enumerate(own.members) if i not in models}
+        count = jnp.stack([self._count(proposals, i, state) for i in indices], 1)
         value = gain(own.acceptance.alpha, count, 1 + count.astype(jnp.float32) * self._costs(draft), self.depth)
         chosen = jnp.argmax(jnp.where(count > 0, value, 0.0), 1).astype(jnp.int32)
 
@@ -129,23 +131,25 @@ class Switch(Drafter):
         for k, model in enumerate(models):
             before = own.members[model]
             idle = _carry_over((None, before), jax.eval_shape(partial(propose_member, model), before))
-            found[model] = run_if(ran[k], lambda found, model=model: propose_member(model, found[1]), idle)
+            proposals[model] = run_if(ran[k], lambda proposals, model=model: propose_member(model, proposals[1]), idle)
 
-        drafts = jnp.stack([_pad(found[i][0].tokens, self.depth + 1)[:, 1:] for i in indices], 1)
+        drafts = jnp.stack([_pad(proposals[i][0].tokens, self.depth + 1)[:, 1:] for i in indices], 1)
         of_row = lambda leaf: jnp.take_along_axis(leaf, chosen.reshape(-1, *(1,) * (leaf.ndim - 1)), 1)[:, 0]
-        tokens, valid = of_row(drafts), jnp.arange(self.depth) < of_row(count)[:, None]
+        tokens = of_row(drafts)
+        valid = jnp.arange(self.depth) < of_row(count)[:, None]
         q = None
         if self.drawn is Drawn.CHAIN:
             q = _pad(jax.nn.one_hot(tokens, target.config.vocab_size), self.depth + 1)
             for model in models:
-                q = jnp.where((chosen == model)[:, None, None], _pad(found[model][0].q, self.depth + 1), q)
+                q = jnp.where((chosen == model)[:, None, None], _pad(proposals[model][0].q, self.depth + 1), q)
         first = lambda value, rest: jnp.concatenate([value[:, None], rest], 1)
         tree = jax.vmap(chain)(first(state.root, tokens), q, first(jnp.ones_like(state.done), valid))
-        members = tuple(found[i][1] for i in indices)
+        members = tuple(proposals[i][1] for i in indices)
         return tree, SwitchState(members, own.acceptance, drafts, count, chosen, ran)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> SwitchState:
-        own, indices = state.drafter, range(len(self.drafters))
+        own = state.drafter
+        indices = range(len(self.drafters))
 
         def commit_member(i):
             """The member's state for the next round.
@@ -168,14 +172,14 @@ class Switch(Drafter):
         accepted, tested = (jnp.stack(x, 1) for x in zip(*tallies))
         # A model has no proposal for a row that did not use it.
         unused = jnp.array([i in self._models for i in indices]) & (own.chosen[:, None] != jnp.arange(len(indices)))
-        acceptance = own.acceptance.update(accepted, jnp.where(unused, 0, tested)).hope(unused & self._hopeful)
+        acceptance = own.acceptance.update(accepted, jnp.where(unused, 0, tested)).toward_one(unused & self._hopeful)
         return SwitchState(tuple(map(commit_if_ran, indices)), acceptance)
 
-    def _count(self, found: dict, i: int, state) -> jax.Array:
+    def _count(self, proposals: dict, i: int, state) -> jax.Array:
         """Int32 [B], the number of tokens that drafter i proposes; the model's chain is full."""
-        if i not in found:
+        if i not in proposals:
             return jnp.full_like(state.root, self.drafters[i].depth).astype(jnp.int32)
-        return jnp.cumprod(found[i][0].valid[:, 1:], 1).sum(1).astype(jnp.int32)
+        return jnp.cumprod(proposals[i][0].valid[:, 1:], 1).sum(1).astype(jnp.int32)
 
     def _costs(self, draft: tuple) -> jax.Array:
         """Float32 [M], the time to draft a token with each drafter, in plain target calls."""

@@ -66,7 +66,8 @@ class TokenRecycling(Drafter):
         """
 
         def see(i, table):
-            token, successor = tokens[i], tokens[i + 1]
+            token = tokens[i]
+            successor = tokens[i + 1]
             # The successor moves to the front, the others keep their order.
             row = jnp.concatenate([successor[None], jnp.where(table[token] == successor, -2, table[token])])
             row = row[jnp.argsort(row == -2, stable=True)][: self.candidates]

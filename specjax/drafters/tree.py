@@ -25,8 +25,9 @@ class DraftTree(Drawing, GrownDrafter):
 
     Attributes:
       tree: the shape: children at each level such as "2,2,1", a TOML file, or a list of paths.
-      siblings: how children are drawn: "without_replacement", "independent" (SpecInfer's own; accepts
-        most above temperature 0, and equals a chain at 0) or "top_k" (the likeliest tokens).
+      siblings: how children are drawn: "without_replacement", "independent" (SpecInfer's own;
+        accepts most above temperature 0, and equals a chain at 0) or "top_k" (the likeliest
+        tokens).
     """
 
     tree: Topology = expansion(DEFAULT)

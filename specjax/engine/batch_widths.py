@@ -1,4 +1,7 @@
-"""How many rows a round computes: all slots, or as many as run. Bookkeeping on the host, see ``narrow``."""
+"""The number of rows that a round computes: all slots, or as many as run.
+
+The host keeps the books, see ``engine.row_subset``.
+"""
 
 from collections.abc import Sequence
 
@@ -15,13 +18,16 @@ def usual_widths(slots: int, on_mesh: bool = False) -> tuple[int, ...]:
 
 
 def check_widths(widths: Sequence[int], slots: int) -> tuple[int, ...]:
-    """The widths in order, each once. Raises RequestError unless they are numbers of rows below ``slots``."""
+    """The widths in order, each once.
+
+    Raises RequestError unless they are numbers of rows below ``slots``.
+    """
     if not isinstance(widths, list | tuple):
         raise RequestError(f"widths must be a list of numbers of rows, not {shorten(widths)}")
-    found = {whole("widths", width) for width in widths}
-    if found and max(found) >= slots:
-        raise RequestError(f"widths must be below the {slots} slots, not {max(found)}; leave it out")
-    return tuple(sorted(found))
+    sizes = {whole("widths", width) for width in widths}
+    if sizes and max(sizes) >= slots:
+        raise RequestError(f"widths must be below the {slots} slots, not {max(sizes)}; leave it out")
+    return tuple(sorted(sizes))
 
 
 class Copies:
@@ -44,7 +50,7 @@ class Copies:
         return [next(rest) if slot is None else slot for slot in some]
 
     def are_known(self, some: Sequence[int]) -> list[bool]:
-        """For each row of the narrow state of the slots ``some``, whether it has its slot's copy."""
+        """Whether each row of the narrow state of the slots ``some`` has its slot's copy."""
         return [self._at.get(slot) == (len(some), row) for row, slot in enumerate(some)]
 
     def add(self, some: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ from ..requests.token_table import join_classes, place_tables
 
 @dataclasses.dataclass
 class _Place:
-    """The state numbers int [n] of a constraint in the table, and the number of rows that have it."""
+    """A constraint's state numbers in the table, int [n], and the number of its rows."""
 
     numbers: np.ndarray
     rows: int = 0
@@ -41,9 +41,11 @@ class Constraints:
     """
 
     def __init__(self, states: int, classes: int, mesh: Mesh | None = None):
-        self._shape, self._mesh = (states, classes), mesh
+        self._shape = (states, classes)
+        self._mesh = mesh
         self._places: OrderedDict[Constraint, _Place] = OrderedDict()  # the least recently used first
-        self._lock, self._refused = threading.Lock(), None
+        self._lock = threading.Lock()
+        self._refused = None
         self.table: Automaton | None = None
 
     def prepare(self, constraint: Constraint) -> Automaton:
@@ -55,7 +57,8 @@ class Constraints:
 
     def check_size(self, constraint: Constraint) -> None:
         """Raises RequestError if an empty table has too little room for a constraint."""
-        need, room = constraint.table.next.shape, (self._shape[0] - 1, self._shape[1])
+        need = constraint.table.next.shape
+        room = (self._shape[0] - 1, self._shape[1])
         if need[0] > room[0] or need[1] > room[1]:
             raise RequestError(
                 f"{constraint.name} has {need[0]:,} states and {need[1]:,} classes of tokens, and the engine's table "
@@ -97,24 +100,27 @@ class Constraints:
         if constraint in self._places:
             self._places.move_to_end(constraint)
             return True
-        (states, classes), size = self._shape, len(constraint.table.next)
-        kept = self._places.copy()
-        unused = [other for other, place in kept.items() if not place.rows]
+        (states, classes) = self._shape
+        size = len(constraint.table.next)
+        places = self._places.copy()
+        unused = [other for other, place in places.items() if not place.rows]
         while True:
-            columns, class_of = join_classes([each.table for each in (*kept, constraint)])
-            taken = np.concatenate([[0], *(place.numbers for place in kept.values())])
+            columns, class_of = join_classes([each.table for each in (*places, constraint)])
+            taken = np.concatenate([[0], *(place.numbers for place in places.values())])
             free = np.setdiff1d(np.arange(states), taken)
             if len(free) >= size and columns.shape[1] <= classes:
                 break
             if not unused:
                 return False
-            del kept[unused.pop(0)]
-        kept[constraint] = _Place(free[:size])
-        numbers = [place.numbers for place in kept.values()]
-        following = place_tables([each.table for each in kept], columns, numbers, self._shape)
-        shortest, longest = np.zeros(states, np.int32), np.full(states, ENDLESS, np.int32)
-        for each, number in zip(kept, numbers):
-            shortest[number], longest[number] = each.shortest, each.longest
+            del places[unused.pop(0)]
+        places[constraint] = _Place(free[:size])
+        numbers = [place.numbers for place in places.values()]
+        following = place_tables([each.table for each in places], columns, numbers, self._shape)
+        shortest = np.zeros(states, np.int32)
+        longest = np.full(states, ENDLESS, np.int32)
+        for each, number in zip(places, numbers):
+            shortest[number] = each.shortest
+            longest[number] = each.longest
         self.table = Automaton(*place((following, np.int32(class_of), shortest, longest), self._mesh, rows=False))
-        self._places = kept
+        self._places = places
         return True

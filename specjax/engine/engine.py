@@ -48,11 +48,11 @@ class Engine(StepLoop):
         hosts need an engine in each process: process 0 takes the requests, and the others call
         ``follow``.
       options: the sizes of the engine; by default those of ``EngineOptions()``.
-      keywords: fields of ``EngineOptions``, such as ``slots=4``, which replace those of ``options``;
-        and options of drafting, as in ``Generator``.
+      keywords: fields of ``EngineOptions``, such as ``slots=4``, which replace those of
+        ``options``; and options of drafting, as in ``Generator``.
 
-    Raises RequestError for a method whose rows share a state, for a draft on devices of its own, for
-    an encoder-decoder, and for slots that do not fit the memory.
+    Raises RequestError for a method whose rows share a state, for a draft on devices of its own,
+    for an encoder-decoder, and for slots that do not fit the memory.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Engine(StepLoop):
         processors: Sequence[Callable] = (),
         **keywords,
     ):
+        # 1. Make the generator, and refuse models that an engine cannot serve.
         check_names(keywords, (*field_names(EngineOptions), *all_options()))
         self.options = options = dataclasses.replace(options or EngineOptions(), **pop_fields(EngineOptions, keywords))
         self.generator = Generator(target, method, draft, rule=rule, processors=processors, **keywords)
@@ -80,6 +81,7 @@ class Engine(StepLoop):
             raise RequestError("an engine on a mesh computes all its slots in each round; leave out widths")
         if options.prefix_bytes and session.mesh is not None:
             raise RequestError("an engine on a mesh keeps no beginnings of prompts; leave prefix_bytes out, or give 0")
+        # 2. Choose the sizes.
         prefix_bytes = options.prefix_bytes if session.mesh is None else 0
         most_chunk = options.chunk or _USUAL_CHUNK
         need = min(options.capacity, self.target.config.context + self.generator.drafter.depth + 1)
@@ -90,6 +92,7 @@ class Engine(StepLoop):
         most_rounds = options.rounds or (_USUAL_ROUNDS if by_time else 1)
         sizes: dict[str, Any] = dict(count=options.slots, widths=options.widths, chunk=most_chunk)
         sizes |= dict(most_rounds=most_rounds, logprobs=options.logprobs, beside=prefix_bytes)
+        # 3. Make the parts of the engine.
         self.programs = Programs(session, blank, **sizes)
         store_bytes = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
         self.prefixes = Prefixes(store_bytes, longest_shared_prompt(self.target.config))
@@ -97,20 +100,22 @@ class Engine(StepLoop):
         self._pace = Pace(least_chunk, most_chunk, options.rounds or 1, most_rounds)
         self._reader = Reader(self.programs, self.prefixes, self._pace)
         self.constraints = Constraints(options.constraint_states, options.constraint_classes, session.mesh)
+        # 4. Begin with empty slots.
         self.slots = options.slots
         self._slots: list[Row | None] = [None] * options.slots
         self._reading: Row | None = None
-        self._came: list[tuple[Handle, dict]] = []
+        self._arrivals: list[tuple[Handle, dict]] = []
         self._waiting: deque[Handle] = deque()
         self._stepping = threading.Lock()
-        self._updating, self._is_held = threading.Lock(), False
+        self._updating = threading.Lock()
+        self._is_paused = False
         super().__init__()
 
     def submit(self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, **options) -> Handle:
         """Adds a request to the queue. Any thread may call this.
 
-        Arguments are those of a ``Generator``'s call, for one prompt or one conversation. The text is
-        that of the prompt's sample number ``sample`` in a call with the option ``n``.
+        Arguments are those of a ``Generator``'s call, for one prompt or one conversation. The text
+        is that of the prompt's sample number ``sample`` in a call with the option ``n``.
 
         A constraint is compiled by this call, in the caller's thread, and the running rows go on.
 
@@ -122,20 +127,22 @@ class Engine(StepLoop):
             raise RequestError("process 0 takes the requests of an engine on several hosts; call follow() here")
         return self._submit(dict(prompt=prompt, messages=messages, sample=sample, options=options))
 
-    def _submit(self, given: dict) -> Handle:
-        request = read_request(self.generator, **given, capacity=self.capacity, logprobs=self.options.logprobs)
+    def _submit(self, arguments: dict) -> Handle:
+        request = read_request(self.generator, **arguments, capacity=self.capacity, logprobs=self.options.logprobs)
         if request.constraint is not None:
             self.constraints.check_size(request.constraint)
             if not self._is_shared:
                 self.programs.compile_constrained_rounds(self.constraints.prepare(request.constraint))
         handle = Handle(self, request, self.generator.drafter.depth)
         with self.changed:
-            self._came.append((handle, given))
+            self._arrivals.append((handle, arguments))
             self.changed.notify_all()
         return handle
 
     def step(self) -> bool:
-        """Reads a chunk of a prompt, or several short prompts, and runs the next rounds. Returns whether work is left.
+        """Reads a chunk of a prompt, or several short prompts, and runs the next rounds.
+
+        Returns whether work is left.
 
         If the device fails, all requests end with its error.
         """
@@ -150,7 +157,9 @@ class Engine(StepLoop):
         return self.has_work
 
     def compile_rounds(self) -> None:
-        """Compiles the rounds of all ``widths`` and of all slots, so that no request waits for them later.
+        """Compiles the rounds of all ``widths`` and of all slots.
+
+        No request waits for them later.
 
         Does nothing on several hosts, where requests compile the rounds of all slots.
         """
@@ -162,27 +171,27 @@ class Engine(StepLoop):
         """Replaces the target's weights between two steps. Nothing is compiled anew.
 
         Requests that are read or decoded end under the old weights: the call waits for them, and no
-        other request begins meanwhile. Requests that wait for a slot are read under the new weights.
-        Any thread may call this, but not a callback of ``Handle.watch``.
+        other request begins meanwhile. Requests that wait for a slot are read under the new
+        weights. Any thread may call this, but not a callback of ``Handle.watch``.
 
         Args:
           parameters: as for ``Generator.update``.
 
-        Raises RequestError on several hosts, and if structure, shapes or dtypes differ; the weights are
-        then the old ones.
+        Raises RequestError on several hosts, and if structure, shapes or dtypes differ; the weights
+        are then the old ones.
         """
         if self._is_shared:
             raise RequestError("an engine on several hosts keeps its weights; make a new engine for new ones")
         with self._updating:
             try:
                 with self.changed:
-                    self._is_held = True
+                    self._is_paused = True
                 self.wait(lambda: self.num_running == 0)
                 with self._stepping:
                     self._replace(parameters)
             finally:
                 with self.changed:
-                    self._is_held = False
+                    self._is_paused = False
                     self.changed.notify_all()
 
     def _replace(self, parameters) -> None:
@@ -199,7 +208,7 @@ class Engine(StepLoop):
     @property
     def has_work(self) -> bool:
         """Whether a request waits, is being read or is being decoded."""
-        return bool(self._came or self._waiting or self._reading or any(self._slots))
+        return bool(self._arrivals or self._waiting or self._reading or any(self._slots))
 
     @property
     def num_running(self) -> int:
@@ -210,7 +219,7 @@ class Engine(StepLoop):
     def num_waiting(self) -> int:
         """The number of requests that wait for a slot."""
         with self.changed:
-            waiting = [*self._waiting, *(handle for handle, _ in self._came)]
+            waiting = [*self._waiting, *(handle for handle, _ in self._arrivals)]
         return len([handle for handle in waiting if not handle.is_over])
 
     @property
@@ -219,34 +228,40 @@ class Engine(StepLoop):
         return [row for row in [self._reading, *self._slots] if row is not None]
 
     def follow(self) -> None:
-        """Makes the steps of process 0 until its engine stops. All other processes of a mesh call this."""
-        while (news := multi_host.hear()) is not None:
-            came, over = news
-            held = self._held()
+        """Makes the steps of process 0 until its engine stops.
+
+        All other processes of a mesh call this.
+        """
+        while (changes := multi_host.receive()) is not None:
+            arrivals, over = changes
+            handles = self._handles()
             for i in over:
-                held[i].cancel()
-            for given in came:
-                self._submit(given)
+                handles[i].cancel()
+            for arguments in arrivals:
+                self._submit(arguments)
             self.step()
 
-    def _held(self) -> list[Handle]:
+    def _handles(self) -> list[Handle]:
         """The requests that all processes have, in the same order."""
         return [*(row.handle for row in self._rows), *self._waiting]
 
     def _take_changes(self) -> set[Handle]:
-        """Puts the requests that came into the queue. Returns those that were cancelled since the last step.
+        """Puts the requests that came into the queue.
+
+        Returns those that were cancelled since the last step.
 
         On several hosts process 0 tells the others of both.
         """
         with self.changed:
-            came, self._came = [pair for pair in self._came if not pair[0].is_over], []
-            held = self._held()
-            over = [i for i, handle in enumerate(held) if handle.is_over]
-            cancelled = {held[i] for i in over}
-            queue = [*self._waiting, *(handle for handle, _ in came)]
+            arrivals = [pair for pair in self._arrivals if not pair[0].is_over]
+            self._arrivals = []
+            handles = self._handles()
+            over = [i for i, handle in enumerate(handles) if handle.is_over]
+            cancelled = {handles[i] for i in over}
+            queue = [*self._waiting, *(handle for handle, _ in arrivals)]
             self._waiting = deque(handle for handle in queue if handle not in cancelled)
         if self._is_shared and is_first_host():
-            multi_host.tell(([given for _, given in came], over))
+            multi_host.broadcast(([arguments for _, arguments in arrivals], over))
         return cancelled
 
     def _free_cancelled(self, cancelled: set[Handle]) -> None:
@@ -264,28 +279,38 @@ class Engine(StepLoop):
         self._slots[row.slot] = None
 
     def _read_chunks(self) -> None:
-        """Reads a chunk of the next prompt, and further chunks if running rows may wait for them."""
-        began, chunks = time.perf_counter(), 0
+        """Reads a chunk of the next prompt.
+
+        Further chunks follow if running rows may wait for them.
+        """
+        began = time.perf_counter()
+        chunks = 0
         while self._read_chunk():
             chunks += 1
             if not self._pace.has_room(chunks, time.perf_counter() - began):
                 break
 
     def _read_chunk(self) -> bool:
-        """Reads a chunk of the next prompt, if a slot is free. After the last one the row is decoded.
+        """Reads a chunk of the next prompt, if a slot is free.
+
+        After the last one the row is decoded.
 
         Returns whether there was a prompt to read.
         """
         self._take_next()
         row = self._reading
         if row is not None and self._reader.read(row, running=any(self._slots)):
-            self._slots[row.slot], self._reading = row, None  # in this order, see ``num_running``
+            self._slots[row.slot] = row  # before the next line, see ``num_running``
+            self._reading = None
         return row is not None
 
     def _take_next(self) -> None:
-        """Takes the next request from the queue, if a slot is free and its constraint has room in the table."""
+        """Takes the next request from the queue.
+
+        It needs a free slot, and room for its constraint in the table.
+        """
         with self.changed:
-            if self._is_held or self._reading is not None or not self._waiting or None not in self._slots:
+            if self._is_paused or self._reading is not None or not self._waiting or None not in self._slots:
                 return
             handle = self._waiting[0]
             state = self.constraints.hold(handle.request.constraint)
@@ -299,18 +324,19 @@ class Engine(StepLoop):
         if not rows:
             return
         constrained = any(row.handle.request.constraint is not None for row in rows)
-        began, compiled = time.perf_counter(), self.programs.compile_seconds
+        began = time.perf_counter()
+        compiled = self.programs.compile_seconds
         running = [row.slot for row in rows]
-        news = self.programs.advance(self._pace.rounds, running, self.constraints.table if constrained else None)
-        ran = int((news.rounds[..., 2].max(0) > 0).sum())
-        if compiled == self.programs.compile_seconds and ran:
-            self._pace.add_rounds(ran, time.perf_counter() - began)
+        results = self.programs.advance(self._pace.rounds, running, self.constraints.table if constrained else None)
+        num_rounds = int((results.rounds[..., 2].max(0) > 0).sum())
+        if compiled == self.programs.compile_seconds and num_rounds:
+            self._pace.add_rounds(num_rounds, time.perf_counter() - began)
         for i, row in enumerate(rows):
-            tokens = news.tokens[i, : news.count[i]].tolist()
+            tokens = results.tokens[i, : results.count[i]].tolist()
             row.stop_state, stop = row.handle.request.find_stop(row.stop_state, tokens)
-            logprobs = jax.tree.map(lambda x: x[i], news.logprobs)
-            row.add_rounds(news.rounds[i].tolist(), len(tokens[:stop]))
-            is_over = stop is not None or bool(news.done[i])
+            logprobs = jax.tree.map(lambda x: x[i], results.logprobs)
+            row.add_rounds(results.rounds[i].tolist(), len(tokens[:stop]))
+            is_over = stop is not None or bool(results.done[i])
             outcome = take_outcome(row, self.programs, self.generator, stop is not None) if is_over else None
             row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:
@@ -319,10 +345,11 @@ class Engine(StepLoop):
     def _fail(self, error: Exception) -> None:
         """Ends all requests with ``error``, and empties the slots."""
         with self.changed:
-            handles = [*self._held(), *(handle for handle, _ in self._came)]
+            handles = [*self._handles(), *(handle for handle, _ in self._arrivals)]
             self._waiting.clear()
-            self._came.clear()
-        self._reading, self._slots = None, [None] * len(self._slots)
+            self._arrivals.clear()
+        self._reading = None
+        self._slots = [None] * len(self._slots)
         self.prefixes.clear()
         self.constraints.release_all()
         for handle in handles:

@@ -37,18 +37,21 @@ class Handle:
       request: the prompt and its options.
       token_ids: the new tokens so far.
       drafted: the drafted tokens so far that the target scored.
-      rounds: drafted, accepted and emitted tokens of each round so far. It grows after ``token_ids``.
+      rounds: drafted, accepted and emitted tokens of each round so far. It grows after
+        ``token_ids``.
       accepted_at: for each depth, how often a drafted token at this depth was emitted so far.
-      cached_tokens: the tokens of the prompt that an earlier request had read, see ``prefixes``; 0
-        until the prompt's reading begins.
-      logprobs, top_logprobs, policy_logprobs: those of ``token_ids`` so far, see ``Result``; empty if
-        not asked for.
+      cached_tokens: the tokens of the prompt that an earlier request had read, see
+        ``engine.prefix_cache``; 0 until the prompt's reading begins.
+      logprobs, top_logprobs, policy_logprobs: those of ``token_ids`` so far, see ``Result``; empty
+        if not asked for.
     """
 
     def __init__(self, engine: Driver, request: Request, depth: int):
-        self._engine, self.request = engine, request
+        self._engine = engine
+        self.request = request
         self.token_ids: list[int] = []
-        self.drafted, self.rounds = 0, list[tuple[int, int, int]]()
+        self.drafted = 0
+        self.rounds = list[tuple[int, int, int]]()
         self.accepted_at = [0] * depth
         self.cached_tokens = 0
         self.logprobs: list[float] = []
@@ -78,9 +81,12 @@ class Handle:
         self.end(CancelledError("the request was cancelled; submit it again for its result"))
 
     def __iter__(self) -> Iterator[str]:
-        text, is_over = "", False
+        text = ""
+        is_over = False
         while not is_over:
-            is_over, seen = self.is_over, len(self.token_ids)  # before the text, so that no piece is lost
+            # These two are read before the text, so that no piece is lost.
+            is_over = self.is_over
+            seen = len(self.token_ids)
             grown = self._grow(text)
             if len(grown) > len(text):
                 yield grown[len(text) :]
@@ -115,10 +121,11 @@ class Handle:
             callback()
 
     async def _changes(self) -> AsyncIterator[None]:
-        """Yields once at the begin and after every change, the last time when the request is over."""
+        """Yields at the begin and after every change. The last time is when the request is over."""
         if not self._engine.is_started:
             raise RequestError("nothing drives the engine; use it in a with block, or call its start()")
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
         watch = lambda: loop.call_soon_threadsafe(changed.set)
         self._watchers.append(watch)
         try:
@@ -133,12 +140,17 @@ class Handle:
             self._watchers.remove(watch)
 
     def _grow(self, text: str) -> str:
-        """The text that is final now; it begins with ``text``, the final text of an earlier time."""
+        """The text that is final now.
+
+        It begins with ``text``, the final text of an earlier time.
+        """
         with self._engine.changed:
-            outcome, ids = self._outcome, self.token_ids.copy()
+            outcome = self._outcome
+            ids = self.token_ids.copy()
         if isinstance(outcome, Result):
             return outcome.text
-        target, batch = self._engine.target, self.request.batch
+        target = self._engine.target
+        batch = self.request.batch
         grown = decode_continuation(target.tokenizer, target.config.vocab_size, self.request.prompt, ids)
         grown = settled_text(grown, ids, target, batch.stop_strings[0])
         return grown if grown.startswith(text) else text
@@ -158,9 +170,10 @@ class Handle:
 
         Args:
           rounds: all rounds so far.
-          logprobs: the records of the step's tokens, without an axis of rows; None if there are none.
-          outcome: the result or the error of the request after its last step, else None. Readers see
-            it together with the tokens, because the end may cut their text.
+          logprobs: the records of the step's tokens, without an axis of rows; None if there are
+            none.
+          outcome: the result or the error of the request after its last step, else None. Readers
+            see it together with the tokens, because the end may cut their text.
         """
         with self._engine.changed:
             if self.is_over:

@@ -11,7 +11,10 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def free_bytes(device) -> int | None:
-    """The bytes of a device that nothing uses; for a CPU those of the host. None where nobody says it."""
+    """The bytes of a device that nothing uses; for a CPU those of the host.
+
+    None where nobody says it.
+    """
     if stats := device.memory_stats():
         return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
     if device.platform != "cpu" or not _MEMINFO.exists():
@@ -27,13 +30,14 @@ def check_memory(row, slots: int, copies: int, beside: int, mesh: Mesh | None = 
       row: the state of one row, on the devices.
       slots: the number of slots, which the axis ``data`` of the mesh splits. One more row is needed
         while a prompt is read.
-      copies: the rows of narrow states, see ``narrow``.
+      copies: the rows of narrow states, see ``engine.row_subset``.
       beside: bytes that the engine needs beside the rows.
     """
     data = 1 if mesh is None else mesh.shape["data"]
     rows = slots // data if slots % data == 0 else slots
     parts = [leaf.addressable_shards[0] for leaf in jax.tree.leaves(row)]
-    need, free = (rows + copies + 1) * sum(part.data.nbytes for part in parts) + beside, free_bytes(parts[0].device)
+    need = (rows + copies + 1) * sum(part.data.nbytes for part in parts) + beside
+    free = free_bytes(parts[0].device)
     if free is not None and need > free:
         raise RequestError(
             f"{slots} slots need {need:,} bytes and the device has {free:,} bytes free; give fewer slots or "

@@ -1,7 +1,10 @@
-"""Several hosts: process 0 takes the requests, and the engines of all processes make the same steps.
+"""Engines on several hosts.
 
-Before each step process 0 tells the others which requests came and which were cancelled. The rest of
-a step follows from these and from the tokens, so every process makes the same calls of the device.
+Process 0 takes the requests, and the engines of all processes make the same steps.
+
+Before each step process 0 tells the others which requests came and which were cancelled. The rest
+of a step follows from these and from the tokens, so every process makes the same calls of the
+device.
 """
 
 import pickle
@@ -12,23 +15,26 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 BEAT = 1.0
-"""The seconds after which process 0 makes an empty step. A process that waits longer for a broadcast might give up."""
+"""The seconds after which process 0 makes an empty step.
+
+A process that waits longer for a broadcast might give up.
+"""
 
 _INLINE = 1024
 """The bytes of a message that one broadcast has room for. A longer message takes a second one."""
 
 
-def tell(news: Any) -> None:
-    """Sends ``news`` from process 0 to all others, which must call ``hear``."""
-    _broadcast(pickle.dumps(news))
+def broadcast(content: Any) -> None:
+    """Sends ``content`` from process 0 to all others, which must call ``receive``."""
+    _exchange(pickle.dumps(content))
 
 
-def hear() -> Any:
-    """The news of process 0, in another process."""
-    return pickle.loads(_broadcast(b""))
+def receive() -> Any:
+    """The content that process 0 broadcasts, in another process."""
+    return pickle.loads(_exchange(b""))
 
 
-def _broadcast(message: bytes) -> bytes:
+def _exchange(message: bytes) -> bytes:
     """The message of process 0. Sizes are powers of two, so that few programs are compiled."""
     first = np.zeros(_INLINE, np.uint8)
     head = np.frombuffer(len(message).to_bytes(8, "little") + message, np.uint8)

@@ -29,19 +29,20 @@ class EngineOptions:
 
     Attributes:
       slots: rows of the batch, which are the texts decoded together.
-      widths: numbers of rows below ``slots``. While no more rows run, a round computes so many rows in
-        place of all slots. Each takes a compilation of its own, and as many rows of memory. By default
-        a round computes all slots.
+      widths: numbers of rows below ``slots``. While no more rows run, a round computes so many rows
+        in place of all slots. Each takes a compilation of its own, and as many rows of memory. By
+        default a round computes all slots.
       capacity: positions of a slot, for prompt, new tokens and one draft. It becomes the next power
         of two, but no more than the model's context needs.
-      chunk: the most tokens of a prompt that are read between two rounds, a power of two. By default
-        the engine chooses up to 128, so that a chunk takes less time than the rounds beside it.
-      rounds: rounds of one step, at most 64. By default the engine chooses up to 32, so that they take
-        about 20 ms, and has one on several hosts.
-      logprobs: the largest value of a request's option ``logprobs``; None records none. With a number
-        a request may also have ``policy_logprobs``.
-      prefix_bytes: bytes of keys and values that are kept for later prompts with the same beginning;
-        0 keeps none. By default as many as those of one slot, and none on a mesh.
+      chunk: the most tokens of a prompt that are read between two rounds, a power of two. By
+        default the engine chooses up to 128, so that a chunk takes less time than the rounds beside
+        it.
+      rounds: rounds of one step, at most 64. By default the engine chooses up to 32, so that they
+        take about 20 ms, and has one on several hosts.
+      logprobs: the largest value of a request's option ``logprobs``; None records none. With a
+        number a request may also have ``policy_logprobs``.
+      prefix_bytes: bytes of keys and values that are kept for later prompts with the same
+        beginning; 0 keeps none. By default as many as those of one slot, and none on a mesh.
       constraint_states: states of the table of all running requests' constraints.
       constraint_classes: classes of tokens in that table.
 

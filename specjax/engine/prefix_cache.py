@@ -1,4 +1,7 @@
-"""A store of blocks of prompts by the tokens that they depend on, the least recently used leave first."""
+"""A store of blocks of prompts by the tokens that they depend on.
+
+The least recently used blocks leave first.
+"""
 
 import hashlib
 from collections import OrderedDict
@@ -40,14 +43,20 @@ class Prefixes:
     """
 
     def __init__(self, most_bytes: int, longest: int | None = None):
-        self._most_bytes, self._longest, self._bytes = most_bytes, longest, 0
+        self._most_bytes = most_bytes
+        self._longest = longest
+        self._bytes = 0
         self._blocks: OrderedDict[bytes, Stored] = OrderedDict()  # the least recently used first
 
     def keys(self, prompt: Sequence[int]) -> list[bytes]:
-        """The keys of the blocks of a prompt; of its last token, which is never read, there is none."""
+        """The keys of the blocks of a prompt.
+
+        Its last token, which is never read, is in no block.
+        """
         if not self._most_bytes or self._longest is not None and len(prompt) > self._longest:
             return []
-        digest, keys = b"", []
+        digest = b""
+        keys = []
         blocks = np.asarray(prompt, np.int32)[: (len(prompt) - 1) // BLOCK * BLOCK].reshape(-1, BLOCK)
         for block in blocks:
             digest = hashlib.sha256(digest + block.tobytes()).digest()
@@ -56,15 +65,15 @@ class Prefixes:
 
     def find(self, keys: Sequence[bytes]) -> list[Stored]:
         """The blocks of the longest beginning that a row can continue."""
-        found = []
+        blocks = []
         for key in keys:
             if key not in self._blocks:
                 break
-            found.append(self._blocks[key])
-        while found and found[-1].states is None:
-            found.pop()
-        self._touch(keys[: len(found)])
-        return found
+            blocks.append(self._blocks[key])
+        while blocks and blocks[-1].states is None:
+            blocks.pop()
+        self._touch(keys[: len(blocks)])
+        return blocks
 
     def add(self, keys: Sequence[bytes], first: int, blocks: Sequence[Stored]) -> None:
         """Stores the blocks of a prompt with these ``keys``, from block ``first`` on."""
@@ -83,7 +92,10 @@ class Prefixes:
         self._bytes = 0
 
     def _touch(self, keys: Sequence[bytes]) -> None:
-        """Makes the blocks the last to leave, and among them the first block of the prompt the very last."""
+        """Makes the blocks the last to leave.
+
+        Among them the first block of the prompt leaves last.
+        """
         for key in reversed(keys):
             if key in self._blocks:
                 self._blocks.move_to_end(key)
@@ -92,8 +104,8 @@ class Prefixes:
 def longest_shared_prompt(config) -> int | None:
     """The longest prompt in tokens whose keys do not depend on its length; None for any length.
 
-    The rotary positions "dynamic" and "longrope" turn all keys of a prompt beyond the trained context
-    by angles that depend on the prompt's length.
+    The rotary positions "dynamic" and "longrope" turn all keys of a prompt beyond the trained
+    context by angles that depend on the prompt's length.
     """
     layers = [config.layer(i) for i in range(config.num_layers)] if isinstance(config, ModelConfig) else []
     ropes = [rope for layer in layers if (rope := getattr(layer.mixer, "rope", None)) is not None]

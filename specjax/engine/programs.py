@@ -14,13 +14,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..core.cache import without_keys
 from ..core.state import DecodeState, Requests
 from ..loop.prefill import Filled
-from ..parallel import fetch, place, use_mesh
+from ..parallel import fetch, use_mesh
 from ..requests.constraint import Automaton
 from ..text.session import Session, cache_dtype, shardings
 from . import prefix_blocks, row_subset, slots
 from .batch_widths import Copies
+from .compiled_calls import CompiledCalls
 from .memory import check_memory
-from .parameter_arrays import LeavesOf, modules_of
 from .prefix_blocks import BLOCK, Block
 
 LEAST_CHUNK = BLOCK
@@ -30,7 +30,7 @@ _TOGETHER = 8
 """Blocks that one program writes. Another program writes one block."""
 
 
-class Programs:
+class Programs(CompiledCalls):
     """A batch on the device whose rows are slots.
 
     Each program is compiled at its first use. Programs that read prompts have one version for each
@@ -40,16 +40,19 @@ class Programs:
       session: keeps the programs, and gives models, drafter and rule.
       blank: the request of an empty slot, of one token, which has ended.
       count: the number of slots.
-      widths: numbers of rows below ``count``, for which rounds have programs of their own; in order.
+      widths: numbers of rows below ``count``, for which rounds have programs of their own; in
+        order.
       chunk: the most tokens of a prompt that one forward reads.
       most_rounds: the most rounds of one call of ``advance``.
       logprobs: see ``prefill``.
-      beside: bytes that the device needs beside the rows; None for those of a row's keys and values.
+      beside: bytes that the device needs beside the rows; None for those of a row's keys and
+        values.
 
     Attributes:
       row_bytes: the bytes of a row's keys, values and taps.
 
-    Raises RequestError for a method whose rows share a state, and for slots that do not fit the memory.
+    Raises RequestError for a method whose rows share a state, and for slots that do not fit the
+    memory.
     """
 
     def __init__(
@@ -64,13 +67,17 @@ class Programs:
         logprobs: int | None,
         beside: int | None,
     ):
-        self.session, self.count, self.chunk, self.most_rounds = session, count, chunk, most_rounds
+        super().__init__(session)
+        self.count = count
+        self.chunk = chunk
+        self.most_rounds = most_rounds
         self.widths = *widths, count
-        self.capacity, self.compile_seconds = blank.tokens.shape[1], 0.0
+        self.capacity = blank.tokens.shape[1]
         self._static: dict[str, Any] = dict(
             drafter=session.drafter, dtype=cache_dtype(session.target), logprobs=logprobs
         )
-        self._taps, self._compiling, self._leaves_of = session.drafter.taps, threading.Lock(), LeavesOf()
+        self._taps = session.drafter.taps
+        self._compiling = threading.Lock()
         self._whole = None if session.mesh is None else NamedSharding(session.mesh, PartitionSpec())
         self._filled_layout = self._choose_filled_layout(blank)
         with use_mesh(session.mesh):
@@ -80,22 +87,10 @@ class Programs:
         self._begin_draft = partial(slots.begin_reading_draft, **static)
         self._draft_reads = jax.eval_shape(self._begin_draft, *self._models, blank, filled) is not None
         self.row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(filled))
-        self._blank, row = blank, self._begin_row(blank, filled)
+        self._blank = blank
+        row = self._begin_row(blank, filled)
         check_memory(row, count, sum(widths), self.row_bytes if beside is None else beside, session.mesh)
         self._spread(row)
-
-    @property
-    def _models(self) -> tuple[Any, Any]:
-        return self.session.target.model, self.session.parameters
-
-    @property
-    def _modules(self) -> tuple[Any, Any]:
-        """The models with the arrays of their modules taken out, see ``leaves``."""
-        return self._leaves_of(self._models)
-
-    def forget_weights(self) -> None:
-        """Takes the weights from the session's models anew."""
-        self._leaves_of.forget()
 
     @property
     def _row_sizes(self) -> dict[str, Any]:
@@ -154,11 +149,17 @@ class Programs:
         return size
 
     def begin_reading_draft(self, request: Requests, filled: Filled) -> Filled | None:
-        """One row before the draft's first chunk of its prompt; None for a method that reads none in chunks."""
+        """One row before the draft's first chunk of its prompt.
+
+        It is None for a method that reads none in chunks.
+        """
         return self._call(self._begin_draft, (request, filled), self._modules) if self._draft_reads else None
 
     def read_draft(self, request: Requests, filled: Filled, drafted: Filled, start: int, size: int) -> Filled:
-        """The draft reads the chunk of ``size`` tokens from place ``start`` on. The target's row is ``filled``."""
+        """The draft reads the chunk of ``size`` tokens from place ``start`` on.
+
+        The target's row is ``filled``.
+        """
         function = partial(slots.read_draft_chunk, drafter=self.session.drafter, chunk=size)
         args = request, filled.taps, drafted, np.int32(start)
         return self._call(function, args, self._modules, (size,), donate_argnums=4)
@@ -168,18 +169,21 @@ class Programs:
         count = size // BLOCK
         return self._call(partial(prefix_blocks.take_blocks, count=count), (filled, np.int32(start)), key=(count,))
 
-    def put_blocks(self, filled: Filled, given: Sequence[Block]) -> Filled:
+    def put_blocks(self, filled: Filled, blocks: Sequence[Block]) -> Filled:
         """The row ``filled``, which has read nothing, with the blocks of its beginning."""
         done = 0
-        while done < len(given):
-            count = _TOGETHER if len(given) - done >= _TOGETHER else 1
-            args = filled, tuple(given[done : done + count]), np.int32(done * BLOCK)
+        while done < len(blocks):
+            count = _TOGETHER if len(blocks) - done >= _TOGETHER else 1
+            args = filled, tuple(blocks[done : done + count]), np.int32(done * BLOCK)
             filled = self._call(partial(prefix_blocks.put_blocks), args, donate_argnums=0)
             done += count
         return filled
 
     def admit(self, request: Requests, length: int, filled: Filled, drafted: Filled | None, slot: int) -> None:
-        """Begins to decode a row in ``slot``, after target and draft have read its prompt of ``length`` tokens."""
+        """Begins to decode a row in ``slot``.
+
+        Target and draft have read its prompt of ``length`` tokens.
+        """
         chunk = self.chunk_for(length - 1, self.chunk) if drafted is None else LEAST_CHUNK  # for the unread rest
         function = partial(slots.admit, axes=self._axes, chunk=chunk, **self._static)
         options: dict[str, Any] = dict(donate_argnums=2, out_shardings=self._state_layout)
@@ -188,57 +192,72 @@ class Programs:
         self._copies.forget(slot)
 
     def release(self, slot: int) -> DecodeState:
-        """Empties ``slot``. Returns its text and its records, as a state of one row, see ``fetch``."""
+        """Empties ``slot``.
+
+        Returns its text and its records, as a state of one row, see ``fetch``.
+        """
         options: dict[str, Any] = dict(donate_argnums=0, out_shardings=(self._state_layout, self._whole))
         args = self._state, self._empty_row, np.int32(slot)
         self._state, text = self._call(partial(slots.release, axes=self._axes), args, **options)
         return text
 
-    def advance(self, rounds: int, running: Sequence[int], constraints: Automaton | None = None) -> slots.News:
-        """Runs the next ``rounds`` rounds. Returns the news of the slots ``running``, on the host.
+    def advance(self, rounds: int, running: Sequence[int], constraints: Automaton | None = None) -> slots.RoundResults:
+        """Runs the next ``rounds`` rounds.
+
+        Returns the results of the slots ``running``, on the host.
 
         The rounds compute all slots, or the smallest of ``widths`` that suffices for ``running``.
 
         Args:
           running: the slots whose rows have not ended.
-          constraints: the table of the rows' constraints; None if no row has one. All slots are then computed.
+          constraints: the table of the rows' constraints; None if no row has one. All slots are
+            then computed.
         """
         width = self.count if constraints is not None else min(w for w in self.widths if w >= len(running))
-        compiled, began = self.compile_seconds, time.perf_counter()
+        compiled = self.compile_seconds
+        began = time.perf_counter()
         if width == self.count:
-            news, rows = self._advance_all(rounds, constraints), running
+            results = self._advance_all(rounds, constraints)
+            rows = running
         else:
             some = self._copies.choose(running, width, self.count)
-            news, rows = self._advance_some(rounds, some), [some.index(slot) for slot in running]
+            results = self._advance_some(rounds, some)
+            rows = [some.index(slot) for slot in running]
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
-        news = fetch(news)
+        results = fetch(results)
         if self.session.drafter.chooser:
-            self.session.learn(news.chosen, int(news.context), seconds, bool(news.sampled), news.evidence)
-        return news.of_rows(rows)
+            self.session.learn(results.chosen, int(results.context), seconds, bool(results.sampled), results.evidence)
+        return results.of_rows(rows)
 
-    def _advance_all(self, rounds: int, constraints: Automaton | None) -> slots.News:
+    def _advance_all(self, rounds: int, constraints: Automaton | None) -> slots.RoundResults:
         """Runs rounds of all slots."""
         args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
-        self._state, news = self._call(self._rounds, args, self._modules, **self._rounds_options)
+        self._state, results = self._call(self._rounds, args, self._modules, **self._rounds_options)
         self._copies.forget_all()
-        return news
+        return results
 
-    def _advance_some(self, rounds: int, some: list[int]) -> slots.News:
-        """Runs rounds of the slots ``some``, in a state of so many rows. The news has their rows."""
+    def _advance_some(self, rounds: int, some: list[int]) -> slots.RoundResults:
+        """Runs rounds of the slots ``some``, in a state of so many rows.
+
+        The results have their rows.
+        """
         width = len(some)
         if width not in self._narrow:
             self._narrow[width] = self._repeat(self._begin_row(self._blank, self.begin_reading()), width)
         known = np.array(self._copies.are_known(some))
         args = self._state, self._narrow[width], np.array(some, np.int32), known, np.int32(rounds)
         function = partial(row_subset.advance, axes=self._axes, **self._rounds_static)
-        (self._state, self._narrow[width]), news = self._call(
+        (self._state, self._narrow[width]), results = self._call(
             function, args, self._modules, ("narrow",), donate_argnums=(2, 3)
         )
         self._copies.add(some)
-        return news
+        return results
 
     def compile_constrained_rounds(self, constraints: Automaton) -> None:
-        """Compiles the program of rounds with constraints, if it is not. Any thread may call this."""
+        """Compiles the program of rounds with constraints, if it is not.
+
+        Any thread may call this.
+        """
         shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
         args = jax.tree.map(shape, (self._state, self._on_devices(jnp.int32(0)), constraints))
         with self._compiling:
@@ -255,27 +274,3 @@ class Programs:
     @property
     def _rounds_options(self) -> dict[str, Any]:
         return dict(donate_argnums=2, out_shardings=(self._state_layout, self._whole))
-
-    def _call(self, function: partial, args: tuple, modules: tuple = (), key: tuple = (), **options) -> Any:
-        """``function(*modules, *args)``. ``key`` tells apart the programs of one function."""
-        args = jax.tree.map(self._on_devices, args)
-        compiled, seconds = self._compile(function, args, modules, key, options)
-        self.compile_seconds += seconds
-        with jax.disable_jit(False):
-            return jax.block_until_ready(compiled(*modules, *args))
-
-    def _compile(self, function: partial, args: tuple, modules: tuple, key: tuple, options: dict) -> tuple:
-        """The program of a call, and its compilation's seconds.
-
-        On a mesh a program is compiled for the shardings of its arguments.
-        """
-        mesh = self.session.mesh
-        layout = () if mesh is None else tuple(x.sharding for x in jax.tree.leaves(args))
-        name = "engine", function.func.__name__, *key, *layout
-        on_modules = lambda *given: function(*map(modules_of, given[: len(modules)]), *given[len(modules) :])
-        with jax.disable_jit(False):
-            return self.session.compile(name, on_modules, modules, args, mesh, lambda: options)
-
-    def _on_devices(self, x):
-        """An argument, whole on all devices of the mesh if it is a number of the host."""
-        return x if isinstance(x, jax.Array) or self.session.mesh is None else place(x, self.session.mesh, rows=False)

@@ -29,8 +29,8 @@ class Row:
       filled, drafted: the prompt as far as target and draft have read it (``Filled``); None before
         the first chunk and after the last. A draft that reads no chunks has none.
       start, draft_start: the numbers of tokens that are read.
-      rounds: drafted, accepted and emitted tokens of each of its rounds. A cancelled handle no longer
-        counts them.
+      rounds: drafted, accepted and emitted tokens of each of its rounds. A cancelled handle no
+        longer counts them.
       prefill_seconds: seconds of its chunks.
       began: the time at which decoding began.
     """
@@ -65,7 +65,9 @@ class Reader:
     """Reads prompts into slots. A beginning that an earlier prompt had is copied from the store."""
 
     def __init__(self, programs: Programs, prefixes: Prefixes, pace: Pace):
-        self._programs, self.prefixes, self.pace = programs, prefixes, pace
+        self._programs = programs
+        self.prefixes = prefixes
+        self.pace = pace
 
     def read(self, row: Row, running: bool) -> bool:
         """Reads the next chunk, by the target and by the draft.
@@ -73,18 +75,23 @@ class Reader:
         Returns whether the row is read to its end, and is decoded from now on. ``running``: whether
         other rows wait for this chunk.
         """
-        programs, unread = self._programs, len(row.handle.request.prompt) - 1
-        began, compiled = time.perf_counter(), programs.compile_seconds
+        programs = self._programs
+        unread = len(row.handle.request.prompt) - 1
+        began = time.perf_counter()
+        compiled = programs.compile_seconds
         if row.filled is None:
             self._begin(row)
-        reading, most, size = time.perf_counter(), self.pace.size(running), 0
+        reading = time.perf_counter()
+        most = self.pace.size(running)
+        size = 0
         if row.start < unread:
             size = self._read_chunk(row, most)
         if row.draft_start < unread:
             self._read_draft_chunk(row, size or most)
         if compiled == programs.compile_seconds:
             self.pace.add_chunk(size, time.perf_counter() - reading)
-        is_read, filled = row.start >= unread and row.draft_start >= unread, row.filled
+        is_read = row.start >= unread and row.draft_start >= unread
+        filled = row.filled
         if is_read:
             assert filled is not None  # ``_begin`` has set it
             programs.admit(row.arrays, unread + 1, filled, row.drafted, row.slot)
@@ -95,28 +102,36 @@ class Reader:
 
     def _begin(self, row: Row) -> None:
         """The row before its first chunk, with the blocks that the store has."""
-        programs, prompt = self._programs, row.handle.request.prompt
-        filled, row.keys = programs.begin_reading(), self.prefixes.keys(prompt)
+        programs = self._programs
+        prompt = row.handle.request.prompt
+        filled = programs.begin_reading()
+        row.keys = self.prefixes.keys(prompt)
         row.drafted = programs.begin_reading_draft(row.arrays, filled)
         row.draft_start = len(prompt) - 1 if row.drafted is None else 0
-        found = self.prefixes.find(row.keys)
-        filled = programs.put_blocks(filled, [stored.block for stored in found])
-        row.filled = put_states(filled, found[-1].states or {}) if found else filled
-        row.start = row.handle.cached_tokens = len(found) * BLOCK
+        blocks = self.prefixes.find(row.keys)
+        filled = programs.put_blocks(filled, [stored.block for stored in blocks])
+        row.filled = put_states(filled, blocks[-1].states or {}) if blocks else filled
+        row.start = row.handle.cached_tokens = len(blocks) * BLOCK
 
     def _read_chunk(self, row: Row, most: int) -> int:
         """The target reads a chunk of at most ``most`` tokens. Returns the size of the chunk."""
-        programs, unread = self._programs, len(row.handle.request.prompt) - 1
+        programs = self._programs
+        unread = len(row.handle.request.prompt) - 1
         size = programs.chunk_for(unread - row.start, most, row.start)
         row.filled = programs.read(row.arrays, row.filled, row.start, size)
-        first, row.start = row.start // BLOCK, min(row.start + size, unread)
+        first = row.start // BLOCK
+        row.start = min(row.start + size, unread)
         if row.keys[first : row.start // BLOCK]:
             self._store(row, row.filled, first, size)
         return size
 
     def _read_draft_chunk(self, row: Row, most: int) -> None:
-        """The draft reads a chunk of at most ``most`` tokens, no further than the target has read."""
-        unread, start = len(row.handle.request.prompt) - 1, row.draft_start
+        """The draft reads a chunk of at most ``most`` tokens.
+
+        It reads no further than the target.
+        """
+        unread = len(row.handle.request.prompt) - 1
+        start = row.draft_start
         size = self._programs.chunk_for(unread - start, most, start)
         while row.start < unread and start + size > row.start:
             size //= 2
@@ -124,7 +139,10 @@ class Reader:
         row.draft_start = start + size
 
     def _store(self, row: Row, filled: Filled, first: int, size: int) -> None:
-        """Stores the whole blocks of a chunk of ``size`` tokens, which begins with block ``first``."""
+        """Stores the whole blocks of a chunk of ``size`` tokens.
+
+        The chunk begins with block ``first``.
+        """
         if not bool(jax.device_get(filled.finite).all()):
             return
         taken = self._programs.take_blocks(filled, first * BLOCK, size)[: row.start // BLOCK - first]

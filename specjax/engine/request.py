@@ -1,4 +1,7 @@
-"""Requests of an engine, on the host: options are checked, and turned into arrays of fixed shapes."""
+"""Requests of an engine, on the host.
+
+Options are checked, and turned into arrays of fixed shapes.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -30,8 +33,9 @@ class Request:
     Attributes:
       batch: its prompt and its options, a batch of one row.
       arrays: prompt and options for the device, one row of the engine's capacity. They have no
-        constraint, because the engine has one table for all requests, see ``constraints``. They have no
-        stop strings, because the tables of these have no fixed shape, so the host searches them.
+        constraint, because the engine has one table for all requests, see ``constraints``. They
+        have no stop strings, because the tables of these have no fixed shape, so the host searches
+        them.
       stops: the automaton of its stop strings on the host, or None.
     """
 
@@ -91,8 +95,8 @@ def read_request(
 
     Args:
       capacity: positions of a slot.
-      logprobs: the largest value of the option ``logprobs``; None for an engine that records none, and
-        thus no ``policy_logprobs``.
+      logprobs: the largest value of the option ``logprobs``; None for an engine that records none,
+        and thus no ``policy_logprobs``.
       sample: the number of the sample of its prompt, see the option ``n``.
 
     Raises RequestError for an option that an engine cannot have, and for a request that needs more
@@ -130,7 +134,10 @@ def _check_records(batch: Batch, logprobs: int | None) -> None:
 
 
 def _pad_stop_ids(stop_ids) -> np.ndarray:
-    """Int32 [1, STOP_IDS]: the stop ids of one row, then -1. Raises RequestError if they are too many."""
+    """Int32 [1, STOP_IDS]: the stop ids of one row, then -1.
+
+    Raises RequestError if they are too many.
+    """
     ids = stop_ids[stop_ids >= 0]
     if len(ids) > STOP_IDS:
         raise RequestError(f"stop_token_ids: {len(ids)} tokens end the request, and the most is {STOP_IDS}")

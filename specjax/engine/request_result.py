@@ -17,13 +17,18 @@ from .prompt_reader import Row
 
 
 def take_outcome(row: Row, programs: Programs, generator: Generator, stopped: bool) -> Result | NumericsError:
-    """The end of a request after its last round. Its slot is then empty. ``stopped``: a stop string ended it."""
-    request, text = row.handle.request, fetch(programs.release(row.slot))
+    """The end of a request after its last round.
+
+    Its slot is then empty. ``stopped``: a stop string ended it.
+    """
+    request = row.handle.request
+    text = fetch(programs.release(row.slot))
     if stopped:  # what the rounds emitted after the stop string is no part of the text
         drafted, accepted, emitted = np.array(row.rounds).T
         end: Any = np.array([len(request.prompt) + emitted.sum() - 1])
         reached: Any = (accepted[:, None] > np.arange(text.counters.accepted_at.shape[1])).sum(0)[None]
-        calls, drafts = np.array([len(row.rounds)]), np.array([drafted.sum()])
+        calls = np.array([len(row.rounds)])
+        drafts = np.array([drafted.sum()])
         counters = text.counters.replace(calls=calls, drafted=drafts, accepted_at=reached)
         text = text.replace(cache=KVCache((), end), failed=np.array([False]), counters=counters)
     compiling = programs.compile_seconds - row.compiled

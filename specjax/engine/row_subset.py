@@ -1,8 +1,8 @@
-"""Rounds for some of the slots, in a state of fewer rows. Pure functions for the device.
+"""Rounds for some of an engine's slots, in a state of fewer rows: pure functions for the device.
 
-A round computes all rows of its state, also those that have ended. So where few slots have a row, a round of a
-smaller state takes less time. Rows are copied there and back. Keys and values of a row that stays are copied
-there once, and after that only the new ones are copied back.
+A round computes all rows of its state, also those that have ended. So where few slots have a row, a
+round of a smaller state takes less time. Rows are copied there and back. Keys and values of a row
+that stays are copied there once, and after that only the new ones are copied back.
 """
 
 from collections.abc import Callable
@@ -32,8 +32,10 @@ def advance(
     *,
     axes: DecodeState,
     **static,
-) -> tuple[tuple[DecodeState, DecodeState], slots.News]:
-    """The states after ``slots.advance`` for the slots ``some``, and the news of their rows. Donate both states.
+) -> tuple[tuple[DecodeState, DecodeState], slots.RoundResults]:
+    """The states after ``slots.advance`` for the slots ``some``, and the results of their rows.
+
+    Donate both states.
 
     Args:
       narrow: a state of w rows.
@@ -46,20 +48,21 @@ def advance(
 
     narrow = lax.fori_loop(0, some.size, copy, narrow)
     before = narrow.cache.held
-    narrow, news = slots.advance(target, draft, narrow, rounds, **static)
+    narrow, results = slots.advance(target, draft, narrow, rounds, **static)
 
     def copy_back(i, state):
         # The target's cache only grows. A draft's may also lose tokens, and get others in their places.
         begin = lambda cache: before[i] if cache is narrow.cache else 0
         return _copy_row(axes, narrow, i, state, some[i], begin)
 
-    return (lax.fori_loop(0, some.size, copy_back, state), narrow), news
+    return (lax.fori_loop(0, some.size, copy_back, state), narrow), results
 
 
 def _copy_row(axes: DecodeState, source: DecodeState, i, target: DecodeState, j, begin: Callable) -> DecodeState:
     """``target`` with row i of ``source`` as its row j.
 
-    ``begin(cache)``: the first position whose keys and values are copied from a cache of ``source``.
+    ``begin(cache)``: the first position whose keys and values are copied from a cache of
+    ``source``.
     """
 
     def copy(axis, old, new):
@@ -75,14 +78,18 @@ def _copy(axis: int, source: jax.Array, i, target: jax.Array, j) -> jax.Array:
 
 
 def _copy_held(axes: KVCache, source: KVCache, i, target: KVCache, j, begin) -> KVCache:
-    """``_copy_row`` of a cache: keys and values from position ``begin`` to its last token, and the rest whole."""
+    """``_copy_row`` of a cache.
+
+    It copies keys and values from position ``begin`` to the last token, and the rest whole.
+    """
     is_array = lambda layer: not isinstance(layer, DeltaState)
     arrays = lambda cache: tuple(layer if is_array(layer) else () for layer in cache.layers)
     rest = lambda cache: cache.replace(layers=tuple(() if is_array(layer) else layer for layer in cache.layers))
 
     def copy_piece(piece, layers):
         def copy(new, old):
-            at, size = piece * _PIECE, min(_PIECE, old.shape[2])
+            at = piece * _PIECE
+            size = min(_PIECE, old.shape[2])
             part = lax.dynamic_slice(old, (i, 0, at, 0), (1, old.shape[1], size, old.shape[3]))
             return lax.dynamic_update_slice(new, part, (j, 0, at, 0))
 

@@ -1,4 +1,6 @@
-"""Slots: rows of a ``DecodeState`` that requests use one after another. Pure functions for the device.
+"""Slots: rows of a ``DecodeState`` that requests use one after another.
+
+Pure functions for the device.
 
 A request is read into a state of one row. ``admit`` writes this row into a slot, whole: text,
 options, caches, the drafter's state and counters. An empty slot is a row that has ended. So rounds
@@ -27,7 +29,7 @@ from ..parallel import split_rows
 from ..requests.constraint import Automaton
 
 
-class News(struct.PyTreeNode):
+class RoundResults(struct.PyTreeNode):
     """The progress of B rows in one call of ``advance``.
 
     Attributes:
@@ -54,8 +56,8 @@ class News(struct.PyTreeNode):
     failed: jax.Array
     logprobs: Logprobs | None
 
-    def of_rows(self, rows: Sequence[int]) -> "News":
-        """The news of some of the rows, on the host."""
+    def of_rows(self, rows: Sequence[int]) -> "RoundResults":
+        """The results of some of the rows, on the host."""
         return jax.tree.map(lambda x: x[list(rows)] if x.ndim else x, self)
 
 
@@ -100,21 +102,30 @@ def begin_reading(target: Model, *, capacity: int, dtype, taps: tuple[int, ...])
 def read_chunk(
     target: Model, requests: Requests, filled: Filled, start: jax.Array, *, chunk: int, taps: tuple[int, ...]
 ) -> Filled:
-    """One row after ``chunk`` more tokens of its prompt, from place ``start`` on. Donate ``filled``."""
+    """One row after ``chunk`` more tokens of its prompt, from place ``start`` on.
+
+    Donate ``filled``.
+    """
     return fill_chunk(target, requests.tokens, requests.lengths - 1, filled, start, chunk, taps)
 
 
 def read_first_chunk(target: Model, requests: Requests, *, chunk: int, **sizes) -> Filled:
-    """One row after the first ``chunk`` tokens of its prompt. ``sizes``: the arguments of ``begin_reading``."""
+    """One row after the first ``chunk`` tokens of its prompt.
+
+    ``sizes``: the arguments of ``begin_reading``.
+    """
     filled = begin_reading(target, **sizes)
     return read_chunk(target, requests, filled, jnp.int32(0), chunk=chunk, taps=sizes["taps"])
 
 
 def begin_reading_draft(target: Model, draft, requests: Requests, filled: Filled, *, drafter: Drafter, dtype):
-    """One row before the draft's first chunk of its prompt; None for a drafter that reads no chunks."""
-    found = drafter.reads(target, draft, requests.tokens, requests.lengths, filled.taps)
+    """One row before the draft's first chunk of its prompt.
+
+    It is None for a drafter that reads no chunks.
+    """
+    draft_reader = drafter.reads(target, draft, requests.tokens, requests.lengths, filled.taps)
     B, T = requests.tokens.shape
-    return None if found is None else nothing_filled(found[0], B, T, full_dtype(dtype))
+    return None if draft_reader is None else nothing_filled(draft_reader[0], B, T, full_dtype(dtype))
 
 
 def read_draft_chunk(
@@ -128,16 +139,22 @@ def read_draft_chunk(
     drafter: Drafter,
     chunk: int,
 ) -> Filled:
-    """One row after the draft has read ``chunk`` more tokens, from place ``start`` on. Donate ``drafted``."""
-    found = drafter.reads(target, draft, requests.tokens, requests.lengths, taps)
-    assert found is not None  # there is a row to read in
-    return fill_chunk(found[0], requests.tokens, found[1], drafted, start, chunk)
+    """One row after the draft has read ``chunk`` more tokens, from place ``start`` on.
+
+    Donate ``drafted``.
+    """
+    draft_reader = drafter.reads(target, draft, requests.tokens, requests.lengths, taps)
+    assert draft_reader is not None  # there is a row to read in
+    return fill_chunk(draft_reader[0], requests.tokens, draft_reader[1], drafted, start, chunk)
 
 
 def begin_row(
     target: Model, draft, requests: Requests, filled: Filled, drafted: Filled | None, **static
 ) -> DecodeState:
-    """A state of one row after its prompt is read; ``static`` are arguments of ``begin_decoding``."""
+    """A state of one row after its prompt is read.
+
+    ``static`` are arguments of ``begin_decoding``.
+    """
     return begin_decoding(target, draft, requests, filled, drafted=drafted, **static)
 
 
@@ -188,12 +205,15 @@ def free(state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: Decod
 def release(
     state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: DecodeState
 ) -> tuple[DecodeState, DecodeState]:
-    """``state`` after ``free``, and the text that the slot had, see ``take_text``. Donate ``state``."""
+    """``state`` after ``free``, and the text that the slot had, see ``take_text``.
+
+    Donate ``state``.
+    """
     return free(state, empty, slot, axes=axes), take_text(state, slot)
 
 
 def take_text(state: DecodeState, slot: jax.Array) -> DecodeState:
-    """The row in ``slot`` as a state of one row, without options, caches and the drafter's state."""
+    """The row in ``slot`` as a state of one row. It has no options, caches or drafter's state."""
     text = state.replace(request=None, cache=KVCache((), state.cache.length), drafter=(), rounds=None)
     return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, slot, 1) if x.ndim else x, text)
 
@@ -208,12 +228,15 @@ def advance(
     drafter: Drafter,
     rule: Callable,
     most_rounds: int,
-) -> tuple[DecodeState, News]:
-    """The state after ``rounds`` rounds, at most ``most_rounds``, and the news. Donate ``state``.
+) -> tuple[DecodeState, RoundResults]:
+    """The state after ``rounds`` rounds, at most ``most_rounds``, and their results.
+
+    Donate ``state``.
 
     ``constraints``: the automaton of all rows' constraints; None if no row has one.
     """
-    before, sums_before = state.length, choice_sums(drafter, state)
+    before = state.length
+    sums_before = choice_sums(drafter, state)
     progress = jnp.zeros((before.size, most_rounds, 3), jnp.int32)
     state = _with_constraints(state.replace(round=jnp.zeros_like(state.round), progress=progress), constraints)
     state = decode.run(target, draft, state, rounds, drafter=drafter, rule=rule)
@@ -222,7 +245,7 @@ def advance(
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
     chosen, evidence = jax.tree.map(jnp.subtract, choice_sums(drafter, state), sums_before)
-    news = News(
+    results = RoundResults(
         tokens=take(state.tokens, places),
         count=state.length - before,
         rounds=state.progress,
@@ -234,7 +257,7 @@ def advance(
         failed=state.failed,
         logprobs=logprobs,
     )
-    return _with_constraints(state.replace(progress=None), None), news
+    return _with_constraints(state.replace(progress=None), None), results
 
 
 def _with_constraints(state: DecodeState, constraints: Automaton | None) -> DecodeState:

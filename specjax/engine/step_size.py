@@ -1,21 +1,24 @@
-"""How many rounds and how many tokens of prompts a step of an engine has, by their measured times."""
+"""The rounds and the prompt tokens of an engine's step, by their measured times."""
 
 _WEIGHT = 0.2
 """The weight of the newest time in a running average."""
 
 
 class Pace:
-    """Chooses the rounds of a step, and the size of a chunk, a power of two from ``least`` to ``most``.
+    """Chooses the rounds of a step and the size of a chunk.
 
-    A step has as many rounds as come nearest to ``seconds``, from ``least_rounds`` to ``most_rounds``. So
-    the fixed cost of a call of the device counts little, and nobody sees that tokens come together.
+    The size is a power of two from ``least`` to ``most``.
 
-    While rows run, the chunks of a step take at most ``ratio`` times the time of its rounds, by running
-    averages. So the time between two of their tokens grows by at most ``1 + ratio``. The size begins
-    at ``least``. It is halved when its time is above this bound, and doubled when twice its time is
-    not, because twice the tokens take at most twice the time. The bound moves with the rounds of a step, so the
-    size is compared with it before each chunk. Without running rows it is ``most``.
-    If ``least`` is ``most``, all chunks have this size, and a step has one.
+    A step has as many rounds as come nearest to ``seconds``, from ``least_rounds`` to
+    ``most_rounds``. So the fixed cost of a call of the device counts little, and nobody sees that
+    tokens come together.
+
+    While rows run, the chunks of a step take at most ``ratio`` times the time of its rounds, by
+    running averages. So the time between two of their tokens grows by at most ``1 + ratio``. The
+    size begins at ``least``. It is halved when its time is above this bound, and doubled when twice
+    its time is not, because twice the tokens take at most twice the time. The bound moves with the
+    rounds of a step, so the size is compared with it before each chunk. Without running rows it is
+    ``most``. If ``least`` is ``most``, all chunks have this size, and a step has one.
     """
 
     def __init__(
@@ -27,9 +30,15 @@ class Pace:
         ratio: float = 0.9,
         seconds: float = 0.02,
     ):
-        self._least, self._most, self._ratio, self._seconds = least, most, ratio, seconds
-        self._least_rounds, self._most_rounds = least_rounds, most_rounds
-        self._size, self._round, self._chunk = least, None, None
+        self._least = least
+        self._most = most
+        self._ratio = ratio
+        self._seconds = seconds
+        self._least_rounds = least_rounds
+        self._most_rounds = most_rounds
+        self._size = least
+        self._round = None
+        self._chunk = None
 
     @property
     def rounds(self) -> int:
@@ -41,13 +50,18 @@ class Pace:
         """The size of the next chunk. ``running``: whether rows wait for it."""
         if running and self._chunk is not None:
             if self._chunk > self._bound and self._size > self._least:
-                self._size, self._chunk = self._size // 2, None
+                self._size = self._size // 2
+                self._chunk = None
             elif 2 * self._chunk <= self._bound and self._size < self._most:
-                self._size, self._chunk = self._size * 2, None
+                self._size = self._size * 2
+                self._chunk = None
         return self._size if running else self._most
 
     def has_room(self, chunks: int, seconds: float) -> bool:
-        """Whether a step that has read ``chunks`` chunks in ``seconds`` may read one more, such as a short prompt."""
+        """Whether a step may read one more chunk, such as a short prompt.
+
+        It has read ``chunks`` chunks in ``seconds``.
+        """
         if self._round is None or self._least == self._most:
             return False
         return seconds * (chunks + 1) / chunks <= self._bound

@@ -1,4 +1,4 @@
-"""What makes the steps of an engine: a thread, or the caller who waits."""
+"""The steps of an engine. A thread makes them, or the caller who waits."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class StepLoop:
     """
 
     _is_shared = False
-    """Whether engines of several hosts make the same steps, see ``hosts``."""
+    """Whether engines of several hosts make the same steps, see ``engine.multi_host``."""
 
     def __init__(self):
         self._thread: threading.Thread | None = None
@@ -48,7 +48,7 @@ class StepLoop:
         if self._thread is not None:
             self._thread.join()
         if self._is_shared and is_first_host():
-            multi_host.tell(None)
+            multi_host.broadcast(None)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -62,7 +62,7 @@ class StepLoop:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Waits for the thread until ``until()`` is true, or drives the device if there is no thread."""
+        """Waits until ``until()`` is true. Without a thread the caller drives the device."""
         while not until():
             if self.is_started:
                 with self.changed:

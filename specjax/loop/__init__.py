@@ -1,1 +1,1 @@
-"""The loop of speculative decoding: prefill, rounds, the ends of rows, and the base class of drafters."""
+"""The loop of speculative decoding: prefill, rounds, ends of rows, and the drafters' base."""

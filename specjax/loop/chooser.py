@@ -46,7 +46,7 @@ class Chooser(Drafter):
 
     Attributes:
       has_arms: whether the choices are arms: rounds of different kinds, whose times are measured,
-        see ``costs``. A method with arms proposes from the result of ``choose``.
+        see ``text.round_times``. A method with arms proposes from the result of ``choose``.
     """
 
     has_arms: ClassVar[bool] = False
@@ -83,17 +83,22 @@ class Chooser(Drafter):
         raise TypeError(f"{type(self).__name__} must define choose")
 
     def with_prepared(self, state: DecodeState, prepared: Any) -> DecodeState:
-        """The state in which ``propose`` finds the second result of ``choose``. A repeated round has zeros there."""
+        """The state in which ``propose`` finds the second result of ``choose``.
+
+        A repeated round has zeros there.
+        """
         return state
 
     def repeats(self, state: DecodeState) -> jax.Array:
-        """Bool, whether the round after one of ``repeated_shape`` has this shape too, without a choice."""
+        """Bool, whether the round after one of ``repeated_shape`` repeats it without a choice."""
         return jnp.bool(False)
 
     def choose_and_run(
         self, one_round: Callable, target: Model, draft, state: DecodeState, goes_on: Callable
     ) -> DecodeState:
-        """Chooses a shape and runs a round, and repeats it while ``goes_on(state)`` and ``repeats(state)``.
+        """Chooses a shape and runs a round.
+
+        The round repeats while ``goes_on(state)`` and ``repeats(state)``.
 
         Args:
           one_round: ``(state, drafter=...) -> state``, a round of a method with one shape.
@@ -127,14 +132,19 @@ class Chooser(Drafter):
         return self
 
     def describe_arms(self, parameters, batch: int, context: int, sampled: bool) -> list[tuple[str, float]]:
-        """The name of each arm, and the time of its round in plain rounds. Empty for a method without arms.
+        """The name of each arm, and the time of its round in plain rounds.
+
+        Empty for a method without arms.
 
         ``batch``, ``context`` and ``sampled`` are those of ``Run``.
         """
         return []
 
     def evidence(self, own) -> Any:
-        """The sums over all rounds so far that ``learn`` reads, leaves [B, ...], from the method's state."""
+        """The sums over all rounds so far that ``learn`` reads.
+
+        Their leaves are [B, ...]. ``own`` is the method's state.
+        """
         return ()
 
     def learn(self, parameters, run: Run) -> Any:
@@ -153,5 +163,8 @@ def at_largest_shape(drafter: Drafter) -> Drafter:
 
 
 def choice_sums(drafter: Drafter, state: DecodeState) -> tuple[jax.Array, Any]:
-    """The sums of which ``Chooser.learn`` gets the differences: the rounds of each choice, and ``evidence``."""
+    """The rounds of each choice, and ``evidence``.
+
+    ``Chooser.learn`` gets the differences of these sums.
+    """
     return state.counters.chosen, drafter.chooser.evidence(state.drafter) if drafter.chooser else ()

@@ -82,7 +82,10 @@ def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Ca
 @own_settings()
 @jax.named_scope("propose")
 def propose(target: Model, draft, state: DecodeState, key: jax.Array, *, drafter: Drafter) -> tuple[Tree, Any]:
-    """A tree of N nodes below each row's root, and the drafter's state for ``commit``. ``key``: [B]."""
+    """A tree of N nodes below each row's root, and the drafter's state for ``commit``.
+
+    ``key``: [B].
+    """
     tree, drafted = drafter.propose(target, draft, state, key)
     return whole_nodes(tree), drafted
 
@@ -104,7 +107,8 @@ def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), compu
 @jax.named_scope("accept")
 def accept(target: Model, tree: Tree, scored: Scored, state: DecodeState, keys, *, rule: Callable) -> tuple:
     """``p``, ``verdict`` and ``failed`` of ``Round``. ``keys``: [B, places], see ``round_keys``."""
-    sampling, seeded = state.request.sampling, state.request.seeded
+    sampling = state.request.sampling
+    seeded = state.request.seeded
     p = probabilities(scored.logits, seen_options(rule, sampling), state.tree_context(tree))
     verdict = accept_path(rule, p, tree, keys, sampling.temperature, state.counters, seeded, target)
     return p, verdict, state.failed | has_failed(scored.logits, p, verdict)
@@ -114,7 +118,8 @@ def accept(target: Model, tree: Tree, scored: Scored, state: DecodeState, keys, 
 @jax.named_scope("commit")
 def commit(target: Model, draft, state: DecodeState, round: Round, *, drafter: Drafter) -> DecodeState:
     """Cuts the path at the row's end, and writes it to the cache and the text."""
-    tree, scored = round.tree, round.scored
+    tree = round.tree
+    scored = round.scored
     verdict, emission = cut_at_end(state, tree, round.verdict, round.failed)
     path = None if tree.is_chain else verdict.path
     place = state.cache.length + 1

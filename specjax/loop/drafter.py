@@ -72,11 +72,11 @@ class Drafter:
 
     Attributes:
       needs: the models or the head that the method drafts with. A method that needs any may run on
-        devices of its own, see ``apart``. There ``target`` has the configuration and, for a head,
-        the embeddings, the final norm and ``logits``; ``state.cache`` has a length and no layers,
-        and ``scored`` has the taps alone.
-      reads_target: whether the method drafts with the target's layers and cache. It then runs on the
-        target's devices only.
+        devices of its own, see ``text.draft_devices``. There ``target`` has the configuration and,
+        for a head, the embeddings, the final norm and ``logits``; ``state.cache`` has a length and
+        no layers, and ``scored`` has the taps alone.
+      reads_target: whether the method drafts with the target's layers and cache. It then runs on
+        the target's devices only.
       with_encoder: whether the method drafts for encoder-decoders too.
     """
 
@@ -115,7 +115,9 @@ class Drafter:
         return ()
 
     def reads(self, target: Model, draft, tokens: jax.Array, lengths: jax.Array, taps: tuple) -> tuple[Any, Any] | None:
-        """The model, see ``prefill.Reads``, with which ``init`` reads prompts, and the int32 [B] tokens that it reads.
+        """The model with which ``init`` reads prompts, and the tokens that it reads, int32 [B].
+
+        The model is one of ``prefill.Reads``.
 
         The arguments are those of ``init``. A method that has this function takes ``filled`` in
         ``init``: the prompts, already read in chunks (``prefill.Filled``), or None. None, the
@@ -146,7 +148,7 @@ class Drafter:
 
     @property
     def chooser(self) -> Any:
-        """The method itself if it chooses a shape of drafts for each round, see ``Chooser``; None for one shape."""
+        """The method itself if it chooses a shape for each round, see ``Chooser``; else None."""
         return None
 
     def check(self, config: ModelConfig) -> None:

@@ -37,7 +37,8 @@ def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Arr
 
     Returns the verdict, with the last token that is kept as its bonus token, and the emission.
     """
-    options, place = state.request, jnp.arange(verdict.path.shape[1])
+    options = state.request
+    place = jnp.arange(verdict.path.shape[1])
     drafted = jnp.take_along_axis(tree.tokens, jnp.roll(verdict.path, -1, 1), 1)
     emitted = jnp.where(place == verdict.length[:, None] - 1, verdict.bonus[:, None], drafted)
 
@@ -50,7 +51,8 @@ def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Arr
     length = jnp.where(state.done | failed, 0, length)
 
     bonus = _last(emitted, length, state.root)
-    constraint_state, stop_state = state.constraint_state, state.stop_state
+    constraint_state = state.constraint_state
+    stop_state = state.stop_state
     if options.sampling.constraint is not None:
         states = advance_along(options.sampling.constraint, constraint_state, emitted)
         constraint_state = _last(states, length, constraint_state)

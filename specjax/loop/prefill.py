@@ -54,7 +54,8 @@ def make_requests(
     """
     if not prompts or not all(len(prompt) for prompt in prompts):
         raise RequestError("a prompt is empty; give at least one token")
-    B, longest = len(prompts), max(map(len, prompts))
+    B = len(prompts)
+    longest = max(map(len, prompts))
     need = positions_needed(longest + max_new_tokens, drafter, capacity)
     tokens, lengths = pad_prompts(prompts, capacity or 1 << (need - 1).bit_length())
     arrays: dict[str, Any] = dict(
@@ -69,7 +70,7 @@ def make_requests(
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The prompts as an array int32 [B, width] with zeros behind them, and their lengths int32 [B]."""
+    """The prompts int32 [B, width] with zeros behind them, and their lengths int32 [B]."""
     tokens = np.zeros((len(prompts), width), np.int32)
     for row, prompt in zip(tokens, prompts):
         row[: len(prompt)] = prompt
@@ -77,7 +78,9 @@ def pad_prompts(prompts: Sequence[Sequence[int]], width: int) -> tuple[np.ndarra
 
 
 def positions_needed(limit: int, drafter: Drafter, capacity: int | None = None, mend: str = "") -> int:
-    """The positions of a row that ends at ``limit`` tokens, with room for the longest path of a draft.
+    """The positions of a row that ends at ``limit`` tokens.
+
+    They have room for the longest path of a draft.
 
     Raises RequestError if they are more than ``capacity``. ``mend`` is the end of its message.
     """
@@ -110,11 +113,11 @@ def prefill(
       chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
       logprobs: the number of likeliest tokens to record at each place. 0 records the emitted token
         alone, None records nothing. See ``Logprobs``.
-      recording: the size of the record of rounds, for a drafter of chains that are drawn from a q; or
-        of the record of features, for a drafter that reads taps; None records none.
+      recording: the size of the record of rounds, for a drafter of chains that are drawn from a q;
+        or of the record of features, for a drafter that reads taps; None records none.
 
-    Raises RequestError for keys of another implementation than "threefry2x32", and for a record that
-    does not fit the drafter.
+    Raises RequestError for keys of another implementation than "threefry2x32", and for a record
+    that does not fit the drafter.
     """
     implementation = jax.random.key_impl(requests.keys)
     if implementation != KEYS:
@@ -144,13 +147,16 @@ def begin_decoding(
     recording: Recording | FeatureRecording | None = None,
     drafted: "Filled | None" = None,
 ) -> DecodeState:
-    """The second half of ``prefill``: the drafter reads the prompts, whose first tokens are ``filled``.
+    """The second half of ``prefill``: the drafter reads the prompts.
+
+    ``filled`` has their first tokens.
 
     ``drafted``: the prompts that are read with ``Drafter.reads``; by default the drafter reads them
     now. The other arguments are those of ``prefill``.
     """
-    given = {} if drafted is None else {"filled": drafted}
-    tokens, lengths = requests.tokens, requests.lengths
+    options = {} if drafted is None else {"filled": drafted}
+    tokens = requests.tokens
+    lengths = requests.lengths
     B, T = tokens.shape
     cache, taps, finite = filled
     state = DecodeState(
@@ -158,7 +164,7 @@ def begin_decoding(
         tokens=tokens,
         from_draft=jnp.zeros((B, T), bool),
         cache=cache.replace(length=lengths - 1),
-        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype), **given),
+        drafter=drafter.init(target, draft, tokens, lengths, taps, chunk=chunk, dtype=full_dtype(dtype), **options),
         done=(lengths >= requests.limit) | ~finite,
         failed=~finite,
         constraint_state=_start(requests.sampling.start, B),
@@ -203,9 +209,9 @@ class Filled(NamedTuple):
 def fill(model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...] = (), *, unread: int = 0) -> Filled:
     """Commits all but the last ``unread`` of the tokens ``tokens[b, :lengths[b]]`` to a new cache.
 
-    The cache has capacity T. The tokens are read ``chunk`` at a time. Of an encoder-decoder's prompt
-    the encoder reads the source at once, and the decoder its first tokens. It has no taps, and its
-    first round finds numbers that are not finite.
+    The cache has capacity T. The tokens are read ``chunk`` at a time. Of an encoder-decoder's
+    prompt the encoder reads the source at once, and the decoder its first tokens. It has no taps,
+    and its first round finds numbers that are not finite.
     """
     B, T = tokens.shape
     if isinstance(model, Decoder) and model.encoder is not None:
@@ -223,25 +229,28 @@ def fill(model: Reads, tokens, lengths, chunk: int, dtype, taps: tuple[int, ...]
 
 def nothing_filled(model: Reads, B: int, T: int, dtype, taps: tuple[int, ...] = ()) -> Filled:
     """B rows before their first chunk, with room for T tokens."""
-    kept = tuple(jnp.zeros((B, T, model.config.hidden_size)) for _ in taps)
-    return Filled(empty(model.config, B, T, dtype), kept, jnp.ones(B, bool))
+    empty_taps = tuple(jnp.zeros((B, T, model.config.hidden_size)) for _ in taps)
+    return Filled(empty(model.config, B, T, dtype), empty_taps, jnp.ones(B, bool))
 
 
 @own_settings()
 def fill_chunk(model: Reads, tokens, lengths, filled: Filled, start, chunk: int, taps: tuple[int, ...] = ()) -> Filled:
-    """Commits those of the ``chunk`` tokens from place ``start`` on that are before ``lengths`` [B].
+    """Commits the ``chunk`` tokens from place ``start`` on.
 
-    All tokens before ``start`` must be read already. The length of the returned cache is ``lengths``.
+    Tokens at or after ``lengths`` [B] are left out.
+
+    All tokens before ``start`` must be read already. The length of the returned cache is
+    ``lengths``.
     """
-    cache, kept, finite = filled
+    cache, all_taps, finite = filled
     mask = jnp.tril(jnp.ones((chunk, chunk), bool))
     cache = cache.replace(length=jnp.full(lengths.size, start))
     positions = cache.length[:, None] + jnp.arange(chunk)
     piece = lax.dynamic_slice_in_dim(tokens, start, chunk, 1)
     out = model(piece, positions, mask, cache, taps=taps, rope_lengths=lengths[:, None] + 1)
     finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
-    kept = tuple(lax.dynamic_update_slice_in_dim(old, new, start, 1) for old, new in zip(kept, out.taps))
-    return Filled(commit(cache, out.rows, None, lengths, valid=finite), kept, finite)
+    all_taps = tuple(lax.dynamic_update_slice_in_dim(old, new, start, 1) for old, new in zip(all_taps, out.taps))
+    return Filled(commit(cache, out.rows, None, lengths, valid=finite), all_taps, finite)
 
 
 def read_source(model: Decoder, tokens: jax.Array, lengths: jax.Array, dtype) -> KVCache:

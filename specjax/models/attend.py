@@ -42,20 +42,25 @@ def attend(
       scores: scale, bound and window of the scores. The window restricts the past only.
     """
     B, N, K, G, D = q.shape
-    keys, values, seen = [], [], []
+    keys = []
+    values = []
+    masks = []
     if past is not None:
         at = jnp.arange(past[0].shape[2])
         valid = jnp.broadcast_to(at < length[:, None, None], (B, N, at.size))
         if scores.window is not None:
             valid &= at > positions[:, :, None] - scores.window
-        keys, values, seen = [past[0]], [past[1]], [valid]
+        keys.append(past[0])
+        values.append(past[1])
+        masks.append(valid)
     if rows is not None:
-        keys, values = [*keys, rows[0]], [*values, rows[1]]
-        seen = [*seen, jnp.broadcast_to(mask, (B, *mask.shape[-2:]))]
+        keys.append(rows[0])
+        values.append(rows[1])
+        masks.append(jnp.broadcast_to(mask, (B, *mask.shape[-2:])))
     k, v = (jnp.concatenate(parts, 2).astype(jnp.float32) for parts in (keys, values))
     score = jnp.einsum("bnkgd,bktd->bkgnt", q.astype(jnp.float32), k, precision="highest") * scores.scale_of(D)
     if scores.softcap is not None:
         score = scores.softcap * jnp.tanh(score / scores.softcap)
-    score = jnp.where(jnp.concatenate(seen, -1)[:, None, None], score, -jnp.inf)
+    score = jnp.where(jnp.concatenate(masks, -1)[:, None, None], score, -jnp.inf)
     attended = jnp.einsum("bkgnt,bktd->bnkgd", jax.nn.softmax(score), v, precision="highest")
     return attended.reshape(B, N, K * G * D)

@@ -17,7 +17,7 @@ class Output(struct.PyTreeNode):
         uncommitted rows that the caller passed, then the rows of the nodes. None for a layer whose
         attention was skipped, and () for a layer that reads the rows of another layer.
       taps: for each requested layer the residual stream float32 [B, N, E] that enters the layer.
-      logits: float32 [B, N, V] after each node; None unless ``decode.score`` computed them.
+      logits: float32 [B, N, V] after each node; None unless ``loop.decode.score`` computed them.
     """
 
     hidden: jax.Array
@@ -27,7 +27,7 @@ class Output(struct.PyTreeNode):
 
 
 class Scored(Output):
-    """An Output with its logits, as ``decode.score`` returns it."""
+    """An Output with its logits, as ``loop.decode.score`` returns it."""
 
     logits: jax.Array = struct.field(kw_only=True)
 

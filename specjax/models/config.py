@@ -44,7 +44,7 @@ class ModelConfig:
       whole_qk_norm: whether ``qk_norm`` norms all heads together.
       local_rope: rotary positions of layers with a window; None for ``rope``.
       sinks: whether attention has sinks, see ``attention.attend``.
-      attention_scale, attention_softcap: see ``attention_kernel.Scores``.
+      attention_scale, attention_softcap: see ``kernels.gpu.attention.Scores``.
       gated, activation: whether the MLP is gated, and one of ``layers.ACTIVATIONS``.
       norm, norm_offset: the kind of norm and the offset of its weights, see ``layers.Norm``.
       normed, parallel: the form of a layer, see ``kinds.LayerConfig``.

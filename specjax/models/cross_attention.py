@@ -18,7 +18,7 @@ class CrossConfig:
 
     Attributes:
       num_heads, head_dim: H and D.
-      scale: see ``attention_kernel.Scores``.
+      scale: see ``kernels.gpu.attention.Scores``.
       biased: whether the projections have biases.
     """
 
@@ -44,7 +44,10 @@ class CrossAttention(nnx.Module):
         self.config = config
         self.query, self.key, self.value = (matrix(key, (rows, width), ("heads", "embed"), dtype) for key in keys[:3])
         self.out = matrix(keys[3], (width, rows), ("embed", "heads"), dtype)
-        bias = lambda size, axis: param(jnp.zeros(size, dtype), (axis,)) if config.biased else None
+
+        def bias(size, axis):
+            return param(jnp.zeros(size, dtype), (axis,)) if config.biased else None
+
         self.query_bias, self.key_bias, self.value_bias = (bias(rows, "heads") for _ in range(3))
         self.out_bias = bias(width, "embed")
 
@@ -57,7 +60,8 @@ class CrossAttention(nnx.Module):
           length: int32 [B], the number of the encoder's outputs.
         """
         queries = self._heads(normed, self.query, self.query_bias)[:, :, :, None]
-        scores, positions = Scores(scale=self.config.scale), jnp.zeros(normed.shape[:2], jnp.int32)
+        scores = Scores(scale=self.config.scale)
+        positions = jnp.zeros(normed.shape[:2], jnp.int32)
         attended = attend(queries, source, length, None, None, positions, scores)
         return linear(attended, self.out[...], value_of(self.out_bias))
 

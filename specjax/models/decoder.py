@@ -107,6 +107,7 @@ class Decoder(nnx.Module):
             residual stream float32 [B, N, E] that enters the next layer, and the nodes' rows of
             each of these layers. These layers do not run, and have no taps.
         """
+        # 1. The residual stream that enters the first layer.
         dtype = self.embed[...].dtype if cache is None else cache.dtype
         if self.encoder is not None:  # positions of the text become positions of the decoder
             assert cache is not None
@@ -116,11 +117,15 @@ class Decoder(nnx.Module):
         inputs = None
         if self.per_layer is not None:
             inputs = self.per_layer(tokens, x if computed is None else self.embedded(tokens, positions))
+
+        # 2. The nodes as the layers see them.
         length = jnp.zeros(x.shape[0], jnp.int32) if cache is None else cache.held
         at = positions if row_positions is None else row_positions
         bias = None if self.relative is None else self.relative(positions, at)
         source, begin = ((), None) if cache is None or self.encoder is None else (cache.source, cache.begin)
         nodes = Nodes(positions, mask, dtype, length, row_positions, rope_lengths, inputs, bias, source, begin)
+
+        # 3. The layers.
         x, new_rows, tapped = run_layers(self.layers, x, nodes, cache, rows=rows, taps=taps, skip=skip, done=done)
         return Output(self.last_norm(x), new_rows, tapped)
 
@@ -186,12 +191,14 @@ def run_layers(layers, x, nodes: Nodes, cache: KVCache | None, *, rows=None, tap
 
     The other arguments are those of ``Decoder``.
     """
-    tapped, new_rows = {}, list(done)
+    tapped = {}
+    new_rows = list(done)
     before = nodes.length  # known when a round begins, so that the first layer may be copied during drafting
     for i in range(len(done), len(layers)):
         if i in taps:
             tapped[i] = x
-        layer, source = fetch(layers[i], before), layers[i].config.mixer.source
+        layer = fetch(layers[i], before)
+        source = layers[i].config.mixer.source
         past = None if cache is None else cache.layers[i if source is None else source]
         if source is None:
             earlier = None if rows is None else rows[i]

@@ -20,7 +20,8 @@ class Encoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype):
         places, distances, *keys = jax.random.split(key, config.num_layers + 2)
-        E, offset = config.hidden_size, config.position_offset
+        E = config.hidden_size
+        offset = config.position_offset
         self.config = config
         self.layers = nnx.List([Layer(layer, k, dtype) for layer, k in zip(config.layers, keys)])
         rows = config.max_position_embeddings + (offset or 0)
@@ -41,7 +42,8 @@ class Encoder(nnx.Module):
           dtype: the type of keys and values.
         """
         B, S, _ = embedded.shape
-        x, positions = embedded, jnp.broadcast_to(jnp.arange(S), (B, S))
+        x = embedded
+        positions = jnp.broadcast_to(jnp.arange(S), (B, S))
         if self.positions is not None:
             x = x + lookup(self.positions[...], positions + (self.config.position_offset or 0)).astype(jnp.float32)
         if self.embed_norm is not None:

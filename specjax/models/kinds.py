@@ -20,8 +20,8 @@ from .stacks import Stack
 class MixerConfig(ABC):
     """The base of configurations of mixers, the sub-layers in which tokens read one another.
 
-    A mixer is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random keys.
-    It is called as
+    A mixer is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random keys;
+    ``config.mixer`` is its own configuration. It is called as
 
         mixer(normed, nodes, past, rows) -> (added, new_rows)
 
@@ -68,7 +68,8 @@ class MixerConfig(ABC):
 class FeedForwardConfig(ABC):
     """The base of configurations of feed-forwards, the sub-layers that read each token by itself.
 
-    A feed-forward is a module ``kind(config: LayerConfig, keys, dtype)``. It is called as
+    A feed-forward is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random
+    keys; ``config.mlp`` is its own configuration. It is called as
     ``feed_forward(normed)``. Its output is added to the stream; both are float32 [B, N, E].
     """
 

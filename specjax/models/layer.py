@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..core.cache import EightBits
-from .attention import Bias, Seen, within
+from .attention import Seen, within
 from .cross_attention import CrossAttention
 from .feed_forwards import FEED_FORWARDS
 from .kinds import LayerConfig
 from .layers import normalize, param, value_of
 from .mixers import MIXERS
 from .per_layer import PerLayerInput
+from .relative_positions import Bias
 from .rope import Rope, rotary
 
 

@@ -116,10 +116,10 @@ def _multiply_few(rows: jax.Array, weight: jax.Array) -> jax.Array:
         return product_kernel.product(rows, weight)
     if len(rows) == 1 and weight.dtype == jnp.float32:
         return multiply(rows, weight)
-    given = jnp.concatenate([rows, rows]) if len(rows) == 1 else rows
+    doubled = jnp.concatenate([rows, rows]) if len(rows) == 1 else rows
     parts_are_faster = weight.dtype == jnp.float32 or "amx_bf16" in matrix_extensions()
     form = multiply_in_parts if parts_are_faster and not weights_are_split() else multiply
-    return form(given, weight)[: len(rows)]
+    return form(doubled, weight)[: len(rows)]
 
 
 def _product_forward(rows, weight):

@@ -44,7 +44,7 @@ class PerLayerInput(nnx.Module):
         self.project = matrix(keys[1], (E, P), ("embed", None), dtype)
         self.norm = param(jnp.ones(E, dtype), ("embed",))
 
-    def __call__(self, x: jax.Array, given: jax.Array) -> jax.Array:
-        """The stream x float32 [B, N, E] with the input [B, N, P] of this layer."""
-        gated = ACTIVATIONS["gelu_tanh"](linear(x, self.gate[...])) * given
+    def __call__(self, x: jax.Array, layer_input: jax.Array) -> jax.Array:
+        """The stream x float32 [B, N, E] with ``layer_input`` [B, N, P], the input of this layer."""
+        gated = ACTIVATIONS["gelu_tanh"](linear(x, self.gate[...])) * layer_input
         return x + normalize(linear(gated, self.project[...]), self.config.norm, self.norm[...])

@@ -157,19 +157,24 @@ def is_quantisable(param: nnx.Param) -> bool:
 def quantise_module(module: M, scheme: str) -> M:
     """The module with its matrices in another form, see ``quantise_parameter``."""
     graph, params = nnx.split(module)
-    name = lambda path: ".".join(map(str, path))
-    kept = [
-        (path, param.replace(quantise_parameter(name(path), param, param[...], scheme)))
+    quantised = [
+        (path, param.replace(quantise_parameter(".".join(map(str, path)), param, param[...], scheme)))
         for path, param in nnx.to_flat_state(params)
     ]
-    return nnx.merge(graph, nnx.from_flat_state(kept))
+    return nnx.merge(graph, nnx.from_flat_state(quantised))
 
 
 def scheme_of(module) -> str | None:
-    """The form of a module's weights, or of any pytree's; None for full weights. int4 goes before others."""
-    is_weight = lambda leaf: isinstance(leaf, Quantised)
-    found = {leaf.scheme for leaf in jax.tree.leaves(module, is_leaf=is_weight) if is_weight(leaf)}
-    return "int4" if "int4" in found else next(iter(found), None)
+    """The form of a module's weights, or of any pytree's; None for full weights.
+
+    int4 goes before others.
+    """
+
+    def is_weight(leaf):
+        return isinstance(leaf, Quantised)
+
+    schemes = {leaf.scheme for leaf in jax.tree.leaves(module, is_leaf=is_weight) if is_weight(leaf)}
+    return "int4" if "int4" in schemes else next(iter(schemes), None)
 
 
 def multiply(rows: jax.Array, weight: Quantised) -> jax.Array:

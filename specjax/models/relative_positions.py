@@ -6,10 +6,32 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+from flax import nnx, struct
 
-from .attention import Bias
 from .layers import lookup, matrix
+
+
+class Bias(struct.PyTreeNode):
+    """Numbers that are added to the scores by the distance between row and node (Raffel et al. 2020).
+
+    Every query head has its own key head.
+
+    Attributes:
+      by_distance: float32 [H, 2 D + 1], for rows from D positions before a node to D after it. Rows
+        farther away have the numbers of D.
+      positions: int32 [B, N], the positions of the nodes.
+      rows: int32 [B, M], the positions of the uncommitted rows. Row i of the past is at position i.
+    """
+
+    by_distance: jax.Array
+    positions: jax.Array
+    rows: jax.Array
+
+    def to(self, rows: jax.Array) -> jax.Array:
+        """The bias float32 [B, H, N, M] of rows at positions int32 [B or 1, M]."""
+        most = self.by_distance.shape[1] // 2
+        distance = rows[:, None] - self.positions[:, :, None]
+        return self.by_distance[:, jnp.clip(distance, -most, most) + most].swapaxes(0, 1)
 
 
 @dataclasses.dataclass(frozen=True)

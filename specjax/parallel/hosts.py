@@ -49,20 +49,25 @@ def start(
     incomplete or do not fit, and HostError if the processes cannot join. If a process does not join
     in time, this process prints one line and ends.
     """
+    # 1. The arguments, completed from the environment.
     coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS") or None
     num_processes = _from_environment(num_processes, "JAX_NUM_PROCESSES", "--num-processes")
     process_id = _from_environment(process_id, "JAX_PROCESS_ID", "--process-id")
-    given = coordinator, num_processes, process_id
-    if any(value is not None for value in given):
-        _check(*given)
+    address = coordinator, num_processes, process_id
+    if any(value is not None for value in address):
+        _check(*address)
+
+    # 2. A limit on the time.
     # JAX's own time-out would abort the process with a stack trace.
-    late = threading.Timer(timeout, end_all, [_not_joined(*given, timeout)])
+    late = threading.Timer(timeout, end_all, [_not_joined(*address, timeout)])
     late.daemon = True
     late.start()
+
+    # 3. The others.
     try:
-        jax.distributed.initialize(*given, initialization_timeout=timeout + 60)
+        jax.distributed.initialize(*address, initialization_timeout=timeout + 60)
     except (ValueError, RuntimeError) as error:
-        if given == (None, None, None) and "should be defined" in str(error):
+        if address == (None, None, None) and "should be defined" in str(error):
             return False  # one process, and no cluster that JAX knows
         raise _explain(error) from None
     finally:
@@ -119,7 +124,8 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
 
 
 def _not_joined(coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: int) -> str:
-    count, place = num_processes or "several", coordinator or "the coordinator"
+    count = num_processes or "several"
+    place = coordinator or "the coordinator"
     return f"not all of the {count} processes joined at {place} within {timeout} s"
 
 
@@ -139,9 +145,11 @@ def _explain(error: Exception) -> Exception:
 
 def _watch() -> None:
     """Gives signs of life, and ends this process when another one gives none."""
-    client, me, count = store_of_processes(), jax.process_index(), jax.process_count()
-    began, turn = time.monotonic(), 0
-    last = {other: ("", began) for other in range(count) if other != me}
+    client = store_of_processes()
+    me = jax.process_index()
+    turn = 0
+    began = time.monotonic()
+    last = {other: ("", began) for other in range(jax.process_count()) if other != me}
     while True:
         try:
             client.key_value_set(f"{_SIGNS}/{me}", str(turn := turn + 1), allow_overwrite=True)

@@ -92,11 +92,14 @@ def sum_over_parts(function: Callable, nodes: tuple, weights: tuple, axes: tuple
     B, N = nodes[0].shape[:2]
     own = PartitionSpec(*(name if _divides(name, size) else None for name, size in (("data", B), ("nodes", N))))
     name = "model" if "model" in names else None
-    part_of = lambda leaf, axis: PartitionSpec(*[None] * axis, name if leaf.shape[axis] > 1 else None)
+
+    def part_of(leaf, axis):
+        return PartitionSpec(*[None] * axis, name if leaf.shape[axis] > 1 else None)
+
     parts = tuple(jax.tree.map(partial(part_of, axis=axis), w) for w, axis in zip(weights, axes))
 
-    def part(*given):
-        y = function(*given)
+    def part(*arrays):
+        y = function(*arrays)
         return jax.lax.psum(y, name) if name else y
 
     specs = *[own] * len(nodes), *parts

@@ -42,7 +42,8 @@ class _Graph:
     """
 
     def __init__(self, name: str):
-        self.name, self.sets = name, {}
+        self.name = name
+        self.sets = {}
         self.reads: list[int | None] = [None]
         self.after: list[list[int]] = [[]]
 
@@ -67,13 +68,15 @@ class _Graph:
         return self._repeat(pattern, then)
 
     def _repeat(self, repeat: Repeat, then: int) -> int:
-        first, copies = then, repeat.least
+        first = then
+        copies = repeat.least
         if repeat.most is None:
             first = loop = self._node(None)
             again = self.add(repeat.part, loop)
             self.after[loop] = [again, then]
             if copies and again != loop:
-                first, copies = again, copies - 1
+                first = again
+                copies = copies - 1
         for _ in range((repeat.most or repeat.least) - repeat.least):
             once = self.add(repeat.part, first)
             if once == first:  # the part is empty
@@ -88,17 +91,19 @@ class _Graph:
 
     def closure(self, nodes) -> frozenset[int]:
         """The reading or final nodes that ``nodes`` reach without reading a character."""
-        found, seen, stack = [], set(nodes), list(nodes)
+        states = []
+        seen = set(nodes)
+        stack = list(nodes)
         while stack:
             node = stack.pop()
             if self.reads[node] is not None or node == FINAL:
-                found.append(node)
+                states.append(node)
                 continue
             for later in self.after[node]:
                 if later not in seen:
                     seen.add(later)
                     stack.append(later)
-        return frozenset(found)
+        return frozenset(states)
 
 
 def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,8 +113,10 @@ def _subsets(graph: _Graph, start: int, groups: list[list[int]], count: int) -> 
     graph. ``groups[k]`` lists the groups in set k of the graph.
     """
     order = [graph.closure([start])]
-    number, closures = {order[0]: 0}, {}
-    rows, steps = [], 0
+    number = {order[0]: 0}
+    closures = {}
+    rows = []
+    steps = 0
     for state in order:  # grows as states are found
         reached = [set() for _ in range(count)]
         for node in state - {FINAL}:

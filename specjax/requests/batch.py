@@ -22,7 +22,9 @@ _FEWEST_STOP_IDS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch on the host: what the device needs of its requests, and what the host needs afterwards.
+    """A batch on the host.
+
+    It has the device's part of the requests, and the part that the host needs afterwards.
 
     Each prompt has ``samples`` rows, one for each sample. The lists have an entry for each row.
 
@@ -75,7 +77,10 @@ def build_batch(
 
     Raises RequestError for options that are out of range or cannot be met.
     """
-    B, V, n = len(prompts), target.config.vocab_size, options.count_samples()
+    # 1. Check the numbers of prompts, rows and tokens.
+    B = len(prompts)
+    V = target.config.vocab_size
+    n = options.count_samples()
     lengths = np.array([len(prompt) for prompt in prompts])
     check_limit(B, "MOST_PROMPTS", f"the number of {B:,} prompts", "call with fewer at a time")
     check_limit(
@@ -89,6 +94,7 @@ def build_batch(
     for row in rows:
         if row["logprobs"] is not None:
             per_row("logprobs", row["logprobs"], 1, np.int32, most=MOST_LOGPROBS)
+    # 2. Read the options of each prompt.
     extra = [read_tokens("stop_token_ids", row["stop_token_ids"] or (), V).tolist() for row in rows]
 
     bias = np.zeros((B, V), np.float32)
@@ -97,10 +103,12 @@ def build_batch(
             bias[b] = read_bias(row, V)
     limit = np.minimum(lengths + wanted, target.config.most_tokens(lengths)).astype(np.int32)
     each = ((row, bias[b], int(least[b]), int(limit[b] - lengths[b]), target) for b, row in enumerate(rows))
+    # 3. Compile constraints and stop strings.
     constraints = _count(_constraint(*one) for one in each)
     constraint, start = combine_constraints(constraints)
     strings = [list(row["stop"] or ()) for row in rows]
     stops, stop_start = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
+    # 4. Lay the options out as arrays.
     seeds, seeded = read_seeds(options.seed, B)
     arrays: dict[str, Any] = dict(
         lengths=lengths.astype(np.int32),
@@ -111,6 +119,7 @@ def build_batch(
         seeded=seeded,
     )
     requests = Requests(tokens=None, keys=make_keys(seeds, n), **repeat_rows(arrays, n))
+    # 5. Repeat each prompt for its samples.
     return Batch(
         prompts=_repeat([list(prompt) for prompt in prompts], n),
         requests=requests.with_automata(constraint, stops),
@@ -125,14 +134,15 @@ def build_batch(
 
 def _count(compiled: Iterator) -> list:
     """The automata of all rows. Raises RequestError as soon as too many of them differ."""
-    made, different = [], set()
+    numbers = []
+    different = set()
     for one in compiled:
-        made.append(one)
+        numbers.append(one)
         different |= {one} - {None}
         check_limit(
             len(different), "MOST_CONSTRAINTS", "the number of the batch's different constraints", "split the batch"
         )
-    return made
+    return numbers
 
 
 def _repeat(values: list, n: int) -> list:
@@ -153,10 +163,11 @@ def _constraint(row: dict, bias: np.ndarray, least: int, most: int, target: Lang
 
     Raises RequestError for a constraint without a match of ``least`` to ``most`` tokens.
     """
-    given = {name: row[name] for name in ("regex", "choices", "json_schema") if row[name] is not None}
-    if not given:
+    fields = {name: row[name] for name in ("regex", "choices", "json_schema") if row[name] is not None}
+    if not fields:
         return None
-    name, eos_ids = " and ".join(given), target.config.eos_token_ids
+    name = " and ".join(fields)
+    eos_ids = target.config.eos_token_ids
     if row["ignore_eos"] or not eos_ids:
         why = "ignore_eos is set; leave one out" if row["ignore_eos"] else "the model has none"
         raise RequestError(f"{name} needs the end-of-text token to end the text, and {why}")
@@ -165,7 +176,7 @@ def _constraint(row: dict, bias: np.ndarray, least: int, most: int, target: Lang
         raise RequestError(
             f"{name} needs the end-of-text token, which allowed_tokens, suppressed_tokens or logit_bias rule out"
         )
-    constraint = compile_constraint(target.tokenizer, eos_ids, target.config.vocab_size, **given, banned=banned)
+    constraint = compile_constraint(target.tokenizer, eos_ids, target.config.vocab_size, **fields, banned=banned)
     check_lengths(constraint, least, most)
     return constraint
 

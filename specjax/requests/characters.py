@@ -79,11 +79,15 @@ class Spelling:
         four[0x10000 >> 12 : len(group)] = group[0x10000 >> 12 :]
         first, plane = distinct_rows(four.reshape(-1, 64))
         self.levels = last, middle, first
-        self.lead, self.missing = np.full(256, -1), np.zeros(256, np.int64)
+        self.lead = np.full(256, -1)
+        self.missing = np.zeros(256, np.int64)
         self.lead[:128] = label[:128]
-        self.lead[0xC2:0xE0], self.missing[0xC2:0xE0] = block[2:32], 1
-        self.lead[0xE0:0xF0], self.missing[0xE0:0xF0] = group[:16], 2
-        self.lead[0xF0:0xF5], self.missing[0xF0:0xF5] = plane, 3
+        self.lead[0xC2:0xE0] = block[2:32]
+        self.missing[0xC2:0xE0] = 1
+        self.lead[0xE0:0xF0] = group[:16]
+        self.missing[0xE0:0xF0] = 2
+        self.lead[0xF0:0xF5] = plane
+        self.missing[0xF0:0xF5] = 3
         self.long = np.setdiff1d(label[128:], [-1])
 
 

@@ -8,7 +8,8 @@ from ..core.checks import shorten
 from ..errors import RequestError
 from .limits import check_limit
 
-_ANSWER, _QUESTION = "specjax-answer", "specjax-question"
+_ANSWER = "specjax-answer"
+_QUESTION = "specjax-question"
 """The texts of a trial conversation, which shows how a template ends a turn."""
 
 
@@ -59,7 +60,8 @@ def render_answers(tokenizer, messages: Sequence[Mapping]) -> list[tuple[str, li
         raise RequestError("messages begins with the assistant's turn; begin with the user's")
     texts: list[tuple[str, list[tuple[int, int]]]] = []
     for i in answers:
-        asked, text = _render(tokenizer, turns[:i], True), _render(tokenizer, turns[: i + 1], False)
+        asked = _render(tokenizer, turns[:i], True)
+        text = _render(tokenizer, turns[: i + 1], False)
         if not text.startswith(asked):
             raise RequestError(
                 f"the chat template begins the answer messages[{i}] otherwise than it asks for one; "
@@ -74,9 +76,9 @@ def render_answers(tokenizer, messages: Sequence[Mapping]) -> list[tuple[str, li
 def _end_of_turn(tokenizer, text: str, begin: int) -> int:
     """The end in ``text`` of the last turn, which begins at ``begin``."""
     for name in tokenizer.convert_ids_to_tokens(list(end_of_turn_ids(tokenizer))):
-        found = text.rfind(name, begin)
-        if found >= 0:
-            return found + len(name)
+        place = text.rfind(name, begin)
+        if place >= 0:
+            return place + len(name)
     return len(text)
 
 
@@ -120,13 +122,14 @@ def end_of_turn_ids(tokenizer) -> tuple[int, ...]:
     The tuple is empty where the template writes none. The token is one of the tokenizer's added
     tokens. It ends the model's turn, in addition to the model's end-of-text tokens.
     """
-    question, answer = {"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}
+    question = {"role": "user", "content": _QUESTION}
+    answer = {"role": "assistant", "content": _ANSWER}
     text = _render(tokenizer, [question, answer], False)
     after = text[text.rfind(_ANSWER) + len(_ANSWER) :] if _ANSWER in text else ""
     names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.content.strip()}
     any_name = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    found = re.search(any_name, after) if names else None
-    return (names[found[0]],) if found else ()
+    match = re.search(any_name, after) if names else None
+    return (names[match[0]],) if match else ()
 
 
 def _render(tokenizer, messages: list[dict], add_generation_prompt: bool) -> str:

@@ -79,14 +79,14 @@ def compile_constraint(
     Raises RequestError for more than one of the three, for an expression that cannot be read or
     cannot match over this vocabulary, and where a limit of ``limits`` is exceeded.
     """
-    given: dict[str, Any] = {
+    sources: dict[str, Any] = {
         name: value
         for name, value in dict(regex=regex, choices=choices, json_schema=json_schema).items()
         if value is not None
     }
-    if len(given) != 1:
-        raise RequestError(f"give one of regex, choices and json_schema, not {' and '.join(given) or 'none'}")
-    ((kind, value),) = given.items()
+    if len(sources) != 1:
+        raise RequestError(f"give one of regex, choices and json_schema, not {' and '.join(sources) or 'none'}")
+    ((kind, value),) = sources.items()
     if kind == "choices":
         value = _check_choices(value)
     elif kind == "json_schema" and not isinstance(value, str):
@@ -169,7 +169,8 @@ def _edges(following: np.ndarray) -> tuple[list[set[int]], list[set[int]]]:
 def _shortest(following: np.ndarray, final: np.ndarray) -> np.ndarray:
     """Int [S]: the number of tokens from each state to the nearest full match; -1 without one."""
     before, _ = _edges(following)
-    distance, queue = np.where(final, 0, -1), deque(np.flatnonzero(final).tolist())
+    distance = np.where(final, 0, -1)
+    queue = deque(np.flatnonzero(final).tolist())
     while queue:
         state = queue.popleft()
         for earlier in before[state]:
@@ -186,7 +187,8 @@ def _longest(following: np.ndarray) -> np.ndarray:
     """
     before, after = _edges(following)
     left = [len(states) for states in after]
-    longest, known = np.zeros(len(left), np.int64), np.array([n == 0 for n in left])
+    longest = np.zeros(len(left), np.int64)
+    known = np.array([n == 0 for n in left])
     queue = deque(np.flatnonzero(known).tolist())
     while queue:
         state = queue.popleft()
@@ -201,7 +203,8 @@ def _longest(following: np.ndarray) -> np.ndarray:
 
 def check_lengths(constraint: Constraint, least: int, most: int) -> None:
     """Raises RequestError where no match has between ``least`` and ``most`` tokens."""
-    shortest, longest = constraint.shortest[0], constraint.longest[0]
+    shortest = constraint.shortest[0]
+    longest = constraint.longest[0]
     if longest < least:
         raise RequestError(
             f"min_new_tokens {least} conflicts with {constraint.name}, whose longest match has {longest} tokens; "

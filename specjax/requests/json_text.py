@@ -14,7 +14,8 @@ _PLAIN: Ranges = complement(((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x9F)
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2})"
-_LONG, _SHORT = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])", "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+_LONG = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+_SHORT = "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
 _DAY = f"(?:{_LONG}|{_SHORT}|02-(?:0[1-9]|1[0-9]|2[0-8]))"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _NAME = "[a-z0-9]+(?:-[a-z0-9]+)*"
@@ -37,7 +38,9 @@ def _in_string(character: Character) -> Pattern:
     return Either((*([Character(plain)] if plain else []), *escaped))
 
 
-_QUOTE, _SPACE, _COMMA = literal('"'), optional(literal(" ")), literal(",")
+_QUOTE = literal('"')
+_SPACE = optional(literal(" "))
+_COMMA = literal(",")
 _ANY_LETTER = _in_string(Character(complement(())))
 
 
@@ -53,7 +56,8 @@ def string(least: int = 0, most: int | None = None) -> Pattern:
 
 INTEGER = read_regex("-?(?:0|[1-9][0-9]*)", "integer")
 NUMBER = read_regex(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-][0-9]+)?", "number")
-BOOLEAN, NULL = Either((literal("true"), literal("false"))), literal("null")
+BOOLEAN = Either((literal("true"), literal("false")))
+NULL = literal("null")
 EMPTY_ARRAY = Sequence((literal("["), _SPACE, literal("]")))
 EMPTY_OBJECT = Sequence((literal("{"), _SPACE, literal("}")))
 

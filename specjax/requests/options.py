@@ -23,8 +23,9 @@ class Options:
 
     An option is one value for all prompts, or a list with one value for each prompt. ``n`` is
     always one number. New values need no new compilation, with one exception: the first call with
-    ``logprobs`` or ``policy_logprobs``, with stop strings or with a constraint compiles a program for
-    it. ``sampling.SamplingParams`` has the formulas of temperature, top-k, top-p, min-p and penalties.
+    ``logprobs`` or ``policy_logprobs``, with stop strings or with a constraint compiles a program
+    for it. ``sampling.SamplingParams`` has the formulas of temperature, top-k, top-p, min-p and
+    penalties.
 
     Attributes:
       max_new_tokens: the most new tokens after each prompt.
@@ -33,18 +34,19 @@ class Options:
       top_k: sample from the k likeliest tokens; 0 for all.
       top_p: sample from the likeliest tokens that together reach this probability.
       min_p: leave out tokens below this fraction of the largest probability.
-      repetition_penalty: make tokens that occurred less likely, by this factor on the logit; 1 changes
-        nothing.
+      repetition_penalty: make tokens that occurred less likely, by this factor on the logit; 1
+        changes nothing.
       presence_penalty: subtract this once from the logits of tokens in the output.
       frequency_penalty: subtract this from the logits of tokens in the output, for each occurrence.
       logit_bias: {token id: number added to its logit}.
       allowed_tokens: token ids. All other tokens become impossible.
       suppressed_tokens: token ids. These tokens become impossible.
-      seed: seed of the random numbers, from 0 to 2^32 - 1. A prompt's output depends only on its own
-        options and seed, so equal prompts with one seed give equal texts. Use ``n`` for several samples
-        of a prompt. None is seed 0. With method "auto", a sampled text without a seed may also depend
-        on the batch's choices, see ``drafters.auto``.
-      n: samples of each prompt. There may be ``limits.MOST_SAMPLES``. See ``samples`` for their keys.
+      seed: seed of the random numbers, from 0 to 2^32 - 1. A prompt's output depends only on its
+        own options and seed, so equal prompts with one seed give equal texts. Use ``n`` for several
+        samples of a prompt. None is seed 0. With method "auto", a sampled text without a seed may
+        also depend on the batch's choices, see ``drafters.auto``.
+      n: samples of each prompt. There may be ``limits.MOST_SAMPLES``. See ``samples`` for their
+        keys.
       ignore_eos: continue past end-of-text tokens.
       stop: a string or strings that end the text. The text ends before the string.
       stop_token_ids: further tokens that end the text.
@@ -84,20 +86,21 @@ class Options:
     json_schema: Any = None
 
     @classmethod
-    def of(cls, given: Mapping) -> "Options":
+    def of(cls, options: Mapping) -> "Options":
         """Makes options from keyword arguments, which may have other libraries' names.
 
         Raises RequestError for an unknown name.
         """
-        known, given = [field.name for field in dataclasses.fields(cls)], rename_options(given)
-        for name in given:
+        known = [field.name for field in dataclasses.fields(cls)]
+        options = rename_options(options)
+        for name in options:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 raise RequestError(
                     f"option {name!r} is unknown; "
                     + (f"did you mean {near[0]}?" if near else f"use {', '.join(known)}")
                 )
-        return cls(**given)
+        return cls(**options)
 
     def count_samples(self) -> int:
         """``n``, checked."""
@@ -113,7 +116,9 @@ class Options:
 
 
 def read_numbers(options: Options, batch: int, **others) -> SamplingParams:
-    """The options of ``sampling.NUMBERS`` for ``batch`` prompts, and ``others`` of ``SamplingParams``.
+    """The ``SamplingParams`` of ``batch`` prompts.
+
+    They have the options of ``sampling.NUMBERS``, and ``others``.
 
     Raises RequestError for a number that is out of range.
     """
@@ -189,16 +194,16 @@ def read_bias(row: dict, vocab_size: int) -> np.ndarray:
     and where no token is left.
     """
     bias = np.zeros(vocab_size, np.float32)
-    given = {_bias_token(id): value for id, value in (row["logit_bias"] or {}).items()}
-    ids = read_tokens("logit_bias", given, vocab_size)
-    for value in given.values():
+    biases = {_bias_token(id): value for id, value in (row["logit_bias"] or {}).items()}
+    ids = read_tokens("logit_bias", biases, vocab_size)
+    for value in biases.values():
         if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
             raise RequestError(f"logit_bias must map token ids to numbers, not {shorten(value)}")
         if not value <= _LARGEST_BIAS:
             raise RequestError(
                 f"logit_bias holds a value that is not finite: {shorten(value)}; use -inf to forbid a token"
             )
-    bias[ids] = [value if value >= -_LARGEST_BIAS else -np.inf for value in given.values()]
+    bias[ids] = [value if value >= -_LARGEST_BIAS else -np.inf for value in biases.values()]
     if row["allowed_tokens"] is not None:
         if not row["allowed_tokens"]:
             raise RequestError("allowed_tokens is empty; allow at least one token")

@@ -17,8 +17,8 @@ def from_other_libraries(
     Raises RequestError where the method is named twice, and for an unknown field of
     ``speculative_config``.
     """
-    given = [x is not None for x in (assistant_model, prompt_lookup_num_tokens, speculative_config)]
-    if sum(given) > 1 or any(given) and (setting.get("method") or setting.get("draft") is not None):
+    is_set = [x is not None for x in (assistant_model, prompt_lookup_num_tokens, speculative_config)]
+    if sum(is_set) > 1 or any(is_set) and (setting.get("method") or setting.get("draft") is not None):
         raise RequestError(
             "give the method once: method and draft, assistant_model, prompt_lookup_num_tokens or speculative_config"
         )
@@ -37,19 +37,20 @@ def from_other_libraries(
     return setting | {"draft" if name == "model" else name: value for name, value in speculative_config.items()}
 
 
-def rename_options(given: Mapping) -> dict:
+def rename_options(options: Mapping) -> dict:
     """The options of a request under the names of ``options.Options``.
 
     Raises RequestError where an option is given under two names.
     """
     renamed = {}
-    for name, value in given.items():
+    for name, value in options.items():
         if name == "response_format":
-            name, value = "json_schema", _read_response_format(value)
+            name = "json_schema"
+            value = _read_response_format(value)
         name = _RENAMED.get(name, name)
         if name in renamed:
             same = lambda other: name in (other, _RENAMED.get(other)) or other == "response_format"
-            others = [other for other in given if same(other)]
+            others = [other for other in options if same(other)]
             raise RequestError(f"{' and '.join(others)} are names of one option; give one of them")
         renamed[name] = value
     return renamed

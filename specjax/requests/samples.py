@@ -14,14 +14,14 @@ _SAMPLES = 2**32 - 1
 """This number is folded into the keys of samples. Decoding folds smaller numbers into a key."""
 
 
-def read_seeds(given, batch: int) -> tuple[np.ndarray, np.ndarray]:
+def read_seeds(seeds, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """The seeds uint32 [B] of the option ``seed``, and bool [B], whether the user gave them.
 
     Raises RequestError for a value that is no seed.
     """
-    several = isinstance(given, list | tuple)
-    own = np.array([seed is not None for seed in given] if several else [given is not None] * batch, bool)
-    filled = [0 if seed is None else seed for seed in given] if several else 0 if given is None else given
+    several = isinstance(seeds, list | tuple)
+    own = np.array([seed is not None for seed in seeds] if several else [seeds is not None] * batch, bool)
+    filled = [0 if seed is None else seed for seed in seeds] if several else 0 if seeds is None else seeds
     return per_row("seed", filled, batch, np.uint32, most=2**32 - 1), own
 
 

@@ -63,14 +63,17 @@ def read_schema(schema: Mapping | str) -> Pattern:
 
 
 def _check_depth(schema) -> None:
-    level, depth, parts = [schema], 0, 0
+    level = [schema]
+    depth = 0
+    parts = 0
     while level:
         check_limit(depth, "MOST_SCHEMA_DEPTH", f"json_schema: its depth of {depth} levels", "use fewer levels")
         parts += len(level)
         check_limit(parts, "LONGEST_PATTERN", "json_schema: the number of its values", "use fewer")
         nested = [part for part in level if isinstance(part, Mapping | list | tuple)]
         held = [part.values() if isinstance(part, Mapping) else part for part in nested]
-        level, depth = [inner for values in held for inner in values], depth + 1
+        level = [inner for values in held for inner in values]
+        depth = depth + 1
 
 
 def _check_schema(schema) -> None:
@@ -92,7 +95,9 @@ class _Reader:
     """Reads the parts of one schema. The pattern of a part that no JSON satisfies is None."""
 
     def __init__(self, schema: Mapping):
-        self.schema, self.known, self.parts = schema, {}, 0
+        self.schema = schema
+        self.known = {}
+        self.parts = 0
 
     def read(self, schema, path: str, within: dict[str, int]) -> Pattern | None:
         """The pattern of one part. ``within`` counts each reference on the way to the part."""
@@ -134,7 +139,8 @@ class _Reader:
         return self.known[key]
 
     def _find(self, name: str, path: str):
-        part, places = self.schema, name.removeprefix("#").removeprefix("/").split("/")
+        part = self.schema
+        places = name.removeprefix("#").removeprefix("/").split("/")
         for place in places if name not in ("#", "#/") else ():
             place = unquote(place).replace("~1", "/").replace("~0", "~")
             inside = isinstance(part, list) and place.isdecimal() and int(place) < len(part)
@@ -148,7 +154,9 @@ class _Reader:
     def _object(self, schema, path: str, within) -> Pattern | None:
         if "properties" not in schema and schema.get("additionalProperties") is not False:
             return self._free_object(schema, path, within)
-        needed, members, properties = set(schema.get("required", ())), [], schema.get("properties", {})
+        needed = set(schema.get("required", ()))
+        members = []
+        properties = schema.get("properties", {})
         check_limit(len(properties), "MOST_PROPERTIES", f"json_schema: {path}.properties", "use fewer")
         for name, value in properties.items():
             inner = self.read(value, f"{path}.properties{_step(name)}", within)
@@ -195,7 +203,8 @@ class _Reader:
             name = f"json_schema: {path}.pattern {shorten(schema['pattern'])}"
             return json_text.string_of(read_regex(schema["pattern"], name))
         if "format" in schema:
-            name, known = schema["format"], json_text.FORMATS
+            name = schema["format"]
+            known = json_text.FORMATS
             if name not in known:
                 known = ", ".join(known)
                 raise RequestError(f"json_schema: {path}.format {shorten(name)} is not supported; use one of {known}")
@@ -232,7 +241,8 @@ def _either(parts) -> Pattern | None:
 
 
 def _bounds(schema, low: str, high: str, path: str) -> tuple[int, int | None]:
-    least, most = int(schema.get(low, 0)), schema.get(high)
+    least = int(schema.get(low, 0))
+    most = schema.get(high)
     for name in (low, high):
         check_limit(int(schema.get(name, 0)), "MOST_PIECES", f"json_schema: {path}.{name}", "lower it")
     if most is not None and least > most:
@@ -250,9 +260,10 @@ def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
 
     Raises RequestError for keywords that are not supported.
     """
+    # 1. Check the types.
     if not isinstance(schema, Mapping):
         raise RequestError(f"json_schema: {path} must be an object with a type, not {shorten(schema)}")
-    given = [name for name in schema if name not in _NOTES | _DEFINITIONS]
+    keywords = [name for name in schema if name not in _NOTES | _DEFINITIONS]
     kinds = schema.get("type", [])
     kinds = kinds if isinstance(kinds, list) else [kinds]
     for kind in kinds:
@@ -260,7 +271,8 @@ def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
             raise RequestError(
                 f"json_schema: {path}.type {shorten(kind)} is not supported; use one of {', '.join(_OF_TYPE)}"
             )
-    alone = next((name for name in _ALONE if name in given), None)
+    # 2. Check that each keyword is known for these types.
+    alone = next((name for name in _ALONE if name in keywords), None)
     known = {alone} if alone else _OF_TYPE[kinds[0]] if len(kinds) == 1 else set()
     if alone:
         beside = f" beside {alone}"
@@ -268,15 +280,16 @@ def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
         beside = " beside several types"
     else:
         beside = f" for type {kinds[0]}" if kinds else ""
-    for name in given:
+    for name in keywords:
         if name not in known | {"type"}:
             raise RequestError(f"json_schema: {path}{_step(name)} is not supported{beside}; leave it out")
+    # 3. Check that the keywords agree.
     if not kinds and not alone:
         raise RequestError(f"json_schema: {path} has no type; give one, or enum, const, anyOf or $ref")
     if alone in ("anyOf", "$ref") and kinds:
         raise RequestError(f"json_schema: {path}.type is not supported beside {alone}; leave one out")
     for a, b in _EXCLUSIVE:
-        if a in given and b in given:
+        if a in keywords and b in keywords:
             raise RequestError(f"json_schema: {path}.{b} is not supported beside {a}; leave one out")
     missing = [name for name in schema.get("required", ()) if name not in schema.get("properties", {})]
     if missing:

@@ -18,8 +18,8 @@ from .vocabulary import token_bytes
 def translate_draft(draft: LanguageModel, target: LanguageModel) -> Decoder | Translated:
     """The draft's model over the target's tokens; the model itself where vocabularies are equal.
 
-    Raises RequestError where the vocabularies share no token that has text, and where only one of the
-    models has an encoder, or their decoders begin differently.
+    Raises RequestError where the vocabularies share no token that has text, and where only one of
+    the models has an encoder, or their decoders begin differently.
     """
     if draft.config.decoder_prompt != target.config.decoder_prompt:
         raise RequestError(
@@ -54,15 +54,15 @@ def restrict_draft(
             f"draft {draft.name!r} is a head of kind {draft.config.kind!r}; only draft models take another vocabulary"
         )
     draft.config.refuse_encoder("a draft vocabulary")
-    given = np.unique(np.asarray(tokens, np.int64))
-    if not given.size or given[0] < 0 or given[-1] >= target.config.vocab_size:
+    ids = np.unique(np.asarray(tokens, np.int64))
+    if not ids.size or ids[0] < 0 or ids[-1] >= target.config.vocab_size:
         raise RequestError(f"a draft vocabulary has tokens from 0 to {target.config.vocab_size - 1}, and at least one")
     model = translate_draft(draft, target)
     if isinstance(model, Translated):
-        given = given[np.asarray(model.shared[...])[given]]
-    if not given.size:
+        ids = ids[np.asarray(model.shared[...])[ids]]
+    if not ids.size:
         raise RequestError(f"draft {draft.name!r} has none of the tokens of the draft vocabulary; name more tokens")
-    model = DraftVocabulary(model, given)
+    model = DraftVocabulary(model, ids)
     return dataclasses.replace(draft, model=model, config=model.config, tokenizer=target.tokenizer, generators={})
 
 
@@ -78,11 +78,14 @@ def shared_tokens(target, target_size: int, draft, draft_size: int) -> tuple[np.
     longest end of the token's text, because the newest characters say most about the next token.
     Without such a token it reads its unknown token.
     """
-    theirs, ours = _meanings(target, target_size), _meanings(draft, draft_size)
-    own, shared = np.full(target_size, draft.unk_token_id or 0, np.int32), np.zeros(target_size, bool)
+    theirs = _meanings(target, target_size)
+    ours = _meanings(draft, draft_size)
+    own = np.full(target_size, draft.unk_token_id or 0, np.int32)
+    shared = np.zeros(target_size, bool)
     for meaning, token in theirs.items():
         if meaning in ours and not shared[token]:
-            own[token], shared[token] = ours[meaning], True
+            own[token] = ours[meaning]
+            shared[token] = True
     for token, text in enumerate(token_bytes(target, target_size)):
         ends = (ours[text[i:]] for i in range(len(text)) if text[i:] in ours) if text else iter(())
         if not shared[token]:
@@ -96,14 +99,15 @@ def _meanings(tokenizer, size: int) -> dict[bytes | str, int]:
     Of several tokens with the same bytes the lowest id counts. A letter goes before a SentencePiece
     byte such as <0x41>.
     """
-    text, found = token_bytes(tokenizer, size), {}
+    text = token_bytes(tokenizer, size)
+    meanings = {}
     vocabulary = sorted(
         (token.startswith("<0x"), id, token) for token, id in tokenizer.get_vocab().items() if id < size
     )
     for _, id, token in vocabulary:
-        found.setdefault(token if text[id] is None else text[id], id)
+        meanings.setdefault(token if text[id] is None else text[id], id)
     for role in ("bos_token_id", "eos_token_id"):  # The spellings come first in the dict and go before roles.
         id = getattr(tokenizer, role)
         if id is not None and id < size:
-            found[role] = id
-    return found
+            meanings[role] = id
+    return meanings

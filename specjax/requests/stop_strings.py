@@ -86,7 +86,8 @@ def _aho_corasick(strings: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
                 accept.append(False)
             state = children[state][byte]
         accept[state] = True
-    moves, queue = np.zeros((len(children), 256), np.int32), deque()
+    moves = np.zeros((len(children), 256), np.int32)
+    queue = deque()
     fallback = [0] * len(children)
     for byte, child in children[0].items():
         moves[0, byte] = child

@@ -8,7 +8,8 @@ import numpy as np
 from .characters import distinct_rows
 from .limits import MOST_CELLS, check_limit
 
-_SMALLEST, _STEP = (1024, 256), 4
+_SMALLEST = (1024, 256)
+_STEP = 4
 """The smallest numbers of states and of classes, and the ratio of one size to the next.
 
 Each size of a table needs a program of its own.
@@ -48,8 +49,10 @@ def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> 
 
     weights = np.random.default_rng(0).integers(1, 2**63, len(moves), np.uint64)
     sums = np.zeros(len(kinds), np.uint64)  # The sums of different classes are equal with probability 2^-64.
-    order, number = [0], np.full(len(moves), -1)
-    number[0], done = 0, 0
+    order = [0]
+    number = np.full(len(moves), -1)
+    number[0] = 0
+    done = 0
     while done < len(order):
         states = np.array(order[done : done + max(_PIECE // max(len(kinds), 1), 1)])
         steps = (done + len(states)) * len(kinds)
@@ -64,7 +67,8 @@ def walk_tokens(moves: np.ndarray, texts: Sequence[bytes | None], name: str) -> 
         done += len(states)
 
     _, examples, classes = np.unique(sums, return_index=True, return_inverse=True)
-    states, width = np.array(order), len(examples) + 1
+    states = np.array(order)
+    width = len(examples) + 1
     check_limit(len(states) * width, "MOST_CELLS", f"{name}: its states times classes of tokens", "simplify it")
     after = _walk(moves, states, letters[examples], lengths[examples])
     table = np.where(after < 0, -1, number[after]).astype(np.int32)
@@ -91,7 +95,8 @@ def _walk(moves: np.ndarray, states: np.ndarray, letters: np.ndarray, lengths: n
     ``letters`` [T, L] holds the bytes of the tokens, ``lengths`` [T] their number.
     """
     after = np.ascontiguousarray(moves[states][:, letters[:, 0]])
-    flat, jump = after.reshape(-1), moves.reshape(-1)
+    flat = after.reshape(-1)
+    jump = moves.reshape(-1)
     place = np.flatnonzero((after >= 0) & (lengths > 1))  # pairs of a state and a token with bytes left
     token = (place % len(lengths)).astype(np.int32)
     state = flat[place]
@@ -99,7 +104,9 @@ def _walk(moves: np.ndarray, states: np.ndarray, letters: np.ndarray, lengths: n
         state = jump[state * 256 + letters[token, k]]
         on = (state >= 0) & (lengths[token] > k + 1)
         flat[place[~on]] = state[~on]
-        place, token, state = place[on], token[on], state[on]
+        place = place[on]
+        token = token[on]
+        state = state[on]
     return after
 
 

@@ -46,7 +46,8 @@ def decode_continuation(tokenizer, vocab_size: int, prompt_ids: Sequence[int], n
         table = token_bytes(tokenizer, vocab_size)
         return b"".join(table[id] or b"" for id in new_ids).decode(errors="replace")
     decode = lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    before, whole = decode(list(prompt_ids)), decode([*prompt_ids, *new_ids])
+    before = decode(list(prompt_ids))
+    whole = decode([*prompt_ids, *new_ids])
     return whole[len(before) :] if whole.startswith(before) else decode(list(new_ids))
 
 

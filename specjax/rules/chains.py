@@ -18,7 +18,8 @@ def rejection(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     the bonus token from p.
     """
     accept_key, bonus_key = random.split(key[0])
-    p_drafted, q_drafted = _prob_of_next(p, tree), _prob_of_next(q_of(tree), tree)
+    p_drafted = _prob_of_next(p, tree)
+    q_drafted = _prob_of_next(q_of(tree), tree)
     # The comparison is strict, so that a token with p = 0 is never accepted.
     accepted = random.uniform(accept_key, p_drafted.shape) * q_drafted < p_drafted
     last = jnp.cumprod(accepted & tree.valid[1:]).sum()
@@ -42,7 +43,8 @@ def block_verification(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     _, w = lax.scan(extend, jnp.float32(1), (_prob_of_next(p, tree), _prob_of_next(q_of(tree), tree)))
     w = jnp.concatenate([jnp.ones(1), w])  # [N]
 
-    node, end = jnp.arange(w.size), _end(tree)
+    node = jnp.arange(w.size)
+    end = _end(tree)
     surplus = jnp.maximum(w[:, None] * p - q_of(tree), 0).sum(-1)
     loss = surplus + 1 - w  # zero only if w = 1 and p = q; a longer prefix then passes with certainty
     keep = jnp.where(node == end, w, surplus / jnp.where(loss > 0, loss, 1))
@@ -67,9 +69,9 @@ def _chain_verdict(last: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) ->
 
     It draws the bonus token from norm(max(p - q, 0)), or from p after the last node of the chain.
     """
-    left = residual(p, jnp.where(last == _end(tree), 0, q_of(tree)[last]))
+    bonus_p = residual(p, jnp.where(last == _end(tree), 0, q_of(tree)[last]))
     path = jnp.minimum(jnp.arange(tree.max_depth + 1), last)
-    return Verdict(path, last + 1, draw(key, left))
+    return Verdict(path, last + 1, draw(key, bonus_p))
 
 
 RULES = (

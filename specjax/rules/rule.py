@@ -28,8 +28,8 @@ class Rule:
 
     Attributes:
       name: the public name.
-      apply: the function for one row, ``(p, tree, key) -> Verdict``, see ``verify``. It takes the
-        facts that the rule ``reads`` as keyword arguments.
+      apply: the function for one row, ``(p, tree, key) -> Verdict``, see ``rules.acceptance``. It
+        takes the facts that the rule ``reads`` as keyword arguments.
       exact_for: the ways of drawing for which the rule is exact; None for a rule that takes any
         tree. A rule that divides by q must name them.
       default_for: the ways of drawing for which "auto" picks the rule.
@@ -40,7 +40,8 @@ class Rule:
         (bool []), whether the temperature is 0; "seeded" (bool []), whether the request has a seed;
         "rate" (float32 []), accepted drafts / drafted tokens so far, 1 before the first; "cosines"
         (float32 [N]), see ``soft.cosines_of``.
-      with_margin: makes ``apply`` from a margin, for a rule that can be named "soft_match=0.1".
+      with_margin: makes ``apply`` from a margin from 0 to 1, for a rule that can be named
+        "soft_match=0.1".
       apply_rows: the same as ``apply`` for a batch, if it saves work that ``vmap(apply)`` does.
     """
 

@@ -9,8 +9,11 @@ from ..core.verdict import Verdict, q_of, verdict_at
 from .chains import block_verification
 from .rule import Drawn, Rule
 
-_STEPS, _OCTAVES = 4, 4
-"""The levels of p / q in a doubling, and the doublings up and down that have levels of their own."""
+_STEPS = 4
+"""The levels of p / q in a doubling."""
+
+_OCTAVES = 4
+"""The doublings of p / q, up and down, that have levels of their own."""
 
 
 def greedy_block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
@@ -79,11 +82,12 @@ def choose(p: jax.Array, q: jax.Array, siblings: jax.Array) -> tuple[jax.Array, 
     def add(i, carry):
         total, power, best, law, count = carry
         total, power = total * b + power, power * a
-        found = q * total[level - levels[0]]
-        accepted = jnp.minimum(p, found).sum()
+        law_of_i = q * total[level - levels[0]]
+        accepted = jnp.minimum(p, law_of_i).sum()
         better = accepted > best + 1e-6  # more than rounding
-        kept = jnp.where(better, accepted, best), jnp.where(better, found, law), jnp.where(better, i + 1, count)
-        return total, power, *kept
+        law = jnp.where(better, law_of_i, law)
+        count = jnp.where(better, i + 1, count)
+        return total, power, jnp.where(better, accepted, best), law, count
 
     start = jnp.zeros_like(a), jnp.ones_like(a), jnp.float32(-1), jnp.zeros_like(q), jnp.int32(0)
     *_, law, count = lax.fori_loop(0, siblings, add, start)

@@ -49,24 +49,29 @@ def k_seq(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """
     nodes = jnp.arange(tree.parent.size)
     k = jnp.zeros(nodes.size).at[tree.parent].add(jnp.float32(tree.valid & (nodes > 0)))
-    overlap = lambda rho: jnp.minimum(p / rho[:, None], q_of(tree))
-    some = lambda beta: 1 - (1 - beta) ** k
+
+    def overlap(rho):
+        return jnp.minimum(p / rho[:, None], q_of(tree))
+
+    def any_accepted(beta):
+        """The probability that one of the k siblings is accepted."""
+        return 1 - (1 - beta) ** k
 
     def halve(_, bounds):
         low, high = bounds
         middle = (low + high) / 2
         beta = overlap(middle).sum(-1)
-        enough = some(beta) <= middle * beta
+        enough = any_accepted(beta) <= middle * beta
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
     _, rho = lax.fori_loop(0, 30, halve, (jnp.ones(nodes.size), jnp.maximum(k, 1.0)))
     beta = overlap(rho).sum(-1)
-    covered = overlap(rho) * (some(beta) / jnp.where(beta > 0, beta, 1))[:, None]
-    left = residual(p, jnp.where(k[:, None] > 0, covered, 0))
-    return _descend(p, tree, key, lambda i, parent, tried: rho[parent] * q_of(tree)[parent], lambda p, q: p, left)
+    covered = overlap(rho) * (any_accepted(beta) / jnp.where(beta > 0, beta, 1))[:, None]
+    bonus_p = residual(p, jnp.where(k[:, None] > 0, covered, 0))
+    return _descend(p, tree, key, lambda i, parent, tried: rho[parent] * q_of(tree)[parent], lambda p, q: p, bonus_p)
 
 
-def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: jax.Array | None = None) -> Verdict:
+def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, bonus_p: jax.Array | None = None) -> Verdict:
     """Tests siblings one after another and descends to the first that passes.
 
     The walk ends when no child is left to test. Each step tests one child, so nodes away from the
@@ -76,11 +81,12 @@ def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: j
       proposal: ``(i, parent, tried) -> [V]``, the distribution from which node i was drawn.
         ``tried`` is bool [V], the tokens of its rejected siblings.
       residual: ``(r, q) -> [V]``, the distribution that takes the place of r after a rejection.
-      left: float32 [N, V], the distributions of the bonus token after each node; by default the
+      bonus_p: float32 [N, V], the distributions of the bonus token after each node; by default the
         distribution after all rejections.
     """
     accept_key, bonus_key = random.split(key[0])
-    nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
+    nodes = jnp.arange(tree.parent.size)
+    threshold = random.uniform(accept_key, tree.parent.shape)
 
     def untested(node, newest):
         """Bool [N], the children of ``node`` that follow ``newest``, the last tested node."""
@@ -89,13 +95,14 @@ def _descend(p, tree: Tree, key, proposal: Callable, residual: Callable, left: j
     def test(carry):
         node, newest, r, tried = carry
         i = jnp.argmax(untested(node, newest))
-        x, q = tree.tokens[i], proposal(i, node, tried)
-        kept = luck[i] * q[x] < r[x]
-        return jnp.where(kept, i, node), i, jnp.where(kept, p[i], residual(r, q)), ~kept & tried.at[x].set(True)
+        x = tree.tokens[i]
+        q = proposal(i, node, tried)
+        passes = threshold[i] * q[x] < r[x]
+        return jnp.where(passes, i, node), i, jnp.where(passes, p[i], residual(r, q)), ~passes & tried.at[x].set(True)
 
     start = (jnp.int32(0), jnp.int32(0), p[0], jnp.zeros(p.shape[-1], bool))
     last, _, r, _ = lax.while_loop(lambda carry: untested(*carry[:2]).any(), test, start)
-    bonus = draw(bonus_key, r if left is None else left[last])
+    bonus = draw(bonus_key, r if bonus_p is None else bonus_p[last])
     return verdict_at(last, bonus, tree, ancestors(tree))
 
 

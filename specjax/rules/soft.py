@@ -101,14 +101,17 @@ class NearMatch:
 
 
 def cosines_of(embed: Callable, p: jax.Array, tree: Tree) -> jax.Array:
-    """The cosine of each node's embedding and that of the likeliest token after its parent, float32 [B, N].
+    """The cosine of each node's embedding and of the likeliest token's there, float32 [B, N].
+
+    The likeliest token is that after the node's parent.
 
     Args:
       embed: maps tokens int32 [B, N] to embeddings float32 [B, N, E].
       p, tree: of a batch.
     """
     likeliest = jnp.take_along_axis(argmax(p), tree.parent, -1)
-    a, b = embed(tree.tokens), embed(likeliest)
+    a = embed(tree.tokens)
+    b = embed(likeliest)
     norms = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
     return (a * b).sum(-1) / jnp.where(norms > 0, norms, 1)
 

@@ -19,7 +19,8 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     before the next sibling is visited.
     """
     accept_key, bonus_key = random.split(key[0])
-    nodes, luck = jnp.arange(tree.parent.size), random.uniform(accept_key, tree.parent.shape)
+    nodes = jnp.arange(tree.parent.size)
+    threshold = random.uniform(accept_key, tree.parent.shape)
 
     def visit(_, state):
         """Enters the next child of a node, or leaves the node for its parent, or keeps the node.
@@ -27,35 +28,41 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
         The rows of p and q change one at a time. A branch or a loop with an early end would select
         between whole p and q of the batch in every step.
         """
-        node, seen, w, p, q, found = state
-        waiting = (tree.parent == node) & (nodes > seen[node]) & tree.valid
-        child, enters = jnp.argmax(waiting), waiting.any() & ~found
-        found |= ~enters & ((luck[node] < w[node]) | (node == 0))
-        leaves = ~enters & ~found
+        node, last_child, w, p, q, accepted = state
 
-        # Enter: the mass with which the child may be kept.
-        kept, proposed = w[node] * p[node, tree.tokens[child]], q[node, tree.tokens[child]]
-        ratio = jnp.where(kept > 0, kept / jnp.maximum(proposed, kept), 0)
+        # 1. Choose: enter the next child, accept the node, or leave it.
+        waiting = (tree.parent == node) & (nodes > last_child[node]) & tree.valid
+        child = jnp.argmax(waiting)
+        enters = waiting.any() & ~accepted
+        accepted |= ~enters & ((threshold[node] < w[node]) | (node == 0))
+        leaves = ~enters & ~accepted
 
-        # Leave: the node is rejected, which reduces w, p and q of its parent.
-        above, x = tree.parent[node], tree.tokens[node]
-        left = jnp.maximum(w[above] * p[above] - q[above], 0)
-        surplus, loss = left.sum(), left.sum() + (1 - w[above])
+        # 2. Enter: the mass with which the child may be kept.
+        mass = w[node] * p[node, tree.tokens[child]]
+        proposed = q[node, tree.tokens[child]]
+        ratio = jnp.where(mass > 0, mass / jnp.maximum(proposed, mass), 0)
+
+        # 3. Leave: the node is rejected, which reduces w, p and q of its parent.
+        above = tree.parent[node]
+        excess = jnp.maximum(w[above] * p[above] - q[above], 0)
+        surplus = excess.sum()
+        loss = excess.sum() + (1 - w[above])
         shrunk = jnp.where(loss > 0, surplus / jnp.where(loss > 0, loss, 1), 1.0)
-        p_above = jnp.where(leaves & (surplus > 0), left / jnp.where(surplus > 0, surplus, 1), p[above])
-        q_above = jnp.where(leaves, normalise(q[above].at[x].set(0)), q[above])
+        p_above = jnp.where(leaves & (surplus > 0), excess / jnp.where(surplus > 0, surplus, 1), p[above])
+        q_above = jnp.where(leaves, normalise(q[above].at[tree.tokens[node]].set(0)), q[above])
 
+        # 4. Write the row that changed.
         changed = jnp.where(enters, child, above)
         return (
             jnp.where(enters, child, jnp.where(leaves, above, node)),
-            seen.at[node].set(jnp.where(enters, child, seen[node])),
+            last_child.at[node].set(jnp.where(enters, child, last_child[node])),
             w.at[changed].set(jnp.where(enters, ratio, jnp.where(leaves, shrunk, w[above]))),
             p.at[above].set(p_above),
             q.at[above].set(q_above),
-            found,
+            accepted,
         )
 
-    # seen[i] is the last visited child of node i, at first i itself: children have higher numbers.
+    # last_child[i] is the last visited child of node i, at first i itself: children have higher numbers.
     start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, jnp.bool(False))
     node, _, _, p, _, _ = lax.fori_loop(0, 2 * nodes.size - 1, visit, start)  # enters and leaves each node at most once
     return verdict_at(node, draw(bonus_key, p[node]), tree, ancestors(tree))

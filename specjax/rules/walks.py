@@ -29,10 +29,10 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     return _walk(argmax(jnp.log(p) + noise[lineage.sum(-1) - 1]), tree)
 
 
-def _walk(wanted: jax.Array, tree: Tree) -> Verdict:
-    """The verdict on the deepest path of tokens that equal their parent's ``wanted``, int32 [N]."""
-    last, lineage = deepest(tree.tokens == wanted[tree.parent], tree)
-    return verdict_at(last, wanted[last], tree, lineage)
+def _walk(next_token: jax.Array, tree: Tree) -> Verdict:
+    """The verdict on the deepest path of tokens that equal their parent's ``next_token``, int32 [N]."""
+    last, lineage = deepest(tree.tokens == next_token[tree.parent], tree)
+    return verdict_at(last, next_token[last], tree, lineage)
 
 
 RULES = (

@@ -34,8 +34,8 @@ class Spelling:
     def bytes_of(self, token: int) -> bytes:
         """The bytes of a token; those of its name for a special token."""
         tokenizer = self.model.tokenizer
-        found = self._table[token] if self._table else str(tokenizer.decode([token])).encode()
-        return str(tokenizer.convert_ids_to_tokens(token) or "").encode() if found is None else found
+        data = self._table[token] if self._table else str(tokenizer.decode([token])).encode()
+        return str(tokenizer.convert_ids_to_tokens(token) or "").encode() if data is None else data
 
     def text_of(self, token: int) -> str:
         """The text of a token, with marks in place of half characters."""
@@ -90,7 +90,8 @@ class Answer:
           figures: whether the chunk has the figures of each round and the texts of its tokens.
           end: the reason why the text has ended, in the last chunk.
         """
-        begin, rounds = sum(emitted for _, _, emitted in handle.rounds[: new.start]), handle.rounds[new]
+        begin = sum(emitted for _, _, emitted in handle.rounds[: new.start])
+        rounds = handle.rounds[new]
         tokens = slice(begin, begin + sum(emitted for _, _, emitted in rounds))
         held = {"delta": {"content": text} if text else {}} if self.chat else {"text": text}
         own = _figures(handle)
@@ -136,7 +137,8 @@ class Answer:
 
     def _choice(self, number: int, held: dict, end: str | None, handle: Handle, tokens: slice) -> dict:
         """A choice with the log-probabilities of the handle's ``tokens``."""
-        logprobs, own = None, {}
+        logprobs = None
+        own = {}
         if handle.logprobs:
             logprobs = (self._chat_logprobs if self.chat else self._logprobs)(handle, tokens)
         if handle.policy_logprobs:
@@ -160,16 +162,16 @@ class Answer:
 
     def _logprobs(self, handle: Handle, tokens: slice) -> dict:
         offset = sum(len(self.spelling.text_of(token)) for token in handle.token_ids[: tokens.start or 0])
-        found: dict[str, list] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        record: dict[str, list] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token, logprob, top in _records(handle, tokens):
             text = self.spelling.text_of(token)
-            found["tokens"].append(text)
-            found["token_logprobs"].append(max(logprob, LEAST_LOGPROB))
+            record["tokens"].append(text)
+            record["token_logprobs"].append(max(logprob, LEAST_LOGPROB))
             likeliest = {self.spelling.text_of(one): max(value, LEAST_LOGPROB) for one, value in top.items()}
-            found["top_logprobs"].append(likeliest)
-            found["text_offset"].append(offset)
+            record["top_logprobs"].append(likeliest)
+            record["text_offset"].append(offset)
             offset += len(text)
-        return found
+        return record
 
 
 def _figures(handle: Handle) -> dict[str, Any]:

@@ -68,15 +68,15 @@ def _routes(api_key: str | None) -> APIRouter:
 
 
 async def _check_key(api_key: str | None, request: Request) -> None:
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if api_key is not None and not hmac.compare_digest(given.encode(), api_key.encode()):
+    key = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if api_key is not None and not hmac.compare_digest(key.encode(), api_key.encode()):
         message = "the API key is missing or wrong; send the header Authorization: Bearer KEY"
         raise ServeError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    found = error_of(error)
-    return JSONResponse(found.as_dict(), found.status, found.headers)
+    problem = error_of(error)
+    return JSONResponse(problem.as_dict(), problem.status, problem.headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -86,12 +86,15 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
         404: f"there is no {request.url.path}; use {routes}",
         405: f"{request.url.path} does not take {request.method}; use another method",
     }
-    found = ServeError(error.status_code, messages.get(error.status_code, str(error.detail)))
-    return JSONResponse(found.as_dict(), found.status, error.headers)
+    problem = ServeError(error.status_code, messages.get(error.status_code, str(error.detail)))
+    return JSONResponse(problem.as_dict(), problem.status, error.headers)
 
 
 async def health(request: Request) -> Response:
-    """200 while the server takes requests, 503 while it stops or when the engine's thread has ended."""
+    """200 while the server takes requests, else 503.
+
+    It is 503 while the server stops, and when the engine's thread has ended.
+    """
     state = request.app.state
     if state.gate.is_stopping or not state.engine.is_started:
         raise ServeError(503, "the server stops and takes no new requests; send them to another server")
@@ -99,7 +102,10 @@ async def health(request: Request) -> Response:
 
 
 async def show_page() -> Response:
-    """A page on which a person types a prompt and watches its text arrive, with drafted tokens marked."""
+    """A page on which a person types a prompt and watches its text arrive.
+
+    Drafted tokens are marked.
+    """
     return FileResponse(PAGE)
 
 

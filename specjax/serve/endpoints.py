@@ -29,7 +29,8 @@ async def chat(request: Request) -> Response:
     """``/v1/chat/completions``."""
     body = await _read(request, ChatRequest)
     engine: Engine = request.app.state.engine
-    turns, options = body.turns, body.options()
+    turns = body.turns
+    options = body.options()
     if not body.names_length:  # the protocol's default: what the context has room for
         length = len(await asyncio.to_thread(render_chat, engine.target.tokenizer, turns))
         room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context)
@@ -47,7 +48,8 @@ def _text(engine: Engine, prompt: str | list[int]) -> str:
 
 async def _read(request: Request, kind: type[Body]) -> Body:
     """The request, for the served model. Its body is read no further than its bound."""
-    most, text = request.app.state.largest_body, bytearray()
+    most = request.app.state.largest_body
+    text = bytearray()
     try:
         async for piece in request.stream():
             text += piece
@@ -64,7 +66,9 @@ async def _answer(
     request: Request, body: Common, prompts: list[dict], options: dict[str, Any], echoes: list[str]
 ) -> Response:
     """Submits ``n`` requests for each prompt, and answers them whole or as a stream."""
-    state, samples, began = request.app.state, body.n or 1, time.perf_counter()
+    state = request.app.state
+    samples = body.n or 1
+    began = time.perf_counter()
     if body.stream_options is not None and not body.stream:
         raise ServeError(400, "stream_options needs stream; set stream to true", param="stream_options")
     chatting = isinstance(body, ChatRequest)
@@ -77,13 +81,13 @@ async def _answer(
         if body.stream:
             return Stream(state.gate, job, events(answer, body, job))
         results = await while_connected(request.receive, asyncio.gather(*map(_finish, job.handles)))
-        found = JSONResponse(answer.whole(job.handles, results))
+        response = JSONResponse(answer.whole(job.handles, results))
     except Exception as error:
         raise error_of(error) from error
     finally:
         if not body.stream or not job.handles:
             state.gate.leave(job)
-    return found
+    return response
 
 
 def _submit(engine: Engine, prompts: list[dict], samples: int, options: dict) -> list[Handle]:

@@ -27,7 +27,10 @@ class ServeError(Exception):
         headers: dict[str, str] | None = None,
     ):
         super().__init__(message)
-        self.status, self.message, self.code, self.headers = status, _as_utf8(message), code, headers
+        self.status = status
+        self.message = _as_utf8(message)
+        self.code = code
+        self.headers = headers
         self.param = param and _as_utf8(param)
 
     def as_dict(self) -> dict:

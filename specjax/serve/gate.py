@@ -39,7 +39,8 @@ class Gate:
     """
 
     def __init__(self, room: int):
-        self.room, self.is_stopping = room, False
+        self.room = room
+        self.is_stopping = False
         self._jobs: set[Job] = set()
 
     @property
@@ -50,8 +51,8 @@ class Gate:
     def enter(self, count: int) -> Job:
         """Admits a request for ``count`` texts.
 
-        Raises ServeError with status 400 for more texts than the server ever holds, 429 while there is
-        no room, and 503 while the server stops.
+        Raises ServeError with status 400 for more texts than the server ever holds, 429 while there
+        is no room, and 503 while the server stops.
         """
         if self.is_stopping:
             raise ServeError(503, "the server stops and takes no new requests; send it to another server")

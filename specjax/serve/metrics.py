@@ -1,4 +1,7 @@
-"""Metrics of the server in Prometheus format, under the names of vLLM, so that its dashboards work."""
+"""Metrics of the server in Prometheus format.
+
+They have the names of vLLM, so that its dashboards work.
+"""
 
 import time
 from functools import partial
@@ -24,8 +27,10 @@ class Metrics:
     """
 
     def __init__(self, engine: Engine, name: str):
-        self._registry, self._label = CollectorRegistry(), name
-        counter, seconds = partial(self._make, Counter), partial(self._make, Histogram, buckets=_SECONDS)
+        self._registry = CollectorRegistry()
+        self._label = name
+        counter = partial(self._make, Counter)
+        seconds = partial(self._make, Histogram, buckets=_SECONDS)
         self._drafts = counter("spec_decode_num_drafts", "Rounds of a request with drafted tokens")
         self._drafted = counter("spec_decode_num_draft_tokens", "Drafted tokens")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Accepted drafted tokens")
@@ -46,12 +51,18 @@ class Metrics:
         gauge("num_requests_waiting", "Requests that wait for a slot").set_function(lambda: engine.num_waiting)
 
     def _make(self, kind, name: str, about: str, *labels: str, **options) -> Any:
-        """A figure with the label of the model; with further ``labels`` a function of their values."""
-        made = kind(f"vllm:{name}", about, ["model_name", *labels], registry=self._registry, **options)
-        return partial(made.labels, self._label) if labels else made.labels(self._label)
+        """A figure with the label of the model.
+
+        With further ``labels`` it is a function of their values.
+        """
+        metric = kind(f"vllm:{name}", about, ["model_name", *labels], registry=self._registry, **options)
+        return partial(metric.labels, self._label) if labels else metric.labels(self._label)
 
     def follow(self, handle: Handle, began: float) -> None:
-        """Counts a request to its end. ``began``: the reading of ``time.perf_counter`` when it came."""
+        """Counts a request to its end.
+
+        ``began``: the reading of ``time.perf_counter`` when it came.
+        """
         handle.watch(_Follower(self, handle, began))
 
     def page(self) -> bytes:
@@ -63,15 +74,22 @@ class _Follower:
     """Counts what is new of a request at each call. The engine calls it under its lock."""
 
     def __init__(self, metrics: Metrics, handle: Handle, began: float):
-        self._metrics, self._handle, self._began, self._last = metrics, handle, began, began
-        self._told, self._accepted_at, self._is_over = 0, [0] * len(handle.accepted_at), False
+        self._metrics = metrics
+        self._handle = handle
+        self._began = began
+        self._last = began
+        self._told = 0
+        self._accepted_at = [0] * len(handle.accepted_at)
+        self._is_over = False
 
     def __call__(self) -> None:
-        m, handle, now = self._metrics, self._handle, time.perf_counter()
+        m = self._metrics
+        handle = self._handle
+        now = time.perf_counter()
         rounds = handle.rounds[self._told :]
         if rounds and not self._told:
-            for told in (m._prompt_tokens, m._looked_up):
-                told.inc(len(handle.request.prompt))
+            for counter in (m._prompt_tokens, m._looked_up):
+                counter.inc(len(handle.request.prompt))
             m._found.inc(handle.cached_tokens)
             m._first.observe(now - self._began)
         elif rounds:
@@ -86,7 +104,9 @@ class _Follower:
         for position, count in enumerate(handle.accepted_at):
             m._accepted_at(position).inc(count - self._accepted_at[position])
         if rounds:
-            self._told, self._last, self._accepted_at = len(handle.rounds), now, list(handle.accepted_at)
+            self._told = len(handle.rounds)
+            self._last = now
+            self._accepted_at = list(handle.accepted_at)
         if handle.is_over and not self._is_over:
             self._is_over = True
             m._ended(_reason(handle)).inc()

@@ -1,4 +1,7 @@
-"""The options of a server. This module needs no package of the extra ``serve``."""
+"""The options of a server, for ``serve`` and the command line.
+
+This module needs no package of the extra ``serve``.
+"""
 
 import dataclasses
 from typing import Any
@@ -33,8 +36,8 @@ class ServerOptions:
 def server_engine_options(on_mesh: bool, **options) -> EngineOptions:
     """The options of a server's engine: ``options``, with a server's own defaults.
 
-    A server records 5 ``logprobs``, and has the ``usual_widths`` of its slots. ``widths=None`` stands
-    for these too.
+    A server records 5 ``logprobs``, and has the ``usual_widths`` of its slots. ``widths=None``
+    stands for these too.
 
     Args:
       on_mesh: whether the target is on a mesh.

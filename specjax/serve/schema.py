@@ -82,13 +82,13 @@ class Common(BaseModel):
 
         Raises ServeError for a field that changes the text and that the server does not have.
         """
-        given = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
-        for name in given:
-            if name in REFUSED and given[name] not in _NEUTRAL:
+        extras = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
+        for name in extras:
+            if name in REFUSED and extras[name] not in _NEUTRAL:
                 raise ServeError(400, f"{name} is not supported; leave it out", param=name, code="unsupported_field")
             if name not in OPTIONS | HARMLESS | REFUSED:
                 raise ServeError(400, f"the field {name} is unknown; leave it out", param=name, code="unknown_field")
-        options = _DEFAULTS | {name: value for name, value in given.items() if name in OPTIONS}
+        options = _DEFAULTS | {name: value for name, value in extras.items() if name in OPTIONS}
         for name in ("max_tokens", "response_format", "seed"):
             if getattr(self, name) is not None:
                 options[name] = getattr(self, name)
@@ -145,7 +145,10 @@ class Message(BaseModel):
     content: str | list[dict[str, Any]]
 
     def turn(self, number: int) -> dict[str, str]:
-        """The turn with one text. Raises ServeError for parts that are no text, and for calls of tools."""
+        """The turn with one text.
+
+        Raises ServeError for parts that are no text, and for calls of tools.
+        """
         name = f"messages[{number}]"
         extra = {key: value for key, value in (self.model_extra or {}).items() if value not in (None, [])}
         for key in extra.keys() - {"name"}:
@@ -194,7 +197,10 @@ class ChatRequest(Common):
 
 
 def read_body(kind: type[Body], body: Any) -> Body:
-    """The request in a value of JSON. Raises ServeError, which names the field, where it is none."""
+    """The request in a value of JSON.
+
+    Raises ServeError, which names the field, where it is none.
+    """
     if not isinstance(body, dict):
         raise ServeError(400, "the body must be a JSON object")
     try:

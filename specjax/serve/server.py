@@ -22,14 +22,19 @@ _LAST_BYTES = 5
 """The seconds in which answers that are complete must reach their clients."""
 
 _IDLE = 60
-"""Seconds after which the server closes an idle connection. Clients close theirs earlier, the official one after 5.
+"""Seconds after which the server closes an idle connection.
+
+Clients close theirs earlier, the official one after 5.
 
 If both did so at once, a request on that connection would find it closed.
 """
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on this address; port 0 is any free port. Raises RequestError if it cannot be used."""
+    """A socket on this address; port 0 is any free port.
+
+    Raises RequestError if it cannot be used.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # For sockets of another protocol asyncio keeps Nagle's algorithm on, and small pieces of text wait up to 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -68,8 +73,8 @@ def run(
 ) -> None:
     """Serves the application until SIGTERM or Ctrl-C, and then until its requests are answered.
 
-    After the first signal new requests get 503. After ``deadline`` seconds the accepted requests that
-    are left end with 503. A second signal ends the process by ``end_at_once``.
+    After the first signal new requests get 503. After ``deadline`` seconds the accepted requests
+    that are left end with 503. A second signal ends the process by ``end_at_once``.
 
     Args:
       ready: called when the server answers.

@@ -22,7 +22,8 @@ async def while_connected(receive: Receive, work: Awaitable) -> Any:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(watch())
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(watch())
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -39,7 +40,8 @@ class Stream(StreamingResponse):
 
     def __init__(self, gate: Gate, job: Job, events: AsyncIterator[bytes]):
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        self._gate, self._job = gate, job
+        self._gate = gate
+        self._job = job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -73,14 +75,14 @@ async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> A
     arrived: asyncio.Queue[dict | BaseException | None] = asyncio.Queue()
 
     async def follow(number: int, handle: Handle) -> None:
-        told = 0
+        first = 0
         try:
             async for piece in handle:
-                new = slice(told, len(handle.rounds))
+                new = slice(first, len(handle.rounds))
                 arrived.put_nowait(answer.chunk(number, piece, handle, new, figures=figures))
-                told = new.stop
+                first = new.stop
             result = await handle
-            new = slice(told, len(handle.rounds))
+            new = slice(first, len(handle.rounds))
             arrived.put_nowait(answer.chunk(number, "", handle, new, figures=figures, end=result.finish_reason))
             arrived.put_nowait(None)
         except Exception as error:
@@ -90,13 +92,13 @@ async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> A
     try:
         left = len(tasks)
         while left:
-            found = await arrived.get()
-            if isinstance(found, BaseException):
-                raise found
-            if found is None:
+            item = await arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
                 left -= 1
             else:
-                yield found
+                yield item
     finally:
         for task in tasks:
             task.cancel()

@@ -117,7 +117,9 @@ class OuterLayers(nnx.Module):
         for name in ("embed", "project_in", "norm", "norm_bias", "head", "project_out", "logit_bias"):
             setattr(self, name, getattr(model, name) if isinstance(needs, TrainedHead) else None)
 
-    token_embeddings, last_norm, logits = Decoder.token_embeddings, Decoder.last_norm, Decoder.logits
+    token_embeddings = Decoder.token_embeddings
+    last_norm = Decoder.last_norm
+    logits = Decoder.logits
 
 
 def verify(target, state: DecodeState, tree: Tree, *, drafter: Received, rule: Callable):
@@ -182,7 +184,8 @@ class ApartSession(Session):
         self.compile_seconds = 0.0
 
     def start(self, batch: Batch) -> Decoding:
-        compiled, began = self.compile_seconds, time.perf_counter()
+        compiled = self.compile_seconds
+        began = time.perf_counter()
         requests, static = self._prepare(batch)
         function = partial(prefill, drafter=Received(self.drafter), **static)
         state = self._enqueue(self.mesh, function, (self.target.model, None), (requests,))
@@ -198,7 +201,9 @@ class ApartSession(Session):
         return Decoding(state, batch, prefill_seconds=seconds, compile_seconds=compile_seconds, draft=half)
 
     def _advance(self, decoding: Decoding, rounds: int | None) -> None:
-        compiled, began, unfinished = self.compile_seconds, time.perf_counter(), not decoding.is_done
+        compiled = self.compile_seconds
+        began = time.perf_counter()
+        unfinished = not decoding.is_done
         for _ in range(LARGEST if rounds is None else rounds):
             if not unfinished:
                 break
@@ -216,21 +221,34 @@ class ApartSession(Session):
         super().update_draft(jax.tree.map(self._beside_draft, parameters))
 
     def _beside_draft(self, leaf):
-        """The array on the draft's mesh, such as a map between vocabularies, which nobody placed."""
+        """The array on the draft's mesh.
+
+        Some arrays, such as a map between vocabularies, have no place yet.
+        """
         return jax.device_put(leaf, self.to_draft) if mesh_of(leaf) is None else leaf
 
     def _round(self, decoding: Decoding) -> jax.Array:
         """Enqueues a round on both sets of devices. Returns whether a row is unfinished."""
-        state, half, ahead = decoding.state, decoding.draft, None
+        state = decoding.state
+        half = decoding.draft
+        ahead = None
         tree = jax.device_put(half.tree, self.to_target)
         function = partial(verify, drafter=Received(self.drafter), rule=self.rule)
-        kept = lambda: dict(donate_argnums=1, out_shardings=(shardings(state), self.to_target, self.to_target))
-        decoding.state, sent, unfinished = self._enqueue(self.mesh, function, (self.target.model,), (state, tree), kept)
+
+        def target_options():
+            return dict(donate_argnums=1, out_shardings=(shardings(state), self.to_target, self.to_target))
+
+        def draft_options():
+            return dict(donate_argnums=2, out_shardings=shardings(half))
+
+        args = state, tree
+        decoding.state, sent, unfinished = self._enqueue(
+            self.mesh, function, (self.target.model,), args, target_options
+        )
         if self.looks_ahead:
             ahead = self._of_draft(look_ahead, (half,))
         sent = jax.device_put(sent, self.to_draft)  # between two platforms this waits for the verdict
-        kept = lambda: dict(donate_argnums=2, out_shardings=shardings(half))
-        decoding.draft = self._of_draft(follow, (half, sent, ahead), kept)
+        decoding.draft = self._of_draft(follow, (half, sent, ahead), draft_options)
         return unfinished
 
     def _of_draft(self, function: Callable, args: tuple, options: Callable = dict, /, **static):

@@ -34,15 +34,14 @@ def load_drafts(target: LanguageModel, draft) -> tuple[Draft, ...]:
     """
     mesh = mesh_of(target.model)
 
-    def on_mesh(given: Draft) -> Draft:
-        module = module_of(given)
+    def on_mesh(one: Draft) -> Draft:
+        module = module_of(one)
         if mesh is None or mesh_of(module) == mesh or are_apart(module, target.model):
-            return given
-        return with_module(given, place(module, mesh, rows=False))
+            return one
+        return with_module(one, place(module, mesh, rows=False))
 
     return tuple(
-        on_mesh(given) if isinstance(given, LanguageModel | Head) else load_drafter(given, target)
-        for given in as_list(draft)
+        on_mesh(one) if isinstance(one, LanguageModel | Head) else load_drafter(one, target) for one in as_list(draft)
     )
 
 
@@ -57,7 +56,10 @@ def with_module(draft: Draft, module) -> Draft:
 
 
 def suits_auto(target: LanguageModel, drafts: Sequence[Draft]) -> bool:
-    """Whether method auto is the default for these models: one host, and at most one draft that may rest."""
+    """Whether method auto is the default for these models.
+
+    It needs one host, and at most one draft that may rest.
+    """
     if several_hosts() or is_streamed(target.model) or len(drafts) > 1:
         return False
     return not any(
@@ -71,20 +73,24 @@ def choose_drafts(
 ) -> tuple[Drafter, tuple[Draft, ...], object]:
     """The drafter of a method, the drafts that it uses, and their modules for the target's tokens.
 
-    ``drafting`` has options of the drafter. Raises RequestError for drafts that the method does not take.
+    ``drafting`` has options of the drafter. Raises RequestError for drafts that the method does not
+    take.
     """
-    needs, given, name = needs_of(method), as_list(draft), name_of(method)
-    if given and isinstance(needs, Nothing | TargetCopy):
+    needs = needs_of(method)
+    entries = as_list(draft)
+    name = name_of(method)
+    if entries and isinstance(needs, Nothing | TargetCopy):
         raise RequestError(f"method {name!r} takes no draft; leave it out or use method 'draft_model'")
-    check_drafts(method, len(given))
+    check_drafts(method, len(entries))
     if isinstance(needs, TrainedHead):
         target.config.refuse_encoder(f"method {name!r}")
-        head = choose_head(target, load_drafts(target, given[:1]), needs.kind, name)
+        head = choose_head(target, load_drafts(target, entries[:1]), needs.kind, name)
         return make_drafter(method, head=head.config, **drafting), (head,), head.module
     drafter = make_drafter(method, **drafting)
     if not isinstance(needs, Models):
         return drafter, (), target.model if isinstance(needs, TargetCopy) else None
-    drafts, models = load_drafts(target, given[: needs.most]), []
+    drafts = load_drafts(target, entries[: needs.most])
+    models = []
     for one in drafts:
         if isinstance(one, Head) and needs.heads:
             target.config.refuse_encoder("a trained head")

@@ -1,4 +1,6 @@
-"""The log of rounds on disk, from which a draft learns: ``specjax train --recipe feedback`` reads it.
+"""The log of rounds on disk.
+
+A draft learns from it: ``specjax train --recipe feedback`` reads it.
 
 A log is a directory of files. Each is complete in itself: a header that names the models, the texts
 of some rows, and their rounds. The texts are those of the users, so only the owner may read them.
@@ -93,7 +95,8 @@ class FeedbackLog:
     def _collect(self, state: DecodeState, rounds: Rounds) -> dict[str, Any]:
         """The arrays of a file: texts of all rows, joined, and their rounds in order."""
         tokens, lengths, prompts = fetch((state.tokens, state.length, state.prompt_length))
-        count, held = np.asarray(rounds.count), rounds.place.shape[1]
+        count = np.asarray(rounds.count)
+        held = rounds.place.shape[1]
         oldest = np.maximum(count - held, 0)
         row = np.repeat(np.arange(count.size, dtype=np.int32), count - oldest)
         slot = np.concatenate([np.arange(first, end) % held for first, end in zip(oldest, count)])
@@ -118,10 +121,10 @@ class FeedbackLog:
                 os.replace(half, self.directory / name)
             finally:
                 Path(half).unlink(missing_ok=True)
-            kept = 0
+            size = 0
             for path in sorted(self.directory.glob(FILES), reverse=True):
-                kept += path.stat().st_size
-                if kept > self.megabytes * 2**20:
+                size += path.stat().st_size
+                if size > self.megabytes * 2**20:
                     path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
@@ -173,13 +176,13 @@ def identify(model: LanguageModel | Head) -> dict[str, Any]:
 
 def hash_weights(module: nnx.Module) -> str:
     """A hash of some of the weights. It is the same in any dtype that holds the weights exactly."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(module):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             few = leaf[(0,) * (leaf.ndim - 1)][:_SAMPLED] if leaf.ndim else leaf
-            found.update(f"{jax.tree_util.keystr(path)}{leaf.shape}".encode())
-            found.update(np.asarray(fetch(few), np.float32).tobytes())
-    return found.hexdigest()[:16]
+            digest.update(f"{jax.tree_util.keystr(path)}{leaf.shape}".encode())
+            digest.update(np.asarray(fetch(few), np.float32).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def draft_temperature(drafter: Drafter, sampling: SamplingParams, rows: int) -> np.ndarray:
@@ -191,9 +194,9 @@ def draft_temperature(drafter: Drafter, sampling: SamplingParams, rows: int) -> 
     options = getattr(drafter, "draft_options", None)  # a list of methods has no options for all its drafts
     if options is None or sampling.constraint is not None or sampling.processors:
         return np.zeros(rows, np.float32)
-    given = {name: np.asarray(fetch(value)) for name, value in vars(sampling).items() if isinstance(value, jax.Array)}
+    values = {name: np.asarray(fetch(value)) for name, value in vars(sampling).items() if isinstance(value, jax.Array)}
     own = {name.removeprefix("draft_"): value for name, value in options.items()}
-    value = lambda name: np.broadcast_to(own.get(name, given.get(name, 0)), rows)
+    value = lambda name: np.broadcast_to(own.get(name, values.get(name, 0)), rows)
     others = [value(name) == number["default"] for name, number in NUMBERS.items() if name != "temperature"]
-    free = np.all(others, axis=0) & ~np.broadcast_to(given["bias"].any(-1), rows) & (given["temperature"] > 0)
+    free = np.all(others, axis=0) & ~np.broadcast_to(values["bias"].any(-1), rows) & (values["temperature"] > 0)
     return np.where(free, value("temperature"), 0).astype(np.float32)

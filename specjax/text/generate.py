@@ -30,7 +30,7 @@ from .session import Decoding
 Prompt = str | Sequence[int]
 
 _SETTINGS: dict[str, Any] = {"rule": "auto", "capacity": None, "processors": (), "feedback_log": None}
-"""The arguments of ``Generator`` that ``generate`` has under the same names, with their defaults."""
+"""The arguments of ``Generator`` that ``generate`` shares, with their defaults."""
 
 
 class Generator:
@@ -41,22 +41,25 @@ class Generator:
     Args:
       target: the model whose output is wanted, or its name.
       method: one of ``drafters.METHODS``, or a list of methods that draft chains, between which
-        each row switches. The default is "auto" for no draft, one draft model, or a head of one module
-        that drafts token by token. It is "merged" for several drafts. With options of drafting, another
-        rule, a feedback log, several hosts, or a target that offloads layers, it is "draft_model" for one
-        model, "none" without a draft, and the head's own method for a head.
+        each row switches. The default is "auto" for no draft, one draft model, or a head of one
+        module that drafts token by token. It is "merged" for several drafts. With options of
+        drafting, another rule, a feedback log, several hosts, or a target that offloads layers, it
+        is "draft_model" for one model, "none" without a draft, and the head's own method for a
+        head.
       draft: the draft of a method that needs a second model or a head: a name, a directory, a hub
         id, a loaded model, or a list of them. A method with one draft uses the first of a list. A
         draft model may have another vocabulary, see ``requests.shared_vocabulary``. If a method
         needs a head and none is given, the embedded target's own head is used. A draft that was
-        loaded with a mesh of other devices than the target's drafts there, see ``apart``.
-      rule: the acceptance rule, see ``verify``; "auto" is the best lossless rule.
+        loaded with a mesh of other devices than the target's drafts there, see
+        ``text.draft_devices``.
+      rule: the acceptance rule, see ``rules.acceptance``; "auto" is the best lossless rule.
       capacity: positions of the cache; by default the smallest power of two that a call needs.
       processors: pure functions ``(logits [B, N, V], Context) -> logits``. They are compiled into
         the pipeline, after all built-in options and before temperature. ``context.Context`` lists
         the history that they may read.
-      feedback_log: a directory to which the rounds of all calls are written, for methods whose chains
-        a draft model draws. It holds the texts of prompts and answers. By default nothing is kept.
+      feedback_log: a directory to which the rounds of all calls are written, for methods whose
+        chains a draft model draws. It holds the texts of prompts and answers. By default nothing is
+        kept.
       feedback_log_mb: the size of that log; the oldest files are deleted beyond it.
       drafting: options of the method, such as num_speculative_tokens, prompt_lookup_max or tree;
         see its class in ``drafters``.
@@ -86,7 +89,8 @@ class Generator:
         check_options(method, drafting)
         self.method = name_of(method)
         drafter, self.drafts, module = choose_drafts(target, method, draft, drafting)
-        times, self.costs_file = None, None
+        times = None
+        self.costs_file = None
         if drafter.chooser and drafter.chooser.has_arms:
             drafter, times, self.costs_file = find_costs(drafter.chooser, target, self.drafts)
         drafter.check(target.config)
@@ -180,7 +184,8 @@ class Generator:
         Args:
           parameters: a model of the target's structure; or, for a Flax module, its state
             (``nnx.state``).
-          draft: the same for the draft, of a method with one draft that has the target's vocabulary.
+          draft: the same for the draft, of a method with one draft that has the target's
+            vocabulary.
 
         Raises RequestError if structure, shapes or dtypes differ.
         """
@@ -210,10 +215,10 @@ class Generator:
         updated = with_module(draft, parameters)
         needs = self.drafter.needs
         module = (parameters,) if isinstance(needs, Models) and not needs.is_one else parameters
-        made = self.drafter.parameters(module, self.target.config.vocab_size)
+        draft_parameters = self.drafter.parameters(module, self.target.config.vocab_size)
         if self.drafter.chooser:
-            made = self.drafter.chooser.with_times_of(made, self.session.parameters)
-        self.session.update_draft(made)
+            draft_parameters = self.drafter.chooser.with_times_of(draft_parameters, self.session.parameters)
+        self.session.update_draft(draft_parameters)
         self.drafts = (updated,)
         if self.session.log is not None:
             self.session.log = self.session.log.of_draft(updated)
@@ -237,12 +242,14 @@ class Generator:
 
     def read_options(self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options) -> Batch:
         """The token ids of the prompts, and the options of their rows, see ``__call__``."""
-        tokenizer, ends = self.target.tokenizer, ()
+        tokenizer = self.target.tokenizer
+        ends = ()
         if (prompts is None) == (messages is None):
             raise RequestError("give prompts or messages, one of the two")
         if messages is not None:
             conversations = [messages] if is_conversation(messages) else messages
-            prompts, ends = [render_chat(tokenizer, each) for each in conversations], end_of_turn_ids(tokenizer)
+            prompts = [render_chat(tokenizer, each) for each in conversations]
+            ends = end_of_turn_ids(tokenizer)
         ids = encode_prompts(prompts, tokenizer, self.target.config)
         ids = [[*source, *self.target.config.decoder_prompt] for source in ids]
         batch = build_batch(Options.of(options), ids, self.target, self.processors, ends)
@@ -273,9 +280,9 @@ def generate(
 ):
     """Continues ``prompts``, or ``messages``, in one call.
 
-    ``options`` are options of the method and of a request, and ``rule``, ``capacity``, ``processors``
-    and ``feedback_log``, which ``Generator`` describes with the other arguments. ``assistant_model``
-    and ``prompt_lookup_num_tokens`` have the meaning they have in transformers.
+    ``options`` are options of the method and of a request, and ``rule``, ``capacity``,
+    ``processors`` and ``feedback_log``, which ``Generator`` describes with the other arguments.
+    ``assistant_model`` and ``prompt_lookup_num_tokens`` have the meaning they have in transformers.
     ``speculative_config`` is vLLM's, with the keys ``method``, ``model``,
     ``num_speculative_tokens``, ``prompt_lookup_max`` and ``prompt_lookup_min``.
     """

@@ -37,8 +37,8 @@ class Result:
       logprobs: the log-probability of each new token under the model, before any option is applied;
         None if it was not asked for.
       top_logprobs: for each new token {token id: log-probability} of the likeliest tokens.
-      policy_logprobs: the log-probability of each new token under the distribution from which it was
-        drawn, after all options; None if it was not asked for.
+      policy_logprobs: the log-probability of each new token under the distribution from which it
+        was drawn, after all options; None if it was not asked for.
     """
 
     text: str
@@ -73,16 +73,20 @@ def results_of(
       session: tells the choices of a method that chooses.
       together: the rows that were decoded together, if they are more than those of ``decoding``.
     """
-    state, batch = decoding.state, decoding.batch
+    # 1. Fetch the arrays of the whole batch.
+    state = decoding.state
+    batch = decoding.batch
     times = decoding.prefill_seconds, decoding.decode_seconds, decoding.compile_seconds
     device = state.tokens, state.from_draft, state.cache.length, state.failed, state.counters, state.logprobs
     tokens, from_draft, lengths, failed, counters, logprobs = fetch(device)
     ahead = None if decoding.draft is None else fetch(decoding.draft.hits)
+    # 2. Refuse rows that failed.
     if failed.any():
         raise NumericsError(
             f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out "
             "every token; check the weights, load the model with dtype='float32', or ease the options"
         )
+    # 3. Make a result of each row.
     sampled = jax.device_get(batch.requests.sampling.temperature) > 0
     results = []
     for b, prompt in enumerate(batch.prompts):
@@ -100,8 +104,10 @@ def results_of(
         if session is not None:
             load = together or len(lengths), int(lengths[b]), bool(sampled.any())
             stats = dataclasses.replace(stats, choices=_choices(session, counters, b, load))
-        reason, stop = "stop" if stopped else "length", new[-1] if by_id else stop_string
-        sample, drafts = b % batch.samples, from_draft[b, place].tolist()
+        reason = "stop" if stopped else "length"
+        stop = new[-1] if by_id else stop_string
+        sample = b % batch.samples
+        drafts = from_draft[b, place].tolist()
         recorded = _logprobs(logprobs, b, place, batch.logprobs[b])
         policy = logprobs.policy[b, place].tolist() if batch.policy_logprobs[b] else None
         results.append(Result(text, new, list(prompt), reason, stats, drafts, sample, stop, *recorded, policy))
@@ -109,7 +115,7 @@ def results_of(
 
 
 def settled_text(text: str, token_ids: list[int], target: LanguageModel, stop_strings: list[str]) -> str:
-    """The part of an unfinished ``text`` of ``token_ids`` that later tokens can neither change nor cut."""
+    """The part of an unfinished text that later tokens neither change nor cut."""
     text = text.rstrip(HALF)
     seen = _seen_text(token_ids, target).rstrip(HALF) if stop_strings else ""
     held = max((n for stop in stop_strings for n in range(1, len(stop)) if seen.endswith(stop[:n])), default=0)
@@ -122,10 +128,10 @@ def _cut(text: str, ids: list[int], target: LanguageModel, stop_strings: list[st
     If several stop strings are complete at the same place, the text ends before the longest.
     """
     seen = _seen_text(ids, target) if stop_strings else ""
-    found = [(seen.find(stop) + len(stop), seen.find(stop), stop) for stop in stop_strings if stop in seen]
-    if not found:
+    matches = [(seen.find(stop) + len(stop), seen.find(stop), stop) for stop in stop_strings if stop in seen]
+    if not matches:
         return text, None
-    _, start, stop = min(found)
+    _, start, stop = min(matches)
     return text[: max(len(text) - len(seen[start:]), 0)], stop
 
 
@@ -142,7 +148,8 @@ def _choices(session: Session, counters: Counters, b: int, load: tuple[int, int,
     """
     chooser = session.drafter.chooser
     arms = chooser.describe_arms(session.parameters, *load) if chooser else []
-    rounds, tokens = counters.chosen[b].tolist(), counters.emitted[b].tolist()
+    rounds = counters.chosen[b].tolist()
+    tokens = counters.emitted[b].tolist()
     return tuple(Choice(name, n, emitted, time) for (name, time), n, emitted in zip(arms, rounds, tokens))
 
 

@@ -30,11 +30,11 @@ _FORMAT = "specjax costs 4"
 
 
 def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) -> tuple[Auto, Times, Path | None]:
-    """The drafter with its arms for these models, the times of the arms, and the file they are from.
+    """The drafter with its arms for these models, the arms' times, and the times' file.
 
     The times are those of the drafter's file, else of the file in the cache folder, else predicted.
-    Several hosts must choose alike, so they read no file of a cache folder. A file of other models, of
-    another mesh or machine, or of other versions is not used. A warning says so.
+    Several hosts must choose alike, so they read no file of a cache folder. A file of other models,
+    of another mesh or machine, or of other versions is not used. A warning says so.
 
     Raises RequestError for a file that the user named and that cannot be read.
     """
@@ -56,7 +56,7 @@ def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) ->
 
 
 def describe_models(target: LanguageModel, drafts: Sequence[Draft]) -> dict[str, Any]:
-    """The machine, the versions, the mesh and the models for which times hold, an object for JSON."""
+    """The machine, versions, mesh and models for which times hold, an object for JSON."""
     name = lambda one: {"name": one.name, "parameters": sum(leaf.size for leaf in jax.tree.leaves(module_of(one)))}
     mesh = mesh_of(target.model)
     return {
@@ -78,7 +78,7 @@ def default_file(target: LanguageModel, drafts: Sequence[Draft]) -> Path:
 
 
 def describe_difference(record: dict, target: LanguageModel, drafts: Sequence[Draft]) -> str:
-    """How the models, the mesh or the machine of a file differ from those at hand; "" if they are the same."""
+    """The difference of a file's models, mesh or machine from those at hand; "" for none."""
     here = describe_models(target, drafts)
     for part, name in (("model", "model"), ("drafts", "draft"), ("mesh", "mesh")):
         if record[part] != here[part]:
@@ -101,7 +101,9 @@ def read_costs(file: Path) -> dict[str, Any]:
 
 
 def make_record(target, drafts, arms: Sequence[Arm], batches, contexts, seconds) -> dict[str, Any]:
-    """The record of measured ``seconds`` [temperatures, batches, contexts, arms], an object for JSON.
+    """The record of measured ``seconds``, an object for JSON.
+
+    The axes are [temperatures, batches, contexts, arms].
 
     The temperatures are 0 and 1.
     """
@@ -116,7 +118,10 @@ def make_record(target, drafts, arms: Sequence[Arm], batches, contexts, seconds)
 
 
 def write_costs(file: Path, record: dict) -> None:
-    """Writes a record. A reader never sees half a file. Raises RequestError where it cannot be written."""
+    """Writes a record.
+
+    A reader never sees half a file. Raises RequestError where it cannot be written.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.{os.getpid()}")
@@ -127,7 +132,10 @@ def write_costs(file: Path, record: dict) -> None:
 
 
 def _is_record(record) -> bool:
-    """Whether ``record`` has the parts of a file of costs, in shapes that fit and with positive times."""
+    """Whether ``record`` is that of a file of costs.
+
+    Its shapes must fit, and its times be positive.
+    """
     try:
         seconds = np.array(record["seconds"], float)
         shaped = seconds.shape == (2, *(len(record[name]) for name in ("batches", "contexts", "arms")))

@@ -25,14 +25,17 @@ from ..loop.chooser import Run, choice_sums
 from ..loop.drafter import Drafter
 from ..loop.prefill import pad_prompts, positions_needed, prefill
 from ..models.quantised_weights import Quantised
-from ..parallel import fetch, mesh_of, place, several_hosts, split_rows, use_mesh
+from ..parallel import fetch, mesh_of, place, several_hosts, use_mesh
 from ..requests.batch import Batch
+from .sample_rows import first_samples, place_requests, repeat_state
 
-_LEAST_CAPACITY, _LEAST_CHUNK, _LARGEST_CHUNK = 256, 16, 512
+_LEAST_CAPACITY = 256
+_LEAST_CHUNK = 16
+_LARGEST_CHUNK = 512
 
 
 class Log(Protocol):
-    """What a session asks of the log of its rounds; see ``feedback.FeedbackLog``.
+    """The log of a session's rounds, see ``text.feedback_log.FeedbackLog``.
 
     Attributes:
       recording: the size of the record on the device.
@@ -64,7 +67,8 @@ class Decoding:
     Attributes:
       state: the state on the device; ``Session.advance`` donates it and stores the new one.
       batch: the prompts and the options of the rows.
-      draft: the draft's half of the batch, if the draft is on devices of its own, see ``apart``.
+      draft: the draft's half of the batch, if the draft is on devices of its own, see
+        ``text.draft_devices``.
     """
 
     state: DecodeState
@@ -88,7 +92,7 @@ class Session:
 
     Args:
       parameters: the result of ``Drafter.parameters``.
-      rule: the acceptance rule, a function, see ``verify.resolve``.
+      rule: the acceptance rule, a function, see ``rules.acceptance.resolve``.
       capacity: positions of the cache; by default the smallest power of two that a batch needs.
       log: where rounds are recorded; by default they are not.
     """
@@ -102,8 +106,12 @@ class Session:
         capacity: int | None = None,
         log: Log | None = None,
     ):
-        self.target, self.drafter, self.parameters = target, drafter, parameters
-        self.rule, self.capacity, self.log = rule, capacity, log
+        self.target = target
+        self.drafter = drafter
+        self.parameters = parameters
+        self.rule = rule
+        self.capacity = capacity
+        self.log = log
         self.mesh = mesh_of(target.model)
         self._compiled: dict = {}
 
@@ -154,8 +162,8 @@ class Session:
     def learn(self, rounds: np.ndarray, context: int, seconds: float, sampled: bool, evidence: Any) -> None:
         """Tells a method that chooses how long its rounds took, and how good its drafts were.
 
-        Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and all
-        of them must choose alike.
+        Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and
+        all of them must choose alike.
 
         Args:
           rounds: the rounds of each of ``Chooser.choices`` in each row, int32 [B, A].
@@ -183,7 +191,7 @@ class Session:
         self.parameters = parameters
 
     def _prepare(self, batch: Batch) -> tuple[Requests, dict]:
-        """The first sample of each prompt on the devices, and the static arguments of ``prefill``."""
+        """The first sample of each prompt on the devices, and the static arguments."""
         capacity, chunk = self._sizes(int(batch.requests.lengths.max()), int(batch.requests.limit.max()))
         tokens, _ = pad_prompts(batch.prompts[:: batch.samples], capacity)
         requests = first_samples(batch.requests, batch.samples).replace(tokens=tokens)
@@ -220,8 +228,8 @@ class Session:
     ) -> tuple[Callable, float]:
         """The executable for ``key`` and the shapes of ``args``, and its compilation's seconds.
 
-        The seconds are 0 if it had been compiled before. The executable takes ``(*modules, *args)``.
-        ``options()`` gives the options of ``jax.jit``.
+        The seconds are 0 if it had been compiled before. The executable takes
+        ``(*modules, *args)``. ``options()`` gives the options of ``jax.jit``.
         """
         began = time.perf_counter()
         leaves, structure = jax.tree.flatten(args)
@@ -237,28 +245,6 @@ class Session:
         need = positions_needed(limit, self.drafter, self.capacity)
         capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
         return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
-
-
-def first_samples(requests: Requests, n: int) -> Requests:
-    """Sample 0 of each prompt, from the requests of ``n`` rows for each prompt."""
-    if n == 1:
-        return requests
-    first = jax.tree.map(lambda x: x[::n], requests.without_automata())
-    return first.with_automata(requests.sampling.constraint, requests.stops)
-
-
-def place_requests(requests: Requests, mesh: Mesh | None) -> Requests:
-    """The requests on the devices of ``mesh``: arrays of rows split by rows, automata whole."""
-    automata = place((requests.sampling.constraint, requests.stops), mesh, rows=False)
-    return place(requests.without_automata(), mesh, rows=True).with_automata(*automata)
-
-
-@partial(jax.jit, static_argnames="n")
-def repeat_state(state: DecodeState, requests: Requests, n: int) -> DecodeState:
-    """The state after the prefill, with ``n`` rows for each prompt, and their ``requests``."""
-    rows = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), state.replace(request=None, round=None))
-    rows = split_rows(rows, requests.limit.size)
-    return rows.replace(request=requests, round=state.round, constraint_state=requests.sampling.start)
 
 
 def shardings(state: DecodeState):
@@ -290,11 +276,11 @@ def _check_same(old, new) -> None:
         raise RequestError(
             "the new parameters have another structure than the model; make a new Generator for another model"
         )
-    for (path, known), given in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new)):
-        if known.shape != given.shape or known.dtype != given.dtype:
+    for (path, old_leaf), new_leaf in zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new)):
+        if old_leaf.shape != new_leaf.shape or old_leaf.dtype != new_leaf.dtype:
             raise RequestError(
-                f"parameter {jax.tree_util.keystr(path)} is {given.dtype}{list(given.shape)}, not "
-                f"{known.dtype}{list(known.shape)}; make a new Generator for another model"
+                f"parameter {jax.tree_util.keystr(path)} is {new_leaf.dtype}{list(new_leaf.shape)}, not "
+                f"{old_leaf.dtype}{list(old_leaf.shape)}; make a new Generator for another model"
             )
 
 

@@ -95,7 +95,10 @@ def _read_json(path: Path, needs: str, header: Sequence[str]) -> Iterator[tuple[
 
 
 def _read_csv(path: Path, needs: str, header: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The rows of a CSV file. Its first line has the names of columns, unless ``header`` has them."""
+    """The rows of a CSV file.
+
+    Its first line has the names of columns, unless ``header`` has them.
+    """
     reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), header or None)
     try:
         for row in reader:

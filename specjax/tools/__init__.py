@@ -1,1 +1,1 @@
-"""Tools that no generation needs: plans, designs, the doctor, tuning, evaluation, pruning, growing."""
+"""Tools beside generation: plans, designs, the doctor, tuning, evaluation, pruning, growing."""

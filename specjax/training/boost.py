@@ -1,4 +1,7 @@
-"""Collective boost-tuning: several draft models for ``merged``, each trained where the earlier ones fail."""
+"""Collective boost-tuning: several draft models, each trained where the earlier ones fail.
+
+The method ``merged`` drafts with them.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,11 +28,11 @@ def boost(
     """Trains the drafts of a recipe of kind boost one after another, and returns them.
 
     The m-th draft is a training of kind draft in the directory ``output``/m, with the seed
-    ``recipe.seed`` + m - 1. Only tokens count for it whose likeliest value, by the target, is the
-    likeliest for none of the earlier drafts (SpecInfer, 2305.09781, section 3). The paper leaves
-    out whole samples instead.
+    ``recipe.seed`` + m - 1. A place of the text counts for it where none of the earlier drafts has
+    the target's likeliest token as its own (SpecInfer, 2305.09781, section 3). The paper leaves out
+    whole samples instead.
 
-    An interrupted call continues in the draft that it had reached.
+    An interrupted call continues with the draft that it was training.
 
     Args:
       recipe, target, paths, measure: as for ``run.train``.
@@ -37,7 +40,8 @@ def boost(
 
     Raises the errors of ``run.train``.
     """
-    shape, output = recipe.head, Path(output)
+    shape = recipe.head
+    output = Path(output)
     assert isinstance(shape, BoostShape)
     drafts: list[LanguageModel] = []
     with lock(output):

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import RequestError
 from .sources import Document, Source, make_sources, read_documents
 
-_LEFT_OUT = {"site-packages", "test", "tests", "idle_test", "encodings", "pydoc_data", "__pycache__"}
+_EXCLUDED = {"site-packages", "test", "tests", "idle_test", "encodings", "pydoc_data", "__pycache__"}
 
 
 def standard_library(root: str | Path | None = None, held_out: bool = False) -> list[Path]:
@@ -28,10 +28,10 @@ def standard_library(root: str | Path | None = None, held_out: bool = False) -> 
 
     Args:
       root: the directory of the library; by default that of the running Python.
-      held_out: whether to return the held-out modules instead of the others.
+      held_out: True to return the held-out modules instead of the others.
     """
     root = Path(root or sysconfig.get_path("stdlib"))
-    paths = sorted(p for p in root.rglob("*.py") if not _LEFT_OUT & set(p.relative_to(root).parts))
+    paths = sorted(p for p in root.rglob("*.py") if not _EXCLUDED & set(p.relative_to(root).parts))
     return [p for p in paths if (zlib.crc32(p.relative_to(root).as_posix().encode()) % 20 == 0) == held_out]
 
 
@@ -41,7 +41,10 @@ def read_texts(paths: list[Path]) -> list[str]:
 
 
 _TOGETHER = 1000
-"""The number of documents that are encoded together. Their offsets take much more memory than their tokens."""
+"""The number of documents that are encoded together.
+
+Their offsets take much more memory than their tokens.
+"""
 
 
 class Stream(NamedTuple):
@@ -87,7 +90,7 @@ def _encode(documents: Sequence[Document], tokenizer, separator: int) -> Stream:
 
 
 def _within(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bool [tokens], whether all characters of a token are in one of the spans.
+    """Bool [tokens], True where all characters of a token are in one of the spans.
 
     Some tokenizers leave the space before a word out of its offsets. A token therefore begins no
     later than the token before it ends.
@@ -97,22 +100,22 @@ def _within(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
     return np.any([(begins >= begin) & (ends <= end) for begin, end in spans], 0)
 
 
-def read_streams(given: Sequence[str | Path | Source], tokenizer, separator: int) -> tuple["Mixture", "Mixture"]:
+def read_streams(paths: Sequence[str | Path | Source], tokenizer, separator: int) -> tuple["Mixture", "Mixture"]:
     """The tokens to train on, and the held-out tokens.
 
-    Without sources they are the standard library and its held-out modules. Of given sources, the
-    last twentieth of the tokens is held out. Sources without weights are one stream. Raises
-    RequestError where there is no text.
+    Without sources they are the standard library and its held-out modules. Of the sources in
+    ``paths``, the last twentieth of the tokens is held out. Sources without weights are one stream.
+    Raises RequestError where there is no text.
     """
-    if not given:
+    if not paths:
         library, held_out = (
             token_stream([Document(text) for text in read_texts(standard_library(held_out=h))], tokenizer, separator)
             for h in (False, True)
         )
         return Mixture.join([library]), Mixture.join([held_out])
-    sources = make_sources(given)
+    sources = make_sources(paths)
     weights = [source.weight for source in sources if source.weight is not None]
-    groups, weights = ([[source] for source in sources], weights) if weights else ([sources], [1.0])
+    groups = [[source] for source in sources] if weights else [sources]
     streams = []
     for group in groups:
         documents = [document for source in group for document in read_documents(source, tokenizer)]
@@ -123,7 +126,7 @@ def read_streams(given: Sequence[str | Path | Source], tokenizer, separator: int
             )
         streams.append(token_stream(documents, tokenizer, separator).split())
     train, held_out = zip(*streams)
-    return Mixture.join(train, weights), Mixture.join(held_out, weights)
+    return Mixture.join(train, weights or [1.0]), Mixture.join(held_out, weights or [1.0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,25 +178,25 @@ class Mixture:
         The shares hold for the windows so far at any time, see ``take_turns``. Every epoch of a
         stream covers it once: in a new random order and from a new random offset.
         """
-        found = []
+        windows = []
         for k, place in take_turns(self.shares, first, count):
             rows = (self.streams[k].tokens.size - 1) // length - 1
-            found.append((k, int(_shuffle(seed, place // rows, rows, length)[place % rows])))
-        return found
+            windows.append((k, int(_shuffle(seed, place // rows, rows, length)[place % rows])))
+        return windows
 
     def cut(self, seed: int, first: int, count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Windows int32 [count, length + 1], and bool [count, length + 2], which tokens are learnt.
+        """Windows int32 [count, length + 1], and bool [count, length + 2] of the learnt tokens.
 
         The last value of a row belongs to the token after the window. See ``choose``.
         """
-        chosen = self.choose(seed, first, count, length)
-        windows = [self.streams[k].tokens[s : s + length + 1] for k, s in chosen]
-        return np.stack(windows), np.stack([self.streams[k].learnt[s : s + length + 2] for k, s in chosen])
+        starts = self.choose(seed, first, count, length)
+        windows = [self.streams[k].tokens[s : s + length + 1] for k, s in starts]
+        return np.stack(windows), np.stack([self.streams[k].learnt[s : s + length + 2] for k, s in starts])
 
     def describe(self, seed: int, first: int, count: int, length: int) -> str:
         """Names the windows that ``cut`` cuts, for error messages."""
-        name = lambda k, s: f"{s}" if len(self.streams) == 1 else f"{s} of source {k + 1}"
-        return ", ".join(name(k, s) for k, s in self.choose(seed, first, count, length))
+        starts = self.choose(seed, first, count, length)
+        return ", ".join(f"{s}" if len(self.streams) == 1 else f"{s} of source {k + 1}" for k, s in starts)
 
     def cut_prompts(self, count: int, length: int) -> list[list[int]]:
         """``count`` pieces of ``length`` tokens, spread evenly over the streams, by their shares.

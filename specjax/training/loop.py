@@ -33,7 +33,7 @@ class BatchSource:
     """The batches of a training.
 
     Attributes:
-      read: gives the batch of a step, a pytree of numpy arrays whose first axes are windows.
+      read: returns the batch of a step, a pytree of numpy arrays whose first axes are windows.
       renew: is called with the step and the model before the first batch and after each checkpoint.
       describe: describes the batch of a step, for the error where a loss is not finite.
       pieces: the number of equal parts of a batch that are computed one after the other, to save
@@ -62,14 +62,14 @@ def fit(
     """Minimises ``loss(model, batch, *extra)`` and returns the trained model.
 
     Only ``nnx.Param`` variables are trained. ``directory`` gets ``log.jsonl``, one line for each
-    step, and checkpoints. A run that finds checkpoints there continues from the newest whole one.
-    It gives, bit for bit, the result of a run without interruption.
+    step, and checkpoints. If there are checkpoints already, the run continues from the newest whole
+    one. Its result equals, bit for bit, that of a run without interruption.
 
     Args:
       optimizer: the update of parameters.
       steps: the number of steps in all, counted from the first run.
       extra: arguments of the loss that are not trained. They must be on ``mesh`` already.
-      report: gives the figures to log at each checkpoint.
+      report: returns the figures to log at each checkpoint.
       every: the number of steps between checkpoints.
       mesh: devices, see ``parallel.make_mesh``. Batches are split over its axis "data", parameters
         over its axis "model".
@@ -78,16 +78,21 @@ def fit(
     CheckpointError where the directory is in use or holds another training. After these errors and
     after Ctrl-C, the last checkpoint is good.
     """
+    # 1. The parameters and the program of a step.
     directory = Path(directory).resolve()
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     # Copies, because updates take over the buffers and the model is the caller's.
-    params, rest = place_parameters(params, mesh), jax.tree.map(jnp.copy, rest)
+    params = place_parameters(params, mesh)
+    rest = jax.tree.map(jnp.copy, rest)
     update = make_step(graph, loss, optimizer, batches.pieces)
     with _on(mesh), lock(directory), Checkpoints(directory) as checkpoints, _Bar(steps) as show:
+        # 2. The newest checkpoint.
         state = jax.jit(optimizer.init)(params)
         start, (params, state) = checkpoints.restore((params, state))
         batches.renew(start, nnx.merge(graph, params, rest))
-        log, began = _Log(directory / LOG, start), time.perf_counter()
+        log = _Log(directory / LOG, start)
+        # 3. The steps. A step between checkpoints ends with a line in the log.
+        step_start = time.perf_counter()
         for step in range(start, steps):
             batch = batches.read(step)
             params, state, value, norm = update(params, state, rest, place_batch(batch, mesh), extra)
@@ -99,13 +104,14 @@ def fit(
                 )
             now = time.perf_counter()
             tokens = max(x.size for x in jax.tree.leaves(batch) if np.ndim(x) == 2 and x.dtype != bool)
-            record["tokens_per_second"], began = round(tokens / (now - began), 1), now
+            record["tokens_per_second"] = round(tokens / (now - step_start), 1)
+            step_start = now
             if (step + 1) % every == 0 or step + 1 == steps:
                 checkpoints.save(step + 1, (params, state))
                 trained = nnx.merge(graph, params, rest)
                 record |= report(step + 1, trained)
                 batches.renew(step + 1, trained)
-                began = time.perf_counter()
+                step_start = time.perf_counter()
                 figures = (f"{key} {_format(value)}" for key, value in record.items() if key != "step")
                 print(f"step {step + 1}/{steps}", *figures, file=sys.stderr)
             log.write(record)
@@ -125,7 +131,9 @@ def make_step(
 
     @jax.jit(donate_argnums=(0, 1))
     def update(params, state, rest, batch, extra):
-        differentiate = lambda part: jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), part, *extra))(params)
+        def differentiate(part):
+            return jax.value_and_grad(lambda p: loss(nnx.merge(graph, p, rest), part, *extra))(params)
+
         value, gradients = differentiate(batch) if pieces == 1 else _mean_of_pieces(differentiate, batch, pieces)
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value, optax.tree.norm(gradients)
@@ -150,8 +158,8 @@ def place_parameters(params: nnx.State, mesh: Mesh | None) -> nnx.State:
     """Copies of parameters, split over the mesh by ``parallel.RULES``."""
 
     def copy(param):
-        copied = jnp.copy(param[...])
-        return param.replace(copied if mesh is None else jax.device_put(copied, sharding(param, mesh)))
+        value = jnp.copy(param[...])
+        return param.replace(value if mesh is None else jax.device_put(value, sharding(param, mesh)))
 
     return nnx.from_flat_state([(path, copy(param)) for path, param in nnx.to_flat_state(params)])
 
@@ -179,9 +187,9 @@ class _Log:
     """
 
     def __init__(self, path: Path, start: int):
-        kept = [line for line in path.read_text().splitlines() if _step(line) <= start] if path.exists() else []
+        lines = [line for line in path.read_text().splitlines() if _step(line) <= start] if path.exists() else []
         with report_failure(path.parent, path.name):
-            path.write_text("".join(f"{line}\n" for line in kept))
+            path.write_text("".join(f"{line}\n" for line in lines))
         self.path = path
 
     def write(self, record: dict) -> None:
@@ -203,7 +211,7 @@ def _on(mesh: Mesh | None):
 
 
 class _Bar:
-    """A progress bar on a terminal. ``with`` gives a function that shows the record of a step."""
+    """A progress bar on a terminal. ``with`` returns a function that shows the record of a step."""
 
     def __init__(self, steps: int):
         columns = (
@@ -213,9 +221,10 @@ class _Bar:
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
         )
-        console, hidden = Console(stderr=True), not sys.stderr.isatty()
-        self.progress = Progress(*columns, console=console, transient=True, disable=hidden)
-        self.steps, self.last = steps, {}
+        console = Console(stderr=True)
+        self.progress = Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+        self.steps = steps
+        self.last = {}
 
     def __enter__(self):
         self.progress.__enter__()

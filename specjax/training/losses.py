@@ -42,7 +42,7 @@ def distillation(draft: Decoder, window: jax.Array, target: Decoder) -> jax.Arra
 
 
 def missed(target: Decoder, hidden: jax.Array, drafts: Sequence[Decoder], tokens: jax.Array) -> jax.Array:
-    """Bool [B, S], whether no draft finds the target's likeliest next token likeliest.
+    """Bool [B, S], True where the target's likeliest next token is the likeliest of no draft.
 
     SpecInfer, 2305.09781, section 3: collective boost-tuning.
 
@@ -52,11 +52,11 @@ def missed(target: Decoder, hidden: jax.Array, drafts: Sequence[Decoder], tokens
     """
     rows = (hidden, *(jax.lax.stop_gradient(forward(draft, tokens).hidden) for draft in drafts))
 
-    def found(hidden, *rows):
+    def predicted(hidden, *rows):
         right = target.logits(hidden).argmax(-1)
         return jnp.any(jnp.stack([draft.logits(row).argmax(-1) == right for draft, row in zip(drafts, rows)]), 0)
 
-    return ~map_pieces(found, target.config.vocab_size, *rows)
+    return ~map_pieces(predicted, target.config.vocab_size, *rows)
 
 
 def cross_entropy(
@@ -136,10 +136,11 @@ def top_kl(ids: jax.Array, log_p: jax.Array, q: jax.Array) -> jax.Array:
     """
     counts = log_p > -jnp.inf
     log_q = jnp.take_along_axis(jax.nn.log_softmax(q), ids, -1)
-    p, log_p = jnp.exp(log_p), jnp.where(counts, log_p, 0.0)
+    p = jnp.exp(log_p)
+    log_p = jnp.where(counts, log_p, 0.0)
     listed = jnp.where(counts, p * (log_p - log_q), 0.0).sum(-1)
-    rest = lambda listed: jnp.maximum(1 - listed.sum(-1), 1e-6)
-    p_rest, q_rest = rest(p), rest(jnp.where(counts, jnp.exp(log_q), 0.0))
+    p_rest = jnp.maximum(1 - p.sum(-1), 1e-6)
+    q_rest = jnp.maximum(1 - jnp.where(counts, jnp.exp(log_q), 0.0).sum(-1), 1e-6)
     return listed + p_rest * (jnp.log(p_rest) - jnp.log(q_rest))
 
 

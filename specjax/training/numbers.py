@@ -21,7 +21,8 @@ def check_numbers(options: Any, where: str = "") -> None:
         value = vars(options)[field.name]
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
-        least, most = field.metadata.get("least", 0), field.metadata.get("most", float("inf"))
+        least = field.metadata.get("least", 0)
+        most = field.metadata.get("most", float("inf"))
         if not value >= least:  # This refuses nan, too.
             raise RequestError(f"{where}{field.name} {value} is too small; {least} is the least")
         if value > most:

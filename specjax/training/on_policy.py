@@ -29,12 +29,15 @@ class Writer:
 
     def __init__(self, generator: Generator, mixture: Mixture, length: int, temperature: float = 1.0, rows: int = 16):
         self.generator = generator
-        self.mixture, self.length, self.temperature, self.rows = mixture, length, temperature, rows
+        self.mixture = mixture
+        self.length = length
+        self.temperature = temperature
+        self.rows = rows
 
     def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Windows, and which of their tokens are learnt, as ``Mixture.cut``; written tokens are.
+        """Windows and the marks of their learnt tokens, as ``Mixture.cut``.
 
-        They depend only on the seed and the parameters.
+        Written tokens are learnt. The windows depend only on the seed and the parameters.
 
         Args:
           count: the number of windows.
@@ -43,7 +46,8 @@ class Writer:
         """
         if module is not None:
             self.generator.update(module)
-        prompt, windows = max(self.length // 4, 1), []
+        prompt = max(self.length // 4, 1)
+        windows = []
         padded = -(-count // self.rows) * self.rows
         beginnings, learnt = self.mixture.cut(seed, 0, padded, prompt)
         for i in range(0, padded, self.rows):
@@ -55,8 +59,8 @@ class Writer:
                 ignore_eos=True,
             )
             windows += [[*result.prompt_token_ids, *result.token_ids] for result in results]
-        written = np.ones((count, self.length + 2 - prompt), bool)
-        return np.array(windows[:count], np.int32), np.concatenate([learnt[:count, :prompt], written], 1)
+        is_learnt = np.ones((count, self.length + 2 - prompt), bool)
+        return np.array(windows[:count], np.int32), np.concatenate([learnt[:count, :prompt], is_learnt], 1)
 
 
 class MeasuredAcceptance:
@@ -72,7 +76,10 @@ class MeasuredAcceptance:
     """
 
     def __init__(self, target: LanguageModel, kind: str, prompts: Sequence[list[int]], tokens: int = 64):
-        self.target, self.kind, self.prompts, self.tokens = target, KINDS[kind], list(prompts), tokens
+        self.target = target
+        self.kind = KINDS[kind]
+        self.prompts = list(prompts)
+        self.tokens = tokens
         self.generator = None
 
     def __call__(self, module: HeadModule | Decoder) -> float | None:

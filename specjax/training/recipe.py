@@ -42,7 +42,8 @@ class MeshShape:
 
     def check_devices(self) -> None:
         """Raises RequestError where the mesh has more devices than there are."""
-        devices, present = self.data * self.model, jax.device_count()
+        devices = self.data * self.model
+        present = jax.device_count()
         if devices > present:
             raise RequestError(
                 f"the recipe's mesh needs {devices} devices and there are {present}; lower data or model in [mesh]"
@@ -74,8 +75,8 @@ class Recipe:
       on_policy: "target" or "draft", the model that writes the text: it continues beginnings of the
         data, and writes anew after each checkpoint (DistillSpec, 2310.08461). Empty for the data as
         it is.
-      temperature: the temperature at which this model, or the target of kind "online", writes. Texts
-        of temperature 0 make drafts of greedy decoding better.
+      temperature: the temperature at which this model, or the target of kind "online", writes.
+        Texts of temperature 0 make drafts of greedy decoding better.
     """
 
     kind: str
@@ -96,10 +97,12 @@ class Recipe:
     temperature: float = number(1.0, 0, 100)
 
     def __post_init__(self):
+        # 1. Numbers and sources.
         check_numbers(self)
         for name in ("head", "loss", "optimizer", "mesh"):
             check_numbers(vars(self)[name], f"[{name}] ")
         make_sources(self.data)
+        # 2. The model that writes the text.
         if self.on_policy not in _WRITERS:
             raise RequestError(f"on_policy {self.on_policy!r} is unknown; use target or draft")
         if self.on_policy == "draft" and KINDS[self.kind].is_head:
@@ -113,13 +116,15 @@ class Recipe:
             raise RequestError("on_policy writes text, and a log of rounds has its text; leave on_policy out")
         if self.temperature != 1 and not (self.on_policy or KINDS[self.kind].records):
             raise RequestError("temperature is that of a model that writes the text; add on_policy, or leave it out")
+        # 3. The type, and the sizes of batches and windows.
         if self.dtype not in ("float32", "bfloat16"):
             raise RequestError(f"dtype {self.dtype!r} is unknown; use float32 or bfloat16")
         if self.batch % self.mesh.data:
             raise RequestError(
                 f"batch {self.batch} cannot be split over data = {self.mesh.data} devices; use a multiple"
             )
-        modules, reach = self.head.modules, self.head.reach(self.loss)
+        modules = self.head.modules
+        reach = self.head.reach(self.loss)
         if modules > reach:
             raise RequestError(
                 f"[loss] steps = {reach} leaves out some of the {modules} modules; use {modules} or more"
@@ -141,9 +146,11 @@ def read_recipe(name: str | Path, **changes) -> Recipe:
     Raises RequestError for an unreadable file, unknown keys and values that do not fit.
     """
     if str(name) in KINDS:
-        table, where = {"kind": str(name)}, f"recipe {name}"
+        table = {"kind": str(name)}
+        where = f"recipe {name}"
     else:
-        table, where = _read_toml(Path(name)), str(name)
+        table = _read_toml(Path(name))
+        where = str(name)
     return make_recipe(table | {key: value for key, value in changes.items() if value is not None}, where)
 
 
@@ -158,9 +165,9 @@ def make_recipe(table: dict, where: str) -> Recipe:
             f"{where}: kind {kind!r} is unknown; use one of {', '.join(KINDS)}" + _suggest(str(kind), KINDS)
         )
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
-    given = {"optimizer": KINDS[kind].optimizer} | table
-    made = {name: _make(part, given.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
-    return _make(Recipe, {"kind": kind} | table | made | {"data": _make_sources(table, where)}, where)
+    tables = {"optimizer": KINDS[kind].optimizer} | table
+    options = {name: _make(part, tables.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
+    return _make(Recipe, {"kind": kind} | table | options | {"data": _make_sources(table, where)}, where)
 
 
 def _make_sources(table: dict, where: str) -> tuple[Source, ...]:
@@ -204,7 +211,7 @@ _TYPES = {
         lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
     ),
 }
-"""The name of each type of a field in messages, and a test whether a value fits."""
+"""The name of each type of a field in messages, and a test of a value."""
 
 
 def _suggest(key: str, names: Iterable[str]) -> str:

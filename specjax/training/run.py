@@ -64,7 +64,7 @@ def train(
       paths: files, directories or other sources of text; by default those of the recipe, or else
         the standard library.
       output: the directory. It is made if it is missing.
-      measure: gives the acceptance length of the module at each checkpoint; by default
+      measure: returns the acceptance length of the module at each checkpoint; by default
         ``MeasuredAcceptance`` on held-out text.
       earlier: for kind draft, trained drafts. Only tokens count that all of them miss, see
         ``boost``.
@@ -74,6 +74,7 @@ def train(
     """
     output = Path(output)
     with lock(output):
+        # 1. Checks, data and the untrained drafter.
         check(recipe, target)
         if KINDS[recipe.kind].reads_log:
             raise RequestError(f"kind {recipe.kind!r} learns from a log of rounds; name one with --log")
@@ -83,14 +84,18 @@ def train(
         read_acceptance = measure or _make_measure(recipe, target, held_out)
         module = KINDS[recipe.kind].shape.make(recipe.head, target, mixture.learnt, jax.random.key(recipe.seed))
         keep_recipe(recipe, mixture.summarize(), output, len(earlier))
-        made = OnlineBatches if KINDS[recipe.kind].records else Batches
-        batches = made(recipe, mixture, target, module)
-        extra = cast_target(target.model), *([tuple(cast_target(draft.model) for draft in earlier)] if earlier else [])
+        # 2. Batches, and the arguments of the loss that are not trained.
+        make_batches = OnlineBatches if KINDS[recipe.kind].records else Batches
+        batches = make_batches(recipe, mixture, target, module)
+        extra = (cast_target(target.model),)
+        if earlier:
+            extra += (tuple(cast_target(draft.model) for draft in earlier),)
 
         def report(step: int, module: HeadModule | Decoder) -> dict:
             length = read_acceptance(module)
             return {} if length is None else {"acceptance": round(length, 4)}
 
+        # 3. The training.
         trained = fit(
             module, make_loss(recipe), BatchSource(batches.read, batches.renew, batches.describe),
             recipe.optimizer.make(recipe.steps), recipe.steps, output, extra, report, recipe.every,
@@ -121,9 +126,9 @@ def _make_measure(recipe: Recipe, target: LanguageModel, held_out: data.Mixture)
 
 
 def make_loss(recipe: Recipe) -> Callable[..., jax.Array]:
-    """The recipe's loss as ``loss(module, (windows, learnt, step), target)``, computed in its dtype.
+    """The recipe's loss as ``loss(module, (windows, learnt, step), target)``.
 
-    Further arguments are passed on to the loss of the kind.
+    It is computed in the recipe's dtype. Further arguments are passed on to the loss of the kind.
     """
 
     def loss(module: nnx.Module, batch: tuple, target: Decoder, *more) -> jax.Array:
@@ -138,15 +143,16 @@ class Batches:
     """The batches of a recipe: windows cut from streams, or windows written by a model."""
 
     def __init__(self, recipe: Recipe, mixture: data.Mixture, target: LanguageModel, module: HeadModule | Decoder):
-        self.recipe, self.mixture = recipe, mixture
-        self.written = np.empty((0, recipe.length + 1), np.int32), np.empty((0, recipe.length + 2), bool)
+        self.recipe = recipe
+        self.mixture = mixture
+        self.written = (np.empty((0, recipe.length + 1), np.int32), np.empty((0, recipe.length + 2), bool))
         if recipe.on_policy:
             draft = KINDS[recipe.kind].wrap(module, target, recipe.kind)
             writes = draft if recipe.on_policy == "draft" and isinstance(draft, LanguageModel) else target
             self.writer = Writer(Generator(writes, "none"), mixture, recipe.length, recipe.temperature)
 
     def read(self, step: int) -> tuple[np.ndarray, np.ndarray, np.uint32]:
-        """The batch of a step, see ``data.Mixture.cut``, and the step, from which the loss makes its key."""
+        """The batch of a step, see ``data.Mixture.cut``, and the step for the key of the loss."""
         recipe = self.recipe
         if recipe.on_policy:
             rows = data.choose_rows(len(self.written[0]), recipe.seed, step, recipe.batch)
@@ -179,39 +185,45 @@ def cast_target(model: Decoder) -> Decoder:
 def cast(module: M, dtype: str) -> M:
     """The module with its floating-point parameters in ``dtype``."""
     graph, state = nnx.split(module)
-    convert = lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    def convert(x):
+        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
     return nnx.merge(graph, jax.tree.map(convert, state))
 
 
 def keep_recipe(recipe: Recipe, read: str, output: Path, earlier: int = 0) -> None:
-    """Writes ``recipe.json``. ``read`` describes the data, ``earlier`` is the number of earlier drafts.
+    """Writes ``recipe.json``.
+
+    ``read`` describes the data, ``earlier`` is the number of earlier drafts.
 
     Raises RequestError where ``output`` holds checkpoints of another recipe, of other data, or of
     an unknown recipe.
     """
     content = dataclasses.asdict(recipe) | {"data": read} | ({"earlier": earlier} if earlier else {})
-    given = json.loads(json.dumps(content))
-    path, checkpoints = output / RECIPE, output / CHECKPOINTS
+    fields = json.loads(json.dumps(content))
+    path = output / RECIPE
+    checkpoints = output / CHECKPOINTS
     if checkpoints.exists() and any(checkpoints.iterdir()):
-        _check_recipe(given, path)
+        _check_recipe(fields, path)
     with report_failure(output, RECIPE):
         half = path.with_suffix(".half")
-        half.write_text(json.dumps(given, indent=1) + "\n")
+        half.write_text(json.dumps(fields, indent=1) + "\n")
         os.replace(half, path)
 
 
-def _check_recipe(given: dict, path: Path) -> None:
-    """Raises RequestError where the recipe at ``path`` is unreadable or not the given one."""
+def _check_recipe(fields: dict, path: Path) -> None:
+    """Raises RequestError where the recipe at ``path`` is unreadable or has other fields."""
     try:
-        found = json.loads(path.read_text())
+        other = json.loads(path.read_text())
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        other = None
+    if not isinstance(other, dict):
         raise RequestError(f"{path.parent} holds checkpoints, but no {RECIPE} with their recipe; name another --output")
-    for key in (given.keys() | found.keys()) - _MAY_CHANGE:
-        if found.get(key) != given.get(key):
+    for key in (fields.keys() | other.keys()) - _MAY_CHANGE:
+        if other.get(key) != fields.get(key):
             raise RequestError(
-                f"{path.parent} holds a run with {key} {found.get(key)!r}, not {given.get(key)!r}; "
+                f"{path.parent} holds a run with {key} {other.get(key)!r}, not {fields.get(key)!r}; "
                 "name another --output"
             )
 
@@ -220,7 +232,8 @@ def save_drafter(
     recipe: Recipe, module: HeadModule | Decoder, target: LanguageModel, output: Path
 ) -> LanguageModel | Head:
     """Writes the drafter to ``output`` in the target's dtype and returns it."""
-    dtype, kind = str(target.model.embed[...].dtype), KINDS[recipe.kind]
+    dtype = str(target.model.embed[...].dtype)
+    kind = KINDS[recipe.kind]
     module = jax.tree.map(jnp.asarray, cast(module, dtype))
     if isinstance(module, HeadModule):
         module.config = module.config.with_dtype(dtype)

@@ -1,6 +1,6 @@
 """Checkpoints of a training, in a directory that one training at a time may use.
 
-Orbax writes the arrays. A checksum of each file is kept beside them.
+Orbax writes the arrays. A checksum of each file lies beside them.
 """
 
 import errno
@@ -26,15 +26,26 @@ try:
 except ImportError:  # Windows has no such locks.
     fcntl = None
 
-CHECKPOINTS, CHECKSUMS, DAMAGED, LOCK = "checkpoints", "checksums", "damaged", ".lock"
-"""The names of files and folders in the directory of a training."""
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints in the directory of a training."""
 
-_KEPT = 2
+CHECKSUMS = "checksums"
+"""The folder of their checksums."""
+
+DAMAGED = "damaged"
+"""The folder of damaged checkpoints."""
+
+LOCK = ".lock"
+"""The file whose lock a training holds."""
+
+_NEWEST = 2
 """The number of checkpoints to keep. If the newest is damaged, the one before it remains."""
 
-_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The errors of a full disk."""
 
-_LOGGERS = "absl", "asyncio"
+_LOGGERS = ("absl", "asyncio")
+"""The loggers of orbax and of its event loop."""
 
 _locked: set[Path] = set()
 """The directories that this process has locked."""
@@ -71,13 +82,13 @@ def lock(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def report_failure(directory: Path, part: str, kept: str = "") -> Iterator[None]:
+def report_failure(directory: Path, part: str, state: str = "") -> Iterator[None]:
     """Turns an error in the block, which writes ``part``, into an error of one line.
 
     Args:
       directory: the directory of the training.
       part: the name of the written part, for the message.
-      kept: the state of the older checkpoints, for the message.
+      state: the state of the older checkpoints, for the message.
 
     Raises StorageError for a full disk, and CheckpointError for other errors.
     """
@@ -87,7 +98,7 @@ def report_failure(directory: Path, part: str, kept: str = "") -> Iterator[None]
         raise
     except Exception as error:  # Orbax raises ValueError, among others, for a full disk.
         full = next((os.strerror(code) for code in _FULL if os.strerror(code) in str(error)), None)
-        line = f"{directory}: {part} cannot be written ({full or _first_line(error)}); {kept}"
+        line = f"{directory}: {part} cannot be written ({full or _first_line(error)}); {state}"
         if full:
             raise StorageError(f"{line}free some space and run again") from None
         raise CheckpointError(f"{line}mend this and run again") from None
@@ -100,15 +111,17 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path):
-        self.directory, self.root = directory, directory / CHECKPOINTS
+        self.directory = directory
+        self.root = directory / CHECKPOINTS
         self.orbax: ocp.training.Checkpointer  # ``__enter__`` sets it
         self.hook = sys.unraisablehook
 
     def __enter__(self):
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_has_no_trace)
-        self.hook, sys.unraisablehook = sys.unraisablehook, _skip_closed_loops(sys.unraisablehook)
-        policy = ocp.training.preservation_policies.LatestN(_KEPT)
+        self.hook = sys.unraisablehook
+        sys.unraisablehook = _skip_closed_loops(self.hook)
+        policy = ocp.training.preservation_policies.LatestN(_NEWEST)
         with report_failure(self.directory, "the directory of checkpoints"):
             self.orbax = ocp.training.Checkpointer(
                 self.root,  # pyright: ignore[reportArgumentType]  (orbax names a protocol that Path does not meet)
@@ -133,7 +146,7 @@ class Checkpoints:
         moved to ``damaged/``. Raises CheckpointError where all checkpoints are damaged, and where
         the arrays of the newest whole one have other names, shapes or types than ``fresh``.
         """
-        steps = sorted((found.step for found in self.orbax.checkpoints), reverse=True)
+        steps = sorted((checkpoint.step for checkpoint in self.orbax.checkpoints), reverse=True)
         damaged = {step: reason for step in steps if (reason := self.find_damage(step))}
         if steps and len(damaged) == len(steps):
             raise CheckpointError(
@@ -160,8 +173,8 @@ class Checkpoints:
         Raises StorageError for a full disk, and CheckpointError for other errors.
         """
         before = self.orbax.latest
-        kept = f"that of step {before.step} is whole; " if before else "there is none yet; "
-        with _delay_interrupt(), report_failure(self.directory, f"the checkpoint of step {step}", kept):
+        state = f"that of step {before.step} is whole; " if before else "there is none yet; "
+        with _delay_interrupt(), report_failure(self.directory, f"the checkpoint of step {step}", state):
             self.orbax.save(step, arrays)
             if not jax.process_index():
                 self._write_checksums(step)
@@ -186,9 +199,9 @@ class Checkpoints:
             known = json.loads((self.directory / CHECKSUMS / f"{step}.json").read_text())
         except (OSError, ValueError):
             return ""
-        found = compute_checksums(self.root / str(step))
-        wrong = [name for name in known if found.get(name) != known[name]]
-        return f"{wrong[0]} is {'changed' if wrong[0] in found else 'missing'}" if wrong else ""
+        present = compute_checksums(self.root / str(step))
+        wrong = [name for name in known if present.get(name) != known[name]]
+        return f"{wrong[0]} is {'changed' if wrong[0] in present else 'missing'}" if wrong else ""
 
     def _move_aside(self, step: int) -> None:
         with report_failure(self.directory, f"the directory {DAMAGED}"):
@@ -225,11 +238,11 @@ def _skip_closed_loops(hook: Callable) -> Callable:
 
 def compute_checksums(directory: Path) -> dict[str, str]:
     """The SHA-256 checksums of all files in a directory, by their relative paths."""
-    found = {}
+    checksums = {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         with path.open("rb") as file:
-            found[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+            checksums[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return checksums
 
 
 @contextmanager

@@ -15,7 +15,12 @@ from ..text.table_files import is_table, read_dataset, read_rows
 HUB = "hf://datasets/"
 """The beginning of the name of a dataset on the Hugging Face hub."""
 
-_TEXT, _CONVERSATION = ("text", "content"), ("messages", "conversations")
+_TEXT = ("text", "content")
+"""The usual columns of texts."""
+
+_CONVERSATION = ("messages", "conversations")
+"""The usual columns of conversations."""
+
 _NEEDS = (
     f"a row needs {', '.join(_TEXT)}, {', '.join(_CONVERSATION)}, or instruction with output; "
     "another column of texts is named by column, or --column"
@@ -27,7 +32,7 @@ _TABLES = (".jsonl", ".jsonl.gz", ".parquet")
 """The tables in a directory. Other files there are texts, JSON and CSV too."""
 
 _SAVED = ("state.json", "dataset_dict.json")
-"""The files by which a directory that ``datasets`` saved is known."""
+"""The files that mark a directory of the package ``datasets``."""
 
 
 class Document(NamedTuple):
@@ -52,7 +57,7 @@ class Source:
       weight: the share of the windows that come from this source, relative to the other weights.
         Sources without weights count by their sizes.
       column: the column of a table with the text or the conversation; by default a usual name.
-      configuration, split: the parts of a dataset, see ``records.read_dataset``.
+      configuration, split: the parts of a dataset, see ``text.table_files.read_dataset``.
     """
 
     path: str = ""
@@ -83,7 +88,7 @@ class Source:
 
     @property
     def is_dataset(self) -> bool:
-        """Whether the package ``datasets`` reads the source."""
+        """True if the package ``datasets`` reads the source."""
         return self.path.startswith(HUB) or any((Path(self.path) / name).is_file() for name in _SAVED)
 
     def list_files(self) -> list[Path]:
@@ -96,19 +101,19 @@ class Source:
             return []
         if not path.exists():
             raise RequestError(f"--data {path}: no such file or directory; name files, or directories of them")
-        found = sorted(p for p in path.rglob("*") if _is_visible_file(p, path)) if path.is_dir() else [path]
-        if not found:
+        files = sorted(p for p in path.rglob("*") if _is_visible_file(p, path)) if path.is_dir() else [path]
+        if not files:
             raise RequestError(f"--data {path}: no file there; name files, or directories of them")
-        return found
+        return files
 
 
 def _is_visible_file(path: Path, directory: Path) -> bool:
     return path.is_file() and not any(part.startswith(".") for part in path.relative_to(directory).parts)
 
 
-def make_sources(given: Sequence["str | Path | Source"]) -> tuple[Source, ...]:
+def make_sources(paths: Sequence["str | Path | Source"]) -> tuple[Source, ...]:
     """The sources of paths. Raises RequestError where some sources have weights and others not."""
-    sources = tuple(each if isinstance(each, Source) else Source(str(each)) for each in given)
+    sources = tuple(each if isinstance(each, Source) else Source(str(each)) for each in paths)
     without = [source.path for source in sources if source.weight is None]
     if without and len(without) < len(sources):
         raise RequestError(f"--data {without[0]} has no weight and others have; give each source a weight, or none")
@@ -121,7 +126,8 @@ def read_documents(source: Source, tokenizer) -> list[Document]:
     ``tokenizer`` has the chat template of conversations. Raises RequestError for bad files and
     rows, which it names.
     """
-    rows, texts = [], []
+    rows = []
+    texts = []
     if source.is_dataset:
         rows.append(read_dataset(source.path.removeprefix(HUB), source.configuration or None, source.split))
     for file in source.list_files():
@@ -129,8 +135,10 @@ def read_documents(source: Source, tokenizer) -> list[Document]:
             rows.append(read_rows(file, _NEEDS))
         else:
             texts.append(Document(file.read_text(encoding="utf-8", errors="ignore")))
-    found = [*texts, *_documents(itertools.chain.from_iterable(rows), source.column, tokenizer)]
-    return [document for document in found if document.text.strip() and "\0" not in document.text]  # no binary files
+    documents = [*texts, *_documents(itertools.chain.from_iterable(rows), source.column, tokenizer)]
+    return [
+        document for document in documents if document.text.strip() and "\0" not in document.text
+    ]  # no binary files
 
 
 def _documents(rows: Iterator[tuple[str, dict]], column: str, tokenizer) -> Iterator[Document]:
@@ -151,9 +159,9 @@ def _find_value(row: Mapping[str, Any], column: str) -> str | list:
     if column and column not in row:
         raise RequestError(f"no column {column!r}; the row has {shorten(', '.join(map(str, row)), 100)}")
     if not column and row.get("instruction") is not None and row.get("output") is not None:
-        asked = [row["instruction"], row.get("input")]
+        parts = [row["instruction"], row.get("input")]
         return [
-            {"role": "user", "content": "\n\n".join(str(part) for part in asked if part)},
+            {"role": "user", "content": "\n\n".join(str(part) for part in parts if part)},
             {"role": "assistant", "content": row["output"]},
         ]
     names = [column] if column else [*_CONVERSATION, *_TEXT]

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from specjax.cli.drafting import drafting_flags, given_drafting
+from specjax.cli.drafting import drafting_flags, drafting_options
 from specjax.cli.fields import add_flags
 from specjax.core.tree import expansion
 from specjax.drafters import METHODS, all_options, own_options
@@ -39,10 +39,10 @@ def test_every_option_has_its_flag_and_its_help(parser):
 
 def test_values_have_the_types_of_their_fields(parser):
     argv = "--num-speculative-tokens 3 --min-token-prob 0.5 --pool-from-prompt --skip-mlp 1,3 --skip-attention= --siblings top_k --tree 2,1"
-    found = given_drafting(parser.parse_args(argv.split()))
+    found = drafting_options(parser.parse_args(argv.split()))
     assert found == {
         "num_speculative_tokens": 3, "min_token_prob": 0.5, "pool_from_prompt": True, "skip_mlp": (1, 3), "skip_attention": (),
         "siblings": "top_k", "tree": expansion((2, 1)),
     }  # fmt: skip
-    assert given_drafting(parser.parse_args([])) == {}
+    assert drafting_options(parser.parse_args([])) == {}
     assert {*found} <= {*all_options()}

@@ -12,7 +12,7 @@ from support.models import disturbed, language_model, tiny_model
 
 from specjax import Generator, RequestError, make_requests
 from specjax.drafters import DraftModel, Plain
-from specjax.loop import prefill
+from specjax.loop.prefill import prefill
 
 SETTINGS = {
     "JAX_ENABLE_X64": lambda: jax.enable_x64(True),

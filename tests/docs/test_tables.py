@@ -31,13 +31,15 @@ def rows(page: str, first: str) -> list[str]:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_row_and_a_section(method):
     page = read_page("methods.md")
-    assert any(f"[`{method}`](#{method})" in line for line in page.splitlines() if line.startswith("|"))
-    assert re.search(rf"^## {method}$", page, re.M)
+    table = "\n".join(line for line in page.splitlines() if line.startswith("|"))
+    assert f"[`{method}`](#{method})" in table, "add the method to the first table of docs/methods.md"
+    assert re.search(rf"^## {method}$", page, re.M), f"add a section '## {method}' to docs/methods.md"
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_a_row(rule):
-    assert any(line.startswith(f"| `{rule}` |") for line in read_page("methods.md").splitlines())
+    has_row = any(line.startswith(f"| `{rule}` |") for line in read_page("methods.md").splitlines())
+    assert has_row, "add a row to the table of rules in docs/methods.md"
 
 
 def test_every_limit_has_a_row_with_its_value():
@@ -68,7 +70,15 @@ def test_the_table_of_families_is_that_of_the_registry():
     sys.path.insert(0, str(DOCS.parent / "scripts" / "docs"))
     from models_page import table
 
-    assert table() in read_page("models.md")
+    assert table() in read_page("models.md"), "run scripts/docs/models_page.py"
+
+
+def test_the_table_of_rules_and_methods_is_that_of_the_registry():
+    sys.path.append(str(DOCS.parent / "scripts" / "benchmarks"))
+    from lossless_table import rules_table
+
+    hint = "run scripts/benchmarks/lossless_table.py --render"
+    assert rules_table() in read_page("results/lossless.md"), hint
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)

@@ -13,7 +13,7 @@ from specjax.kernels.cpu import product as product_kernel
 from specjax.kernels.gpu.attention import Scores
 from specjax.models import attention
 from specjax.models.attend import attend as by_definition
-from specjax.models.attention import Partial
+from specjax.models.partial_attention import Partial
 
 SHAPES = [(1, 2, 3, 100, 64), (3, 4, 18, 160, 64), (2, 3, 5, 203, 128), (9, 2, 7, 64, 16), (2, 1, 1, 16, 48)]
 

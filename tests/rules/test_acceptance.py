@@ -14,7 +14,7 @@ from support.models import p_value
 from specjax import RequestError
 from specjax.core.tree import Tree, chain
 from specjax.core.verdict import Verdict
-from specjax.rules import RULES, Rule
+from specjax.rules import RULES, Rule, walks
 from specjax.rules.acceptance import Drawn, accept, resolve
 from specjax.rules.chains import block_verification, rejection
 from specjax.rules.walks import argmax_walk, sample_and_walk
@@ -288,6 +288,8 @@ def test_disjoint_supports_accept_nothing_and_draw_from_p(rule):
 
 
 N, WORDS, TREES = 10, 12, 1500
+WALKS = {rule.name for rule in walks.RULES}
+"""The rules that get random trees without q. The others get chains with q, which every rule takes."""
 
 
 def random_trees(seed: int, branching: bool) -> Tree:
@@ -328,9 +330,9 @@ def followed(tokens, parent, valid, wanted) -> list[int]:
 
 @pytest.mark.parametrize("name", RULES)
 def test_without_randomness_every_rule_is_the_greedy_walk(name):
-    tree = random_trees(1, branching=name.endswith("walk"))
+    tree = random_trees(1, branching=name in WALKS)
     wanted = wanted_tokens(tree, 2)
-    if not name.endswith("walk"):
+    if name not in WALKS:
         tree = tree.replace(q=jnp.pad(jax.nn.one_hot(tree.tokens[:, 1:], WORDS), ((0, 0), (0, 1), (0, 0))))
     p = jax.nn.one_hot(wanted, WORDS)
     verdict = jax.device_get(verify(RULES[name], p, tree))
@@ -359,8 +361,8 @@ def hard_distributions(seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", RULES)
 def test_verdicts_keep_to_the_tree_and_to_possible_tokens(name):
-    tree, p = random_trees(3, branching=name.endswith("walk")), hard_distributions(4)
-    if not name.endswith("walk"):
+    tree, p = random_trees(3, branching=name in WALKS), hard_distributions(4)
+    if name not in WALKS:
         q = np.where(np.arange(N)[:, None] < N - 1, hard_distributions(5), 0)
         tokens = random.categorical(random.key(1), jnp.log(q[:, :-1]))
         tree = tree.replace(q=jnp.asarray(q), tokens=jnp.pad(tokens, ((0, 0), (1, 0))))

@@ -27,8 +27,9 @@ from specjax.core.verdict import Verdict
 from specjax.drafters import DraftModel
 from specjax.drafters.parts.draft_ahead import draft_ahead
 from specjax.heads import KINDS
-from specjax.loop import decode, prefill
+from specjax.loop import decode
 from specjax.loop.drafter import Nothing, TrainedHead
+from specjax.loop.prefill import prefill
 from specjax.models.base import Scored
 from specjax.parallel import make_draft_mesh, place
 from specjax.requests.batch import build_batch

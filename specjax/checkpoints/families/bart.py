@@ -47,8 +47,8 @@ def _stack(prefix: str, path: str, cross: dict[str, list[str]]) -> dict[str, lis
     """The names of a stack whose parameters begin with ``path``."""
     outside = {"positions": [f"{prefix}.embed_positions.weight"]}
     outside |= _linear("embed_norm", f"{prefix}.layernorm_embedding")
-    layers = {f"layers.N.{name}": found for name, found in (_layer(f"{prefix}.layers.N") | cross).items()}
-    return {path + name: found for name, found in (outside | layers).items()}
+    layers = {f"layers.N.{name}": tensors for name, tensors in (_layer(f"{prefix}.layers.N") | cross).items()}
+    return {path + name: tensors for name, tensors in (outside | layers).items()}
 
 
 def _read(options: dict, where: str) -> dict:

@@ -56,9 +56,11 @@ class Family:
       checkpoints, refused, drafters: the checkpoints that it covers, the options that are refused,
         and the kinds of trained drafters that were published for it, for the documentation.
       options: the options of config.json, with their types, ranges and the defaults of
-        transformers. An option that is not listed is refused if it is set.
+        transformers. An option that is not listed is refused if it is set. ``schemas`` has the
+        groups of options that most families share.
       names: the tensors of each parameter, by its path; see ``blocks.blocks``.
-      read: maps the options to the fields of ``ModelConfig`` that are not Llama's.
+      read: maps the options, and the name of the file for messages, to the fields of
+        ``ModelConfig`` that are not Llama's.
       write: maps a configuration to the options that are not Llama's.
       renamed: the family's name of each option that Llama has under another name.
       theta, rotated: the defaults of rotary positions; ``rotated`` None for a family that rotates

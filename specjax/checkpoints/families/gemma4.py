@@ -81,14 +81,18 @@ def _read(options: dict, where: str) -> dict:
 
 def _read_mixer(options: dict, number: int, window: int | None, rope: Rope, where: str) -> dict:
     """The attention of a layer. Global layers have another size of heads, and may use keys as values."""
-    as_values, heads, size = False, options["num_key_value_heads"], options["head_dim"]
+    as_values = False
+    heads = options["num_key_value_heads"]
+    size = options["head_dim"]
     if window is None:
-        as_values, size = options["attention_k_eq_v"], options["global_head_dim"] or 512
+        as_values = options["attention_k_eq_v"]
+        size = options["global_head_dim"] or 512
         heads = options["num_global_key_value_heads"] if as_values else None
     if options["per_layer_config"] is not None:  # as transformers writes it
         own = options["per_layer_config"].get(str(number), {})
-        given = read_fields(own, _OWN, where, f"per_layer_config.{number}")
-        heads, size = given["num_key_value_heads"], given["head_dim"] or options["head_dim"]
+        fields = read_fields(own, _OWN, where, f"per_layer_config.{number}")
+        heads = fields["num_key_value_heads"]
+        size = fields["head_dim"] or options["head_dim"]
     return dict(
         num_heads=options["num_attention_heads"],
         num_kv_heads=heads or options["num_key_value_heads"] or options["num_attention_heads"],
@@ -137,8 +141,8 @@ def _write(config: ModelConfig) -> dict:
 
 def _is_unused(config: ModelConfig, name: str) -> bool:
     """Whether a tensor is a projection of keys or values in a layer that reads those of another layer."""
-    found = _SHARED.search(name)
-    return found is not None and config.layer(int(found[1])).mixer.source is not None
+    match = _SHARED.search(name)
+    return match is not None and config.layer(int(match[1])).mixer.source is not None
 
 
 GEMMA4 = Family(

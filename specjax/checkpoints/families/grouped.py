@@ -43,8 +43,8 @@ GROUPED_LAYER = STACKS | {
 def read_routing(options: dict, **changes) -> GroupedRouting:
     """DeepSeek-V3's routing, with ``changes``."""
     names = {"groups": "n_group", "kept": "topk_group", "factor": "routed_scaling_factor"}
-    given: dict[str, Any] = {ours: options[theirs] or 1 for ours, theirs in names.items()}
-    return GroupedRouting(**(given | changes))
+    fields: dict[str, Any] = {ours: options[theirs] or 1 for ours, theirs in names.items()}
+    return GroupedRouting(**(fields | changes))
 
 
 def read_experts(options: dict, where: str, routing: GroupedRouting) -> tuple[ExpertsConfig | None, ...]:

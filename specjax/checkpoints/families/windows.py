@@ -12,7 +12,9 @@ def read_windows(options: dict, where: str, default: Windows) -> Windows:
     ``default`` holds where the file has no ``layer_types``. Raises ConfigError for a list of
     another length, and for windows without a size.
     """
-    layers, window, kinds = options["num_hidden_layers"], options["sliding_window"], options["layer_types"]
+    layers = options["num_hidden_layers"]
+    window = options["sliding_window"]
+    kinds = options["layer_types"]
     if kinds is None:
         return default
     if len(kinds) != layers:

@@ -12,7 +12,7 @@ from ..config import from_hf, to_hf
 from ..families import NAMES
 from ..json_fields import choice, flag, integer, table
 from ..schemas import CORE, check_options
-from .base import WIDTH, Found, Layout
+from .base import WIDTH, Layout, RawCheckpoint
 
 _OWN = {
     "text_config", "backbone_hidden_size", "use_ordered_embeddings", "num_centroids", "centroid_intermediate_top_k",
@@ -29,12 +29,12 @@ class AssistantLayout(Layout):
 
     name, kind, default = "gemma4-assistant", "assistant", True
 
-    def matches(self, found: Found) -> bool:
-        return "pre_projection.weight" in found and "post_projection.weight" in found
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return "pre_projection.weight" in checkpoint and "post_projection.weight" in checkpoint
 
-    def config(self, found: Found, target: ModelConfig) -> AssistantConfig:
-        own = {name: value for name, value in found.raw.items() if not name.endswith(_TOKENS)}
-        check_options(own, _OWN | CORE.keys(), found.where)
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> AssistantConfig:
+        own = {name: value for name, value in checkpoint.raw.items() if not name.endswith(_TOKENS)}
+        check_options(own, _OWN | CORE.keys(), checkpoint.where)
         fields = {
             "text_config": table(),
             "backbone_hidden_size": WIDTH.otherwise(1536),
@@ -43,17 +43,17 @@ class AssistantLayout(Layout):
             "centroid_intermediate_top_k": integer(1, 1 << 24).otherwise(32),
             "tie_word_embeddings": choice(True).optional(True),
         }
-        options = found.read(found.raw, fields)
+        options = checkpoint.read(checkpoint.raw, fields)
         # The file says that all layers share keys and values. The family knows only layers that share
         # those of an earlier layer.
         inner = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 1}
         text = {"model_type": _FAMILY} | options["text_config"]
         if text.get("hidden_size_per_layer_input"):
-            raise ConfigError(f"{found.where}: hidden_size_per_layer_input must be 0 in an assistant")
+            raise ConfigError(f"{checkpoint.where}: hidden_size_per_layer_input must be 0 in an assistant")
         known = text["model_type"] in (_FAMILY, "gemma4_unified_text")
         if not known:
-            raise ConfigError(f"{found.where}: text_config.model_type must be {_FAMILY}")
-        layers = from_hf(text | inner | {"model_type": _FAMILY}, f"{found.where}: text_config")
+            raise ConfigError(f"{checkpoint.where}: text_config.model_type must be {_FAMILY}")
+        layers = from_hf(text | inner | {"model_type": _FAMILY}, f"{checkpoint.where}: text_config")
         mixers = tuple(dataclasses.replace(layer.mixer, reads=0) for layer in layers.layers)
         clusters = options["num_centroids"] if options["use_ordered_embeddings"] else 0
         return AssistantConfig(
@@ -64,7 +64,7 @@ class AssistantLayout(Layout):
             read_clusters=options["centroid_intermediate_top_k"],
         )
 
-    def names(self, config: AssistantConfig, found: Found | None = None) -> Names:
+    def names(self, config: AssistantConfig, checkpoint: RawCheckpoint | None = None) -> Names:
         layers = {path: names for path, names in NAMES[_FAMILY].items() if path.startswith("layers.N.")}
         return layers | {
             "enter": ["pre_projection.weight"],
@@ -75,15 +75,17 @@ class AssistantLayout(Layout):
             "order": ["masked_embedding.token_ordering"],
         }
 
-    def owns(self, name: str, config: AssistantConfig, found: Found) -> bool:
+    def owns(self, name: str, config: AssistantConfig, checkpoint: RawCheckpoint) -> bool:
         return name != "lm_head.weight"  # a copy of the embeddings
 
-    def check_values(self, module: Assistant, found: Found) -> None:
+    def check_values(self, module: Assistant, checkpoint: RawCheckpoint) -> None:
         if module.order is None:
             return
         order = np.asarray(module.order[...])
         if not np.array_equal(np.sort(order), np.arange(order.size)):
-            raise CheckpointError(f"{found.where}: token_ordering does not list every token once; the file is damaged")
+            raise CheckpointError(
+                f"{checkpoint.where}: token_ordering does not list every token once; the file is damaged"
+            )
 
     def complete(self, tensors: dict[str, np.ndarray], config: AssistantConfig) -> dict[str, np.ndarray]:
         order = "masked_embedding.token_ordering"

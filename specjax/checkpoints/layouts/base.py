@@ -50,7 +50,7 @@ _LANGUAGE_MODELS = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
+class RawCheckpoint:
     """A checkpoint whose layout is not known yet.
 
     Attributes:
@@ -80,15 +80,15 @@ class Found:
 
     @property
     def architectures(self) -> list[str]:
-        given = self.raw.get("architectures")
-        return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+        names = self.raw.get("architectures")
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def architecture(self, part: str) -> bool:
         """Whether the name of any architecture in config.json contains ``part``."""
         return any(part in name for name in self.architectures)
 
     def read(self, options: dict, fields: dict[str, Field], within: str = "") -> dict[str, Any]:
-        """The values of fields of config.json, see ``fields.read_fields``."""
+        """The values of fields of config.json, see ``json_fields.read_fields``."""
         return read_fields(options, fields, f"{self.where}: config.json", within)
 
 
@@ -112,23 +112,23 @@ class Layout(ABC):
         return self.default
 
     @abstractmethod
-    def matches(self, found: Found) -> bool:
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
         """Whether the checkpoint is of this layout."""
 
     @abstractmethod
-    def config(self, found: Found, target: ModelConfig) -> HeadConfig:
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> HeadConfig:
         """The head's configuration. Whether it fits the target is checked elsewhere.
 
         Raises ConfigError, which names an unsupported option or a field with a bad value.
         """
 
     @abstractmethod
-    def names(self, config, found: Found | None = None) -> Names:
+    def names(self, config, checkpoint: RawCheckpoint | None = None) -> Names:
         """The tensors of each parameter of the module, by its path; see ``families.blocks``.
 
         Args:
           config: the head's configuration.
-          found: the checkpoint to read; None to write a checkpoint.
+          checkpoint: the checkpoint to read; None to write a checkpoint.
         """
 
     @abstractmethod
@@ -138,14 +138,14 @@ class Layout(ABC):
         Raises ConfigError for a head that the layout cannot hold.
         """
 
-    def owns(self, name: str, config, found: Found) -> bool:
+    def owns(self, name: str, config, checkpoint: RawCheckpoint) -> bool:
         """Whether a tensor of the checkpoint belongs to the head.
 
         Tensors of a language model around the head do not. Nor do tensors that follow from others.
         """
         return True
 
-    def check_values(self, module: nnx.Module, found: Found) -> None:  # noqa: B027 - most layouts have nothing to check
+    def check_values(self, module: nnx.Module, checkpoint: RawCheckpoint) -> None:  # noqa: B027 - most layouts have nothing to check
         """Raises CheckpointError for values of tensors that no head can have."""
 
     def stack(self, tensors: dict[str, Any], config, where: str) -> dict[str, Any]:
@@ -157,36 +157,36 @@ class Layout(ABC):
         return tensors
 
 
-def read_layers(found: Found, raw: dict, first: str, others: Collection[str] = ()) -> ModelConfig:
+def read_layers(checkpoint: RawCheckpoint, raw: dict, first: str, others: Collection[str] = ()) -> ModelConfig:
     """The decoder layers that ``raw`` describes.
 
     Args:
-      found: the checkpoint of the head.
+      checkpoint: the checkpoint of the head.
       raw: the config.json of the layers.
       first: the prefix of the first layer's tensors; see ``layer_options``.
       others: families of the layout whose layers are not Llama's.
     """
-    layers = from_hf(raw, found.where).replace(tie_embeddings=False, **layer_options(found, first))
+    layers = from_hf(raw, checkpoint.where).replace(tie_embeddings=False, **layer_options(checkpoint, first))
     if not layers.is_llama_like and layers.family not in others:
-        raise ConfigError(f"{found.where}: model_type is {layers.family}; layers of a head must be Llama's")
+        raise ConfigError(f"{checkpoint.where}: model_type is {layers.family}; layers of a head must be Llama's")
     if layers.num_layers > MOST_LAYERS:
         raise ConfigError(
-            f"{found.where}: num_hidden_layers is {layers.num_layers}; a head has at most {MOST_LAYERS} layers"
+            f"{checkpoint.where}: num_hidden_layers is {layers.num_layers}; a head has at most {MOST_LAYERS} layers"
         )
     return layers
 
 
-def layer_options(found: Found, first: str) -> dict[str, bool]:
+def layer_options(checkpoint: RawCheckpoint, first: str) -> dict[str, bool]:
     """Whether decoder layers have biases and norms: whether the first layer has their tensors.
 
     Configurations of heads are copied from targets and are often wrong about them. The names of the
     first layer's tensors begin with ``first``.
     """
     return {
-        "qkv_bias": f"{first}.self_attn.q_proj.bias" in found,
-        "out_bias": f"{first}.self_attn.o_proj.bias" in found,
-        "mlp_bias": f"{first}.mlp.gate_proj.bias" in found,
-        "qk_norm": f"{first}.self_attn.q_norm.weight" in found,
+        "qkv_bias": f"{first}.self_attn.q_proj.bias" in checkpoint,
+        "out_bias": f"{first}.self_attn.o_proj.bias" in checkpoint,
+        "mlp_bias": f"{first}.mlp.gate_proj.bias" in checkpoint,
+        "qk_norm": f"{first}.self_attn.q_norm.weight" in checkpoint,
     }
 
 

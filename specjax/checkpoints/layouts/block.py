@@ -17,7 +17,7 @@ from ..config import to_hf
 from ..families import layer_names
 from ..json_fields import Field, choice, flag, integer, table
 from ..schemas import check_options
-from .base import DEPTH, TOKEN, WIDTH, Found, Layout, layer_ids, read_layers, without
+from .base import DEPTH, TOKEN, WIDTH, Layout, RawCheckpoint, layer_ids, read_layers, without
 from .block_parts import NAMES, PARTS, REFINER_NAMES, SELECTOR_NAMES, has_selector, read_parts, write_parts
 
 LARGEST_BLOCK = 4096
@@ -73,23 +73,27 @@ class DFlashLayout(Layout):
     name, kind, default = "dflash", "block", True
     refiner = {f"refiner.{path}": [f"xpress_head.{name}"] for path, name in REFINER_NAMES.items()}
 
-    def matches(self, found: Found) -> bool:
-        return "hidden_norm.weight" in found or "dflash_config" in found.raw or found.begins("markov_head.")
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return (
+            "hidden_norm.weight" in checkpoint or "dflash_config" in checkpoint.raw or checkpoint.begins("markov_head.")
+        )
 
-    def config(self, found: Found, target: ModelConfig) -> BlockConfig:
-        nested = found.read(found.raw, {"dflash_config": table().optional()})["dflash_config"] or {}
-        check_options(nested, _NESTED, f"{found.where}: dflash_config")
-        layers = read_layers(found, without(found.raw, _OWN), "layers.0")
-        options = found.raw | nested
-        anchor = {"sample_from_anchor": flag("dflash_config" not in found.raw)}
-        said = {"is_causal", "causal", "causal_head"} & options.keys()
-        parts = read_corrections(found, options) | read_parts(found, options)
-        options = found.read(options, _FIELDS | anchor)
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> BlockConfig:
+        nested = checkpoint.read(checkpoint.raw, {"dflash_config": table().optional()})["dflash_config"] or {}
+        check_options(nested, _NESTED, f"{checkpoint.where}: dflash_config")
+        layers = read_layers(checkpoint, without(checkpoint.raw, _OWN), "layers.0")
+        options = checkpoint.raw | nested
+        anchor = {"sample_from_anchor": flag("dflash_config" not in checkpoint.raw)}
+        names_causality = {"is_causal", "causal", "causal_head"} & options.keys()
+        parts = read_corrections(checkpoint, options) | read_parts(checkpoint, options)
+        options = checkpoint.read(options, _FIELDS | anchor)
         shifted, causal = options["draft_shift"], options["causal_head"] or options["causal"]
         causal = causal if options["is_causal"] is None else options["is_causal"]
-        windows = layers.windows if parts.get("conv_taps") and not said else ()
+        windows = layers.windows if parts.get("conv_taps") and not names_causality else ()
         if shifted and not causal:
-            raise ConfigError(f"{found.where}: draft_shift without causal_head is not supported; use a head without it")
+            raise ConfigError(
+                f"{checkpoint.where}: draft_shift without causal_head is not supported; use a head without it"
+            )
         return BlockConfig(
             layers,
             target_size=options["target_hidden_size"] or layers.hidden_size,
@@ -100,12 +104,12 @@ class DFlashLayout(Layout):
             causal=causal,
             causal_windows=any(window is not None for window in windows),
             from_root=shifted or options["sample_from_anchor"],
-            own_embedding="embed_tokens.weight" in found,
-            own_head="lm_head.weight" in found,
+            own_embedding="embed_tokens.weight" in checkpoint,
+            own_head="lm_head.weight" in checkpoint,
             **parts,
         )
 
-    def names(self, config: BlockConfig, found: Found | None = None) -> Names:
+    def names(self, config: BlockConfig, checkpoint: RawCheckpoint | None = None) -> Names:
         gate = "joint_proj" if config.markov == "rnn" else "gate_proj"
         table = {
             "fc": ["fc.weight"],
@@ -145,9 +149,9 @@ class DFlashLayout(Layout):
             "num_target_layers": config.target_layers,
         }
         if second:
-            said = {} if legacy else {"is_causal": config.causal}
+            causality = {} if legacy else {"is_causal": config.causal}
             options |= {"sample_from_anchor": config.from_root}
-            return raw | said | {"architectures": ["DFlash2DraftModel"], "dflash_config": options}
+            return raw | causality | {"architectures": ["DFlash2DraftModel"], "dflash_config": options}
         if config.refiner_rank:
             raw |= write_parts(config) | {"architectures": ["Qwen3XPressModel"], "xpress_block_size": config.block_size}
         if config.from_root and not shifted:
@@ -155,13 +159,13 @@ class DFlashLayout(Layout):
         return raw | {"dflash_config": options | {"causal_head": config.causal, "draft_shift": shifted}}
 
 
-def read_corrections(found: Found, options: dict) -> dict[str, Any]:
+def read_corrections(checkpoint: RawCheckpoint, options: dict) -> dict[str, Any]:
     """The fields of ``BlockConfig`` for Markov and confidence heads."""
-    rank, kind = found.read(options, {"markov_rank": RANK, "markov_head_type": MARKOV_KIND}).values()
+    rank, kind = checkpoint.read(options, {"markov_rank": RANK, "markov_head_type": MARKOV_KIND}).values()
     rank = rank or 0
-    with_tensor = flag("confidence_head.proj.weight" in found)
+    with_tensor = flag("confidence_head.proj.weight" in checkpoint)
     fields = {"enable_confidence_head": with_tensor, "confidence_head_with_markov": flag(rank > 0)}
-    confidence, with_markov = found.read(options, fields).values()
+    confidence, with_markov = checkpoint.read(options, fields).values()
     return {
         "markov_rank": rank,
         "markov": (kind or "vanilla") if rank else "vanilla",

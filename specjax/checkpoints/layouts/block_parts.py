@@ -4,7 +4,7 @@ from typing import Any
 
 from ...heads.block import BlockConfig
 from ..json_fields import integer
-from .base import Found
+from .base import RawCheckpoint
 
 _SIZE = integer(1, 1 << 16)
 
@@ -45,18 +45,18 @@ def has_selector(config: BlockConfig) -> bool:
     return config.markov_rank > 0 and config.markov == "selector"
 
 
-def read_parts(found: Found, options: dict) -> dict[str, Any]:
+def read_parts(checkpoint: RawCheckpoint, options: dict) -> dict[str, Any]:
     """The fields of ``BlockConfig`` for the parts of which ``options`` has any option."""
     fields = {}
     for part in (CONVOLUTIONS, SELECTOR, REFINER):
         if any(name in options for name in part):
-            values = found.read(options, {name: field for name, (_, field) in part.items()})
+            values = checkpoint.read(options, {name: field for name, (_, field) in part.items()})
             fields |= {part[name][0]: value for name, value in values.items()}
     return fields | ({"markov": "selector"} if "candidates" in fields else {})
 
 
 def write_parts(config: BlockConfig) -> dict[str, Any]:
     """The options of the head's parts, which ``read_parts`` reads."""
-    written = (CONVOLUTIONS if config.conv_taps else {}) | (SELECTOR if has_selector(config) else {})
-    written |= REFINER if config.refiner_rank else {}
-    return {name: getattr(config, field) for name, (field, _) in written.items()}
+    parts = (CONVOLUTIONS if config.conv_taps else {}) | (SELECTOR if has_selector(config) else {})
+    parts |= REFINER if config.refiner_rank else {}
+    return {name: getattr(config, field) for name, (field, _) in parts.items()}

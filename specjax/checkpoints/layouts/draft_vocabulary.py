@@ -7,10 +7,10 @@ the target that the draft vocabulary has.
 import numpy as np
 
 from ...errors import CheckpointError
-from .base import Found
+from .base import RawCheckpoint
 
 
-def check_offsets(offsets: np.ndarray, vocab_size: int, found: Found) -> None:
+def check_offsets(offsets: np.ndarray, vocab_size: int, checkpoint: RawCheckpoint) -> None:
     """Raises CheckpointError for offsets that cannot be those of a draft vocabulary.
 
     Such offsets leave the target's vocabulary, name a token twice, or contradict ``t2d``.
@@ -19,20 +19,22 @@ def check_offsets(offsets: np.ndarray, vocab_size: int, found: Found) -> None:
     known = np.arange(offsets.size) + offsets
     if known.min() < 0 or known.max() >= vocab_size:
         raise CheckpointError(
-            f"{found.where}: d2t leads outside the vocabulary of {vocab_size}; it holds offsets: token i is i + d2t[i]"
+            f"{checkpoint.where}: d2t leads outside the vocabulary of {vocab_size}; it holds offsets: token i is i + d2t[i]"
         )
     if np.unique(known).size < known.size:
-        raise CheckpointError(f"{found.where}: d2t maps two tokens to one; it holds offsets: token i is i + d2t[i]")
+        raise CheckpointError(
+            f"{checkpoint.where}: d2t maps two tokens to one; it holds offsets: token i is i + d2t[i]"
+        )
     if offsets.size == vocab_size and offsets.any():
         raise CheckpointError(
-            f"{found.where}: d2t is not zero although the head knows the whole vocabulary; remove d2t and t2d"
+            f"{checkpoint.where}: d2t is not zero although the head knows the whole vocabulary; remove d2t and t2d"
         )
-    if "t2d" not in found or "d2t" not in found:
+    if "t2d" not in checkpoint or "d2t" not in checkpoint:
         return
-    marked = np.asarray(found.tensors["t2d"][(slice(None),)]).astype(bool)
+    marked = np.asarray(checkpoint.tensors["t2d"][(slice(None),)]).astype(bool)
     if marked.shape != (vocab_size,) or not np.array_equal(np.flatnonzero(marked), np.sort(known)):
         raise CheckpointError(
-            f"{found.where}: t2d and d2t name different tokens; the mapping of the draft vocabulary is damaged"
+            f"{checkpoint.where}: t2d and d2t name different tokens; the mapping of the draft vocabulary is damaged"
         )
 
 

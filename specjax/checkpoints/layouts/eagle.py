@@ -6,7 +6,7 @@ from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
 from ..json_fields import flag
-from .base import DEPTH, Found, Layout, read_layers, without
+from .base import DEPTH, Layout, RawCheckpoint, read_layers, without
 
 
 class EagleLayout(Layout):
@@ -18,20 +18,20 @@ class EagleLayout(Layout):
 
     name, kind, default = "eagle", "eagle", True
 
-    def matches(self, found: Found) -> bool:
-        return "fc.weight" in found and found.begins("layers.0.")
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return "fc.weight" in checkpoint and checkpoint.begins("layers.0.")
 
-    def config(self, found: Found, target: ModelConfig) -> EagleConfig:
-        options = found.read(found.raw, {"bias": flag(True), "num_target_layers": DEPTH})
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> EagleConfig:
+        options = checkpoint.read(checkpoint.raw, {"bias": flag(True), "num_target_layers": DEPTH})
         return EagleConfig(
-            read_layers(found, without(found.raw, ("bias", "qkv_bias", "num_target_layers")), "layers.0"),
+            read_layers(checkpoint, without(checkpoint.raw, ("bias", "qkv_bias", "num_target_layers")), "layers.0"),
             target_layers=options["num_target_layers"] or target.num_layers,
             bias=options["bias"],
-            own_embedding="embed_tokens.weight" in found,
-            first_norm="layers.0.input_layernorm.weight" in found,
+            own_embedding="embed_tokens.weight" in checkpoint,
+            first_norm="layers.0.input_layernorm.weight" in checkpoint,
         )
 
-    def names(self, config: EagleConfig, found: Found | None = None) -> Names:
+    def names(self, config: EagleConfig, checkpoint: RawCheckpoint | None = None) -> Names:
         return {"fc": ["fc.weight"], "fc_bias": ["fc.bias"], "embed": ["embed_tokens.weight"]} | layer_names("layers.N")
 
     def raw(self, config: EagleConfig) -> dict:

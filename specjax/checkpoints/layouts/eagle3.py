@@ -20,7 +20,7 @@ from ..config import to_hf
 from ..families import layer_names
 from ..json_fields import flag, table
 from ..schemas import check_options
-from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, Layout, layer_ids, read_layers, without
+from .base import DEPTH, TOKEN, TOKENS, WIDTH, Layout, RawCheckpoint, layer_ids, read_layers, without
 from .draft_vocabulary import add_marks, check_offsets
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -53,25 +53,27 @@ class Eagle3Layout(Layout):
     name, kind, default = "eagle3", "eagle3", True
     layer = "midlayer"
 
-    def matches(self, found: Found) -> bool:
-        return found.begins("midlayer.", "layers.0.hidden_norm.", "d2t") or found.architecture("Eagle3")
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return checkpoint.begins("midlayer.", "layers.0.hidden_norm.", "d2t") or checkpoint.architecture("Eagle3")
 
-    def config(self, found: Found, target: ModelConfig) -> Eagle3Config:
-        nested = found.read(found.raw, {"eagle_config": table().optional()})["eagle_config"] or {}
-        check_options(nested, _NESTED, f"{found.where}: eagle_config")
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> Eagle3Config:
+        nested = checkpoint.read(checkpoint.raw, {"eagle_config": table().optional()})["eagle_config"] or {}
+        check_options(nested, _NESTED, f"{checkpoint.where}: eagle_config")
         fields = {IDS: layer_ids(-1).optional(), "use_aux_hidden_state": flag(True)}
-        outputs = found.read(nested, fields, "eagle_config")
+        outputs = checkpoint.read(nested, fields, "eagle_config")
         if not outputs["use_aux_hidden_state"]:
             raise ConfigError(
-                f"{found.where}: use_aux_hidden_state = false is not supported; use a head that reads several layers"
+                f"{checkpoint.where}: use_aux_hidden_state = false is not supported; use a head that reads several layers"
             )
         if outputs[IDS]:
             ids = [i + 1 for i in outputs[IDS]]
         else:
-            ids = found.read(found.raw, {IDS: layer_ids().optional()})[IDS]
-        return self.build(found, without(found.raw, _OWN), found.raw | nested, ids, target)
+            ids = checkpoint.read(checkpoint.raw, {IDS: layer_ids().optional()})[IDS]
+        return self.build(checkpoint, without(checkpoint.raw, _OWN), checkpoint.raw | nested, ids, target)
 
-    def build(self, found: Found, raw: dict, options: dict, ids: list[int] | None, target: ModelConfig) -> Eagle3Config:
+    def build(
+        self, checkpoint: RawCheckpoint, raw: dict, options: dict, ids: list[int] | None, target: ModelConfig
+    ) -> Eagle3Config:
         """The configuration of a head.
 
         Args:
@@ -79,9 +81,9 @@ class Eagle3Layout(Layout):
           options: the head's own options.
           ids: the layers whose inputs are read; None for the layers of the paper.
         """
-        layers = read_layers(found, raw, "midlayer" if found.begins("midlayer.") else "layers.0")
-        parallel = "mask_hidden" in found or found.read(options, _FIELDS)["parallel_drafting"]
-        options = found.read(options, _FIELDS | ({"mask_token_id": TOKEN} if parallel else {}))
+        layers = read_layers(checkpoint, raw, "midlayer" if checkpoint.begins("midlayer.") else "layers.0")
+        parallel = "mask_hidden" in checkpoint or checkpoint.read(options, _FIELDS)["parallel_drafting"]
+        options = checkpoint.read(options, _FIELDS | ({"mask_token_id": TOKEN} if parallel else {}))
         depth = options["num_target_layers"] or target.num_layers
         return Eagle3Config(
             layers,
@@ -89,15 +91,15 @@ class Eagle3Layout(Layout):
             target_layers=depth,
             taps=tuple(ids or (2, depth // 2, depth - 3)),
             draft_vocab_size=options["draft_vocab_size"] or layers.vocab_size,
-            own_embedding="embed_tokens.weight" in found,
+            own_embedding="embed_tokens.weight" in checkpoint,
             mask_token=options["mask_token_id"] if parallel else None,
             **{name: options[name] for name in FLAGS},
         )
 
-    def names(self, config: Eagle3Config, found: Found | None = None) -> Names:
-        written = self.layer if config.layers.num_layers == 1 else "layers.N"
-        prefix = written if found is None else "midlayer" if found.begins("midlayer.") else "layers.N"
-        whole = config.draft_vocab_size == config.vocab_size and (found is None or "d2t" not in found)
+    def names(self, config: Eagle3Config, checkpoint: RawCheckpoint | None = None) -> Names:
+        own_prefix = self.layer if config.layers.num_layers == 1 else "layers.N"
+        prefix = own_prefix if checkpoint is None else "midlayer" if checkpoint.begins("midlayer.") else "layers.N"
+        whole = config.draft_vocab_size == config.vocab_size and (checkpoint is None or "d2t" not in checkpoint)
         return {
             "fc": ["fc.weight"],
             "fc_norms.N": ["fc_norm.N.weight"],
@@ -116,11 +118,11 @@ class Eagle3Layout(Layout):
         named = {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": ids}
         return to_hf(config.layers) | named | masked | own_options(config)
 
-    def owns(self, name: str, config: Eagle3Config, found: Found) -> bool:
+    def owns(self, name: str, config: Eagle3Config, checkpoint: RawCheckpoint) -> bool:
         return name != "t2d"
 
-    def check_values(self, module: Eagle3Head, found: Found) -> None:
-        check_offsets(np.asarray(module.draft_to_target[...]), module.config.vocab_size, found)
+    def check_values(self, module: Eagle3Head, checkpoint: RawCheckpoint) -> None:
+        check_offsets(np.asarray(module.draft_to_target[...]), module.config.vocab_size, checkpoint)
 
     def complete(self, tensors: dict[str, np.ndarray], config: Eagle3Config) -> dict[str, np.ndarray]:
         return add_marks(tensors, config.vocab_size)

@@ -8,7 +8,7 @@ from ...models.config import ModelConfig
 from ..blocks import Names
 from ..families import layer_names
 from ..json_fields import choice, flag, integer
-from .base import Found, Layout, layer_options
+from .base import Layout, RawCheckpoint, layer_options
 from .medusa import read_sizes, write_sizes
 
 _NAME = re.compile(r"hydra_mlp\.\d+\.(\d+)\.")
@@ -35,37 +35,38 @@ class HydraLayout(Layout):
 
     name, kind, default, file = "hydra", "hydra", True, "hydra_lm_head.safetensors"
 
-    def matches(self, found: Found) -> bool:
-        return found.begins("hydra_mlp.", "hydra_lm_head.")
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return checkpoint.begins("hydra_mlp.", "hydra_lm_head.")
 
-    def config(self, found: Found, target: ModelConfig) -> HydraConfig:
-        options, dropouts = found.read(found.raw, _FIELDS), _has_dropouts(found)
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> HydraConfig:
+        options = checkpoint.read(checkpoint.raw, _FIELDS)
+        dropouts = _has_dropouts(checkpoint)
         if options["hidden_state_offset"]:
             raise ConfigError(
-                f"{found.where}: hidden_state_offset {options['hidden_state_offset']} is not supported; "
+                f"{checkpoint.where}: hidden_state_offset {options['hidden_state_offset']} is not supported; "
                 f"use a head that reads the last hidden states"
             )
-        if not options["grounded_heads"] or not found.begins(f"hydra_mlp.0.{int(dropouts)}.res_connection."):
+        if not options["grounded_heads"] or not checkpoint.begins(f"hydra_mlp.0.{int(dropouts)}.res_connection."):
             raise ConfigError(
-                f"{found.where}: heads with grounded_heads = false, which do not read the drafted tokens, "
+                f"{checkpoint.where}: heads with grounded_heads = false, which do not read the drafted tokens, "
                 f"are not supported; use other heads"
             )
         output = "hydra_lm_head.0" + ".1" * dropouts
-        sizes = read_sizes(found, f"{output}.weight", target)
-        prefixed = options["hydra_head_arch"] == "prefix-mlp" or found.begins(_PREFIX)
+        sizes = read_sizes(checkpoint, f"{output}.weight", target)
+        prefixed = options["hydra_head_arch"] == "prefix-mlp" or checkpoint.begins(_PREFIX)
         like = target.like_llama().replace(num_layers=1, windows=(), tie_embeddings=False, dtype=sizes["dtype"])
-        ours = [name for name in found.tensors if name.startswith(("hydra_mlp.", "hydra_lm_head."))]
+        ours = [name for name in checkpoint.tensors if name.startswith(("hydra_mlp.", "hydra_lm_head."))]
         return HydraConfig(
             **sizes,
             num_heads=len({name.split(".")[1] for name in ours}),
             num_layers=len({match[1] for match in map(_NAME.match, ours) if match}),
-            head_bias=found.begins(f"{output}.bias"),
-            own_embedding="input_embed_fn.weight" in found,
-            layers=like.replace(**layer_options(found, f"{_PREFIX}layers.0")) if prefixed else None,
+            head_bias=checkpoint.begins(f"{output}.bias"),
+            own_embedding="input_embed_fn.weight" in checkpoint,
+            layers=like.replace(**layer_options(checkpoint, f"{_PREFIX}layers.0")) if prefixed else None,
         )
 
-    def names(self, config: HydraConfig, found: Found | None = None) -> Names:
-        dropouts = config.layers is not None if found is None else _has_dropouts(found)
+    def names(self, config: HydraConfig, checkpoint: RawCheckpoint | None = None) -> Names:
+        dropouts = config.layers is not None if checkpoint is None else _has_dropouts(checkpoint)
         names = {"embed": ["input_embed_fn.weight"], "norm": [f"{_PREFIX}norm.weight"]}
         names |= layer_names(f"{_PREFIX}layers.N")
         for ours, theirs in {"": "weight", "_bias": "bias"}.items():
@@ -81,10 +82,10 @@ class HydraLayout(Layout):
         architecture = "prefix-mlp" if config.layers else "mlp"
         return write_sizes(config) | {"hydra_head_arch": architecture, "grounded_heads": True}
 
-    def owns(self, name: str, config: HydraConfig, found: Found) -> bool:
+    def owns(self, name: str, config: HydraConfig, checkpoint: RawCheckpoint) -> bool:
         return name != f"{_PREFIX}embed_tokens.weight"
 
 
-def _has_dropouts(found: Found) -> bool:
+def _has_dropouts(checkpoint: RawCheckpoint) -> bool:
     """Whether dropouts stand between the blocks and take numbers of their own."""
-    return found.begins("hydra_lm_head.0.1.")
+    return checkpoint.begins("hydra_lm_head.0.1.")

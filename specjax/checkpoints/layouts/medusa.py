@@ -9,7 +9,7 @@ from ...errors import CheckpointError
 from ...heads.medusa import MedusaConfig
 from ...models.config import ModelConfig
 from ..blocks import Names
-from .base import DEPTH, DTYPE, Found, Layout
+from .base import DEPTH, DTYPE, Layout, RawCheckpoint
 
 _NAME = re.compile(r"(medusa_head\.)?\d+\.\d+\.(linear\.)?(weight|bias)$")
 
@@ -24,20 +24,20 @@ class MedusaLayout(Layout):
 
     name, kind, default, file = "medusa", "medusa", True, "medusa_lm_head.safetensors"
 
-    def matches(self, found: Found) -> bool:
-        return any(_NAME.match(name) for name in found.tensors)
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return any(_NAME.match(name) for name in checkpoint.tensors)
 
-    def config(self, found: Found, target: ModelConfig) -> MedusaConfig:
-        places = [name.removeprefix("medusa_head.").split(".") for name in found.tensors if _NAME.match(name)]
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> MedusaConfig:
+        places = [name.removeprefix("medusa_head.").split(".") for name in checkpoint.tensors if _NAME.match(name)]
         count = len({j for _, j, part, *_ in places if part == "linear"})
         return MedusaConfig(
-            **read_sizes(found, f"{_prefix(found)}0.{count}.weight", target),
+            **read_sizes(checkpoint, f"{_prefix(checkpoint)}0.{count}.weight", target),
             num_heads=len({k for k, *_ in places}),  # 5 in the published heads, whose config.json says 2
             num_layers=count,
         )
 
-    def names(self, config: MedusaConfig, found: Found | None = None) -> Names:
-        prefix = "" if found is None else _prefix(found)
+    def names(self, config: MedusaConfig, checkpoint: RawCheckpoint | None = None) -> Names:
+        prefix = "" if checkpoint is None else _prefix(checkpoint)
         return {
             "heads.N.blocks.N.linear": [f"{prefix}N.M.linear.weight"],
             "heads.N.blocks.N.linear_bias": [f"{prefix}N.M.linear.bias"],
@@ -47,24 +47,24 @@ class MedusaLayout(Layout):
     def raw(self, config: MedusaConfig) -> dict:
         return write_sizes(config)
 
-    def owns(self, name: str, config: MedusaConfig, found: Found) -> bool:
-        return name.startswith(_prefix(found))
+    def owns(self, name: str, config: MedusaConfig, checkpoint: RawCheckpoint) -> bool:
+        return name.startswith(_prefix(checkpoint))
 
 
-def read_sizes(found: Found, output: str, target: ModelConfig) -> dict:
+def read_sizes(checkpoint: RawCheckpoint, output: str, target: ModelConfig) -> dict:
     """The sizes of the target and the dtype of weights.
 
     Args:
-      found: the checkpoint of the heads.
+      checkpoint: the checkpoint of the heads.
       output: the name of the first head's output matrix, of shape [vocabulary, width].
       target: gives the number of layers and the dtype where config.json has none.
 
     Raises CheckpointError where the output matrix is missing.
     """
-    if output not in found or len(found.shape(output)) != 2:
-        raise CheckpointError(f"{found.where}: {output} is missing or no matrix; the checkpoint is not whole")
-    vocab_size, width = found.shape(output)
-    options = found.read(found.raw, {"dtype": DTYPE, "torch_dtype": DTYPE, "num_target_layers": DEPTH})
+    if output not in checkpoint or len(checkpoint.shape(output)) != 2:
+        raise CheckpointError(f"{checkpoint.where}: {output} is missing or no matrix; the checkpoint is not whole")
+    vocab_size, width = checkpoint.shape(output)
+    options = checkpoint.read(checkpoint.raw, {"dtype": DTYPE, "torch_dtype": DTYPE, "num_target_layers": DEPTH})
     return {
         "target_size": width,
         "target_layers": options["num_target_layers"] or target.num_layers,
@@ -86,5 +86,5 @@ def write_sizes(config: MedusaConfig) -> dict:
     }
 
 
-def _prefix(found: Found) -> str:
-    return "medusa_head." if found.begins("medusa_head.") else ""
+def _prefix(checkpoint: RawCheckpoint) -> str:
+    return "medusa_head." if checkpoint.begins("medusa_head.") else ""

@@ -19,7 +19,7 @@ from ..config import text_options, to_hf
 from ..experts import LAYER, stack_experts, unstack_experts
 from ..families import NAMES, SAME_DECODER, layer_names
 from ..json_fields import flag, integer
-from .base import MOST_LAYERS, Found, Layout, read_layers, without
+from .base import MOST_LAYERS, Layout, RawCheckpoint, read_layers, without
 
 MTP_FLAGS = ("mtp_normed_features", "mtp_norm_output", "mtp_hidden_first")
 _OWN = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", *MTP_FLAGS}
@@ -56,8 +56,8 @@ class MtpLayout(Layout):
     def is_default(self, config: MtpConfig) -> bool:
         return config.modules == 1
 
-    def matches(self, found: Found) -> bool:
-        return found.begins("mtp.")
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return checkpoint.begins("mtp.")
 
     def prefix(self, depth: int, module: int) -> str:
         """The prefix of a module's tensors, for a target of ``depth`` layers."""
@@ -67,10 +67,10 @@ class MtpLayout(Layout):
         """The prefix of the tensors of decoder layer i of the module at ``prefix``; i may be the letter N."""
         return f"{prefix}layers.{i}"
 
-    def config(self, found: Found, target: ModelConfig) -> MtpConfig:
-        return self.build(found, text_options(found.raw, found.where))
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> MtpConfig:
+        return self.build(checkpoint, text_options(checkpoint.raw, checkpoint.where))
 
-    def build(self, found: Found, raw: dict) -> MtpConfig:
+    def build(self, checkpoint: RawCheckpoint, raw: dict) -> MtpConfig:
         """The configuration of a head. ``raw`` holds its options and those of its layers."""
         count = integer(1, MOST_LAYERS).optional()
         fields = {
@@ -78,51 +78,51 @@ class MtpLayout(Layout):
             "num_nextn_predict_layers": count,
             "mtp_num_hidden_layers": count,
         }
-        depth, modules, layers = found.read(raw, fields).values()
+        depth, modules, layers = checkpoint.read(raw, fields).values()
         modules, layers = modules or 1, layers or 1
-        self._check_tensors(found, raw, depth, modules, layers)
+        self._check_tensors(checkpoint, raw, depth, modules, layers)
         defaults = (self.normed_features, self.norm_output, self.hidden_first)
-        flags = found.read(raw, {name: flag(default) for name, default in zip(MTP_FLAGS, defaults)})
+        flags = checkpoint.read(raw, {name: flag(default) for name, default in zip(MTP_FLAGS, defaults)})
         prefix = self.prefix(depth, 0)
         shape = without(raw, _OWN | _LAYERS) | {"num_hidden_layers": layers, "use_sliding_window": False}
         if like_target := self.is_like_target(raw):
-            shape["first_k_dense_replace"] = 0 if f"{prefix}mlp.gate.weight" in found else layers
+            shape["first_k_dense_replace"] = 0 if f"{prefix}mlp.gate.weight" in checkpoint else layers
         first = self.layer(prefix, 0)
         if raw.get("model_type") in HYBRIDS:
             shape["layer_types"] = ["full_attention"] * layers
         if raw.get("model_type") == "qwen3_next":
-            dense = () if f"{first}.mlp.gate.weight" in found else range(layers)
+            dense = () if f"{first}.mlp.gate.weight" in checkpoint else range(layers)
             shape |= {"decoder_sparse_step": 1, "mlp_only_layers": [*dense]}
-        own = read_layers(found, shape, first, _LIKE_TARGET if like_target else HYBRIDS)
+        own = read_layers(checkpoint, shape, first, _LIKE_TARGET if like_target else HYBRIDS)
         return MtpConfig(
             own,
             target_layers=depth,
-            own_embedding=f"{prefix}{self.parts['embed']}.weight" in found,
-            own_head=f"{prefix}{self.parts['head']}.weight" in found,
+            own_embedding=f"{prefix}{self.parts['embed']}.weight" in checkpoint,
+            own_head=f"{prefix}{self.parts['head']}.weight" in checkpoint,
             modules=modules,
             **{name.removeprefix("mtp_"): value for name, value in flags.items()},
         )
 
-    def _check_tensors(self, found: Found, raw: dict, depth: int, modules: int, layers: int) -> None:
+    def _check_tensors(self, checkpoint: RawCheckpoint, raw: dict, depth: int, modules: int, layers: int) -> None:
         """Raises ConfigError for unsupported modules, and for more than config.json counts."""
-        self.check_size(modules, layers, found.where)
+        self.check_size(modules, layers, checkpoint.where)
         further = self.prefix(depth, modules)
-        if self.several and found.begins(further):
+        if self.several and checkpoint.begins(further):
             raise ConfigError(
-                f"{found.where}: num_nextn_predict_layers is {modules}, "
+                f"{checkpoint.where}: num_nextn_predict_layers is {modules}, "
                 f"but there are tensors of a further module {further[:-1]}; mend config.json"
             )
-        own = [name for name in found.tensors if name.startswith(self.prefixes(depth, modules))]
+        own = [name for name in checkpoint.tensors if name.startswith(self.prefixes(depth, modules))]
         if self.is_like_target(raw) or raw.get("model_type") in HYBRIDS:
             return
         if any(".experts." in name or name.endswith("mlp.gate.weight") for name in own):
             raise ConfigError(
-                f"{found.where}: a module of multi-token prediction is a mixture of experts; "
+                f"{checkpoint.where}: a module of multi-token prediction is a mixture of experts; "
                 f"only dense layers are supported"
             )
         if any("kv_a_proj" in name for name in own):
             raise ConfigError(
-                f"{found.where}: a module of multi-token prediction has multi-head latent attention; "
+                f"{checkpoint.where}: a module of multi-token prediction has multi-head latent attention; "
                 f"only grouped queries are supported"
             )
 
@@ -147,14 +147,14 @@ class MtpLayout(Layout):
                 f"use mtp, which holds one module of several layers"
             )
 
-    def names(self, config: MtpConfig, found: Found | None = None) -> Names:
-        named = {}
+    def names(self, config: MtpConfig, checkpoint: RawCheckpoint | None = None) -> Names:
+        table = {}
         for k, prefix in enumerate(self.prefixes(config.target_layers, config.modules)):
-            named |= {f"modules.{k}.{ours}": [f"{prefix}{part}.weight"] for ours, part in self.parts.items()}
+            table |= {f"modules.{k}.{ours}": [f"{prefix}{part}.weight"] for ours, part in self.parts.items()}
             for i in range(config.layers.num_layers):
                 own = self.layer_names(config, self.layer(prefix, i))
-                named |= {f"modules.{k}.{ours.replace('N', str(i))}": theirs for ours, theirs in own.items()}
-        return named
+                table |= {f"modules.{k}.{ours.replace('N', str(i))}": theirs for ours, theirs in own.items()}
+        return table
 
     def layer_names(self, config: MtpConfig, prefix: str) -> Names:
         """The tensors of each parameter of the layer at ``prefix``, by paths with N for its number."""
@@ -174,8 +174,8 @@ class MtpLayout(Layout):
             tensors = unstack_experts(tensors, config.layers, self.layer(prefix, "N"))
         return tensors
 
-    def owns(self, name: str, config: MtpConfig, found: Found) -> bool:
-        return name.startswith(self.prefixes(config.target_layers, config.modules)) or not found.language_model
+    def owns(self, name: str, config: MtpConfig, checkpoint: RawCheckpoint) -> bool:
+        return name.startswith(self.prefixes(config.target_layers, config.modules)) or not checkpoint.language_model
 
     def raw(self, config: MtpConfig) -> dict:
         self.check_size(config.modules, config.layers.num_layers, "this head")
@@ -206,8 +206,8 @@ class DeepSeekLayout(MtpLayout):
     def is_default(self, config: MtpConfig) -> bool:
         return config.modules > 1
 
-    def matches(self, found: Found) -> bool:
-        return any(re.match(r"model\.layers\.\d+\.(eh_proj|enorm|hnorm)\.", name) for name in found.tensors)
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return any(re.match(r"model\.layers\.\d+\.(eh_proj|enorm|hnorm)\.", name) for name in checkpoint.tensors)
 
     def prefix(self, depth: int, module: int) -> str:
         return f"model.layers.{depth + module}."
@@ -215,9 +215,9 @@ class DeepSeekLayout(MtpLayout):
     def layer(self, prefix: str, i: int | str) -> str:
         return prefix[:-1]
 
-    def config(self, found: Found, target: ModelConfig) -> MtpConfig:
-        glm = str(found.raw.get("model_type")).startswith("glm")
-        return self.build(found, ({"mtp_norm_output": True} if glm else {}) | found.raw)
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> MtpConfig:
+        glm = str(checkpoint.raw.get("model_type")).startswith("glm")
+        return self.build(checkpoint, ({"mtp_norm_output": True} if glm else {}) | checkpoint.raw)
 
     def is_like_target(self, raw: dict) -> bool:
         name = str(raw.get("model_type"))
@@ -236,8 +236,8 @@ class MimoLayout(MtpLayout):
     def is_default(self, config: MtpConfig) -> bool:
         return False
 
-    def matches(self, found: Found) -> bool:
-        return found.begins("model.mtp_layers.")
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return checkpoint.begins("model.mtp_layers.")
 
     def prefix(self, depth: int, module: int) -> str:
         return f"model.mtp_layers.{module}."

@@ -14,7 +14,7 @@ from ...models.config import ModelConfig
 from ..config import to_hf
 from ..json_fields import table
 from ..schemas import check_options
-from .base import Found, Layout, layer_ids
+from .base import Layout, RawCheckpoint, layer_ids
 from .eagle3 import FLAGS, IDS, Eagle3Layout, own_options
 from .mtp import MTP_FLAGS, MimoLayout, write_flags
 
@@ -43,19 +43,21 @@ class Speculators(Layout):
     def is_default(self, config: HeadConfig) -> bool:
         return False
 
-    def matches(self, found: Found) -> bool:
-        return found.raw.get("speculators_model_type") == self.type
+    def matches(self, checkpoint: RawCheckpoint) -> bool:
+        return checkpoint.raw.get("speculators_model_type") == self.type
 
-    def layer_config(self, found: Found) -> dict:
+    def layer_config(self, checkpoint: RawCheckpoint) -> dict:
         """The config.json of the decoder layers.
 
         Raises ConfigError for an unknown option at the top level.
         """
-        check_options(found.raw, _OUTER | self.options, found.where)
-        nested = found.read(found.raw, {"transformer_layer_config": table()})
-        return {key: found.raw[key] for key in _LAYER_OPTIONS if key in found.raw} | nested["transformer_layer_config"]
+        check_options(checkpoint.raw, _OUTER | self.options, checkpoint.where)
+        nested = checkpoint.read(checkpoint.raw, {"transformer_layer_config": table()})
+        return {key: checkpoint.raw[key] for key in _LAYER_OPTIONS if key in checkpoint.raw} | nested[
+            "transformer_layer_config"
+        ]
 
-    def owns(self, name: str, config, found: Found) -> bool:
+    def owns(self, name: str, config, checkpoint: RawCheckpoint) -> bool:
         return name != "t2d" and not name.startswith("verifier_")
 
     def envelope(self, layers: dict, tokens: int) -> dict:
@@ -93,9 +95,9 @@ class SpeculatorsEagle3(Speculators, Eagle3Layout):
         IDS, *FLAGS, "parallel_drafting", "embed_requires_grad", "enable_sp_ulysses", "draft_attn_kernel",
     })  # fmt: skip
 
-    def config(self, found: Found, target: ModelConfig) -> Eagle3Config:
-        ids = found.read(found.raw, {IDS: layer_ids().optional()})[IDS]
-        return self.build(found, self.layer_config(found), found.raw, ids, target)
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> Eagle3Config:
+        ids = checkpoint.read(checkpoint.raw, {IDS: layer_ids().optional()})[IDS]
+        return self.build(checkpoint, self.layer_config(checkpoint), checkpoint.raw, ids, target)
 
     def raw(self, config: Eagle3Config) -> dict:
         masked = {} if config.mask_token is None else {"parallel_drafting": True}
@@ -129,9 +131,9 @@ class SpeculatorsMtp(Speculators, MimoLayout):
     def prefix(self, depth: int, module: int) -> str:
         return f"mtp_layers.{module}."
 
-    def config(self, found: Found, target: ModelConfig) -> MtpConfig:
-        own = {key: found.raw[key] for key in ("num_nextn_predict_layers", *MTP_FLAGS) if key in found.raw}
-        return self.build(found, self.layer_config(found) | own)
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> MtpConfig:
+        own = {key: checkpoint.raw[key] for key in ("num_nextn_predict_layers", *MTP_FLAGS) if key in checkpoint.raw}
+        return self.build(checkpoint, self.layer_config(checkpoint) | own)
 
     def raw(self, config: MtpConfig) -> dict:
         self.check_qwen3(config)

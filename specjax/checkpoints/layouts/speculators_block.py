@@ -7,7 +7,7 @@ from ...heads.block import BlockConfig, BlockHead
 from ...models.config import ModelConfig
 from ..config import to_hf
 from ..json_fields import flag, integer
-from .base import DEPTH, TOKEN, TOKENS, WIDTH, Found, layer_ids, read_layers
+from .base import DEPTH, TOKEN, TOKENS, WIDTH, RawCheckpoint, layer_ids, read_layers
 from .block import BLOCK_SIZE, DFlashLayout, read_corrections, write_corrections
 from .block_parts import CONVOLUTIONS, SELECTOR, has_selector, read_parts, write_parts
 from .draft_vocabulary import add_marks, check_offsets
@@ -22,7 +22,7 @@ REFINER_NAMES = {
 
 
 def parts_of(config: BlockConfig) -> frozenset[str]:
-    """What a head has in addition to DFlash, in words."""
+    """The parts that a head has in addition to those of DFlash, in words."""
     parts = {
         "a Markov head": config.markov_rank > 0 and not has_selector(config),
         "a confidence head": config.confidence,
@@ -30,7 +30,7 @@ def parts_of(config: BlockConfig) -> frozenset[str]:
         "convolutions": config.conv_taps > 0,
         "a refiner": config.refiner_rank > 0,
     }
-    return frozenset(name for name, given in parts.items() if given)
+    return frozenset(name for name, present in parts.items() if present)
 
 
 def name_parts(parts: frozenset[str]) -> str:
@@ -60,8 +60,8 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
     })  # fmt: skip
     refiner = {f"refiner.{path}": [f"refiner_head.{name}"] for path, name in REFINER_NAMES.items()}
 
-    def config(self, found: Found, target: ModelConfig) -> BlockConfig:
-        layers = read_layers(found, self.layer_config(found), "layers.0")
+    def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> BlockConfig:
+        layers = read_layers(checkpoint, self.layer_config(checkpoint), "layers.0")
         fields = {
             "aux_hidden_state_layer_ids": layer_ids(),
             "mask_token_id": TOKEN,
@@ -72,7 +72,7 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
             "sliding_window_non_causal": flag(self.non_causal),
             "sample_from_anchor": flag(self.from_root),
         }
-        options = found.read(found.raw, fields)
+        options = checkpoint.read(checkpoint.raw, fields)
         windowed = [window is not None for window in layers.windows or (None,)]
         causal = any(windowed) and not options["sliding_window_non_causal"]
         return BlockConfig(
@@ -85,13 +85,13 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
             causal=causal and all(windowed),
             causal_windows=causal and not all(windowed),
             from_root=options["sample_from_anchor"],
-            own_embedding="embed_tokens.weight" in found,
-            own_head="lm_head.weight" in found,
+            own_embedding="embed_tokens.weight" in checkpoint,
+            own_head="lm_head.weight" in checkpoint,
             draft_vocab_size=options["draft_vocab_size"],
-            **self.corrections(found),
+            **self.corrections(checkpoint),
         )
 
-    def corrections(self, found: Found) -> dict:
+    def corrections(self, checkpoint: RawCheckpoint) -> dict:
         """The fields of ``BlockConfig`` for the parts that the type adds."""
         return {}
 
@@ -117,9 +117,9 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
             "target_hidden_size": config.target_size,
         }
 
-    def check_values(self, module: BlockHead, found: Found) -> None:
+    def check_values(self, module: BlockHead, checkpoint: RawCheckpoint) -> None:
         if module.draft_to_target is not None:
-            check_offsets(np.asarray(module.draft_to_target[...]), module.config.vocab_size, found)
+            check_offsets(np.asarray(module.draft_to_target[...]), module.config.vocab_size, checkpoint)
 
     def complete(self, tensors: dict[str, np.ndarray], config: BlockConfig) -> dict[str, np.ndarray]:
         return add_marks(tensors, config.vocab_size)
@@ -137,8 +137,8 @@ class SpeculatorsDSpark(SpeculatorsDFlash):
         "markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
     }  # fmt: skip
 
-    def corrections(self, found: Found) -> dict:
-        return read_corrections(found, {"markov_rank": 256, "enable_confidence_head": True} | found.raw)
+    def corrections(self, checkpoint: RawCheckpoint) -> dict:
+        return read_corrections(checkpoint, {"markov_rank": 256, "enable_confidence_head": True} | checkpoint.raw)
 
     def raw(self, config: BlockConfig) -> dict:
         return super().raw(config) | write_corrections(config)
@@ -151,9 +151,9 @@ class SpeculatorsDFlash2(SpeculatorsDFlash):
     parts = frozenset({"convolutions", "a path selector"})
     options = SpeculatorsDFlash.options | CONVOLUTIONS.keys() | SELECTOR.keys()
 
-    def corrections(self, found: Found) -> dict:
+    def corrections(self, checkpoint: RawCheckpoint) -> dict:
         defaults = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
-        return read_parts(found, defaults | found.raw)
+        return read_parts(checkpoint, defaults | checkpoint.raw)
 
     def raw(self, config: BlockConfig) -> dict:
         return super().raw(config) | write_parts(config)
@@ -166,10 +166,12 @@ class SpeculatorsXPress(SpeculatorsDFlash):
     parts = frozenset({"a refiner"})
     options = SpeculatorsDFlash.options | {"xpress_rank", "xpress_mlp_ratio", "num_jacobi_passes"}
 
-    def corrections(self, found: Found) -> dict:
+    def corrections(self, checkpoint: RawCheckpoint) -> dict:
         size, passes = integer(1, 1 << 16), integer(0, 4096)
         fields = {"xpress_rank": size.otherwise(256), "xpress_mlp_ratio": size.otherwise(2)}
-        rank, ratio, passes = found.read(found.raw, fields | {"num_jacobi_passes": passes.otherwise(6)}).values()
+        rank, ratio, passes = checkpoint.read(
+            checkpoint.raw, fields | {"num_jacobi_passes": passes.otherwise(6)}
+        ).values()
         return {"refiner_rank": rank, "refiner_size": ratio * rank, "refiner_passes": passes}
 
     def raw(self, config: BlockConfig) -> dict:

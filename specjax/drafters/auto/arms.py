@@ -55,13 +55,17 @@ def expected_tokens(alpha: jax.Array, count) -> jax.Array:
 
 
 def value_of_arms(expected: jax.Array, left: jax.Array, seconds: jax.Array, ends_together: bool) -> jax.Array:
-    """Float32 [A], the tokens a second of each arm. That of plain decoding is multiplied by a margin.
+    """Float32 [A], the tokens a second of each arm.
 
-    Where the batch ends with its last row, the time that is left counts. It is proportional to 1 / E in
-    each row, so the mean over the rows is harmonic, and the rows with most tokens to come weigh most.
+    That of plain decoding is multiplied by a margin.
+
+    Where the batch ends with its last row, the time that is left counts. It is proportional to 1 /
+    E in each row, so the mean over the rows is harmonic, and the rows with most tokens to come
+    weigh most.
 
     Args:
-      expected: float32 [B, A], the tokens E that each arm is expected to emit; arm 0 is plain decoding.
+      expected: float32 [B, A], the tokens E that each arm is expected to emit; arm 0 is plain
+        decoding.
       left: float32 [B], the tokens to come in each row, 0 for a row that has ended.
       seconds: float32 [A], the time of a round of each arm.
       ends_together: whether the batch ends with its last row.

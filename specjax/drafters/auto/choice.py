@@ -1,4 +1,7 @@
-"""The arm of a round of method auto: the one with most expected tokens over time, or a probe of the model."""
+"""The arm of a round of method auto.
+
+It has the most expected tokens over time, or it probes the model.
+"""
 
 import dataclasses
 
@@ -21,8 +24,8 @@ class Outlook:
       arms: the arms, plain decoding first.
       ends_together: see ``Auto``.
       looked_up: float32 [B], the acceptance rate of the tokens looked up, 0 for none.
-      drawn, others: float32 [B], the acceptance rates of the model's likeliest or drawn tokens, and of
-        its other tokens in a tree, where that one is rejected.
+      drawn, others: float32 [B], the acceptance rates of the model's likeliest or drawn tokens, and
+        of its other tokens in a tree, where that one is rejected.
       left: float32 [B], the tokens to come, 0 for a row that has ended.
       unread: float32, the most tokens of a row that the model has not read.
       seconds: float32 [A], the time of a round of each arm.
@@ -43,7 +46,10 @@ class Outlook:
         return self.left > 0
 
     def _of_sources(self) -> tuple[jax.Array, jax.Array]:
-        """Float32 [B, A] each, the expected tokens of each arm with look-ups alone, and with the model alone."""
+        """The expected tokens of each arm with look-ups alone, and with the model alone.
+
+        Both are float32 [B, A].
+        """
         in_tree = self.drawn + (1 - self.drawn) * self.others
         looked_up = [expected_tokens(self.looked_up, arm.length) for arm in self.arms]
         rates = [in_tree if arm.nodes else self.drawn if arm.model else jnp.zeros_like(in_tree) for arm in self.arms]
@@ -51,7 +57,10 @@ class Outlook:
         return jnp.stack(looked_up, 1), jnp.stack(drawn, 1)
 
     def draws(self) -> jax.Array:
-        """Bool [B, A], whether a row takes the model's tokens in a round of each arm, not those that it looked up."""
+        """Bool [B, A], whether a row takes the model's tokens in a round of each arm.
+
+        Otherwise it takes those that it looked up.
+        """
         looked_up, drawn = self._of_sources()
         return drawn > looked_up
 
@@ -82,30 +91,33 @@ class Outlook:
         return dataclasses.replace(self, seconds=self.seconds + jnp.where(models, seconds, 0))
 
     def with_model_at(self, rate: jax.Array) -> "Outlook":
-        """The outlook on plain decoding and the model alone, with this acceptance rate [B] of the model."""
+        """The outlook on plain decoding and the model alone, at its acceptance rate [B]."""
         numbers = [i for i, arm in enumerate(self.arms) if i == 0 or arm.model]
-        arms, seconds = tuple(self.arms[i] for i in numbers), self.seconds[jnp.array(numbers)]
+        arms = tuple(self.arms[i] for i in numbers)
+        seconds = self.seconds[jnp.array(numbers)]
         return dataclasses.replace(self, arms=arms, seconds=seconds, drawn=rate, looked_up=jnp.zeros_like(rate))
 
 
 def choose(
     outlook: Outlook, rate: ModelRate, calibration: Calibration | None, probing: Probing
 ) -> tuple[jax.Array, jax.Array]:
-    """The number int32 of the arm with the highest value, or of a probe; bool, whether drafts nearly pay.
+    """The number of the best arm, or of a probe, int32; and bool, whether drafts nearly pay.
 
-    Before the model drafts it reads the tokens of the rounds that it has skipped. A quarter of this time
-    counts for its arms. The value of a tree is corrected by ``calibration``.
+    Before the model drafts it reads the tokens of the rounds that it has skipped. A quarter of this
+    time counts for its arms. The value of a tree is corrected by ``calibration``.
 
-    A probe runs the first arm with the model, if half of the rows ask for it, see ``Probing``, and if
-    the time that it may save is longer than the time that it loses, reading included.
+    A probe runs the first arm with the model, if half of the rows ask for it, see ``Probing``, and
+    if the time that it may save is longer than the time that it loses, reading included.
     """
-    probe, seconds = outlook.probe, outlook.seconds
+    probe = outlook.probe
+    seconds = outlook.seconds
     reading = outlook.reading_time() if probe else jnp.float32(0)
     value = outlook.with_slower_model(reading / CONSTANTS.stays).values()
     if calibration is not None:
         is_tree = jnp.array([arm.nodes > 0 for arm in outlook.arms])
         value *= jnp.where(is_tree, calibration.ratio(~outlook.running), 1)
-    best, is_near = jnp.argmax(value).astype(jnp.int32), jnp.any(value[1:] > CONSTANTS.near * value.max())
+    best = jnp.argmax(value).astype(jnp.int32)
+    is_near = jnp.any(value[1:] > CONSTANTS.near * value.max())
     if not probe:
         return best, is_near
     extra = jnp.maximum(seconds[probe] / seconds[best] * (1 - value[probe] / value[best]), CONSTANTS.least_extra)
@@ -122,6 +134,9 @@ def choose(
 
 
 def _time_saved(outlook: Outlook, value: jax.Array) -> jax.Array:
-    """Float32, the expected saving up to the end of the rows, if the best arm so far has this ``value``."""
+    """Float32, the expected saving up to the end of the rows.
+
+    ``value`` is that of the best arm so far.
+    """
     tokens = outlook.left.max() if outlook.ends_together else outlook.left.sum()
     return CONSTANTS.chance * (tokens / value - tokens / outlook.values()[1:].max())

@@ -32,12 +32,12 @@ from .times import Times, predict
 class Auto(Chooser):
     """Chooses the arm with the most expected tokens a second, for the whole batch in each round.
 
-    An arm is a number of drafted tokens, and whether the draft model drafts, or in its place a head;
-    or the most probable tree of the model, of a number of nodes. In an arm with the model, each row takes
-    the model's tokens or those that it looked up, whichever has the higher expectation. With acceptance
-    rate alpha, k drafts give (1 - alpha^(k + 1)) / (1 - alpha) tokens (Leviathan et al. 2023, equation
-    1). In a tree alpha is the rate at which some child of a node is accepted. The time of each arm is
-    measured or predicted, see ``Times``.
+    An arm is a number of drafted tokens, and whether the draft model drafts, or in its place a
+    head; or the most probable tree of the model, of a number of nodes. In an arm with the model,
+    each row takes the model's tokens or those that it looked up, whichever has the higher
+    expectation. With acceptance rate alpha, k drafts give (1 - alpha^(k + 1)) / (1 - alpha) tokens
+    (Leviathan et al. 2023, equation 1). In a tree alpha is the rate at which some child of a node
+    is accepted. The time of each arm is measured or predicted, see ``Times``.
 
     The emitted tokens test every look-up, used or not. Only use tests the model. If it does not
     pay, the batch tries it again now and then, see ``Probing``.
@@ -48,18 +48,19 @@ class Auto(Chooser):
     the Gumbel coupling). For the other rows choice and draws depend on the text so far and on
     earlier rounds, not on draws that are judged. In a round with a tree all rows walk.
 
-    The choice costs as much as many small operations. While drafts are far from paying, it holds for
-    four rounds, and between two choices nothing is looked up.
+    The choice costs as much as many small operations. While drafts are far from paying, it holds
+    for four rounds, and between two choices nothing is looked up.
 
     Attributes:
       costs: a file that ``specjax tune --auto`` wrote; by default the one in the cache folder for
         this machine and these models, or a prediction.
       arms: the arms, plain decoding first.
-      ends_together: whether the batch ends with its last row. The rows with most tokens to come then
-        weigh most, because drafts that help the others save no time. An engine fills the slots of
-        rows that end, so there all tokens weigh the same.
+      ends_together: whether the batch ends with its last row. The rows with most tokens to come
+        then weigh most, because drafts that help the others save no time. An engine fills the slots
+        of rows that end, so there all tokens weigh the same.
       shape: the shape of this round's drafts, see ``at_shape``; None for a choice in each round.
-      head: the configuration of the head that drafts in place of a draft model, see ``RestingHead``.
+      head: the configuration of the head that drafts in place of a draft model, see
+        ``RestingHead``.
     """
 
     costs: str | None = None
@@ -138,7 +139,8 @@ class Auto(Chooser):
 
     def init(self, target, draft, tokens, lengths, taps, **reading) -> AutoState:
         read = lambda model: self._model.init(target, model, tokens, lengths, taps, **reading)
-        B, models = lengths.size, tuple(map(read, draft.models))
+        B = lengths.size
+        models = tuple(map(read, draft.models))
         calibration = Calibration.start(B, len(self.arms)) if any(arm.nodes for arm in self.arms) else None
         rates = start_rates(B, draft.experience.rate)
         tests = jnp.zeros((B, 2, 2), jnp.int32)
@@ -162,12 +164,18 @@ class Auto(Chooser):
         return state.replace(drafter=state.drafter.replace(prepared=prepared))
 
     def repeats(self, state) -> jax.Array:
-        """Bool, whether the next round is plain without a choice. A row that has just begun does not ask for one."""
+        """Bool, whether the next round is plain without a choice.
+
+        A row that has just begun does not ask for one.
+        """
         rounds = jnp.where(state.done, 0, state.drafter.since_near).max()
         return (rounds >= CONSTANTS.repeats_after) & (rounds % CONSTANTS.repeated != 0)
 
     def _outlook(self, draft, state, matched) -> Outlook:
-        """The expectations of the rows from the arms, after look-ups with matches of these lengths, int32 [B]."""
+        """The expectations of the rows from the arms.
+
+        ``matched``, int32 [B], is the length of each row's match.
+        """
         looked_up = rate_of_match(state.drafter.acceptance, matched)
         drawn, others = upper_bounds(self._rate(draft, state), state.done)
         longest = jnp.max(jnp.where(state.done, 0, state.length))
@@ -189,7 +197,8 @@ class Auto(Chooser):
     def _prepare(self, looked_up, matched, chosen, near, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
         of_arms = lambda name: jnp.array([getattr(arm, name) for arm in self.arms])[chosen]
-        expected, ran = outlook.expected()[:, chosen], of_arms("model")
+        expected = outlook.expected()[:, chosen]
+        ran = of_arms("model")
         from_model = ran & outlook.draws()[:, chosen]
         return Prepared(chosen, near, expected, looked_up, matched, ran, from_model, of_arms("length"))
 
@@ -211,7 +220,10 @@ class Auto(Chooser):
         return select(own.prepared, tokens, valid, target.config.vocab_size, is_tree=self._is_tree), own
 
     def _prepare_alone(self, target, draft, state) -> AutoState:
-        """The state before a round of this shape that was not chosen: that of the last arm of the shape."""
+        """The state before a round that was not chosen.
+
+        The round is one of the shape's last arm.
+        """
         arm = max(i for i, choice in enumerate(self.choices) if choice == self.shape)
         own = self._make_room(target, draft, state).drafter
         looked_up, matched = self._look_up(state)
@@ -221,9 +233,11 @@ class Auto(Chooser):
     def commit(self, target, draft, state, tree, scored, verdict) -> AutoState:
         if self.shape is None:
             return at_largest_shape(self).commit(target, draft, state, tree, scored, verdict)
-        own, prepared = state.drafter, state.drafter.prepared
+        own = state.drafter
+        prepared = state.drafter.prepared
         models = self._commit_model(target, draft, state, tree, scored, verdict)
-        probing, tests = own.probing, own.tests
+        probing = own.probing
+        tests = own.tests
         looked_up = prepared.looked_up[:, : self.depth + 1]  # the last one is tested by the bonus token
         accepted, tested = tally(looked_up, jnp.where(prepared.matched > 0, looked_up.shape[1], 0), tree, verdict)
         source = jnp.arange(1, RATES + 1) == prepared.matched[:, None]
@@ -254,7 +268,8 @@ class Auto(Chooser):
 
     def _commit_model(self, target, draft, state, tree, scored, verdict) -> tuple:
         """The state of the model, if there is one, for the next round."""
-        prepared, model = state.drafter.prepared, self._model
+        prepared = state.drafter.prepared
+        model = self._model
 
         def commit(own):
             before = state.replace(drafter=own.replace(rows=prepared.draft.rows, row_of=prepared.draft.row_of))
@@ -270,7 +285,10 @@ class Auto(Chooser):
         return tuple(map(after, state.drafter.models))
 
     def _look_up(self, state) -> tuple[jax.Array, jax.Array]:
-        """The longest match's next tokens int32 [B, D + 1], the last for the bonus; its length int32 [B]."""
+        """The longest match's next tokens int32 [B, D + 1], and its length int32 [B].
+
+        The last token is for the bonus.
+        """
         return jax.vmap(Ngram(self.depth + 1, MATCHES, 1).look_up)(state.tokens, state.cache.length)
 
     @property

@@ -1,4 +1,7 @@
-"""The draft model's acceptance rate over the requests so far: the first guess for a new one, for ``Auto``."""
+"""The draft model's acceptance rate over the requests so far, for ``Auto``.
+
+It is the first guess for a new request.
+"""
 
 import jax
 import numpy as np
@@ -11,7 +14,8 @@ class Experience(struct.PyTreeNode):
     """The tests of the model's tokens, apart for greedy and for sampled rows.
 
     Attributes:
-      accepted, tested: float32 [2], of greedy and of sampled rows. All leaves are arrays of the host.
+      accepted, tested: float32 [2], of greedy and of sampled rows. All leaves are arrays of the
+        host.
     """
 
     accepted: jax.Array | np.ndarray
@@ -29,7 +33,11 @@ class Experience(struct.PyTreeNode):
         return self.accepted / self.tested
 
     def after(self, tests: np.ndarray) -> "Experience":
-        """The experience after more tests, [2, 2]: for greedy and sampled rows the accepted and the tested tokens."""
-        accepted, tested = self.accepted + tests[:, 0], self.tested + tests[:, 1]
+        """The experience after more tests [2, 2].
+
+        They are the accepted and the tested tokens of greedy and of sampled rows.
+        """
+        accepted = self.accepted + tests[:, 0]
+        tested = self.tested + tests[:, 1]
         weight = np.minimum(CONSTANTS.most_tests / tested, 1)
         return Experience((weight * accepted).astype(np.float32), (weight * tested).astype(np.float32))

@@ -1,4 +1,7 @@
-"""When to try a drafter again that has not paid: seldom while it keeps losing, at once when the text changes."""
+"""Probes of a drafter that has not paid.
+
+They are seldom while it keeps losing, and come at once when the text changes.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +37,10 @@ class Probing(struct.PyTreeNode):
         return Probing(zeros, jnp.ones(batch), zeros, zeros, zeros)
 
     def is_due(self, extra: jax.Array) -> jax.Array:
-        """Bool [B], whether to probe now. ``extra``: float32, the time that a probe loses, in best rounds."""
+        """Bool [B], whether to probe now.
+
+        ``extra``: float32, the time that a probe loses, in best rounds.
+        """
         return self.rest >= self.level * extra / CONSTANTS.probe_budget
 
     @property
@@ -45,8 +51,8 @@ class Probing(struct.PyTreeNode):
     def tried(self, ran: jax.Array, won: jax.Array) -> "Probing":
         """The state after a round in which the drafter drafted for the rows ``ran``.
 
-        ``won``: bool [B], whether all its drafts were accepted. A drafter that also ran in the round
-        before was no probe.
+        ``won``: bool [B], whether all its drafts were accepted. A drafter that also ran in the
+        round before was no probe.
         """
         probed = jnp.where(won, 1.0, jnp.clip(2 * self.level, 1, CONSTANTS.most_level))
         level = jnp.where(self.rest > 0, probed, 1.0)
@@ -56,7 +62,8 @@ class Probing(struct.PyTreeNode):
         """The state after a round whose last distribution had this ``confidence``, float32 [B]."""
         observed = self.observed + 1  # The first rounds weigh the same, so that the very first does not set the mean.
         mean = lambda old, memory: old + jnp.maximum(1 - memory, 1 / observed) * (confidence - old)
-        fast, slow = mean(self.fast, CONSTANTS.fast), mean(self.slow, CONSTANTS.slow)
+        fast = mean(self.fast, CONSTANTS.fast)
+        slow = mean(self.slow, CONSTANTS.slow)
         changed = jnp.abs(fast - slow) > CONSTANTS.jump
         return self.replace(
             observed=observed,

@@ -1,4 +1,7 @@
-"""The proposal of method auto where a model may draft: its tokens or looked-up tokens, row by row."""
+"""The proposal of method auto where a model may draft.
+
+A row has its tokens, or looked-up tokens.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,10 @@ from .state import AutoState, Draft, Parameters, Prepared
 
 
 def draft_keys(state: DecodeState, length: int) -> jax.Array:
-    """Keys [B, L] of the draws of the model's chain: for a row with a seed those of the target's samples."""
+    """Keys [B, L] of the draws of the model's chain.
+
+    A row with a seed has those of the target's samples.
+    """
     propose, accept = round_keys(state, length)
     own = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(length)))(propose)
     return own if state.request.seeded is None else jnp.where(state.request.seeded[:, None], accept, own)
@@ -41,7 +47,9 @@ def run_draft(
 
 
 def select(prepared: Prepared, tokens: jax.Array, valid: jax.Array, vocab_size: int, *, is_tree: bool) -> Tree:
-    """The model's tokens for the rows that take them, and the chain of looked-up tokens for the others.
+    """The model's tokens for the rows that take them.
+
+    The others have the chain of looked-up tokens.
 
     Args:
       prepared: the proposals, with those of the model.

@@ -1,4 +1,7 @@
-"""The acceptance rates of a row by the source of its drafts, for ``Auto``: look-ups by their match, and the model."""
+"""The acceptance rates of a row by the source of its drafts, for ``Auto``.
+
+Sources are look-ups by their match, and the model.
+"""
 
 from typing import NamedTuple
 
@@ -29,7 +32,8 @@ def start_rates(batch: int, first: jax.Array) -> RunningAcceptance:
     matches = 0.75 * (1 - 0.8 / (1 + np.arange(MATCHES)))
     of_rows = lambda x: jnp.broadcast_to(jnp.float32(x), (batch, RATES))
     alpha = of_rows(jnp.array([*matches, first[0], first[1], CONSTANTS.others]))
-    model, other = CONSTANTS.model_tests, CONSTANTS.other_tests
+    model = CONSTANTS.model_tests
+    other = CONSTANTS.other_tests
     tested = of_rows([other] * MATCHES + [model, model, other])
     return RunningAcceptance(tested * alpha, tested)
 
@@ -38,7 +42,8 @@ class ModelRate(NamedTuple):
     """The acceptance rates of the model in each row, and the weights of these estimates.
 
     Attributes:
-      alpha: float32 [B], of its drawn tokens in a sampled row, and of its likeliest ones in a greedy row.
+      alpha: float32 [B], of its drawn tokens in a sampled row, and of its likeliest ones in a
+        greedy row.
       others: float32 [B], of its other tokens in a tree, where the likeliest is rejected.
       tested: float32 [B, 2], the tests that these two count as much as.
       first: float32 [B], the rate ``alpha`` before the first round.
@@ -51,24 +56,32 @@ class ModelRate(NamedTuple):
 
 
 def rate_of_model(acceptance: RunningAcceptance, sampled: jax.Array, first: jax.Array) -> ModelRate:
-    """The model's rates in rows, of which those in ``sampled``, bool [B], have a temperature above 0.
+    """The model's rates in rows.
+
+    Those in ``sampled``, bool [B], have a temperature above 0.
 
     ``first`` is that of ``start_rates``.
     """
     own = lambda x: jnp.where(sampled, x[:, MATCHES + 1], x[:, MATCHES])
-    alpha, tested = acceptance.alpha, acceptance.tested
+    alpha = acceptance.alpha
+    tested = acceptance.tested
     tests = jnp.stack([own(tested), tested[:, -1]], 1)
     return ModelRate(own(alpha), alpha[:, -1], tests, jnp.where(sampled, first[1], first[0]))
 
 
 def rate_of_match(acceptance: RunningAcceptance, matched: jax.Array) -> jax.Array:
-    """Float32 [B], the acceptance rate of tokens looked up after ``matched``, int32 [B], tokens; 0 for none."""
+    """The acceptance rate of tokens looked up after ``matched`` tokens, float32 [B].
+
+    ``matched`` is int32 [B]. The rate is 0 for no match.
+    """
     rate = jnp.take_along_axis(acceptance.alpha, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
     return jnp.where(matched > 0, rate, 0.0)
 
 
 def upper_bounds(rate: ModelRate, done: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The model's rates ``alpha`` and ``others``, [B] each, higher by a part of the estimates' deviations.
+    """The model's rates ``alpha`` and ``others``, [B] each.
+
+    They are higher by a part of the estimates' deviations.
 
     Only use tests the model, so a few bad rounds would else end its use. The errors of rows are
     independent.
@@ -86,10 +99,10 @@ def tally_model(
 ) -> tuple[jax.Array, jax.Array]:
     """How many of the model's drafts were accepted, and how many tested, int32 [B, 3] each.
 
-    The first column counts the tokens of chains and the likeliest tokens of trees in greedy rows. The
-    second one counts the tokens of chains in sampled rows. They are drawn, and more of them are accepted
-    than of likeliest ones, so trees of such rows do not count. The third column counts the other tokens
-    of a tree, together, at the first place where the likeliest is rejected.
+    The first column counts the tokens of chains and the likeliest tokens of trees in greedy rows.
+    The second one counts the tokens of chains in sampled rows. They are drawn, and more of them are
+    accepted than of likeliest ones, so trees of such rows do not count. The third column counts the
+    other tokens of a tree, together, at the first place where the likeliest is rejected.
 
     Args:
       tree: the batched tree that the target scored.
@@ -99,7 +112,8 @@ def tally_model(
     """
     count_accepted = jnp.maximum(verdict.length - 1, 0)
     if tree.is_chain:
-        first, others = count_accepted, jnp.zeros_like(count_accepted)
+        first = count_accepted
+        others = jnp.zeros_like(count_accepted)
     else:
         node = jnp.arange(tree.parent.shape[1])
         has_earlier = (tree.parent[:, None] == tree.parent[:, :, None]) & (node > 0) & (node < node[:, None])
@@ -114,7 +128,9 @@ def tally_model(
 
 
 def upper_rate(rate: ModelRate, changed: jax.Array) -> jax.Array:
-    """Float32 [B], a deviation above the estimate of the model's acceptance rate: it is higher with chance 1/6.
+    """Float32 [B], a deviation above the estimate of the model's acceptance rate.
+
+    The rate is higher with chance 1/6.
 
     After a change of the text, ``changed`` [B], the rate is as unknown as before the first round.
     """

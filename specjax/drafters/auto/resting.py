@@ -1,9 +1,9 @@
 """Chains and trees from a draft model or a feature head that skips rounds, for ``Auto``.
 
-Both classes have three functions more than other drafters. ``make_room`` runs before each round, but for
-plain rounds that repeat a choice.
-``rest`` takes the place of ``commit`` after a round in which the draft did not run. ``commit`` is also
-told which rows took the draft's tokens: the others took tokens that were looked up.
+Both classes have three functions more than other drafters. ``make_room`` runs before each round,
+but for plain rounds that repeat a choice. ``rest`` takes the place of ``commit`` after a round in
+which the draft did not run. ``commit`` is also told which rows took the draft's tokens: the others
+took tokens that were looked up.
 """
 
 import dataclasses
@@ -28,7 +28,10 @@ _KINDS = tuple(name for name, kind in KINDS.items() if kind.token_by_token)
 
 
 def can_rest(config: HeadConfig) -> bool:
-    """Whether ``RestingHead`` can use a head: it has one module, and drafts one token after another."""
+    """Whether ``RestingHead`` can use a head.
+
+    Such a head has one module, and drafts one token after another.
+    """
     return config.kind in _KINDS and config.modules == 1 and config.mask_token is None
 
 
@@ -86,12 +89,13 @@ class RestingHead:
     """A head of one module, which needs the features of skipped rounds.
 
     The pairs of feature and token of these rounds wait in ``ReaderState.features``, see
-    ``FeatureReader``. The head reads them before it drafts, or if more than ``Constants.waiting`` wait.
+    ``FeatureReader``. The head reads them before it drafts, or if more than ``Constants.waiting``
+    wait.
 
     Attributes:
       grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
-      longest: the longest path of any round, in edges. Between two calls of ``make_room`` come at most
-        ``longest`` + 1 pairs, in one round or in several.
+      longest: the longest path of any round, in edges. Between two calls of ``make_room`` come at
+        most ``longest`` + 1 pairs, in one round or in several.
       reader: the reader of the nodes.
     """
 
@@ -115,12 +119,19 @@ class RestingHead:
         return self.grower.reads(target, draft, tokens, lengths, taps)
 
     def make_room(self, target, draft, state):
-        """The head's state before a round, with room for the pairs that come before the next call."""
+        """The head's state before a round.
+
+        It has room for the pairs that come before the next call.
+        """
         return self._read_until(self._room - self.longest - 1, target, draft, state)
 
     def _read_until(self, most: int, target, draft, state):
-        """The head's state, after it has read pairs until no row has more than ``most`` >= 1 waiting."""
-        n, R = state.cache.length, self.longest + 1
+        """The head's state after it has read pairs.
+
+        No row has more than ``most`` >= 1 waiting then.
+        """
+        n = state.cache.length
+        R = self.longest + 1
 
         def read(own):
             """Reads the first R pairs that wait, and leaves at least one."""
@@ -144,14 +155,18 @@ class RestingHead:
         return tree, drafted.replace(features=own.features)
 
     def commit(self, target, draft, state, tree, scored, verdict, from_model=None):
-        own, R = state.drafter, self.depth + 1
+        own = state.drafter
+        R = self.depth + 1
         state = state.replace(drafter=own.replace(features=own.features[:, :R]))
         committed = self.grower.commit(target, draft, state, tree, scored, verdict)
         assert committed.features is not None  # a feature reader has them
         return committed.replace(features=lax.dynamic_update_slice(own.features, committed.features, (0, 0, 0)))
 
     def rest(self, target, draft, state, scored, verdict):
-        """The head's state after a round in which it did not draft. The features of the path wait."""
+        """The head's state after a round in which it did not draft.
+
+        The features of the path wait.
+        """
         own = state.drafter
         path = draft.fuse(target, tuple(jnp.take_along_axis(tap, verdict.path[..., None], 1) for tap in scored.taps))
         at = state.cache.length - own.cache.length
@@ -162,7 +177,9 @@ class RestingHead:
 def resting(
     length: int, nodes: int, top_k: int, head: HeadConfig | None, *, longest: int
 ) -> RestingModel | RestingHead:
-    """A draft model, or a head, that grows a chain of ``length`` tokens, or a tree of so many ``nodes`` and levels.
+    """A draft model, or a head, that grows a chain or a tree.
+
+    A chain has ``length`` tokens, and a tree so many ``nodes`` and levels.
 
     ``longest``: see ``RestingHead``.
     """

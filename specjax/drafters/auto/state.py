@@ -13,7 +13,7 @@ from .times import Times
 
 
 class Parameters(struct.PyTreeNode):
-    """The draft model or the head, if there is one, the times of the arms, and the model's acceptance so far."""
+    """The draft model or the head, if there is one; the arms' times; the model's acceptance."""
 
     models: tuple
     times: Times
@@ -59,14 +59,14 @@ class AutoState(struct.PyTreeNode):
 
     Attributes:
       models: the state of the draft model or of the head, if there is one.
-      acceptance: the running acceptance rates, [B, RATES]: those of tokens looked up after a match of
-        1, 2, ... tokens; of the model's likeliest tokens in a greedy row; of its drawn tokens in a sampled
-        row; and of its other tokens in a tree, where the likeliest is rejected.
-      tests: int32 [B, 2, 2], the accepted and the tested tokens of the model in all rounds, in greedy and in
-        sampled rows.
+      acceptance: the running acceptance rates, [B, RATES]: those of tokens looked up after a match
+        of 1, 2, ... tokens; of the model's likeliest tokens in a greedy row; of its drawn tokens in
+        a sampled row; and of its other tokens in a tree, where the likeliest is rejected.
+      tests: int32 [B, 2, 2], the accepted and the tested tokens of the model in all rounds, in
+        greedy and in sampled rows.
       probing: when to try the model again.
-      calibration: the tokens that the rounds of each arm have emitted, and those that were expected; None
-        if no arm has a tree.
+      calibration: the tokens that the rounds of each arm have emitted, and those that were
+        expected; None if no arm has a tree.
       since_near: int32 [B], the rounds of the row since a draft was last near to paying.
       prepared: the proposals, within a round only.
     """

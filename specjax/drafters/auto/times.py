@@ -1,4 +1,4 @@
-"""The time of a round as a function of arm, batch and context, and its correction by measured time."""
+"""The time of a round by arm, batch and context, and its correction by measured time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +18,15 @@ _SIZES = 15
 class Times(struct.PyTreeNode):
     """The seconds of a round, or a multiple of them, for A arms.
 
-    A table is measured by ``specjax tune --auto``, or predicted. Speeds and scales correct it for each
-    batch size. Batches with sampled rows, which take longer, have times of their own. All leaves are
-    float32 arrays of the host.
+    A table is measured by ``specjax tune --auto``, or predicted. Speeds and scales correct it for
+    each batch size. Batches with sampled rows, which take longer, have times of their own. All
+    leaves are float32 arrays of the host.
 
     Attributes:
       table: [2, batches, contexts, A], for greedy rows and for sampled rows.
       batches, contexts: the sizes in the table, ascending.
-      scale: [2, 15, A], for greedy and sampled rows and by the logarithm of the batch size; 1 for plain decoding.
+      scale: [2, 15, A], for greedy and sampled rows and by the logarithm of the batch size; 1 for
+        plain decoding.
       speed: [2, 15], the times of all arms in times of the table.
       rounds: [2, 15], the rounds that have corrected it.
       trust: the rounds that count as much as the table, see ``Constants``.
@@ -41,7 +42,10 @@ class Times(struct.PyTreeNode):
 
     @staticmethod
     def of_table(table, batches, contexts, trust: float = CONSTANTS.predicted_rounds) -> "Times":
-        """Times without a correction. A table [batches, contexts, A] holds for greedy and for sampled rows."""
+        """Times without a correction.
+
+        A table [batches, contexts, A] holds for greedy and for sampled rows.
+        """
         table = np.asarray(table, np.float32)
         table = np.array(np.broadcast_to(table, (2, *table.shape[-3:])))
         ones = lambda *shape: np.ones((2, _SIZES, *shape), np.float32)
@@ -64,7 +68,8 @@ class Times(struct.PyTreeNode):
 
     def _table_at(self, batch: int, context, sampled, xp):
         """The times of the table alone, [A]; the arguments are those of ``at``."""
-        rows, columns = _weights(self.batches, batch, xp), _weights(self.contexts, context, xp)
+        rows = _weights(self.batches, batch, xp)
+        columns = _weights(self.contexts, context, xp)
         table = xp.einsum("c,bca->ba", columns, xp.asarray(self.table)[xp.int32(sampled)])
         if len(table) == 1:
             return table[0]
@@ -75,19 +80,23 @@ class Times(struct.PyTreeNode):
     def correct(self, rounds: np.ndarray, batch: int, context: int, seconds: float, sampled: bool = False) -> "Times":
         """The times after a run of ``rounds`` [A] rounds of each arm in ``seconds``, on the host.
 
-        The error of the foretold time is shared out. The machine's speed, which changes often, takes it
-        first from plain rounds. An arm takes it by its share of the time, and the more slowly the more
-        the table is trusted. Choices depend on the scales alone.
+        The error of the foretold time is shared out. The machine's speed, which changes often,
+        takes it first from plain rounds. An arm takes it by its share of the time, and the more
+        slowly the more the table is trusted. Choices depend on the scales alone.
         """
-        here, n = (int(sampled), _size(batch)), rounds.sum()
+        here = (int(sampled), _size(batch))
+        n = rounds.sum()
         foretold = rounds * self._table_at(batch, context, sampled, np) * self.scale[here]
         share = foretold / foretold.sum()
         error = np.log(seconds / (foretold.sum() * self.speed[here]))
         of_speed = 1 - (1 - CONSTANTS.speed * share[0] - CONSTANTS.least_speed) ** n
         of_arms = 1 - (1 - share[1:] / self.trust) ** min(n, CONSTANTS.most_rounds)
         if not self.rounds[here]:  # the first run sets the speed
-            of_speed, of_arms = 1.0, 0.0
-        scale, speed, count = np.array(self.scale), np.array(self.speed), np.array(self.rounds)
+            of_speed = 1.0
+            of_arms = 0.0
+        scale = np.array(self.scale)
+        speed = np.array(self.speed)
+        count = np.array(self.rounds)
         speed[here] *= np.exp(of_speed * error)
         scale[here][1:] = scale[here][1:] ** CONSTANTS.scale_memory**n * np.exp(of_arms * np.clip(error, -1, 1))
         count[here] += n

@@ -32,17 +32,21 @@ def best_first(root: jax.Array, logs: jax.Array, *, nodes: int, width: int) -> T
       width: the number of likeliest tokens that are considered at each place.
     """
     values, choices = likeliest(logs, width)
-    reached, above, levels, size = jnp.zeros(1), jnp.full(1, -1), [], 0
+    reached = jnp.zeros(1)
+    above = jnp.full(1, -1)
+    levels = []
+    size = 0
     for value, choice in zip(values, choices):
         # If values are equal, top_k prefers the first, which is the shallower: no node comes
         # without its parent.
         flat = (reached[:, None] + value).reshape(-1)
-        reached, kept = lax.top_k(flat, min(nodes, flat.size))
-        levels.append((reached, choice[kept % width], above[kept // width]))
-        above, size = size + jnp.arange(reached.size), size + reached.size
+        reached, indices = lax.top_k(flat, min(nodes, flat.size))
+        levels.append((reached, choice[indices % width], above[indices // width]))
+        above = size + jnp.arange(reached.size)
+        size = size + reached.size
     score, token, parent = map(jnp.concatenate, zip(*levels))
-    kept = jnp.sort(lax.top_k(score, nodes)[1])
-    parent = jnp.where(parent[kept] < 0, 0, jnp.searchsorted(kept, parent[kept]) + 1)
-    tokens = jnp.concatenate([root[None], token[kept].astype(jnp.int32)])
+    indices = jnp.sort(lax.top_k(score, nodes)[1])
+    parent = jnp.where(parent[indices] < 0, 0, jnp.searchsorted(indices, parent[indices]) + 1)
+    tokens = jnp.concatenate([root[None], token[indices].astype(jnp.int32)])
     parent = jnp.concatenate([jnp.zeros(1, jnp.int32), parent.astype(jnp.int32)])
     return Tree(tokens, parent, jnp.ones(tokens.shape, bool), max_depth=logs.shape[0])

@@ -41,9 +41,11 @@ class Chain(struct.PyTreeNode):
 
 def begin(state, depth: int, vocab_size: int) -> Chain:
     """A chain with the root and room for ``depth`` tokens. Finished rows draw none."""
-    B, root = state.done.size, jnp.arange(depth + 1) == 0
+    B = state.done.size
+    root = jnp.arange(depth + 1) == 0
     tokens = jnp.where(root, state.root[:, None], 0)
-    valid, q = jnp.broadcast_to(root, tokens.shape), jnp.zeros((B, depth + 1, vocab_size))
+    valid = jnp.broadcast_to(root, tokens.shape)
+    q = jnp.zeros((B, depth + 1, vocab_size))
     return Chain(tokens, valid, q, state.constraint_state, ~state.done)
 
 
@@ -54,7 +56,8 @@ def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None
     has a lower probability, before temperature and truncation.
     """
     B, P = chain.tokens.shape
-    options, place = state.request.sampling, jnp.arange(P)
+    options = state.request.sampling
+    place = jnp.arange(P)
     path = jnp.broadcast_to((place > 0) & (place <= i), (B, 1, P))
     context = state.context(chain.tokens, path, chain.states[:, None])
     logits = adjust(logits.astype(jnp.float32), options, context)

@@ -34,7 +34,8 @@ class Ahead(struct.PyTreeNode):
     """The drafts of the next round, one for each of O outcomes of this round.
 
     Attributes:
-      length, root: int32 [O, B], the number of tokens of each row after the outcome, and the newest.
+      length, root: int32 [O, B], the number of tokens of each row after the outcome, and the
+        newest.
       tree: the chains, leaves [O, B, ...].
       rows: the draft's rows for these chains, as in ``ReaderState``, leaves [O, B, ...].
     """
@@ -56,7 +57,8 @@ def draft_ahead(drafter, target, draft: Model, state: DecodeState, tree: Tree) -
     ``drafter`` is a ``DraftModel``, and ``state.drafter`` is the state after its ``propose``. The
     outcomes share the draft's cache. They read the tokens of ``tree`` as rows that are in no cache.
     """
-    own, n = state.drafter, state.cache.length
+    own = state.drafter
+    n = state.cache.length
     place = jnp.arange(drafter.depth)
     positions = jnp.concatenate([jnp.maximum(n - 1, 0)[:, None], n[:, None] + place], 1)
 
@@ -78,15 +80,17 @@ def propose_from(ahead: Ahead, drafter, target, draft: Model, state: DecodeState
     Returns the results of ``Drafter.propose``, and bool [B], whether a row's draft was made ahead.
     """
     fits = (ahead.length == state.length) & (ahead.root == state.root)
-    hit, outcome, row = fits.any(0), jnp.argmax(fits, 0), jnp.arange(fits.shape[1])
+    hit = fits.any(0)
+    outcome = jnp.argmax(fits, 0)
+    row = jnp.arange(fits.shape[1])
 
-    def draft_now(made):
+    def draft_now(drafts):
         tree, own = drafter.propose(target, draft, state, key)
         select = lambda old, new: jnp.where(hit.reshape(-1, *(1,) * (new.ndim - 1)), old, new)
-        return jax.tree.map(select, made, (tree, own.rows))
+        return jax.tree.map(select, drafts, (tree, own.rows))
 
-    made = jax.tree.map(lambda leaf: leaf[outcome, row], (ahead.tree, ahead.rows))
-    tree, rows = run_if(jnp.any(~hit & ~state.done), draft_now, made)
+    drafts = jax.tree.map(lambda leaf: leaf[outcome, row], (ahead.tree, ahead.rows))
+    tree, rows = run_if(jnp.any(~hit & ~state.done), draft_now, drafts)
     return tree, state.drafter.replace(rows=rows), hit
 
 
@@ -96,7 +100,9 @@ def _guess(drafter, draft: Model, state: DecodeState, tree: Tree) -> Verdict:
     The draft reads the whole chain once more, because its q tells no ranks at temperature 0. After
     fewer than K accepted tokens the next token differs from the drafted token.
     """
-    own, n, node = state.drafter, state.cache.length, jnp.arange(drafter.depth + 1)
+    own = state.drafter
+    n = state.cache.length
+    node = jnp.arange(drafter.depth + 1)
     positions = n[:, None] + node
     model = _Continued(draft, own.rows.first(1), jnp.maximum(n - 1, 0)[:, None], (n > 0)[:, None])
     out = model(tree.tokens, positions, jnp.tril(jnp.ones((node.size, node.size), bool)), own.cache)
@@ -125,7 +131,8 @@ class _Continued:
 
     Attributes:
       rows: keys and values of R tokens after the cache.
-      positions, seen: int32 and bool [B, R], their positions, and whether they are part of the text.
+      positions, seen: int32 and bool [B, R], their positions, and whether they are part of the
+        text.
     """
 
     model: Model
@@ -141,7 +148,8 @@ class _Continued:
         return self.model.logits(hidden)
 
     def __call__(self, tokens, positions, mask, cache, *, rows=None, row_positions=None, **options) -> Output:
-        (B, N), own = tokens.shape, positions if row_positions is None else row_positions
+        (B, N) = tokens.shape
+        own = positions if row_positions is None else row_positions
         known = self.rows if rows is None else self.rows.join(Rows(rows))
         seen = jnp.broadcast_to(self.seen[:, None], (B, N, self.seen.shape[1]))
         mask = jnp.concatenate([seen, jnp.broadcast_to(mask, (B, N, own.shape[1]))], -1)

@@ -22,7 +22,9 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Drawing(Drafter):
-    """A method that draws tokens from distributions q, under options of its own where they are given.
+    """A method that draws tokens from distributions q.
+
+    It may have sampling options of its own.
 
     The output stays exact, because ``Tree.q`` has the distributions from which the tokens are
     drawn. The options change the number of accepted tokens only. A method forms q from the state

@@ -30,10 +30,15 @@ class FeatureChain(DrawnChain):
         return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def propose(self, target, draft, state, key, most=None):
-        """See ``Drafter``. ``most``: int32, the number of tokens of this round; by default the length."""
-        state, reader = self.drafting(state), self.reader
+        """See ``Drafter``.
+
+        ``most``: int32, the number of tokens of this round; by default the length.
+        """
+        state = self.drafting(state)
+        reader = self.reader
         modules = reader.modules(draft, self.depth)
-        first, layers = reader.begin(target, draft, state, self.depth), ()
+        first = reader.begin(target, draft, state, self.depth)
+        layers = ()
         chain = chains.begin(state, self.depth, target.config.vocab_size)
         predict = lambda module, first: reader.logits(target, module, first.hidden)
         chain = chains.draw(chain, predict(modules[0], first), 0, state, key)
@@ -42,7 +47,9 @@ class FeatureChain(DrawnChain):
             first = reader.follow(target, module, first, chain.tokens[:, k])
             chain = chains.draw(chain, predict(module, first), k, state, key)
 
-        (B, R), D, module = first.seen.shape, len(modules), modules[-1]
+        (B, R) = first.seen.shape
+        D = len(modules)
+        module = modules[-1]
         node = jnp.arange(D, self.depth)  # the drafts that the last module reads; the newest is not read
         at = jnp.concatenate([first.positions, first.root[:, None] + node], 1)
 
@@ -61,5 +68,5 @@ class FeatureChain(DrawnChain):
         return chain.tree, state.drafter.replace(cache=first.cache, rows=rows)
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        kept = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
-        return self.reader.commit(target, draft, state, jnp.minimum(kept, self.depth - 1), scored, verdict)
+        path = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
+        return self.reader.commit(target, draft, state, jnp.minimum(path, self.depth - 1), scored, verdict)

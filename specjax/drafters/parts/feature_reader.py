@@ -41,7 +41,8 @@ class FeatureReader:
     ) -> ReaderState:
         """Reads all pairs of the prompt. The first round reads the last D of them again."""
         pairs, n = self.reads(target, draft, tokens, lengths, taps, depth)
-        D, (cache, _, _) = len(pairs.modules), fill(pairs, tokens, n, chunk, dtype) if filled is None else filled
+        D = len(pairs.modules)
+        (cache, _, _) = fill(pairs, tokens, n, chunk, dtype) if filled is None else filled
         length = jnp.maximum(n - D, 0)
         at = (length[:, None] + jnp.arange(D))[..., None]
         newest = draft.fuse(target, tuple(jnp.take_along_axis(tap, at, 1) for tap in taps))
@@ -61,7 +62,8 @@ class FeatureReader:
 
     def pairs(self, state) -> FirstRows:
         """The pairs that are not in the cache, before they are read."""
-        n, own = state.cache.length, state.drafter
+        n = state.cache.length
+        own = state.drafter
         place = jnp.arange(own.features.shape[1])
         count = jnp.maximum(n - own.cache.length, 1)[:, None]
         positions = own.cache.length[:, None] + place
@@ -98,7 +100,9 @@ class FeatureReader:
 
         The features come from the target.
         """
-        n, pending, P = state.cache.length, state.drafter, verdict.path.shape[1]
+        n = state.cache.length
+        pending = state.drafter
+        P = verdict.path.shape[1]
         R = pending.features.shape[1]
         length = jnp.maximum(n - (R - P), 0)
         rows = pending.rows.first(P).layers
@@ -135,9 +139,11 @@ class _Pairs:
     def __call__(self, tokens, positions, mask, cache, **_) -> Output:
         at = positions[0, 0]  # ``fill`` reads the same places in all rows
         piece = lambda whole: lax.dynamic_slice_in_dim(whole, at, positions.shape[1], 1)
-        hidden, rows = self.head.fuse(self.target, tuple(map(piece, self.taps))), ()
+        hidden = self.head.fuse(self.target, tuple(map(piece, self.taps)))
+        rows = ()
         for k, module in enumerate(self.modules):
             tokens = piece(jnp.roll(self.tokens, -1 - k, 1))
             out = module(self.target, tokens, hidden, positions, mask, cache)
-            hidden, rows = out.hidden, rows + out.rows
+            hidden = out.hidden
+            rows = rows + out.rows
         return Output(hidden, rows)

@@ -61,20 +61,22 @@ class FixedTree(Drawing):
         return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def propose(self, target, draft, state, key):
-        state, order = self.drafting(state), level_order(self.tree)
-        B, F = state.tokens.shape[0], order.slots.shape[1]
+        state = self.drafting(state)
+        order = level_order(self.tree)
+        B = state.tokens.shape[0]
+        F = order.slots.shape[1]
 
         def choose(d, level, carry):
             slot, rank = (jnp.broadcast_to(jnp.asarray(table)[d], (B, F)) for table in (order.slots, order.ranks))
             return slot, rank, carry
 
         growth = levels.Growth(self.depth, width=F, k=max(self.tree.rank) + 1, how=self.siblings)
-        found, _, pending = levels.grow(self.reader, target, draft, state, key, choose, (), growth)
+        grown, _, pending = levels.grow(self.reader, target, draft, state, key, choose, (), growth)
         at = order.depth[1:] - 1, slice(None), order.slot_of[order.parent[1:]], order.rank[1:]
-        tokens = jnp.concatenate([state.root[:, None], found.tokens[at].T], 1)
-        valid = jnp.concatenate([jnp.ones((B, 1), bool), found.exists[at].T], 1)
+        tokens = jnp.concatenate([state.root[:, None], grown.tokens[at].T], 1)
+        valid = jnp.concatenate([jnp.ones((B, 1), bool), grown.exists[at].T], 1)
         inner = jnp.asarray(order.inner, jnp.float32)
-        q = found.q[np.minimum(order.depth, self.depth - 1), :, order.slot_of].swapaxes(0, 1) * inner[:, None]
+        q = grown.q[np.minimum(order.depth, self.depth - 1), :, order.slot_of].swapaxes(0, 1) * inner[:, None]
         for_all = lambda array: jnp.broadcast_to(jnp.asarray(array), (B, array.size))
         q = None if self.siblings == "top_k" else q
         tree = Tree(tokens, for_all(order.parent), valid, q, max_depth=self.depth)
@@ -120,7 +122,8 @@ def level_order(tree: Topology) -> LevelOrder:
     inner = np.isin(np.arange(parent.size), list(children))
     frontiers = [[node for node in children if depth[node] == d] for d in range(depth.max())]
     width = max(map(len, frontiers))
-    slot_of, (slots, ranks) = np.zeros_like(parent), np.zeros((2, depth.max(), width), np.int32)
+    slot_of = np.zeros_like(parent)
+    (slots, ranks) = np.zeros((2, depth.max(), width), np.int32)
     for d, frontier in enumerate(frontiers):
         for slot, node in enumerate(frontier):
             slot_of[node], slots[d, slot], ranks[d, slot] = slot, slot_of[parent[node]], rank[node]

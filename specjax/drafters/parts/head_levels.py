@@ -19,7 +19,8 @@ def fit_default(paths: Iterable[tuple[int, ...]], num_heads: int) -> Topology:
 
 def check_shape(shape: Topology, head) -> None:
     """Raises RequestError for a tree too deep for the heads, or a rank beyond the vocabulary."""
-    depth, rank = max(shape.depths), max(shape.rank)
+    depth = max(shape.depths)
+    rank = max(shape.rank)
     if depth > head.num_heads:
         raise RequestError(
             f"the tree is {depth} deep and there are {head.num_heads} heads; leave out deeper nodes, or leave out tree"
@@ -35,7 +36,8 @@ def fill_tree(shape: Topology, target, draft, root, hidden) -> Tree:
 
     ``hidden``: float32 [B, E], the hidden state of the token before the root.
     """
-    B, tokens = root.size, root[:, None]
+    B = root.size
+    tokens = root[:, None]
     for k, nodes in enumerate(nodes_by_depth(shape)):
         scores = draft.logits(target, k, hidden[:, None], tokens[:, nodes.above])
         _, best = likeliest(scores, int(max(nodes.rank)) + 1)  # [B, A, ranks]; Medusa's A is 1
@@ -61,11 +63,13 @@ class DepthNodes(NamedTuple):
 @lru_cache(64)
 def nodes_by_depth(shape: Topology) -> tuple[DepthNodes, ...]:
     """The nodes below the root, depth by depth from the top."""
-    number, levels = {path: node for node, path in enumerate(shape.paths)}, []
+    number = {path: node for node, path in enumerate(shape.paths)}
+    levels = []
     for depth in range(1, max(shape.depths) + 1):
         nodes = [path for path in shape.paths if len(path) == depth]
         parents = list(dict.fromkeys(path[:-1] for path in nodes))
         above = [[number[parent[:d]] for d in range(depth)] for parent in parents]
-        slot, rank = [parents.index(path[:-1]) for path in nodes], [path[-1] for path in nodes]
+        slot = [parents.index(path[:-1]) for path in nodes]
+        rank = [path[-1] for path in nodes]
         levels.append(DepthNodes(*(np.array(x, np.int32) for x in (above, slot, rank))))
     return tuple(levels)

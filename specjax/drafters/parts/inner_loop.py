@@ -49,7 +49,9 @@ class InnerLoop(struct.PyTreeNode):
           tokens: the number of tokens to emit after the root.
           model: the model in the target's place.
         """
-        request, n, depth = state.request.replace(keys=key), state.cache.length, drafter.depth
+        request = state.request.replace(keys=key)
+        n = state.cache.length
+        depth = drafter.depth
         no_stops = dict(stop_ids=jnp.full_like(request.stop_ids, -1), stops=None)
         own = state.replace(
             request=request.replace(limit=n + 1 + tokens, **no_stops),
@@ -65,7 +67,8 @@ class InnerLoop(struct.PyTreeNode):
 
     def step(self, model: Model, draft, drafter: Drafter) -> "InnerLoop":
         """The loop after one round, in which ``drafter`` drafts and ``model`` verifies."""
-        own, rule = self.own, resolve("auto", drafter.drawn)
+        own = self.own
+        rule = resolve("auto", drafter.drawn)
         state = own.replace(request=self.request)
         propose_key, accept_keys = round_keys(state, drafter.depth + 1)
         tree, drafted = propose(model, draft, state, propose_key, drafter=drafter)

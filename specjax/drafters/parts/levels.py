@@ -68,13 +68,17 @@ def grow(
     every slot. ``slot`` and ``rank`` [depth - 1, B, F] describe all frontiers below the root. The
     reader's state has all fields but ``row_of``, which the caller sets.
     """
-    depth, F = growth.depth, growth.width
+    # 1. Read the root, and lay out the places of all nodes.
+    depth = growth.depth
+    F = growth.width
     first = reader.begin(target, draft, state, depth)
-    (B, R), slots = first.seen.shape, 1 + (depth - 1) * F  # the root, then the frontiers
+    (B, R) = first.seen.shape
+    slots = 1 + (depth - 1) * F  # the root, then the frontiers
     options = state.request.sampling
     below = first.root[:, None] + 1 + jnp.arange((depth - 1) * F) // F
     row_positions = jnp.concatenate([first.positions, below], 1)
 
+    # 2. Define how a level follows the one above: its candidates, its frontier, its forward.
     def candidates(hidden, nodes, path, states, d) -> Level:
         logits = reader.logits(target, draft, hidden).astype(jnp.float32)
         logits = adjust(logits, options, state.context(nodes, path, states))
@@ -110,6 +114,7 @@ def grow(
         level = candidates(out.hidden, nodes, path, states, d)
         return (level, out.hidden, rows, nodes, path, states, chosen), (level, slot, rank)
 
+    # 3. Take the candidates of the root, then grow level after level.
     nodes = jnp.zeros((B, slots), jnp.int32).at[:, 0].set(state.root)
     none = jnp.zeros((B, 1, slots), bool)
     root = candidates(first.hidden, nodes, none, state.constraint_state[:, None], 0)

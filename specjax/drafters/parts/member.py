@@ -1,4 +1,4 @@
-"""The base class of methods that may be a part of other methods: ``Switch``, ``Adaptive`` and ``Merged``."""
+"""The base class of methods that may be a part of ``Switch``, ``Adaptive`` and ``Merged``."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,10 @@ from ...loop.drafter import Drafter
 
 @dataclasses.dataclass(frozen=True)
 class Member(Drafter):
-    """A method that proposes chains of ``num_speculative_tokens`` tokens, and that may skip any round."""
+    """A method that proposes chains, and that may skip any round.
+
+    A chain has ``num_speculative_tokens`` tokens.
+    """
 
     if TYPE_CHECKING:  # the field of the subclasses
 
@@ -19,7 +22,7 @@ class Member(Drafter):
     def catch_up(self, draft, state: DecodeState) -> Any:
         """The method's state after it has read the tokens of the rounds that it skipped.
 
-        The outer method calls this before ``propose``, because it may skip the method in a round, or
-        tell it that fewer of its tokens were accepted.
+        The outer method calls this before ``propose``, because it may skip the method in a round,
+        or tell it that fewer of its tokens were accepted.
         """
         return state.drafter

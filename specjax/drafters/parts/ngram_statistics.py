@@ -38,12 +38,12 @@ class Statistics(struct.PyTreeNode):
 
         The contexts are the last tokens of ``newest``, int32 [max(ORDERS)].
         """
-        found = jnp.int32(-1)
+        successor = jnp.int32(-1)
         # The lengths rise, so a longer known context replaces a shorter one.
         for m, contexts, successors in zip(ORDERS, self.contexts, self.successors):
             row = _find(contexts, newest[-m:])
-            found = jnp.where(row < 0, found, successors[row])
-        return found
+            successor = jnp.where(row < 0, successor, successors[row])
+        return successor
 
     def chain(self, newest: jax.Array, count: int) -> jax.Array:
         """Int32 [count] tokens, one after another; -1 from the first unknown context on."""

@@ -48,7 +48,9 @@ class OnePass(Drafter):
 
     def propose(self, target, draft, state, key):
         first = self.reader.pairs(state)
-        (B, R), M, (token, feature) = first.seen.shape, self.depth - 1, draft.mask(target)
+        (B, R) = first.seen.shape
+        M = self.depth - 1
+        (token, feature) = draft.mask(target)
         after = lambda known, masks: jnp.concatenate([known, jnp.broadcast_to(masks, (B, M, *known.shape[2:]))], 1)
         mask = jnp.tril(jnp.ones((R + M, R + M), bool)) & after(first.seen, True)[:, None]
         positions = after(first.positions, first.root[:, None] + 1 + jnp.arange(M))

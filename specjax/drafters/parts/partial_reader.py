@@ -1,4 +1,6 @@
-"""A small cache with a part of the target's rows: shared by the methods in which the target drafts with it.
+"""A small cache with a part of the target's rows.
+
+Methods in which the target drafts with it share it.
 
 The part is the attention sinks and a window (StreamingLLM, Xiao et al. 2023; MagicDec, Chen et al.
 2024), and chunks of positions that a query chooses (TriForce, Sun et al. 2024). Keys
@@ -77,7 +79,9 @@ class PartialReader(Drawing):
         return self.attention_sinks + self.draft_window + self.cache_chunks * self.chunk_size
 
     def blank_means(self, config: Sizes, batch: int, capacity: int, dtype) -> KVCache | None:
-        """A cache without chunks, for the mean keys of the chunks of a cache; None if none is chosen.
+        """A cache without chunks, for the mean keys of a cache's chunks.
+
+        It is None if none is chosen.
 
         Its positions are chunks: the key of chunk c is the mean key of the positions from
         ``attention_sinks + c * chunk_size`` on.
@@ -110,11 +114,14 @@ class PartialReader(Drawing):
         The part has room for ``room`` nodes. Each layer chooses its chunks by the queries with
         which it then reads the part.
         """
-        n, cache, positions = state.cache.length, state.cache, state.cache.length[:, None]
+        n = state.cache.length
+        cache = state.cache
+        positions = state.cache.length[:, None]
         x = target.embedded(state.root[:, None], positions)
         held = jnp.minimum(n, self.most)
         nodes = Nodes(positions, jnp.array(SELF), cache.dtype, held)
-        parts, rows = [], []
+        parts = []
+        rows = []
         for i, layer in enumerate(target.layers):
             chunks = None
             if means is not None:
@@ -149,7 +156,9 @@ class PartialReader(Drawing):
         """
         if self.most >= leaf.shape[2]:
             return jnp.pad(leaf, ((0, 0), (0, 0), (0, room), (0, 0)))
-        sinks, size, recent = self.attention_sinks, self.chunk_size, self.most - self.draft_window
+        sinks = self.attention_sinks
+        size = self.chunk_size
+        recent = self.most - self.draft_window
         n = n[:, None, None]
         long = n > self.most
         pieces = [leaf[:, :, :sinks]]
@@ -160,17 +169,19 @@ class PartialReader(Drawing):
         return jnp.pad(jnp.concatenate(pieces, 2), ((0, 0), (0, 0), (0, room), (0, 0)))
 
     def _mean(self, keys: jax.Array | EightBitRows, start: jax.Array, count: int) -> jax.Array:
-        """The means of ``count`` chunks from position ``start`` [B, 1, 1] on, of keys [B, K, T, D]."""
+        """The means of ``count`` chunks of keys [B, K, T, D] from ``start`` [B, 1, 1] on."""
         runs = jax.tree.map(lambda leaf: take_runs(leaf, start, count * self.chunk_size), keys)
         chunks = read(runs).reshape(*runs.shape[:2], -1, self.chunk_size, runs.shape[3])
         return chunks.mean(3).astype(full_dtype(keys.dtype))
 
 
 def _of_key_heads(queries: jax.Array, copies: int) -> jax.Array:
-    """The sums of each key head's queries, float32 [B, K, D], from queries [B, 1, K, G, D] of one node.
+    """The sums of each key head's queries, float32 [B, K, D].
 
-    ``copies``: see ``ModelConfig.kv_copies``. Copies of a key head stand side by side. They share its
-    queries, and get the same sum, so that no mesh changes the choice of chunks.
+    The queries [B, 1, K, G, D] are those of one node.
+
+    ``copies``: see ``ModelConfig.kv_copies``. Copies of a key head stand side by side. They share
+    its queries, and get the same sum, so that no mesh changes the choice of chunks.
     """
     B, _, K, _, D = queries.shape
     of_copies = queries.sum((1, 3)).reshape(B, K // copies, copies, D)

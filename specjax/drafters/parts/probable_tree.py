@@ -45,7 +45,8 @@ class ProbableTree(Drafter):
             whole(f"tree_{name}", value, least)
         if not self.temperature > 0:
             raise RequestError(f"tree_temperature must be above 0, not {self.temperature}")
-        depth, most = self.tree_depth, self.top_k + (self.tree_depth - 1) * self.top_k**2
+        depth = self.tree_depth
+        most = self.top_k + (self.tree_depth - 1) * self.top_k**2
         least = depth + (self.top_k > 1)  # as many nodes as levels would mean a chain, see ``Tree.is_chain``
         if not least <= self.nodes <= most:
             raise RequestError(
@@ -63,7 +64,9 @@ class ProbableTree(Drafter):
         return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def propose(self, target, draft, state, key):
-        B, k, D = state.tokens.shape[0], self.top_k, self.tree_depth
+        B = state.tokens.shape[0]
+        k = self.top_k
+        D = self.tree_depth
 
         def choose(d, level, scores):
             flat = (scores[:, :, None] + level.scores).reshape(B, k * k)
@@ -72,8 +75,10 @@ class ProbableTree(Drafter):
 
         start = jnp.broadcast_to(_only_first(k), (B, k))
         growth = levels.Growth(D, width=k, k=k, how="top_k", temperature=self.temperature)
-        found, (slot, rank), pending = levels.grow(self.reader, target, draft, state, key, choose, start, growth)
-        tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(state.root, found.tokens, found.scores, slot, rank)
+        candidates, (slot, rank), pending = levels.grow(self.reader, target, draft, state, key, choose, start, growth)
+        tree, row_of = jax.vmap(self._rerank, (0, 1, 1, 1, 1))(
+            state.root, candidates.tokens, candidates.scores, slot, rank
+        )
         return tree, pending.replace(row_of=row_of)
 
     def commit(self, target, draft, state, tree, scored, verdict):
@@ -87,7 +92,8 @@ class ProbableTree(Drafter):
             log-probabilities.
           slot, rank: int32 [D - 1, k], the candidates that became the next frontier.
         """
-        D, k = self.tree_depth, self.top_k
+        D = self.tree_depth
+        k = self.top_k
         # above [D - 1, k]: each frontier node's number as a candidate.
         above = jnp.arange(D - 1)[:, None] * k * k + slot * k + rank
 
@@ -101,17 +107,19 @@ class ProbableTree(Drafter):
         _, reached = jax.lax.scan(descend, _only_first(k), (scores, *onward))
         # If values are equal, top_k prefers the first, which is the shallower: parents come with
         # their children.
-        value, kept = jax.lax.top_k(reached.reshape(-1), self.nodes)
-        kept = jnp.sort(jnp.where(value > -jnp.inf, kept, D * k * k))
-        valid = kept < D * k * k
-        kept = jnp.minimum(kept, D * k * k - 1)
+        value, indices = jax.lax.top_k(reached.reshape(-1), self.nodes)
+        indices = jnp.sort(jnp.where(value > -jnp.inf, indices, D * k * k))
+        valid = indices < D * k * k
+        indices = jnp.minimum(indices, D * k * k - 1)
 
-        parents = jnp.concatenate([jnp.full((1, k), -1), above]).reshape(-1)[kept // k]  # candidates, -1 for the root
-        parent = jnp.where(valid & (parents >= 0), jnp.searchsorted(kept, parents) + 1, 0)
-        expanded = kept[:, None] == above.reshape(-1)
+        parents = jnp.concatenate([jnp.full((1, k), -1), above]).reshape(-1)  # candidates, -1 for the root
+        parents = parents[indices // k]
+        parent = jnp.where(valid & (parents >= 0), jnp.searchsorted(indices, parents) + 1, 0)
+        expanded = indices[:, None] == above.reshape(-1)
         row_of = jnp.where(valid & expanded.any(-1), 1 + jnp.argmax(expanded, -1), 0)
         first = lambda value, rest: jnp.concatenate([jnp.asarray(value, rest.dtype)[None], rest])
-        tokens, parent = first(root, tokens.reshape(-1)[kept]), first(0, parent.astype(jnp.int32))
+        tokens = first(root, tokens.reshape(-1)[indices])
+        parent = first(0, parent.astype(jnp.int32))
         return Tree(tokens, parent, first(True, valid), max_depth=D), first(0, row_of.astype(jnp.int32))
 
 

@@ -66,8 +66,8 @@ class Reader(Protocol):
     ) -> ReaderState:
         """The state after the prompt, for rounds of ``depth`` levels.
 
-        The other arguments are those of ``Drafter.init``. ``filled`` is the prompt, already read with
-        ``reads``; by default ``init`` reads it.
+        The other arguments are those of ``Drafter.init``. ``filled`` is the prompt, already read
+        with ``reads``; by default ``init`` reads it.
         """
         ...
 

@@ -41,13 +41,16 @@ class RunningAcceptance(struct.PyTreeNode):
         return RunningAcceptance(add(self.accepted, accepted), add(self.tested, tested))
 
     def fade(self, where: jax.Array, memory: float) -> "RunningAcceptance":
-        """The same estimate in ``where``, with its weight times ``memory``, but at least 2 drafts."""
+        """The same estimate, with its weight times ``memory`` in ``where``.
+
+        The weight stays at least 2 drafts.
+        """
         weight = jnp.where(where, jnp.maximum(memory * self.tested, jnp.minimum(self.tested, 2)), self.tested)
         return RunningAcceptance(self.alpha * weight, weight)
 
-    def hope(self, where: jax.Array, kept: float = _KEPT) -> "RunningAcceptance":
-        """The estimate, closer to 1 in ``where``; the part ``kept`` of the old estimate stays."""
-        closer = lambda value: jnp.where(where, kept * value + (1 - kept) * 2, value)
+    def toward_one(self, where: jax.Array, memory: float = _KEPT) -> "RunningAcceptance":
+        """The estimate, closer to 1 in ``where``; the part ``memory`` of the old estimate stays."""
+        closer = lambda value: jnp.where(where, memory * value + (1 - memory) * 2, value)
         return RunningAcceptance(closer(self.accepted), closer(self.tested))
 
 
@@ -75,10 +78,11 @@ def tally(drafts: jax.Array, count: jax.Array, tree: Tree, verdict: Verdict) -> 
       tree: the batched tree that the target scored, of depth D or D - 1. A draft beyond its depth
         is tested by the bonus token.
     """
-    place, bonus = jnp.arange(drafts.shape[1]), verdict.bonus[:, None]
-    kept = tree.tokens[:, 1:] if tree.is_chain else jnp.take_along_axis(tree.tokens, verdict.path[:, 1:], 1)
-    kept = jnp.concatenate([kept, bonus], 1)[:, : place.size]
-    emitted = jnp.where(place == verdict.length[:, None] - 1, bonus, kept)
+    place = jnp.arange(drafts.shape[1])
+    bonus = verdict.bonus[:, None]
+    path_tokens = tree.tokens[:, 1:] if tree.is_chain else jnp.take_along_axis(tree.tokens, verdict.path[:, 1:], 1)
+    path_tokens = jnp.concatenate([path_tokens, bonus], 1)[:, : place.size]
+    emitted = jnp.where(place == verdict.length[:, None] - 1, bonus, path_tokens)
     tested = jnp.minimum(count, verdict.length)
     accepted = jnp.cumprod((drafts == emitted) & (place < tested[:, None]), 1).sum(1)
     return accepted, jnp.minimum(accepted + 1, tested)

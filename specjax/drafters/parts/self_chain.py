@@ -102,17 +102,25 @@ class SelfChain(DrawnChain):
         return SelfChainState(Confidence(jnp.full(B, self.draft_confidence, jnp.float32), jnp.zeros(B)))
 
     def propose(self, target: Decoder, draft, state, key):
-        state, skip, depth = self.drafting(state), self.skip(target.config), self.depth
-        n, cache, config = state.cache.length, state.cache, target.config
+        # 1. Name the layers that drafting skips.
+        state = self.drafting(state)
+        skip = self.skip(target.config)
+        depth = self.depth
+        n = state.cache.length
+        cache = state.cache
+        config = target.config
         first = min(skip.attention + skip.mlp)  # nothing is skipped below this layer
-        place, B, P = jnp.arange(depth + 1), n.size, depth + 1
+        place = jnp.arange(depth + 1)
+        B = n.size
+        P = depth + 1
 
-        def read(i, token, kept, skip=skip):
+        # 2. Define the forward of one node.
+        def read(i, token, carry, skip=skip):
             """Reads node i.
 
-            ``kept``: the input of layer ``first``, [B, P, E], and the rows of all nodes so far.
+            ``carry``: the input of layer ``first``, [B, P, E], and the rows of all nodes so far.
             """
-            entering, rows = kept
+            entering, rows = carry
             position = (n + i)[:, None]
             seen = jnp.broadcast_to(jnp.append(place < i, True), (B, 1, P + 1))
             positions = jnp.concatenate([n[:, None] + place, position], 1)
@@ -122,21 +130,23 @@ class SelfChain(DrawnChain):
             entering = lax.dynamic_update_slice_in_dim(entering, out.taps[0], i, 1)
             return out.hidden, (entering, rows.put(out.rows, 1, i))
 
-        def follow(i, token, kept):
-            hidden, kept = read(i, token, kept)
-            return target.logits(hidden), kept
+        def follow(i, token, carry):
+            hidden, carry = read(i, token, carry)
+            return target.logits(hidden), carry
 
+        # 3. Grow the chain.
         chain = chains.begin(state, depth, config.vocab_size)
-        kept = (jnp.zeros((B, P, config.hidden_size)), cache.blank_rows(P, skip.attention))
+        carry = (jnp.zeros((B, P, config.hidden_size)), cache.blank_rows(P, skip.attention))
         confidence = state.drafter.confidence
         least = None if confidence is None else confidence.threshold
-        chain, (entering, rows), last = chains.grow(chain, 0, follow, kept, state, key, least)
+        chain, (entering, rows), last = chains.grow(chain, 0, follow, carry, state, key, least)
+        # 4. Read the newest node below the first skipped layer.
         if first == 0:
             return chain.tree, SelfChainState(confidence)
         above = tuple(range(first, config.num_layers))  # the newest node has not been read below ``first``
-        kept = entering, Rows(rows.layers[:first] + (None,) * len(above))
+        carry = entering, Rows(rows.layers[:first] + (None,) * len(above))
         newest = lax.dynamic_slice_in_dim(chain.tokens, last, 1, 1)
-        _, (entering, rows) = read(last, newest, kept, Skip(above, above))
+        _, (entering, rows) = read(last, newest, carry, Skip(above, above))
         return chain.tree, SelfChainState(confidence, (entering, rows.layers[:first]))
 
     def commit(self, target, draft, state, tree, scored, verdict) -> SelfChainState:
@@ -153,7 +163,10 @@ class SelfChain(DrawnChain):
 
 
 def skips_layers(drafter: Drafter) -> bool:
-    """Whether the method drafts with some of the target's own layers, so that its work depends on their number."""
+    """Whether the method drafts with some of the target's own layers.
+
+    Its work then depends on their number.
+    """
     return isinstance(drafter, SelfChain)
 
 

@@ -58,12 +58,13 @@ def find(store: Store, runs: jax.Array, lengths: jax.Array) -> tuple[jax.Array, 
       runs: int32 [L, M], padded runs of tokens.
       lengths: int32 [L], the number of tokens in each run.
     """
-    size, place = store.tokens.size, jnp.arange(runs.shape[1])
+    size = store.tokens.size
+    place = jnp.arange(runs.shape[1])
     counted = place < lengths[:, None]
 
     def compare(at):  # [L]: -1, 0 or 1 if the suffix at each place comes before the run, begins with it, or comes after
-        found = store.tokens[jnp.minimum(at[:, None] + place, size - 1)]
-        sign = jnp.where(counted, jnp.sign(found - runs), 0)
+        window = store.tokens[jnp.minimum(at[:, None] + place, size - 1)]
+        sign = jnp.where(counted, jnp.sign(window - runs), 0)
         first = jnp.argmax(sign != 0, 1)
         return jnp.take_along_axis(sign, first[:, None], 1)[:, 0]
 

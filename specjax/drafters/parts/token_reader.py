@@ -17,8 +17,8 @@ class TokenReader:
 
     The model's cache holds all tokens but the newest two, and a round begins by reading these two.
     The reason: after a round that accepts all drafts, the model has not read the last of them. The
-    second row costs next to nothing, because a step reads all weights anyway. A text's first token, which
-    in an encoder-decoder stands behind the source, has no token before it.
+    second row costs next to nothing, because a step reads all weights anyway. A text's first token,
+    which in an encoder-decoder stands behind the source, has no token before it.
     """
 
     def reads(self, target: Model, draft, tokens, lengths, taps, depth: int) -> tuple[Model, jax.Array]:
@@ -32,8 +32,10 @@ class TokenReader:
 
     def begin(self, target: Model, draft, state, depth: int) -> FirstRows:
         """Reads the root, which is at position n, and the token before it, if there is one."""
-        n, cache = state.cache.length, state.drafter.cache
-        follows, before = n > cache.begin, jnp.maximum(n - 1, cache.begin)
+        n = state.cache.length
+        cache = state.drafter.cache
+        follows = n > cache.begin
+        before = jnp.maximum(n - 1, cache.begin)
         token = jnp.take_along_axis(state.tokens, before[:, None], 1)
         seen = jnp.stack([follows, jnp.ones_like(follows)], 1)
         positions = jnp.stack([before, n], 1)
@@ -49,11 +51,12 @@ class TokenReader:
 
     def commit(self, target: Model, draft, state, on_path: jax.Array, scored: Output, verdict) -> ReaderState:
         """Keeps the rows of the token before the root, and of the path's nodes but the last."""
-        n, pending = state.cache.length, state.drafter
+        n = state.cache.length
+        pending = state.drafter
         after_before = jnp.concatenate([jnp.zeros_like(on_path[:, :1]), on_path[:, :-1] + 1], 1)
         begin = pending.cache.begin
-        kept = jnp.where((n > begin)[:, None], after_before, on_path + 1)  # the first token has none before it
+        path = jnp.where((n > begin)[:, None], after_before, on_path + 1)  # the first token has none before it
         length = jnp.maximum(n + verdict.length - 1, begin)
         return ReaderState(
-            commit(pending.cache, pending.rows.layers, kept, length, valid=state.done | (verdict.length > 0))
+            commit(pending.cache, pending.rows.layers, path, length, valid=state.done | (verdict.length > 0))
         )

@@ -60,7 +60,10 @@ class Call:
         return self._follow(_ATTRIBUTES, 0, _VALUE, 0, of=I64)
 
     def _follow(self, *offsets: int, of: ir.Type = POINTER):
-        """The value of a type behind a chain of pointers, each at an offset in bytes from the one before."""
+        """The value of a type behind a chain of pointers.
+
+        Each pointer is at an offset in bytes from the one before.
+        """
         at = self.frame
         for n, offset in enumerate(offsets, 1):
             at = self.build.gep(at, [I64(offset)], source_etype=I8)
@@ -68,22 +71,23 @@ class Call:
         return at
 
 
-def register(make, *given) -> str:
-    """The name of the kernel ``make(name, *given)``, a finished ``Call``, which XLA knows from now on.
+def register(make, *options) -> str:
+    """Registers the kernel ``make(name, *options)``, a finished ``Call``, with XLA. Returns its name.
 
     Any thread may call this.
     """
     with _registering:  # XLA refuses a second kernel of a name
-        return _register(make, *given)
+        return _register(make, *options)
 
 
 @functools.cache
-def _register(make, *given) -> str:
-    name = "_".join(["specjax", make.__name__, *map(str, given)])
-    engine = _compile(make(name, *given).module)
+def _register(make, *options) -> str:
+    name = "_".join(["specjax", make.__name__, *map(str, options)])
+    engine = _compile(make(name, *options).module)
     _engines.append(engine)
     capsule = ctypes.pythonapi.PyCapsule_New
-    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    capsule.restype = ctypes.py_object
+    capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     jax.ffi.register_ffi_target(name, capsule(engine.get_function_address(name), None, None), "cpu")
     return name
 

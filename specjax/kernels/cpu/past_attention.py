@@ -1,7 +1,7 @@
 """Attention of a few nodes over the past on CPU, as one kernel that LLVM compiles for this processor.
 
 XLA:CPU reads the past in a loop of small steps, whose start costs a small model more than their work.
-``past_llvm`` has the kernel's code.
+``past_attention_llvm`` has the kernel's code.
 """
 
 import jax
@@ -50,20 +50,25 @@ def attend(own: tuple, q: jax.Array, k: jax.Array, v: jax.Array, length: jax.Arr
     from . import llvm, past_attention_llvm  # need llvmlite
 
     B, K, M, D = q.shape
-    flat = lambda x: x.reshape(B * K, *x.shape[2:])
+
+    def flat(x):
+        return x.reshape(B * K, *x.shape[2:])
+
     values, top, weight = own
     joined = jnp.concatenate([values, top[..., None], weight[..., None]], axis=-1)
-    given = *map(flat, (q, k, v)), jnp.repeat(length, K), flat(joined)
+    operands = *map(flat, (q, k, v)), jnp.repeat(length, K), flat(joined)
     name = llvm.register(past_attention_llvm.past, D)
-    queries, together = B * K * M, past_attention_llvm.TOGETHER
+    queries = B * K * M
+    together = past_attention_llvm.TOGETHER
     groups = -(-queries // together)
     parts = min(max(_PARTS, 2 * threads()), groups) if threads() > 1 and groups > _PARTS // 2 else 1
     bounds = [min(groups * i // parts * together, queries) for i in range(parts + 1)]
 
     def part(first: int, end: int) -> jax.Array:
-        # XLA gives results that nobody reads one buffer, and then waits for each call. So a call has a single result.
+        # XLA gives results that nobody reads one buffer, and then waits for each call.
+        # So a call has a single result.
         shape = jax.ShapeDtypeStruct((end - first, D + 2), jnp.float32)
-        return jax.ffi.ffi_call(name, shape, vmap_method="sequential")(*given, first=first)
+        return jax.ffi.ffi_call(name, shape, vmap_method="sequential")(*operands, first=first)
 
-    found = jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])]).reshape(B, K, M, D + 2)
-    return found[..., :D], found[..., D], found[..., D + 1]
+    merged = jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])]).reshape(B, K, M, D + 2)
+    return merged[..., :D], merged[..., D], merged[..., D + 1]

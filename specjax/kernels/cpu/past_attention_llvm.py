@@ -1,4 +1,6 @@
-"""The code of ``past_kernel``: attention of a few queries over the past, merged with attention over other rows.
+"""The code of ``kernels.cpu.past_attention``: attention of a few queries over the past.
+
+It is merged with the attention over other rows.
 
 All queries of a head read a block of positions before the next one, so its keys and values stay in the first
 cache. The softmax is that of FlashAttention: a larger score rescales the sums so far.
@@ -67,12 +69,12 @@ def _in_groups(build, first, end, attend: Callable) -> None:
 
 def _attend(build, queries, keys, values, seen, sums, D: int) -> None:
     """Some queries read a block of positions. ``sums``: their rows of the result."""
-    found = [_weigh(build, *each, seen, D) for each in zip(_scores(build, queries, keys, D), sums)]
+    weighed = [_weigh(build, *each, seen, D) for each in zip(_scores(build, queries, keys, D), sums)]
     parts = range(0, D, LANES)
-    totals = [[build.fmul(_load(build, row, d), scale) for d in parts] for row, (_, scale) in zip(sums, found)]
+    totals = [[build.fmul(_load(build, row, d), scale) for d in parts] for row, (_, scale) in zip(sums, weighed)]
     for t in range(LANES):
         rows = [_load(build, values, t * D + d) for d in parts]
-        for i, (weights, _) in enumerate(found):
+        for i, (weights, _) in enumerate(weighed):
             weight = _shuffle(build, weights, weights, [t] * LANES)
             totals[i] = [_fma(build, weight, row, total) for row, total in zip(rows, totals[i])]
     for row, total in zip(sums, totals):
@@ -172,6 +174,7 @@ def _fma(build, a, b, c):
 
 
 def _reduce(build, operation: str, x):
-    name, given = f"llvm.vector.reduce.{operation}.v16f32", [x] if operation == "fmax" else [FLOAT(0), x]
-    function = declare(build.module, name, FLOAT, *(value.type for value in given))
-    return build.call(function, given, fastmath=["reassoc"] if operation == "fadd" else [])
+    name = f"llvm.vector.reduce.{operation}.v16f32"
+    operands = [x] if operation == "fmax" else [FLOAT(0), x]
+    function = declare(build.module, name, FLOAT, *(value.type for value in operands))
+    return build.call(function, operands, fastmath=["reassoc"] if operation == "fadd" else [])

@@ -2,7 +2,7 @@
 
 XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half the
 speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its code and needs
-the extra ``cpu``; without it ``layers.linear`` uses XLA's products. ``quantised`` describes the weights of
+the extra ``cpu``; without it ``layers.linear`` uses XLA's products. ``models.quantised_weights`` describes the weights of
 fewer bits.
 """
 
@@ -72,7 +72,8 @@ def product(
 
     Args:
       rows: bfloat16; for int8 and int4 weights also float32.
-      weight: bfloat16 or int8; int4 numbers are packed, uint8 [out, in / 2], see ``quantised``.
+      weight: bfloat16 or int8; int4 numbers are packed, uint8 [out, in / 2], see
+        ``models.quantised_weights``.
       form: one of "bfloat16", "int8" and "int4".
       scales: float32 [out, in / 128] for int4, whose groups the kernel scales.
       number: the matrix to multiply with, of a bfloat16 weight [X, out, in], int32. XLA would copy
@@ -81,9 +82,10 @@ def product(
     from . import llvm, product_llvm  # need llvmlite
 
     outputs, inputs = weight.shape[-2:]
-    blocks, dot = outputs // _OUTPUTS, _has_dot() and rows.dtype == jnp.bfloat16
+    blocks = outputs // _OUTPUTS
+    dot = _has_dot() and rows.dtype == jnp.bfloat16
     further = tuple(each for each in (scales, number) if each is not None)
-    given = rows if dot else rows.astype(jnp.float32), weight, *further
+    operands = rows if dot else rows.astype(jnp.float32), weight, *further
     name = llvm.register(product_llvm.product, len(rows), dot, form, number is not None)
     parts = min(max(_PARTS, 2 * threads()), outputs * inputs // _SMALLEST_PART, blocks)
     parts = parts if threads() > 1 and parts >= _PARTS else 1
@@ -91,7 +93,7 @@ def product(
 
     def part(first: int, end: int) -> jax.Array:
         result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
-        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*given, first=first)
+        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*operands, first=first)
 
     return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
 

@@ -1,4 +1,4 @@
-"""The code of ``product_kernel``: y[r, o] = sum over i of x[r, i] w[first + o, i].
+"""The code of ``kernels.cpu.product``: y[r, o] = sum over i of x[r, i] w[first + o, i].
 
 A block of outputs is computed for a group of rows, with all sums in registers. Several groups share a tile of
 outputs, whose weights they find in a cache. Meanwhile the next tile is fetched into the second cache: a

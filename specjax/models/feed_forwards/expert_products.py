@@ -176,13 +176,13 @@ def dense(clamp, x, chosen, share, weights: Weights) -> jax.Array:
 _multiply = jax.custom_vjp(_sum_of_chosen, nondiff_argnums=(0,))
 
 
-def _forward(clamp, *given):
-    return _multiply(clamp, *given), given
+def _forward(clamp, *operands):
+    return _multiply(clamp, *operands), operands
 
 
-def _backward(clamp, given, cotangent):
+def _backward(clamp, operands, cotangent):
     """The gradients of the dense form. A loop that ends by its data has none."""
-    x, chosen, share, weights = given
+    x, chosen, share, weights = operands
     _, pull = jax.vjp(lambda x, share, weights: dense(clamp, x, chosen, share, weights), x, share, weights)
     of_x, of_share, of_weights = pull(cotangent)
     return of_x, None, of_share, of_weights

@@ -45,8 +45,8 @@ def choose_in_groups(
     ranks = scores if correction is None else scores + correction
     if routing.kept < routing.groups:
         groups = ranks.reshape(*ranks.shape[:-1], routing.groups, -1)
-        _, kept = lax.top_k(lax.top_k(groups, routing.best)[0].sum(-1), routing.kept)
-        allowed = (kept[..., None] == jnp.arange(routing.groups)).any(-2)
+        _, best_groups = lax.top_k(lax.top_k(groups, routing.best)[0].sum(-1), routing.kept)
+        allowed = (best_groups[..., None] == jnp.arange(routing.groups)).any(-2)
         ranks = jnp.where(allowed[..., None], groups, -jnp.inf).reshape(ranks.shape)
     _, chosen = lax.top_k(ranks, count)
     weights = jnp.take_along_axis(scores, chosen, -1)

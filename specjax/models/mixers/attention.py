@@ -93,11 +93,13 @@ class AttentionConfig(MixerConfig):
         There, dimension i is paired with dimension i + D / 2. In a checkpoint, the rotated dimensions
         come first. "proportional" positions rotate whole heads, some by the frequency zero.
         """
-        D, size = self.head_dim, self.rope.rotated_size(self.head_dim)
+        D = self.head_dim
+        size = self.rope.rotated_size(D)
         size = D if self.rope.rope_type == "proportional" else size
         if size == 0:
             return HeadRows(D)
-        half, middle = size // 2, size + (D - size) // 2
+        half = size // 2
+        middle = size + (D - size) // 2
         return HeadRows(D, ((0, half), (size, middle), (half, size), (middle, D)), (0, size))
 
     def count_weights(self, width: int) -> int:
@@ -129,20 +131,24 @@ class Attention(nnx.Module):
     sinks: nnx.Param | None
 
     def __init__(self, config: LayerConfig, keys: jax.Array, dtype, *, inputs: int = 1):
-        mixer, E = config.mixer, config.width
+        mixer = config.mixer
+        E = config.width
         assert isinstance(mixer, AttentionConfig)
         H, K, D = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
         rows = K * sum(mixer.stacked) * D
-        self.config, self.norm = mixer, config.norm
+        self.config = mixer
+        self.norm = config.norm
         self.qkv = matrix(keys[0], (rows, inputs * E), ("heads", "embed"), dtype)
         self.out = matrix(keys[1], (E, H * D), ("embed", "heads"), dtype, 0.02 / (2 * config.depth) ** 0.5)
         self.qkv_bias = param(jnp.zeros(rows, dtype), ("heads",)) if mixer.qkv_bias else None
         self.out_bias = param(jnp.zeros(E, dtype), ("embed",)) if mixer.out_bias else None
-        first = lambda heads: param(
-            jnp.full((heads if mixer.whole_qk_norm else 1) * D, 1 - self.norm.offset, dtype), (None,)
-        )
-        self.q_norm = first(H) if mixer.qk_norm else None
-        self.k_norm = first(K) if mixer.qk_norm and mixer.reads is None else None
+
+        def norm_weight(heads):
+            size = (heads if mixer.whole_qk_norm else 1) * D
+            return param(jnp.full(size, 1 - self.norm.offset, dtype), (None,))
+
+        self.q_norm = norm_weight(H) if mixer.qk_norm else None
+        self.k_norm = norm_weight(K) if mixer.qk_norm and mixer.reads is None else None
         self.sinks = param(jnp.zeros(H, dtype), ("heads",)) if mixer.sinks else None
 
     @jax.named_scope("attention")
@@ -154,16 +160,17 @@ class Attention(nnx.Module):
 
     def attend(self, normed, nodes, past, rows):
         """The values that the heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
-        config, (projected, gates) = self.config, self._project(normed)
-        angles, seen = nodes.angles(config.rope, config.head_dim), nodes.seen(config.scores.window)
+        config = self.config
+        projected, gates = self._project(normed)
+        angles = nodes.angles(config.rope, config.head_dim)
+        mask = nodes.seen(config.scores.window)
         if config.reads is not None:
-            attended = attend(
-                rotate(projected, *angles), past, nodes.length, rows, seen, nodes.positions, config.scores
-            )
-            return attended, ()
-        given = projected, angles, past, nodes.length, rows, seen, nodes.positions
-        added = dict(sinks=value_of(self.sinks), bias=nodes.bias)
-        attended, new = rotate_and_attend(*given, config.scores, nodes.dtype, **added)
+            queries = rotate(projected, *angles)
+            return attend(queries, past, nodes.length, rows, mask, nodes.positions, config.scores), ()
+        attended, new = rotate_and_attend(
+            projected, angles, past, nodes.length, rows, mask, nodes.positions, config.scores, nodes.dtype,
+            sinks=value_of(self.sinks), bias=nodes.bias,
+        )  # fmt: skip
         return (attended if gates is None else attended * jax.nn.sigmoid(gates)), new
 
     def keys_values(self, normed, nodes) -> tuple:
@@ -180,8 +187,11 @@ class Attention(nnx.Module):
 
         A layer that ``reads`` another's keys has queries only. Gates are [B, N, H * D].
         """
-        config, (B, N, _) = self.config, normed.shape
-        K, G, D = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
+        config = self.config
+        B, N, _ = normed.shape
+        K = config.num_kv_heads
+        G = config.num_heads // K
+        D = config.head_dim
         qkv = linear(normed, self.qkv[...], value_of(self.qkv_bias)).reshape(B, N, K, -1, D)
         gates = None
         if config.output_gate:

@@ -65,7 +65,8 @@ class DeltaRuleConfig(MixerConfig):
         return DeltaState(memory, inputs)
 
     def count_weights(self, width: int) -> int:
-        values, C = self.value_heads * self.value_dim, self.key_heads * self.channels
+        values = self.value_heads * self.value_dim
+        C = self.key_heads * self.channels
         return width * (C + 2 * values + 2 * self.value_heads) + C * self.kernel
 
     def split_over(self, devices: int) -> "DeltaRuleConfig":
@@ -83,11 +84,14 @@ class DeltaRule(nnx.Module):
     """
 
     def __init__(self, config: LayerConfig, keys: jax.Array, dtype):
-        mixer, E = config.mixer, config.width
+        mixer = config.mixer
+        E = config.width
         assert isinstance(mixer, DeltaRuleConfig)
-        H, values = mixer.value_heads, mixer.value_heads * mixer.value_dim
+        H = mixer.value_heads
+        values = H * mixer.value_dim
         C = mixer.key_heads * mixer.channels
-        self.config, self.eps = mixer, config.norm.eps
+        self.config = mixer
+        self.eps = config.norm.eps
         parts = jax.random.split(keys[0], 3)
         self.qkvz = matrix(parts[0], (C + values, E), ("heads", "embed"), dtype)
         self.ba = matrix(parts[1], (2 * H, E), ("heads", "embed"), dtype)
@@ -99,29 +103,32 @@ class DeltaRule(nnx.Module):
 
     @jax.named_scope("delta_rule")
     def __call__(self, normed, nodes, past: DeltaState | None, rows: DeltaRows | None):
-        config, (B, N, _) = self.config, normed.shape
+        config = self.config
+        B, N, _ = normed.shape
         past = config.empty(B, 0, nodes.dtype) if past is None else past
         rows = past.blank_rows(0) if rows is None else rows
-        seen = _as_mask(nodes.mask, B, N, rows.keys.shape[2] + N)
+        mask = _as_mask(nodes.mask, B, N, rows.keys.shape[2] + N)
         projected = linear(normed, self.qkvz[...]).reshape(B, N, config.key_heads, -1)
         mixed, gates = jnp.split(projected, [config.channels], -1)
         new = jnp.moveaxis(mixed, 1, 2)
         inputs = jnp.concatenate([past.inputs, rows.inputs, new], 2)
-        read, rows_of = self._update(self._convolve(inputs, seen), *self._strengths(normed), past, rows, seen)
+        convolved = self._convolve(inputs, mask)
+        values, rows_of = self._update(convolved, *self._strengths(normed), past, rows, mask)
         gates = gates.reshape(B, N, -1, config.value_dim)
-        read = rms_norm(read, self.norm[...], self.eps) * jax.nn.silu(gates)
+        gated = rms_norm(values, self.norm[...], self.eps) * jax.nn.silu(gates)
         rows = DeltaRows(*(jnp.concatenate(pair, 2) for pair in zip(rows, (new, *rows_of))))
-        return linear(read.reshape(B, N, -1), self.out_proj[...]), rows
+        return linear(gated.reshape(B, N, -1), self.out_proj[...]), rows
 
-    def _convolve(self, inputs, seen):
+    def _convolve(self, inputs, mask):
         """The convolved inputs float32 [B, K, N, C / K] of N nodes.
 
         ``inputs``: float32 [B, K, W - 1 + M, C / K], those of the state and of all rows.
         """
-        config, (B, N, _) = self.config, seen.shape
-        K, W = config.key_heads, config.kernel
-        seen = jnp.concatenate([jnp.ones((B, N, W - 1), bool), seen], -1)  # all nodes see the state's inputs
-        lag = jnp.where(seen, lags(seen), -1)
+        B, N, _ = mask.shape
+        K = self.config.key_heads
+        W = self.config.kernel
+        mask = jnp.concatenate([jnp.ones((B, N, W - 1), bool), mask], -1)  # all nodes see the state's inputs
+        lag = jnp.where(mask, lags(mask), -1)
         place = jnp.argmax(lag[:, :, None] == jnp.arange(W - 1, -1, -1)[:, None], -1)
         window = jnp.take_along_axis(inputs, place.reshape(B, 1, -1, 1), 2).reshape(B, K, N, W, -1)
         weights = self.conv[...].reshape(K, -1, W).astype(jnp.float32)
@@ -131,33 +138,55 @@ class DeltaRule(nnx.Module):
         """Beta and log alpha of each node, float32 [B, H, N]."""
         B, N, _ = normed.shape
         beta, rate = jnp.split(linear(normed, self.ba[...]).reshape(B, N, self.config.key_heads, -1), 2, -1)
-        by_head = lambda x: jnp.moveaxis(x.reshape(B, N, -1), 1, 2)
+
+        def by_head(x):
+            return jnp.moveaxis(x.reshape(B, N, -1), 1, 2)
+
         bias, log_rate = (leaf[...].astype(jnp.float32)[:, None] for leaf in (self.decay_bias, self.log_rate))
         return jax.nn.sigmoid(by_head(beta)), -jnp.exp(log_rate) * jax.nn.softplus(by_head(rate) + bias)
 
-    def _update(self, mixed, beta, decay, past: DeltaState, rows: DeltaRows, seen):
+    def _update(self, mixed, beta, decay, past: DeltaState, rows: DeltaRows, mask):
         """The values read, float32 [B, N, H, Dv], and keys, updates and decays of the nodes."""
-        config, (B, K, N, _) = self.config, mixed.shape
-        G, Dk, Dv, R = config.groups, config.key_dim, config.value_dim, rows.keys.shape[2]
+        B, K, N, _ = mixed.shape
+        G = self.config.groups
+        Dk = self.config.key_dim
+        Dv = self.config.value_dim
+        R = rows.keys.shape[2]
+
+        def grouped(x):
+            return x.reshape(B, K, G, *x.shape[2:])
+
+        def recalled(x):
+            """The values of the committed state at the vectors x of the nodes."""
+            return whole[..., None] * product("bknd,bkgde->bkgne", x, memory)
+
+        def related(x):
+            """The weight of each row's update in the state of each node, at the vectors x."""
+            return product("bknd,bkmd->bknm", x, keys)[:, :, None] * weights
+
+        # 1. Queries, keys and values of the nodes, and the decays along their paths.
         q, k, v = jnp.split(mixed, [Dk, 2 * Dk], -1)
-        q, k = _unit(q) * Dk**-0.5, _unit(k)
+        q = _unit(q) * Dk**-0.5
+        k = _unit(k)
         v = jnp.moveaxis(v.reshape(B, K, N, G, Dv), 3, 2)
-        grouped = lambda x: x.reshape(B, K, G, *x.shape[2:])
-        weights, whole = map(grouped, path_decays(seen, jnp.concatenate([rows.decays[..., 0], decay], 2)))
-        memory, known, beta = grouped(past.memory), grouped(rows.updates), grouped(beta)[..., None]
+        weights, whole = map(grouped, path_decays(mask, jnp.concatenate([rows.decays[..., 0], decay], 2)))
+        memory = grouped(past.memory)
+        known = grouped(rows.updates)
+        beta = grouped(beta)[..., None]
         keys = jnp.concatenate([rows.keys, k], 2)
 
-        recalled = lambda x: whole[..., None] * product("bknd,bkgde->bkgne", x, memory)
-        related = lambda x: product("bknd,bkmd->bknm", x, keys)[:, :, None] * weights
+        # 2. The updates of the nodes. Each depends on those of its ancestors.
         of_keys = beta * related(k)
         updates = beta * (v - recalled(k)) - product("bkgnm,bkgme->bkgne", of_keys[..., :R], known)
         if N > 1:  # (I + A) u = the right side, with A the relations to ancestors among the N nodes
             updates = lax.linalg.triangular_solve(
                 jnp.tril(of_keys[..., R:], -1), updates, left_side=True, lower=True, unit_diagonal=True
             )
-        read = recalled(q) + product("bkgnm,bkgme->bkgne", related(q), jnp.concatenate([known, updates], 3))
-        read = jnp.moveaxis(read.reshape(B, K * G, N, Dv), 1, 2)
-        return read, (k, updates.reshape(B, K * G, N, Dv), decay[..., None])
+
+        # 3. The values that the queries read.
+        values = recalled(q) + product("bkgnm,bkgme->bkgne", related(q), jnp.concatenate([known, updates], 3))
+        values = jnp.moveaxis(values.reshape(B, K * G, N, Dv), 1, 2)
+        return values, (k, updates.reshape(B, K * G, N, Dv), decay[..., None])
 
 
 def _unit(x: jax.Array) -> jax.Array:
@@ -169,6 +198,7 @@ def _as_mask(mask: jax.Array | Seen, B: int, N: int, M: int) -> jax.Array:
     """Bool [B, N, M], the uncommitted rows that each node sees."""
     if isinstance(mask, Seen):
         assert mask.inner is None  # groups of nodes belong to trained heads, which have attention alone
-        at, first = jnp.arange(M), 0 if mask.first is None else mask.first[..., None]
+        at = jnp.arange(M)
+        first = 0 if mask.first is None else mask.first[..., None]
         mask = (at >= first) & (at < mask.limit[..., None])
     return jnp.broadcast_to(mask, (B, N, M))

@@ -139,7 +139,8 @@ class LatentAttention(nnx.Module):
 
     @jax.named_scope("attention")
     def __call__(self, normed, nodes, past, rows):
-        config, (B, N, _) = self.config, normed.shape
+        config = self.config
+        B, N, _ = normed.shape
         queries, new = self._project(normed, nodes.angles(config.rope, config.rope_dim))
         new = (store(new[:, None], nodes.dtype),)
         new = new if rows is None else join(rows, new)
@@ -148,8 +149,9 @@ class LatentAttention(nnx.Module):
             both = None if past is None else past * 2
             return attend(queries, both, length, new * 2, mask, positions, config.scores)
 
-        given = past, nodes.length, new, nodes.seen(None), nodes.positions
-        summed = each_part_of_queries(attend_to_rows, queries[:, :, None], *given)
+        summed = each_part_of_queries(
+            attend_to_rows, queries[:, :, None], past, nodes.length, new, nodes.seen(None), nodes.positions
+        )
         summed = summed.reshape(B, N, config.num_heads, -1)[..., : config.rank]
         values = self._expand(summed)
         return linear(values.reshape(B, N, -1), self.out[...], value_of(self.out_bias)), new

@@ -22,7 +22,7 @@ from ..plan.devices import DEVICES, compile_only, parse_device
 from ..plan.round_time import plan_round
 from ..tune.timers import alternate, forward_timer
 
-PARTS = "token", "layer", "layer weight", "output weight", "cached number"
+PARTS = ("token", "layer", "layer weight", "output weight", "cached number")
 """The units of which a token's time is the sum."""
 
 _REPEATS = 9
@@ -98,7 +98,8 @@ def plan_samples(
     device: str,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Sample]:
-    """Predicts one token of models on a device that is not at hand; see ``rounds.plan_round``.
+    """Predicts one token of models on a device that is not at hand; see
+    ``plan.round_time.plan_round``.
 
     A draft runs on one of the devices. ``progress`` is called with the number of compiled samples.
     Shapes that the compiler refuses are left out: XLA:GPU of jax 0.10.2 cannot compile the output
@@ -108,7 +109,8 @@ def plan_samples(
     most shapes.
     """
     name, topology = parse_device(device)
-    mesh, samples = make_mesh(devices=list(compile_only(name, topology)[:1])), []
+    mesh = make_mesh(devices=list(compile_only(name, topology)[:1]))
+    samples = []
     for done, (config, context) in enumerate(shapes, 1):
         sizes = dict(batch=batch, capacity=context, dtype=jnp.dtype(config.dtype))
         with suppress(jax.errors.JaxRuntimeError):
@@ -121,9 +123,10 @@ def plan_samples(
 
 
 def _count(config: ModelConfig, context: int, batch: int) -> np.ndarray:
-    """How many units of each of ``PARTS`` a token has, float64 [5]."""
+    """The number of units of each of ``PARTS`` in a token, float64 [5]."""
     cached = batch * context * config.token_rows
-    L, output = config.num_layers, config.vocab_size * config.hidden_size
+    output = config.vocab_size * config.hidden_size
+    L = config.num_layers
     return np.array([1, L, L * config.layer_weights, output, cached], float)
 
 

@@ -51,19 +51,19 @@ def summary(designs: Sequence[Design], times: Times, *, acceptance: float, conte
 
 def table(report: dict) -> Table:
     """The shapes of a ``summary``, the best first."""
-    made = Table(title=f"drafts at acceptance {report['acceptance']}", box=None)
-    heads = "", "layers", "width", "MLP", "heads", "weights", "ms a token", "drafted", "tokens a round", "speed-up"
+    grid = Table(title=f"drafts at acceptance {report['acceptance']}", box=None)
+    heads = ("", "layers", "width", "MLP", "heads", "weights", "ms a token", "drafted", "tokens a round", "speed-up")
     for head in (*heads, "as fast as the first", "pays from"):
-        made.add_column(head, justify="right")
+        grid.add_column(head, justify="right")
     for rank, shape in enumerate(report["shapes"], 1):
         equal = report["break_even"][0][rank - 1] if rank <= FIRST else None
-        made.add_row(
+        grid.add_row(
             str(rank), str(shape["num_layers"]), str(shape["hidden_size"]), str(shape["intermediate_size"]),
             f"{shape['num_heads']}/{shape['num_kv_heads']}", f"{shape['weights'] / 1e6:.2f} M",
             f"{shape['seconds_per_token'] * 1e3:.3f}", str(shape["draft_tokens"]), f"{shape['tokens_per_round']:.2f}",
             f"{shape['speedup']:.2f}", _show(equal) if rank <= FIRST else "", _show(shape["pays_from"]),
         )  # fmt: skip
-    return made
+    return grid
 
 
 def notes(report: dict) -> list[str]:
@@ -92,7 +92,8 @@ def plot(report: dict, times: Times, file: Path) -> None:
     from matplotlib.ticker import ScalarFormatter
 
     seconds = np.array([shape["seconds_per_token"] for shape in report["shapes"]])
-    across, up = np.geomspace(seconds.min() / 2, seconds.max() * 2, 40), np.linspace(0.05, 0.95, 40)
+    across = np.geomspace(seconds.min() / 2, seconds.max() * 2, 40)
+    up = np.linspace(0.05, 0.95, 40)
     speedups = [[best_length(x, times, y)[1] * times.plain for x in across] for y in up]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="time of a draft token, ms", ylabel="acceptance", xscale="log")
@@ -110,7 +111,7 @@ def plot(report: dict, times: Times, file: Path) -> None:
 
 def _describe(one: Design) -> dict:
     config = one.config
-    sizes = "num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"
+    sizes = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
     return {size: getattr(config, size) for size in sizes} | {
         "weights": config.num_weights,
         "seconds_per_token": one.seconds,

@@ -26,22 +26,26 @@ from ..tune.cost import Blank, round_timers
 from ..tune.timers import alternate
 from .draft_latency import Latency, fit, measure_samples, plan_samples
 
-LAYERS = 1, 2, 3, 4, 6, 8
+LAYERS = (1, 2, 3, 4, 6, 8)
 """The depths of the shapes. Deeper drafts are slow (2402.01528, section 4)."""
 
-RATIOS = 2, 3, 4
+RATIOS = (2, 3, 4)
 """The widths of the MLPs, in widths of the stream."""
 
 LONGEST = 12
 """The longest draft length to consider."""
 
-_NODES = 2, 5, LONGEST + 1
+_NODES = (2, 5, LONGEST + 1)
 """The numbers of nodes whose verification is timed."""
 
-_SAMPLES = (1, 4), (1, 2), (1, 1), (2, 4), (2, 1), (4, 4), (4, 2), (8, 4)
-"""Depths of the timed models, and the divisors of the target's width that give their widths."""
+_SAMPLES = ((1, 4), (1, 2), (1, 1), (2, 4), (2, 1), (4, 4), (4, 2), (8, 4))
+"""The depths of the timed models, each with the divisor of the target's width."""
 
-_ROUNDS, _REPEATS = 8, 9
+_ROUNDS = 8
+"""The number of rounds in a timed run."""
+
+_REPEATS = 9
+"""The number of timed runs of each program."""
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -52,7 +56,7 @@ class Budget:
 
     Attributes:
       most: the limit.
-      in_seconds: whether the limit is a time.
+      in_seconds: True if the limit is a time.
     """
 
     most: float
@@ -121,17 +125,23 @@ def design(target: ModelConfig, times: Times, budget: Budget, *, acceptance: flo
 
     Raises RequestError where no shape is within the budget.
     """
-    size = (lambda shape: times.latency(shape, context)) if budget.in_seconds else lambda shape: shape.num_weights
+
+    def size(shape: ModelConfig) -> float:
+        """The seconds of a token or the number of weights: the unit of the budget."""
+        return times.latency(shape, context) if budget.in_seconds else shape.num_weights
+
+    def merit(one: Design) -> float:
+        return one.config.num_weights if budget.in_seconds else one.speed
+
     depths = [layers for layers in LAYERS if layers < target.num_layers]
-    found = [_widest(target, L, ratio, lambda shape: size(shape) <= budget.most) for L in depths for ratio in RATIOS]
-    shapes = list(dict.fromkeys(filter(None, found)))
+    widest = [_widest(target, L, ratio, lambda shape: size(shape) <= budget.most) for L in depths for ratio in RATIOS]
+    shapes = list(dict.fromkeys(filter(None, widest)))
     if not shapes:
         least = min(size(make_shape(target, L, target.head_dim // 2, ratio)) for L in depths or [1] for ratio in RATIOS)
         smallest = f"takes {least * 1e3:.3g} ms" if budget.in_seconds else f"has {least:.3g} weights"
         raise RequestError(f"no shape meets the budget; the smallest one {smallest}, so give at least that")
     designs = [judge(shape, times, acceptance, context) for shape in shapes]
-    best = (lambda one: one.config.num_weights) if budget.in_seconds else lambda one: one.speed
-    return sorted(designs, key=best, reverse=True)
+    return sorted(designs, key=merit, reverse=True)
 
 
 def judge(config: ModelConfig, times: Times, acceptance: float, context: int) -> Design:
@@ -145,16 +155,21 @@ def judge(config: ModelConfig, times: Times, acceptance: float, context: int) ->
 
 def best_length(seconds: float, times: Times, acceptance: float) -> tuple[int, float]:
     """The draft length with the most tokens a second, and these tokens (2402.01528, equation 1)."""
-    speed = lambda gamma: tokens_a_round(acceptance, gamma) / (gamma * seconds + times.verify(gamma + 1))
+
+    def speed(gamma: int) -> float:
+        return tokens_a_round(acceptance, gamma) / (gamma * seconds + times.verify(gamma + 1))
+
     best = max(range(1, LONGEST + 1), key=speed)
     return best, speed(best)
 
 
 def needed_acceptance(seconds: float, times: Times, speed: float) -> float | None:
-    """The acceptance at which a draft of ``seconds`` a token reaches ``speed``; None if none does."""
+    """The acceptance at which a draft of ``seconds`` a token reaches ``speed``, or None."""
     from scipy import optimize  # a second of imports
 
-    gain = lambda acceptance: best_length(seconds, times, acceptance)[1] - speed
+    def gain(acceptance: float) -> float:
+        return best_length(seconds, times, acceptance)[1] - speed
+
     if gain(0.0) >= 0:
         return 0.0
     return float(optimize.root_scalar(gain, bracket=(0.0, 1.0), xtol=1e-4).root) if gain(1.0) >= 0 else None
@@ -195,27 +210,33 @@ def plan_times(
     context: int,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Times:
-    """Predicts the times on devices that are not at hand; see ``plan``. Drafts run on one of them.
+    """Predicts the times on devices that are not at hand; see ``tools.plan``.
+
+    Drafts run on one of them.
 
     Raises RequestError for an unknown device, and for a compiler that is not installed.
     """
     target.refuse_encoder("design")
     name, topology = parse_device(device)
     devices = list(compile_only(name, topology))
-    mesh, sizes = make_mesh(model=len(devices), devices=devices), dict(batch=batch, dtype=jnp.dtype(target.dtype))
+    mesh = make_mesh(model=len(devices), devices=devices)
+    sizes = dict(batch=batch, dtype=jnp.dtype(target.dtype))
     capacity = -(-(context + LONGEST + 2) // 256) * 256
-    rounds = {1: Plain()} | {n: Blank(_chain(n)) for n in _NODES}
-    planned = {
-        n: plan_round(target, one, (), mesh, DEVICES[name], capacity=capacity, **sizes) for n, one in rounds.items()
+    drafters = {1: Plain()} | {n: Blank(_chain(n)) for n in _NODES}
+    seconds = {
+        n: plan_round(target, drafter, (), mesh, DEVICES[name], capacity=capacity, **sizes).seconds
+        for n, drafter in drafters.items()
     }
-    seconds = {n: one.seconds for n, one in planned.items()}
     samples = plan_samples(_sample_shapes(target, capacity), batch, device, progress)
     return Times(seconds[1], partial(_interpolate, seconds), fit(samples, batch))
 
 
 def _sample_shapes(target: ModelConfig, context: int) -> list[tuple[ModelConfig, int]]:
     """The shapes to time. One of them also has a quarter of the context."""
-    width = lambda divisor: max(1, target.hidden_size // (divisor * target.head_dim)) * target.head_dim
+
+    def width(divisor: int) -> int:
+        return max(1, target.hidden_size // (divisor * target.head_dim)) * target.head_dim
+
     shapes = dict.fromkeys((make_shape(target, layers, width(divisor), 3), context) for layers, divisor in _SAMPLES)
     return [*shapes, (make_shape(target, 8, width(4), 3), max(context // 4, 1))]
 
@@ -227,7 +248,7 @@ def _widest(target: ModelConfig, layers: int, ratio: int, fits: Callable[[ModelC
 
 
 def _widths(target: ModelConfig) -> Iterator[int]:
-    """Widths up to the target's: multiples of half a head, then of a head, then of a group of heads."""
+    """Widths up to the target's: multiples of half a head, of a head, then of a group of heads."""
     D = target.head_dim
     group = D * target.num_heads // target.num_kv_heads
     width = D // 2

@@ -1,4 +1,4 @@
-"""Whether drafting helps, by how much, and if not, why: ``specjax doctor``."""
+"""Predicts the speed-up of a method, and names the reasons of a loss: ``specjax doctor``."""
 
 from .examination import examine
 from .report import answer, table

@@ -1,9 +1,9 @@
-"""The reason of another chat template: the draft was trained on conversations in another form."""
+"""The reason "chat template": the draft was trained on conversations in another form."""
 
 from ...checkpoints.load import LanguageModel
 from ...models.vocabulary_intersection import Translated
 from ...requests.chat import render_chat
-from .distributions import compare_places
+from .distributions import Places, compare_places
 from .measurements import Evidence, Reason, mean, rises
 
 
@@ -13,25 +13,29 @@ def chat_template(evidence: Evidence) -> Reason | None:
     The target's answers stay the same. Only the draft's prompt changes.
     """
     generator = evidence.generator
-    draft, model = next(iter(generator.drafts), None), evidence.draft
+    draft = next(iter(generator.drafts), None)
+    model = evidence.draft
     if evidence.conversations is None or not isinstance(draft, LanguageModel) or isinstance(model, Translated):
         return None
     if not getattr(draft.tokenizer, "chat_template", None):
         return None
-    before, after = [], []
+    before: list[Places] = []
+    after: list[Places] = []
     for messages, text in zip(evidence.conversations, evidence.texts):
-        prompt, answer = list(text.prompt_token_ids), list(text.token_ids)
+        prompt = list(text.prompt_token_ids)
+        answer = list(text.token_ids)
         own = render_chat(draft.tokenizer, messages)
         if own == prompt:
             return None
-        pair = generator.target.model, model, prompt + answer, len(prompt) - 1
-        before.append(compare_places(*pair, temperature=1.0))
-        after.append(compare_places(*pair, temperature=1.0, seen=own + answer))
+        inputs = (generator.target.model, model, prompt + answer, len(prompt) - 1)
+        before.append(compare_places(*inputs, temperature=1.0))
+        after.append(compare_places(*inputs, temperature=1.0, seen=own + answer))
     if not rises(before, after):
         return None
-    found = mean(before, "overlap"), mean(after, "overlap")
+    acceptance = mean(before, "overlap")
+    own_acceptance = mean(after, "overlap")
     text = (
-        f"the draft was trained with another chat template: it is accepted with {found[0]:.2f} after the target's "
-        f"template and with {found[1]:.2f} after its own; use a draft trained with the target's template"
+        f"the draft was trained with another chat template: it is accepted with {acceptance:.2f} after the target's "
+        f"template and with {own_acceptance:.2f} after its own; use a draft trained with the target's template"
     )
-    return Reason("chat template", text, {"acceptance": found[0], "acceptance_in_own_template": found[1]})
+    return Reason("chat template", text, {"acceptance": acceptance, "acceptance_in_own_template": own_acceptance})

@@ -1,4 +1,4 @@
-"""Reasons that follow from the expected speed itself: what would it be without them?"""
+"""Reasons in the time of a round: verification, drafting, and the temperature of the requests."""
 
 from .measurements import Evidence, Reason
 
@@ -41,7 +41,10 @@ def temperature(evidence: Evidence) -> Reason | None:
     greedy = evidence.tokens_per_round.get(0.0)
     if greedy is None:
         return None
-    gain = lambda cast: greedy / cast["tokens_per_round"]
+
+    def gain(cast: dict) -> float:
+        return greedy / cast["tokens_per_round"]
+
     losses = [cast for cast in evidence.losses() if cast["temperature"] and gain(cast) > _GAIN]
     if not losses:
         return None

@@ -19,12 +19,14 @@ from ...heads.training_forward import read_target, unroll
 from ...models.decoder import Decoder
 from ...training.kinds.block import run_blocks
 
-_SIZE, _PIECE = 128, 64
-"""Texts are padded to a multiple of the first, so that few programs are compiled. The logits of the
-second number of places are in memory at once."""
+_SIZE = 128
+"""Texts are padded to a multiple of this number, so that few programs are compiled."""
+
+_PIECE = 64
+"""The number of places whose logits are in memory at once."""
 
 _UNIFORM = 0.01
-"""The share of a uniform distribution in q, so that a token that the draft lacks has a finite cost."""
+"""The share of a uniform distribution in q, which gives a token without draft a finite cost."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Places:
     """Target and draft at n places of a text, all float64 [n].
 
     Attributes:
-      overlap: the chance that a token drawn from q is accepted, the sum of min(p, q). At temperature
-        0 it is 1 where the likeliest tokens are the same, else 0.
+      overlap: the chance that a token drawn from q is accepted, the sum of min(p, q). At
+        temperature 0 it is 1 where the likeliest tokens are the same, else 0.
       accepted: the chance that the text's own next token was an accepted draft, given that it was
         emitted: min(1, q / p) of this token.
       rank: the number of tokens that the draft finds likelier than the text's next token.
@@ -80,6 +82,7 @@ def compare_places(
         configuration.
       seen: what the draft reads in place of ``ids``. Both must end with the same tokens.
     """
+    # 1. The hidden states of the target and of the draft at the roots.
     first = max(first, 1)  # A head reads the feature of the token before the root.
     count = len(ids) - 1 - first
     tokens = pad(ids)
@@ -91,17 +94,21 @@ def compare_places(
         read = ids if seen is None else seen
         begin = first + len(read) - len(ids)
         drafted = _hidden(draft, pad(read))[begin : begin + count]
+    # 2. The distributions that follow from them, in rows padded to a few sizes.
     roots, following = (np.asarray(ids, np.int32)[i : i + count] for i in (first, first + 1))
-    fill = lambda rows: jnp.pad(rows, ((0, -count % _SIZE), *((0, 0),) * (rows.ndim - 1)))
-    rows = (fill(hidden), fill(drafted), fill(jnp.asarray(roots)), fill(jnp.asarray(following)))
-    found = _compare(target, draft, *rows, sampling_params(1, temperature))
-    return Places(*(np.asarray(column, np.float64)[:count] for column in found))
+
+    def pad_rows(rows: jax.Array) -> jax.Array:
+        return jnp.pad(rows, ((0, -count % _SIZE), *((0, 0),) * (rows.ndim - 1)))
+
+    rows = (pad_rows(hidden), pad_rows(drafted), pad_rows(jnp.asarray(roots)), pad_rows(jnp.asarray(following)))
+    columns = _compare(target, draft, *rows, sampling_params(1, temperature))
+    return Places(*(np.asarray(column, np.float64)[:count] for column in columns))
 
 
 def read_taps(target: Decoder, ids: Sequence[int], taps: Sequence[int]) -> tuple:
     """The inputs float32 [1, S, E] of the target's layers ``taps`` on a padded text."""
-    every = _taps(target, pad(ids))
-    return tuple(every[tap] for tap in taps)
+    inputs = _taps(target, pad(ids))
+    return tuple(inputs[tap] for tap in taps)
 
 
 def pad(ids: Sequence[int]) -> jax.Array:
@@ -152,7 +159,7 @@ def _compare(target, draft, hidden, drafted, roots, following, options: Sampling
 
     def piece(rows):
         hidden, drafted, roots, following = rows
-        scores = target.logits(hidden), _score(draft, target, drafted, roots).astype(jnp.float32)
+        scores = (target.logits(hidden), _score(draft, target, drafted, roots).astype(jnp.float32))
         p, q = (probabilities(logits[None], options)[0] for logits in scores)
         own_p, own_q = (jnp.take_along_axis(x, following[:, None], 1)[:, 0] for x in (p, q))
         accepted = jnp.where(own_p > 0, jnp.minimum(1, own_q / jnp.maximum(own_p, 1e-30)), own_q)
@@ -161,9 +168,9 @@ def _compare(target, draft, hidden, drafted, roots, following, options: Sampling
         warm_p, warm_q = (jax.nn.softmax(logits, -1) for logits in scores)
         log_p = jnp.log(jnp.maximum(warm_p, 1e-30))
         log_q = jnp.log((1 - _UNIFORM) * warm_q + _UNIFORM / warm_q.shape[-1])
-        own = lambda x: -jnp.take_along_axis(x, following[:, None], 1)[:, 0]
+        surprise, draft_surprise = (-jnp.take_along_axis(x, following[:, None], 1)[:, 0] for x in (log_p, log_q))
         divergence = (warm_p * (log_p - log_q)).sum(1)
-        return jnp.minimum(p, q).sum(1), accepted, rank, divergence, own(log_p), own(log_q)
+        return jnp.minimum(p, q).sum(1), accepted, rank, divergence, surprise, draft_surprise
 
     pieces = jax.tree.map(lambda x: x.reshape(-1, _PIECE, *x.shape[1:]), (hidden, drafted, roots, following))
     return jax.tree.map(lambda x: x.reshape(-1), lax.map(piece, pieces))

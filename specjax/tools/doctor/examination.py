@@ -32,7 +32,8 @@ class ExamineSettings:
       batches: the numbers of rows that are decoded together.
       temperatures: the temperatures of later requests.
       max_new_tokens: the number of new tokens after each prompt.
-      device: a device that is not at hand, see ``devices.parse_device``; by default this device.
+      device: a device that is not at hand, see ``plan.devices.parse_device``; by default this
+        device.
 
     Raises RequestError for values out of bounds.
     """
@@ -75,7 +76,7 @@ def examine(
       options: fields of ``ExamineSettings``, and options of ``Generator``.
 
     Returns an object for JSON: "machine", "settings", "forecasts" (see ``forecast.forecast``), and
-    "reasons" (see ``evidence.Reason``).
+    "reasons" (see ``measurements.Reason``).
 
     Raises RequestError for bad input.
     """
@@ -94,9 +95,10 @@ def examine(
     # 2. Texts of the target, and the rounds in which the method writes them.
     steps = itertools.count(1)
     of = len(trial.controls) + len(settings.temperatures) * len(settings.batches) + 1
-    written, rounds = {}, {}
+    texts_at: dict[float, list] = {}
+    rounds: dict[float, dict[int, np.ndarray]] = {}
     for temperature in trial.controls:
-        written[temperature], rounds[temperature] = _write(trial, temperature)
+        texts_at[temperature], rounds[temperature] = _write(trial, temperature)
         progress(next(steps), of)
     # 3. The times of rounds, and forecasts.
     planned = {batch: _plan(trial, batch) for batch in settings.batches if settings.device}
@@ -108,7 +110,7 @@ def examine(
         forecasts.append({"temperature": temperature} | cast)
         progress(next(steps), of)
     # 4. The reasons.
-    evidence = _collect(trial, conversations, written[0.0], rounds, forecasts)
+    evidence = _collect(trial, conversations, texts_at[0.0], rounds, forecasts)
     reasons = find_reasons(evidence)
     progress(next(steps), of)
     return {
@@ -120,7 +122,10 @@ def examine(
 
 
 def check(method: str | None) -> None:
-    """Raises RequestError for a method that ``examine`` cannot use. It runs before a model is loaded."""
+    """Raises RequestError for a method that ``examine`` cannot use.
+
+    It runs before a model is loaded.
+    """
     if method == "none":
         raise RequestError("nothing drafts here; name a draft with --draft, or a --method that needs none")
 
@@ -132,7 +137,7 @@ class _Trial:
     Attributes:
       generator: the method.
       plain: plain decoding.
-      blank: rounds that score as many nodes as the method's, see ``rounds.without_draft``.
+      blank: rounds that score as many nodes as the method's, see ``round_time.without_draft``.
       nodes: the number of these nodes.
       prompts: token ids.
       settings: the settings of the examination.
@@ -163,7 +168,8 @@ def _prepare(generator: Generator, prompts: list[list[int]], settings: ExamineSe
 
 def _write(trial: _Trial, temperature: float) -> tuple[list, dict[int, np.ndarray]]:
     """The target's texts at a temperature, and the rounds of the method for them, by batch."""
-    settings, generator = trial.settings, trial.generator
+    settings = trial.settings
+    generator = trial.generator
     rows = max(settings.batches)
     longest = settings.max_new_tokens + generator.drafter.depth
     written = texts.write_texts(trial.plain, trial.prompts, longest, temperature, rows)
@@ -174,8 +180,17 @@ def _write(trial: _Trial, temperature: float) -> tuple[list, dict[int, np.ndarra
 
 
 def _time(trial: _Trial, rounds: np.ndarray, batch: int, temperature: float) -> RoundTimes:
-    generators, tokens = (trial.plain, trial.blank, trial.generator), trial.settings.max_new_tokens
-    return time_rounds(*generators, trial.prompts, batch, temperature, tokens, tokens / float(rounds.mean()))
+    tokens = trial.settings.max_new_tokens
+    return time_rounds(
+        trial.plain,
+        trial.blank,
+        trial.generator,
+        trial.prompts,
+        batch,
+        temperature,
+        tokens,
+        tokens / float(rounds.mean()),
+    )
 
 
 def _plan(trial: _Trial, batch: int) -> RoundTimes:
@@ -186,18 +201,24 @@ def _plan(trial: _Trial, batch: int) -> RoundTimes:
 
 
 def _collect(trial: _Trial, conversations, written: list, rounds: dict, forecasts: list[dict]) -> Evidence:
-    """The evidence. If a draft reads, it has the places of the user's texts and of the target's own."""
-    settings, generator = trial.settings, trial.generator
-    tokens, least = settings.max_new_tokens, min(settings.batches)
+    """The evidence.
+
+    If a draft reads texts, it has the places of the user's texts and of the target's own.
+    """
+    settings = trial.settings
+    generator = trial.generator
+    tokens = settings.max_new_tokens
+    least = min(settings.batches)
     means = {temperature: tokens / float(rounds[temperature][least].mean()) for temperature in trial.controls}
-    shown = written[:MOST_TEXTS]
     evidence = Evidence(
-        generator, draft_of(generator), forecasts, means, shown, conversations=conversations, nodes=trial.nodes
-    )
+        generator, draft_of(generator), forecasts, means, written[:MOST_TEXTS],
+        conversations=conversations, nodes=trial.nodes,
+    )  # fmt: skip
     if evidence.draft is None:
         return evidence
-    own = write_own(trial.plain, tokens, max(settings.batches))
-    user, own = (read(generator, evidence.draft, some) for some in (evidence.texts, own))
+    own_texts = write_own(trial.plain, tokens, max(settings.batches))
+    user = read(generator, evidence.draft, evidence.texts)
+    own = read(generator, evidence.draft, own_texts)
     return dataclasses.replace(evidence, user=user, own=own)
 
 

@@ -1,4 +1,4 @@
-"""Predicts the speed of a method from the rounds that texts take and the seconds of a round."""
+"""Predicts the speed of a method from the number of rounds of texts and the seconds of a round."""
 
 import numpy as np
 
@@ -26,17 +26,22 @@ def forecast(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int, dep
       depth: the longest path of the method, in edges.
 
     Returns an object for JSON. ``speedup`` is the time of plain decoding over that of the method,
-    until all rows of a batch have ended. Times are compared within a turn of the timed runs, because
-    all runs of a turn meet the machine in the same state. Its 95 % interval is a bootstrap over texts
-    and over turns. ``break_even_tokens`` are the tokens a round from which the method pays.
-    ``break_even_acceptance`` is the chance of a draft from which a chain pays (Leviathan et al.
-    2023, eq. 1); None if none suffices.
+    until all rows of a batch have ended. Times are compared within a turn of the timed runs,
+    because all runs of a turn meet the machine in the same state. Its 95 % interval is a bootstrap
+    over texts and over turns. ``break_even_tokens`` are the tokens a round from which the method
+    pays. ``break_even_acceptance`` is the chance of a draft from which a chain pays (Leviathan et
+    al. 2023, eq. 1); None if none suffices.
     """
+    # 1. The rounds of the slowest row, and the times of rounds in seconds and in plain rounds.
     slowest = expected_longest(rounds.reshape(-1).astype(np.float64), batch)
     plain, verify, whole = (float(np.median(x)) for x in (times.plain, times.verify, times.whole))
-    in_plain_rounds = lambda seconds: float(1 / np.median(times.plain / seconds))
-    of_verify, of_whole = in_plain_rounds(times.verify), in_plain_rounds(times.whole)
-    speed = lambda plain_rounds: float(tokens / slowest / plain_rounds)
+    of_verify, of_whole = (float(1 / np.median(times.plain / x)) for x in (times.verify, times.whole))
+
+    def speed(plain_rounds: float) -> float:
+        """The speed-up if a round takes as long as this number of plain rounds."""
+        return float(tokens / slowest / plain_rounds)
+
+    # 2. The speeds that follow.
     return {
         "batch": batch,
         "tokens_per_round": float(tokens / rounds.mean()),
@@ -66,6 +71,6 @@ def _interval(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int) ->
         slowest = expected_longest(picked.reshape(*text.shape[:-1], -1).astype(np.float64), batch)
         return tokens / slowest * np.median(ratio, -1)
 
-    data = np.arange(len(rounds)), times.plain / times.whole
-    found = bootstrap(data, speedup, vectorized=True, n_resamples=1000, method="percentile", rng=0, axis=-1)
-    return [float(found.confidence_interval.low), float(found.confidence_interval.high)]
+    data = (np.arange(len(rounds)), times.plain / times.whole)
+    result = bootstrap(data, speedup, vectorized=True, n_resamples=1000, method="percentile", rng=0, axis=-1)
+    return [float(result.confidence_interval.low), float(result.confidence_interval.high)]

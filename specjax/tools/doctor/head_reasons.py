@@ -10,8 +10,14 @@ from ...heads.base import HeadModule
 from .distributions import Places, compare_places, read_taps
 from .measurements import Evidence, Reason, mean, rises, tokens_of
 
-_TEXTS, _TOKENS, _CANDIDATES = 4, 128, 12
-"""The texts that are read with other inputs, their newest tokens, and the most choices of layers."""
+_TEXTS = 4
+"""The number of texts that are read with other inputs."""
+
+_TOKENS = 128
+"""The number of newest tokens of each text that are read."""
+
+_CANDIDATES = 12
+"""The most choices of layers that are tried."""
 
 _READS = 1.25
 """A head that reads its target is accepted at least this much more than with shuffled inputs."""
@@ -26,17 +32,21 @@ def head_inputs(evidence: Evidence) -> Reason | None:
 
 def other_taps(evidence: Evidence) -> Reason | None:
     """The head is accepted more if it reads other layers of the target, or in another order."""
-    head, before = evidence.draft, _read(evidence)
-    tried = {taps: _read(evidence, taps) for taps in other_layers(head.config.taps, head.config.target_layers)}
-    best = max(tried, key=lambda taps: mean(tried[taps], "overlap"), default=None)
-    if best is None or not rises(before, tried[best]):
+    head = evidence.draft
+    before = _read(evidence)
+    candidates = {taps: _read(evidence, taps) for taps in other_layers(head.config.taps, head.config.target_layers)}
+    best = max(candidates, key=lambda taps: mean(candidates[taps], "overlap"), default=None)
+    if best is None or not rises(before, candidates[best]):
         return None
-    found = mean(before, "overlap"), mean(tried[best], "overlap")
+    acceptance = mean(before, "overlap")
+    best_acceptance = mean(candidates[best], "overlap")
     text = (
-        f"the head reads the wrong layers: it is accepted with {found[0]:.2f} from layers {_list(head.config.taps)} "
-        f"and with {found[1]:.2f} from {_list(best)}; mend the layers in the head's config.json"
+        f"the head reads the wrong layers: it is accepted with {acceptance:.2f} from layers {_list(head.config.taps)} "
+        f"and with {best_acceptance:.2f} from {_list(best)}; mend the layers in the head's config.json"
     )
-    return Reason("layer taps", text, {"acceptance": found[0], "acceptance_from_other_layers": found[1], "taps": best})
+    return Reason(
+        "layer taps", text, {"acceptance": acceptance, "acceptance_from_other_layers": best_acceptance, "taps": best}
+    )
 
 
 def other_checkpoint(evidence: Evidence) -> Reason | None:
@@ -45,15 +55,17 @@ def other_checkpoint(evidence: Evidence) -> Reason | None:
     A head that was trained on the states of another checkpoint learns nothing from those of this
     target, and neither does an untrained head.
     """
-    own, shuffled = _read(evidence), _read(evidence, shuffle=True)
-    found = mean(own, "overlap"), mean(shuffled, "overlap")
-    if found[0] > _READS * found[1]:
+    own = _read(evidence)
+    shuffled = _read(evidence, shuffle=True)
+    acceptance = mean(own, "overlap")
+    shuffled_acceptance = mean(shuffled, "overlap")
+    if acceptance > _READS * shuffled_acceptance:
         return None
     text = (
-        f"the head does not read this target: it is accepted with {found[0]:.3f}, and with {found[1]:.3f} if it gets "
+        f"the head does not read this target: it is accepted with {acceptance:.3f}, and with {shuffled_acceptance:.3f} if it gets "
         "the target's hidden states in random order; it was trained for another checkpoint, or not at all"
     )
-    return Reason("checkpoint", text, {"acceptance": found[0], "acceptance_of_shuffled_states": found[1]})
+    return Reason("checkpoint", text, {"acceptance": acceptance, "acceptance_of_shuffled_states": shuffled_acceptance})
 
 
 def other_layers(taps: Sequence[int], layers: int) -> list[tuple[int, ...]]:
@@ -65,7 +77,9 @@ def other_layers(taps: Sequence[int], layers: int) -> list[tuple[int, ...]]:
 
 def _read(evidence: Evidence, taps: Sequence[int] | None = None, shuffle: bool = False) -> list[Places]:
     """The places of the newest tokens of some texts, read with other layers or in random order."""
-    head, target, found = evidence.draft, evidence.generator.target.model, []
+    head = evidence.draft
+    target = evidence.generator.target.model
+    places = []
     for text in evidence.texts[:_TEXTS]:
         ids = tokens_of(text)[-_TOKENS:]
         inputs = read_taps(target, ids, head.config.taps if taps is None else taps)
@@ -73,8 +87,8 @@ def _read(evidence: Evidence, taps: Sequence[int] | None = None, shuffle: bool =
             order = jnp.arange(inputs[0].shape[1])
             order = order.at[: len(ids)].set(jax.random.permutation(jax.random.key(0), len(ids)))
             inputs = tuple(tap[:, order] for tap in inputs)
-        found.append(compare_places(target, head, ids, 1, temperature=1.0, inputs=inputs))
-    return found
+        places.append(compare_places(target, head, ids, 1, temperature=1.0, inputs=inputs))
+    return places
 
 
 def _list(taps: Sequence[int]) -> str:

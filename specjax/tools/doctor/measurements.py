@@ -17,7 +17,7 @@ MOST_TEXTS = 8
 """The most texts of a kind that target and draft read for the reasons."""
 
 _CERTAIN = 1e-3
-"""The p-value below which a difference between paired places is none of chance."""
+"""The p-value below which a difference between paired places does not count as chance."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,8 +26,8 @@ class Evidence:
 
     Attributes:
       generator: the target with its method and drafts.
-      draft: the model, or the head's module, that reads texts beside the target; None where nothing
-        does. Of several drafts it is the first.
+      draft: the model, or the head's module, that reads texts beside the target; None without one.
+        Of several drafts it is the first.
       forecasts: see ``forecast.forecast``, with the temperature of each.
       tokens_per_round: by temperature. Temperature 0 is among them, as a control.
       texts: the prompts with the target's continuations at the lowest temperature.
@@ -55,10 +55,10 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """A reason of a low speed-up or acceptance, and the test that found it.
+    """A reason of a low speed-up or acceptance, and the figures of its test.
 
     Attributes:
-      name: the name of the reason, see ``reasons.REASONS``.
+      name: the name of the reason, see ``reasons``.
       text: sentences with the finding and the remedy.
       figures: the numbers of the test, for JSON.
     """
@@ -92,9 +92,10 @@ def write_own(plain: Generator, tokens: int, rows: int) -> list[Result]:
 
     Target and draft should both know such a text, whatever the user's prompts are about.
     """
-    tokenizer, config = plain.target.tokenizer, plain.target.config
-    named = tokenizer.bos_token_id, tokenizer.eos_token_id, *config.eos_token_ids, 0
-    start = next(id for id in named if isinstance(id, int))
+    tokenizer = plain.target.tokenizer
+    config = plain.target.config
+    candidates = (tokenizer.bos_token_id, tokenizer.eos_token_id, *config.eos_token_ids, 0)
+    start = next(id for id in candidates if isinstance(id, int))
     return write_texts(plain, [[start]] * MOST_TEXTS, tokens, 1.0, rows)
 
 
@@ -104,7 +105,7 @@ def mean(places: Sequence[Places], field: str) -> float:
 
 
 def rises(before: Sequence[Places], after: Sequence[Places], factor: float = 1.1) -> bool:
-    """Whether the acceptance of the same places is higher by ``factor`` and not by chance.
+    """True if the acceptance of the same places is higher by ``factor`` and not by chance.
 
     The test is Wilcoxon's signed-rank test on ``overlap``.
     """

@@ -1,4 +1,4 @@
-"""The target has quantised weights, and the draft was trained on the full ones."""
+"""The reason "quantised target": the draft was trained on the target's full weights."""
 
 from ...checkpoints.load import load
 from ...errors import SpecjaxError
@@ -32,9 +32,10 @@ def quantised_target(evidence: Evidence) -> Reason | None:
     )
     if not rises(before, after):
         return None
-    found = mean(before, "overlap"), mean(after, "overlap")
+    acceptance = mean(before, "overlap")
+    full_acceptance = mean(after, "overlap")
     text = (
-        f"the draft was trained on full weights: it is accepted with {found[0]:.2f} by the quantised target and with "
-        f"{found[1]:.2f} by the full one; use a form of more bits, or train the draft on the quantised target"
+        f"the draft was trained on full weights: it is accepted with {acceptance:.2f} by the quantised target and with "
+        f"{full_acceptance:.2f} by the full one; use a form of more bits, or train the draft on the quantised target"
     )
-    return Reason("quantised target", text, {"acceptance": found[0], "acceptance_of_full_weights": found[1]})
+    return Reason("quantised target", text, {"acceptance": acceptance, "acceptance_of_full_weights": full_acceptance})

@@ -1,4 +1,4 @@
-"""The table of reasons. Each is found by a test, and named where the test finds it."""
+"""The table of reasons. Each reason has a test, and is named where its test holds."""
 
 from collections.abc import Callable
 

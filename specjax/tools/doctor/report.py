@@ -1,4 +1,4 @@
-"""An examination for people: the answer and its reasons in sentences, and a table of the figures."""
+"""An examination for people: the answer and its reasons in sentences, and a table."""
 
 from rich.table import Table
 

@@ -23,7 +23,8 @@ def tree_chances(ranks: np.ndarray, tree: Topology) -> np.ndarray:
     ``ranks``: int [n, depth or more], the ranks of the text's tokens after each root, see
     ``head_trees.ranks_of``.
     """
-    paths, depth = set(tree.paths), max(tree.depths)
+    paths = set(tree.paths)
+    depth = max(tree.depths)
     rows = (tuple(row[:depth]) for row in np.asarray(ranks).tolist())
     return np.array([[row[: d + 1] in paths for d in range(depth)] for row in rows], np.float64).reshape(-1, depth)
 
@@ -39,8 +40,8 @@ def count_rounds(chances: np.ndarray, rng: np.random.Generator) -> int:
     """
     place = rounds = 0
     while place < len(chances):
-        kept = rng.random(chances.shape[1]) < chances[place]
-        place += 1 + int(kept.argmin() if not kept.all() else kept.size)
+        accepted = rng.random(chances.shape[1]) < chances[place]
+        place += 1 + int(accepted.argmin() if not accepted.all() else accepted.size)
         rounds += 1
     return rounds
 

@@ -20,11 +20,17 @@ from ...text.generate import Generator
 from ...text.session import Decoding, Session
 from ..tune.cost import Blank, alternate
 
-_ROUNDS, _LEAST, _REPEATS = 24, 3, 7
-"""The most and the least rounds in a timed run, and the timed runs of each program.
+_ROUNDS = 24
+"""The most rounds in a timed run.
 
-A run of plain rounds has as many more as the longest path of the method has nodes.
+A run of plain rounds has as many more as the longest path has nodes.
 """
+
+_LEAST = 3
+"""The least rounds in a timed run."""
+
+_REPEATS = 7
+"""The timed runs of each program."""
 
 _SECONDS = 0.25
 """The seconds of a timed run, if the least rounds do not take longer.
@@ -34,7 +40,7 @@ eight rounds a plain round of ``tiny-python`` seems a quarter slower than in a w
 """
 
 _TEXT_SECONDS = 3.0
-"""The seconds of plain decoding in a timed run over whole texts, if one batch of them does not take longer."""
+"""The seconds of plain decoding in a timed run over whole texts. One batch may take longer."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +59,7 @@ class RoundTimes:
 
 
 def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens: int) -> int:
-    """The positions of a cache in which all runs of an examination fit, so that they share programs."""
+    """The positions of a cache for all runs of an examination, so that they share programs."""
     paths = generator.drafter.depth + 1
     most = max(map(len, prompts)) + new_tokens + (_ROUNDS + 3) * paths
     return min(most, generator.target.config.context + paths)
@@ -61,10 +67,15 @@ def room_for(generator: Generator, prompts: Sequence[Sequence[int]], new_tokens:
 
 def count_nodes(generator: Generator, prompt: Sequence[int]) -> int:
     """The number of nodes that the target scores in a round of the method."""
-    session, drafter = generator.session, at_largest_shape(generator.drafter)
+    session = generator.session
+    drafter = at_largest_shape(generator.drafter)
     state = generator.start([prompt], max_new_tokens=1).state
+
+    def propose(target, draft, state) -> jax.Array:
+        tree, _ = drafter.propose(target, draft, state, state.request.keys)
+        return tree.tokens
+
     with use_mesh(session.mesh):
-        propose = lambda target, draft, state: drafter.propose(target, draft, state, state.request.keys)[0].tokens
         return jax.eval_shape(propose, generator.target.model, session.parameters, state).shape[1]
 
 
@@ -77,10 +88,11 @@ def without_draft(generator: Generator, nodes: int) -> Generator:
     is_chain = generator.drafter.drawn is Drawn.CHAIN
     edges = range(nodes - 1)
     parents, ranks = zip((0, 0), *((i, 0) if is_chain else (i // 2, i % 2) for i in edges))
-    made, session = copy.copy(generator), generator.session
+    blank = copy.copy(generator)
+    session = generator.session
     drafter = Blank(Topology(parents, ranks)) if nodes > 1 else Plain()
-    made.session = Session(session.target, drafter, None, resolve("auto", Drawn.CHOSEN), session.capacity)
-    return made
+    blank.session = Session(session.target, drafter, None, resolve("auto", Drawn.CHOSEN), session.capacity)
+    return blank
 
 
 def time_rounds(
@@ -89,21 +101,29 @@ def time_rounds(
 ) -> RoundTimes:  # fmt: skip
     """Times rounds of three generators at a batch. Runs alternate.
 
-    They run from the middle of ``new_tokens`` of some prompts on, where caches have their mean length.
-    If the work of a round varies, runs of the method and of plain decoding take whole texts, ``batch`` at a
-    time: those of all prompts, or as many as plain decoding writes in ``_TEXT_SECONDS``.
-    ``tokens``: the tokens of a round of the method, so that all runs begin at about the same place.
+    They run from the middle of ``new_tokens`` of some prompts on, where caches have their mean
+    length. If the work of a round varies, runs of the method and of plain decoding take whole
+    texts, ``batch`` at a time: those of all prompts, or as many as plain decoding writes in
+    ``_TEXT_SECONDS``. ``tokens``: the tokens of a round of the method, so that all runs begin at
+    about the same place.
     """
-    paths, skip = method.drafter.depth + 1, new_tokens // 2
+    # 1. The lengths of runs.
+    paths = method.drafter.depth + 1
+    skip = new_tokens // 2
     room = method.target.config.context - max(map(len, prompts)) - skip
     most = max(1, min(_ROUNDS, room // paths - 1))
     options: dict[str, Any] = dict(temperature=temperature, ignore_eos=True)
-    start = lambda generator, group, length: generator.start(group, max_new_tokens=length, **options)
+
+    def start(generator: Generator, group: list[list[int]], length: int) -> Decoding:
+        return generator.start(group, max_new_tokens=length, **options)
+
+    # 2. Whole texts, if the work of a round varies.
     texts = _groups(prompts, batch) if method.drafter.chooser or stops_early(method.drafter) else []
     if texts:
         whole = start(plain, texts[0], new_tokens)
         seconds = min(_run(plain, [whole]) for _ in range(2)) * new_tokens  # the first run is slower
         texts = texts[: max(1, int(_TEXT_SECONDS / seconds))]
+    # 3. A timer for each generator. Runs that are no whole texts begin in the middle of the new tokens.
     timers: dict[object, Callable[[], float]] = {}
     for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
         if texts and name != "verify":
@@ -123,18 +143,21 @@ def _timer(generator: Generator, decoding: Decoding, most: int) -> Callable[[], 
 
 
 def _run(generator: Generator, decodings: Sequence[Decoding], rounds: int | None = None) -> float:
-    """The seconds of a round in runs of ``rounds`` rounds, or of as many as it takes until every row has ended."""
-    seconds, count = 0.0, 0
+    """The seconds of a round in runs of ``rounds`` rounds; None runs until every row has ended."""
+    seconds = 0.0
+    count = 0
     for decoding in decodings:
         state = jax.block_until_ready(jax.tree.map(jnp.copy, decoding.state))
-        copied, before = Decoding(state, decoding.batch), int(decoding.state.round)
-        generator.session.advance(copied, rounds)
-        seconds, count = seconds + copied.decode_seconds, count + int(copied.state.round) - before
+        run = Decoding(state, decoding.batch)
+        before = int(run.state.round)
+        generator.session.advance(run, rounds)
+        seconds += run.decode_seconds
+        count += int(run.state.round) - before
     return seconds / count
 
 
 def _spread(prompts: Sequence[Sequence[int]], batch: int) -> list[list[int]]:
-    """``batch`` of the prompts, whose lengths are spread evenly; one prompt has the median length."""
+    """``batch`` of the prompts with evenly spread lengths; one prompt has the median length."""
     order = sorted(prompts, key=len)
     places = (np.arange(batch) + 0.5) / batch * len(order)
     return [list(order[int(place)]) for place in places]

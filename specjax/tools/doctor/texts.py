@@ -1,4 +1,4 @@
-"""The texts on which a method is examined, and the rounds that it takes for them."""
+"""The texts on which a method is examined, and the number of its rounds for them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,6 @@ from .round_replay import chain_chances, sample_rounds, tree_chances
 
 _SAMPLES = 8
 """Replays of a text above temperature 0, where acceptance is random."""
-
 
 _ONE_READING = ("draft_model", "medusa", "hydra")
 """The methods whose rounds follow from one reading of a text at any temperature."""
@@ -38,7 +37,7 @@ def write_texts(
 
 
 def is_forced(generator: Generator, temperature: float) -> bool:
-    """Whether the rounds of a method follow from one reading of a text that the target wrote.
+    """True if the rounds of a method follow from one reading of a text that the target wrote.
 
     Otherwise the proposals depend on the tree's own scores, or on a table that the rounds fill.
     """
@@ -54,8 +53,8 @@ def count_rounds(
 ) -> np.ndarray:
     """The rounds int [texts, samples] that the method takes for ``tokens`` new tokens of each text.
 
-    They are replayed where the texts tell them, else the method decodes the prompts. In a replay
-    above temperature 0 drafts are tested one by one. The rule ``block`` accepts a few more.
+    They are replayed where they follow from the texts, else the method decodes the prompts. In a
+    replay above temperature 0 drafts are tested one by one. The rule ``block`` accepts a few more.
 
     Args:
       texts: texts of the target at this temperature, at least ``depth`` tokens longer.
@@ -81,10 +80,13 @@ def check_room(generator: Generator, prompts: Sequence[Sequence[int]], tokens: i
 
 
 def _chances(generator: Generator, text: Result, temperature: float) -> np.ndarray:
-    """The chances of the drafts at every root of the continuation, see ``replay``."""
-    drafter, depth, target = generator.drafter, generator.drafter.depth, generator.target
+    """The chances of the drafts at every root of the continuation, see ``round_replay``."""
+    drafter = generator.drafter
+    depth = drafter.depth
+    target = generator.target
     if generator.method in ("draft_model", "tree"):
-        ids, first = [*text.prompt_token_ids, *text.token_ids], len(text.prompt_token_ids) - 1
+        ids = [*text.prompt_token_ids, *text.token_ids]
+        first = len(text.prompt_token_ids) - 1
         places = compare_places(target.model, generator.session.parameters, ids, first, temperature=temperature)
         if generator.method == "draft_model":
             return chain_chances(places.accepted, depth)

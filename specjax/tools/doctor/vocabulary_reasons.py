@@ -1,4 +1,4 @@
-"""Reasons in the vocabulary: tokens that the draft lacks, ids with another meaning, special tokens."""
+"""Reasons in the vocabulary: lacking tokens, ids with another meaning, special tokens."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +13,16 @@ _MOST_LACKING = 0.1
 """The share of a text's tokens that a draft may lack."""
 
 _LEAST_SPREAD = 1.2
-"""Cosines of random vectors of size E spread by 1 / sqrt(E). Those of trained embeddings spread more."""
+"""Cosines of random vectors of size E spread by 1 / sqrt(E).
 
-_TOKENS, _LEAST_TOKENS = 512, 64
-"""The most tokens whose embeddings are compared, and the least for which the comparison is sound."""
+Those of trained embeddings spread more.
+"""
+
+_TOKENS = 512
+"""The most tokens whose embeddings are compared."""
+
+_LEAST_TOKENS = 64
+"""The least tokens for which the comparison of embeddings is sound."""
 
 
 def lacking_tokens(evidence: Evidence) -> Reason | None:
@@ -42,24 +48,30 @@ def other_ids(evidence: Evidence) -> Reason | None:
     embeddings of pairs of tokens agree between two models of one vocabulary. If the ids of one
     model are permuted, the cosines do not agree, although each model's own have a structure.
     """
-    target, draft = evidence.generator.target.model, evidence.draft
-    model, own = (draft.model, np.asarray(draft.own[...])) if isinstance(draft, Translated) else (draft, None)
-    embed = getattr(model, "embed", None)
+    target = evidence.generator.target.model
+    draft = evidence.draft
+    is_translated = isinstance(draft, Translated)
+    embed = getattr(draft.model if is_translated else draft, "embed", None)
     if embed is None:  # a head with the target's embeddings
         return None
     used = np.unique(np.concatenate([tokens_of(text) for text in evidence.texts]))
-    if isinstance(draft, Translated):
+    if is_translated:
         used = used[np.asarray(draft.shared[...])[used]]
     ids = np.random.default_rng(0).permutation(used)[:_TOKENS]
-    rows = lambda table, ids: np.asarray(lookup(table[...], jnp.asarray(ids)), np.float64)
-    return compare_embeddings(rows(target.embed, ids), rows(embed, ids if own is None else own[ids]))
+    own_ids = np.asarray(draft.own[...])[ids] if is_translated else ids
+
+    def rows(table, ids: np.ndarray) -> np.ndarray:
+        return np.asarray(lookup(table[...], jnp.asarray(ids)), np.float64)
+
+    return compare_embeddings(rows(target.embed, ids), rows(embed, own_ids))
 
 
 def compare_embeddings(ours: np.ndarray, theirs: np.ndarray) -> Reason | None:
     """The verdict of ``other_ids`` for embeddings [n, E] and [n, E'] of the same n ids."""
     if len(ours) < _LEAST_TOKENS:
         return None
-    a, b = _cosines(ours), _cosines(theirs)
+    a = _cosines(ours)
+    b = _cosines(theirs)
     spreads = [x.std() * np.sqrt(table.shape[1]) for x, table in ((a, ours), (b, theirs))]
     rng = np.random.default_rng(0)
     agreement = float(np.corrcoef(a, b)[0, 1])
@@ -77,10 +89,12 @@ def compare_embeddings(ours: np.ndarray, theirs: np.ndarray) -> Reason | None:
 def special_tokens(evidence: Evidence) -> Reason | None:
     """The draft accepts more if it reads its own special tokens in place of the target's."""
     generator = evidence.generator
-    draft, model = next(iter(generator.drafts), None), evidence.draft
+    draft = next(iter(generator.drafts), None)
+    model = evidence.draft
     if not isinstance(draft, LanguageModel) or model is not draft.model:
         return None  # A head has no tokenizer, and ``Translated`` maps special tokens by their roles.
-    ours, theirs = generator.target.tokenizer, draft.tokenizer
+    ours = generator.target.tokenizer
+    theirs = draft.tokenizer
     roles = {role: (getattr(ours, role), getattr(theirs, role)) for role in ("bos_token_id", "eos_token_id")}
     other = {a: b for a, b in roles.values() if a != b and a is not None and b is not None and b < len(ours)}
     begins = [tuple(tokenizer.encode("")) for tokenizer in (ours, theirs)]
@@ -89,17 +103,18 @@ def special_tokens(evidence: Evidence) -> Reason | None:
     if own == texts:
         return None
     first = 1 + len(begins[0])
-    pair = generator.target.model, model
-    before = [compare_places(*pair, ids, first, temperature=1.0) for ids in texts]
-    after = [compare_places(*pair, ids, first, temperature=1.0, seen=seen) for ids, seen in zip(texts, own)]
+    target = generator.target.model
+    before = [compare_places(target, model, ids, first, temperature=1.0) for ids in texts]
+    after = [compare_places(target, model, ids, first, temperature=1.0, seen=seen) for ids, seen in zip(texts, own)]
     if not rises(before, after):
         return None
-    found = mean(before, "overlap"), mean(after, "overlap")
+    acceptance = mean(before, "overlap")
+    own_acceptance = mean(after, "overlap")
     text = (
-        f"the draft has other special tokens: it is accepted with {found[0]:.2f} if it reads the target's and with "
-        f"{found[1]:.2f} if it reads its own; use a draft with the target's special tokens"
+        f"the draft has other special tokens: it is accepted with {acceptance:.2f} if it reads the target's and with "
+        f"{own_acceptance:.2f} if it reads its own; use a draft with the target's special tokens"
     )
-    return Reason("special tokens", text, {"acceptance": found[0], "acceptance_with_own_tokens": found[1]})
+    return Reason("special tokens", text, {"acceptance": acceptance, "acceptance_with_own_tokens": own_acceptance})
 
 
 def _begin_anew(ids: list[int], ours: tuple, theirs: tuple) -> list[int]:

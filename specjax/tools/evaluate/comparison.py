@@ -50,8 +50,8 @@ def compare(
       methods: the names of the methods. "none" is added where it is missing.
       prompts: strings or token ids.
       draft: see ``Generator``.
-      rule: the acceptance rule of all methods but "none". For a lossy rule the report says how far
-        the texts are from the target's, see ``fidelity``.
+      rule: the acceptance rule of all methods but "none". For a lossy rule the report has the
+        distance of the texts from the target's choices, see ``fidelity``.
       max_new_tokens: the number of new tokens after each prompt.
       repeats: the number of runs of each prompt.
       shares: whether to measure the share of a round that drafting takes, on the first prompt. This
@@ -63,6 +63,7 @@ def compare(
 
     Raises RequestError for bad input.
     """
+    # 1. The generators, with caches of one size.
     ids = encode_prompts(target, prompts)
     methods = list(dict.fromkeys(["none", *methods]))
     generators = make_generators(target, methods, draft, drafting, rule)
@@ -76,16 +77,21 @@ def compare(
     room += path * (1 + shares)  # The measurement of shares needs room for a second round.
     for generator in generators.values():
         generator.session.capacity = room
+    # 2. The runs.
     runs = alternate_runs(generators, ids, max_new_tokens, repeats, progress)
-    setting: dict[str, object] = dict(
-        model=target.name, prompts=len(ids), max_new_tokens=max_new_tokens, repeats=repeats
+    # 3. The report.
+    settings: dict[str, object] = dict(
+        model=target.name,
+        prompts=len(ids),
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        rule=rule,
+        drafters={method: dataclasses.asdict(generator.drafter) for method, generator in generators.items()},
+        options={name: value for name, value in drafting.items() if isinstance(value, int | float | str)},
     )
-    setting["rule"] = rule
-    setting["drafters"] = {method: dataclasses.asdict(g.drafter) for method, g in generators.items()}
-    setting["options"] = {name: value for name, value in drafting.items() if isinstance(value, int | float | str)}
-    used = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
-    if used:
-        setting["draft"] = ", ".join(used)
+    names = dict.fromkeys(draft.name for generator in generators.values() for draft in generator.drafts)
+    if names:
+        settings["draft"] = ", ".join(names)
     lossy = is_lossy(rule, sampled=False)
     summaries = [_summarise(method, runs[method], runs["none"], target, lossy) for method in generators]
     for summary in summaries:
@@ -93,7 +99,7 @@ def compare(
         chooser = generator.drafter.chooser
         shared = shares and not (chooser and chooser.has_arms)  # rounds of arms have no one drafter
         summary["drafting_share"] = drafting_share(generator, ids[0]) if shared else None
-    return {"machine": machine(target), "settings": setting, "methods": summaries}
+    return {"machine": machine(target), "settings": settings, "methods": summaries}
 
 
 def make_generators(
@@ -116,7 +122,8 @@ def left_out(target: LanguageModel, methods: Sequence[str], drafts: tuple, **dra
     reasons = {}
     for method in methods:
         try:
-            needs, fit = needs_of(method), select_drafts(method, drafts)
+            needs = needs_of(method)
+            fit = select_drafts(method, drafts)
             check_drafts(method, len(fit))
             head = choose_head(target, fit, needs.kind, method).config if isinstance(needs, TrainedHead) else None
             make_drafter(method, head=head, **select_options(method, drafting)).check(target.config)
@@ -144,8 +151,8 @@ def interval(statistic: Callable, *samples) -> list[float] | None:
 
     if len(samples[0]) < 2:
         return None
-    found = bootstrap(samples, statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile", rng=0)
-    return [float(found.confidence_interval.low), float(found.confidence_interval.high)]
+    result = bootstrap(samples, statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile", rng=0)
+    return [float(result.confidence_interval.low), float(result.confidence_interval.high)]
 
 
 def rate(a, b, axis=-1):
@@ -175,15 +182,17 @@ def alternate_runs(
     For each prompt the generators run in an order that rotates. First each compiles its programs.
     """
     lengths = {(len(prompt) - 1).bit_length(): prompt for prompt in ids}  # one prompt for each compiled prefill
-    names, done, of = list(generators), 0, len(generators) * (len(lengths) + len(ids) * repeats)
+    names = list(generators)
+    done = 0
+    of = len(generators) * (len(lengths) + len(ids) * repeats)
     runs = {name: [[] for _ in ids] for name in names}
     jobs = [(prompt, None) for prompt in lengths.values()] + list(zip(ids, range(len(ids)))) * repeats
-    for turn, (prompt, kept) in enumerate(jobs):
+    for turn, (prompt, number) in enumerate(jobs):
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
             result = generators[name](prompt, max_new_tokens=max_new_tokens, ignore_eos=True, **options)
-            if kept is not None:
-                runs[name][kept].append(result)
+            if number is not None:
+                runs[name][number].append(result)
             done += 1
             progress(done, of)
     return runs
@@ -200,10 +209,11 @@ def _summarise(
     ``spec_bench`` figures are means over prompts of tokens per second, prefill included.
     """
     tokens = np.array([r[0].stats.generated for r in runs])
-    seconds, plain_seconds = seconds_of(runs), seconds_of(plain)
+    seconds = seconds_of(runs)
+    plain_seconds = seconds_of(plain)
     spec_bench, plain_spec_bench = (float(np.mean(tokens / seconds_of(r, prefill=True))) for r in (runs, plain))
     differences = [d for i in range(len(runs)) if (d := difference(i, runs[i][0], plain[i][0], target))]
-    found = fidelity(target, [results[0] for results in runs]) if lossy else None
+    fidelity_figures = fidelity(target, [results[0] for results in runs]) if lossy else None
     stats = total([results[0].stats for results in runs])
     speedup = float(rate(plain_seconds, seconds))
     return {
@@ -223,8 +233,8 @@ def _summarise(
         "spec_bench_speedup": spec_bench / plain_spec_bench,
         "equal_to_plain": not differences,
         "differences": differences,
-        "fidelity": found,
-        "note": _note(method, speedup, differences, found),
+        "fidelity": fidelity_figures,
+        "note": _note(method, speedup, differences, fidelity_figures),
     }
 
 
@@ -235,17 +245,17 @@ def seconds_of(runs: list[list[Result]], prefill: bool = False) -> np.ndarray:
     )
 
 
-def _note(method: str, speedup: float, differences: list[dict], found: dict | None = None) -> str | None:
+def _note(method: str, speedup: float, differences: list[dict], fidelity_figures: dict | None = None) -> str | None:
     notes = []
     if method != "none" and speedup < 1:
         notes.append(
             f"{method} is slower than plain decoding here ({speedup:.2f}x): "
             "leave it out, or draft another number of tokens"
         )
-    if found and method != "none":
+    if fidelity_figures and method != "none":
         notes.append(
-            f"{method} is lossy: {100 * found['agreement']:.1f} % of its tokens are the target's own choice after the "
-            f"same text, and a token is {found['nats']:.3f} nats less likely than that choice"
+            f"{method} is lossy: {100 * fidelity_figures['agreement']:.1f} % of its tokens are the target's own choice after the "
+            f"same text, and a token is {fidelity_figures['nats']:.3f} nats less likely than that choice"
         )
     elif not all(d["tie"] for d in differences):
         notes.append(

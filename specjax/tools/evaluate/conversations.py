@@ -14,9 +14,9 @@ def chat_prompts(
 ) -> list[list[int]]:
     """The token ids of a prompt for each turn of the user, in the tokenizer's chat template.
 
-    A prompt holds the conversation up to the user's turn. Answers that the conversation brings are
-    kept. The target answers the other turns, except the last, by plain greedy decoding, so all
-    methods get the same prompts.
+    A prompt holds the conversation up to the user's turn, with the answers that the conversation
+    already has. The target answers the other turns, except the last, by plain greedy decoding, so
+    all methods get the same prompts.
 
     Args:
       target: the model that answers, and the owner of the tokenizer.
@@ -34,7 +34,8 @@ def chat_prompts(
 
 def _prompts(target: LanguageModel, messages: Sequence[dict], max_new_tokens: int, number: int) -> list[list[int]]:
     """The prompts of one conversation. Errors name it by its ``number``."""
-    history, prompts = [], []
+    history = []
+    prompts = []
     for i, message in enumerate(messages):
         history.append(message)
         if message["role"] != "user":

@@ -24,15 +24,18 @@ def drafting_share(
     runs alternate, and two neighbouring runs give a share. In early exit the target reuses the
     draft's layers; the share does not count this gain.
     """
-    target, draft, drafter = generator.target.model, generator.session.parameters, generator.drafter
+    # 1. The recorded rounds, and the program of the drafter alone.
+    target = generator.target.model
+    draft = generator.session.parameters
+    drafter = generator.drafter
     path = drafter.depth + 1
     if generator.session.capacity is not None:
         rounds = max(1, min(rounds, (generator.session.capacity - len(prompt)) // path - 1))
     decoding = generator.start([prompt], max_new_tokens=rounds * path, ignore_eos=True)
     state = decoding.state
     with use_mesh(generator.session.mesh):
-        recorded = jax.jit(partial(_record, drafter=drafter, rule=generator.session.rule, rounds=rounds))
-        record, last = recorded(target, draft, state)
+        run = jax.jit(partial(_record, drafter=drafter, rule=generator.session.rule, rounds=rounds))
+        record, last = run(target, draft, state)
     alone = jax.jit(partial(_draft_alone, drafter=drafter))
 
     def whole() -> float:
@@ -41,11 +44,12 @@ def drafting_share(
         return copy.decode_seconds
 
     def drafting() -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         with use_mesh(generator.session.mesh):
             jax.block_until_ready(alone(target, draft, state.drafter, last, record))
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
+    # 2. Runs that alternate, after one of each that compiles.
     whole()
     drafting()
     pairs = np.array([(whole(), drafting()) for _ in range(repeats)])

@@ -1,4 +1,4 @@
-"""How far texts are from those of the target: the first difference, and the share of its own choices."""
+"""Compares texts with the target's: the first difference, and the share of its own choices."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,9 +28,9 @@ def difference(
       prompt: the number of the prompt, for the report.
       result: the result of a method.
       plain: the result of plain decoding.
-      target: gives the logits, unless ``logits_of`` does.
-      logits_of: a function of the tokens so far and the prompt's length, which gives the logits [V]
-        to compare.
+      target: computes the logits, unless ``logits_of`` does.
+      logits_of: a function of the tokens so far and the prompt's length, which returns the logits
+        [V] to compare.
     """
     pairs = zip(result.token_ids, plain.token_ids)
     k = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
@@ -58,12 +58,12 @@ def logits_after(target: LanguageModel, ids: list[int], prompt: int) -> np.ndarr
 
 
 def fidelity(target: LanguageModel, results: Sequence[Result]) -> dict:
-    """How far greedy texts of a lossy rule are from the target's choices, over all new tokens.
+    """The distance of greedy texts of a lossy rule from the target's choices, over all new tokens.
 
-    "agreement" is the share of tokens that the target would have chosen after the same text.
-    "nats" is the mean of log max p - log p(token), with p at temperature 1. Greedy decoding has an
-    agreement of 1 and 0 nats. The divergence of the texts' law from the target's is infinite as soon
-    as one token differs, because a greedy law has one text.
+    "agreement" is the share of tokens that the target would have chosen after the same text. "nats"
+    is the mean of log max p - log p(token), with p at temperature 1. Greedy decoding has an
+    agreement of 1 and 0 nats. The divergence of the texts' law from the target's is infinite as
+    soon as one token differs, because a greedy law has one text.
     """
     lost = np.concatenate([shortfall(target, result) for result in results])
     return {"agreement": float(np.mean(lost == 0)), "nats": float(np.mean(lost))}
@@ -71,7 +71,8 @@ def fidelity(target: LanguageModel, results: Sequence[Result]) -> dict:
 
 def shortfall(target: LanguageModel, result: Result) -> np.ndarray:
     """Log max p - log p(token) of each new token, float32; 0 for the target's own choice."""
-    ids, first = [*result.prompt_token_ids, *result.token_ids], len(result.prompt_token_ids)
+    ids = [*result.prompt_token_ids, *result.token_ids]
+    first = len(result.prompt_token_ids)
     tokens, _ = pad_prompts([ids], 1 << (len(ids) - 1).bit_length())
     return np.asarray(_shortfall(target.model, tokens, jnp.int32(first)))[first - 1 : len(ids) - 1]
 
@@ -83,8 +84,14 @@ def _score(model, tokens, last, prompt):
 
 @jax.jit
 def _shortfall(model, tokens, prompt):
-    lost = lambda row: (logits := model.logits(row[0]).astype(jnp.float32)).max() - logits[row[1]]
-    return jax.lax.map(lost, (_read(model, tokens, prompt), jnp.roll(tokens[0], -1)))
+    """Float32 [S]: log max p - log p of the token after each place of a text [1, S]."""
+
+    def gap(row: tuple[jax.Array, jax.Array]) -> jax.Array:
+        hidden, token = row
+        logits = model.logits(hidden).astype(jnp.float32)
+        return logits.max() - logits[token]
+
+    return jax.lax.map(gap, (_read(model, tokens, prompt), jnp.roll(tokens[0], -1)))
 
 
 def _read(model, tokens, prompt):

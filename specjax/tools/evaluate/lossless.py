@@ -61,7 +61,8 @@ def verify(
       tokens: the number of tokens of a draw.
       max_new_tokens: the number of tokens of a greedy text.
       seed: the seed of the first draw. Every draw has a seed of its own.
-      inject: a known wrong rule to plant in the method, see ``faults``. The check must find it.
+      inject: a known wrong rule to plant in the method, see ``planted_faults``. The check must find
+        it.
       progress: called with the number of finished batches and of all batches.
       options: see ``requests.options.Options``.
 
@@ -69,6 +70,7 @@ def verify(
 
     Raises RequestError for bad input.
     """
+    # 1. Checks, and the number of batches.
     temperature = options.pop("temperature", 1.0)
     if not np.all(np.asarray(temperature) > 0):
         raise RequestError(
@@ -81,14 +83,16 @@ def verify(
         method = plant_in(method, inject)
     batches = -(-samples // _ROWS)
     parts = [prompts[first : first + _ROWS] for first in range(0, len(prompts), _ROWS)]
-    done, of = itertools.count(1), 2 * (len(parts) + len(prompts) * batches)
+    steps = itertools.count(1)
+    of = 2 * (len(parts) + len(prompts) * batches)
 
     def run(generator: Generator, part: Sequence[Prompt], **kwargs) -> list[Result]:
         """The results of a batch that repeats the prompts until it is full."""
         results = generator([part[i % len(part)] for i in range(_ROWS)], **kwargs)
-        progress(next(done), of)
+        progress(next(steps), of)
         return results
 
+    # 2. Greedy texts of both.
     greedy = dict(options, temperature=0.0, max_new_tokens=max_new_tokens)
     texts = [
         [result for part in parts for result in run(generator, part, **greedy)[: len(part)]]
@@ -96,14 +100,20 @@ def verify(
     ]
     differences = [d for i, pair in enumerate(zip(*texts)) if (d := _difference(i, pair[0], pair[1], plain, greedy))]
 
+    # 3. Samples of both, and the tests of their laws.
     sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
     seeds = itertools.count(seed, _ROWS)  # Every draw has its own seed.
-    drawn = [_draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)]
-    prefixes = lambda texts, k: Counter(text[: k + 1] for text in texts)
-    expected, found = drawn
-    laws = [compare_laws(prefixes(expected, k), prefixes(found, k), len(prompts)) for k in range(1, tokens + 1)]
+    expected, observed = (
+        _draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)
+    )
+
+    def prefixes(texts: list[tuple[int, ...]], k: int) -> Counter:
+        return Counter(text[: k + 1] for text in texts)
+
+    laws = [compare_laws(prefixes(expected, k), prefixes(observed, k), len(prompts)) for k in range(1, tokens + 1)]
     by_length, divergences = ([float(x) for x in column] for column in zip(*laws))
     p_value = min(1.0, tokens * min(by_length))
+    # 4. The report.
     return {
         "method": method.method,
         "rule": inject or method.rule_name,
@@ -127,7 +137,8 @@ def verify(
 
 def lines(report: dict) -> list[str]:
     """The report as lines of text."""
-    greedy, sampled = report["greedy"], report["sampled"]
+    greedy = report["greedy"]
+    sampled = report["sampled"]
     verdict = "agrees with plain decoding" if report["agree"] else "DISAGREES with plain decoding"
     text = [
         f"{report['method']}, rule {report['rule']}: {verdict}",
@@ -191,7 +202,8 @@ def compare_laws(a: Counter, b: Counter, prompts: int) -> tuple[float, float]:
         if len(table) > 1:
             test: Any = stats.chi2_contingency(table, correction=False)  # scipy has no types
             g: Any = stats.chi2_contingency(table, correction=False, lambda_="log-likelihood")
-            statistic, freedom = statistic + test.statistic, freedom + test.dof
+            statistic += test.statistic
+            freedom += test.dof
             divergence += (g.statistic - g.dof) / (2 * table.sum()) / prompts
     return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0, max(divergence, 0.0)
 
@@ -210,8 +222,10 @@ def _difference(i: int, result: Result, plain: Result, generator: Generator, opt
 def _adjust_after(raw: np.ndarray, ids: list[int], prompt: int, batch) -> np.ndarray:
     """Float32 [V]: the logits ``raw`` after the text ``ids``, adjusted as in plain decoding."""
     requests: Any = jax.device_put(batch.requests)
-    tokens, length = jnp.asarray([ids], jnp.int32), jnp.full(1, len(ids), jnp.int32)
-    constraint, states = requests.sampling.constraint, requests.sampling.start
+    tokens = jnp.asarray([ids], jnp.int32)
+    length = jnp.full(1, len(ids), jnp.int32)
+    constraint = requests.sampling.constraint
+    states = requests.sampling.start
     if constraint is not None and len(ids) > prompt:
         states = advance_along(constraint, states, tokens[:, prompt:])[:, -1]
     context = requests.context(

@@ -1,4 +1,4 @@
-"""Known wrong ways to verify. Each was found in published code.
+"""Known wrong ways to verify. Published code has each of them.
 
 ``specjax verify --inject`` and the tests plant them, to show that the checks find them.
 """
@@ -76,21 +76,24 @@ class _Argmax(DraftModel):
 
 def _equality_residual(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Accepts a draft only if it equals a draw from p, and draws from the residual otherwise."""
-    wanted_key, bonus_key = random.split(key[0])
-    wanted = random.categorical(wanted_key, jnp.log(p))
-    return _chain(tree.tokens[1:] == wanted[:-1], p, tree, bonus_key)
+    expected_key, bonus_key = random.split(key[0])
+    expected = random.categorical(expected_key, jnp.log(p))
+    return _chain(tree.tokens[1:] == expected[:-1], p, tree, bonus_key)
 
 
 def _ratio_epsilon(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Adds an epsilon to the denominator of the ratio, to avoid a division by zero."""
     accept_key, bonus_key = random.split(key[0])
-    of_next = lambda dist: jnp.take_along_axis(dist[:-1], tree.tokens[1:, None], -1)[:, 0]
-    kept = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(q_of(tree)) + _EPSILON)
-    return _chain(kept, p, tree, bonus_key)
+
+    def of_next(law: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(law[:-1], tree.tokens[1:, None], -1)[:, 0]
+
+    is_accepted = random.uniform(accept_key, tree.tokens[1:].shape) <= of_next(p) / (of_next(q_of(tree)) + _EPSILON)
+    return _chain(is_accepted, p, tree, bonus_key)
 
 
-def _chain(kept: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
-    last = jnp.cumprod(kept & tree.valid[1:]).sum()
+def _chain(is_accepted: jax.Array, p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
+    last = jnp.cumprod(is_accepted & tree.valid[1:]).sum()
     residual = jnp.maximum(p[last] - q_of(tree)[last], 0)
     bonus = random.categorical(key, jnp.log(jnp.where(residual.sum() > 0, residual, p[last])))
     return Verdict(jnp.minimum(jnp.arange(tree.max_depth + 1), last), last + 1, bonus)

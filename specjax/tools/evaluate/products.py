@@ -15,7 +15,7 @@ from jax.extend import core
 from ...models.offload import FETCH
 
 _EXPECTED = re.compile(r"about_([\d.]+)_times")
-"""``expert_products.EXPECTED_TIMES``."""
+"""The names by ``models.feed_forwards.expert_products.EXPECTED_TIMES``."""
 _VIEWS = {
     "reshape", "transpose", "convert_element_type", "bitcast_convert_type", "slice", "dynamic_slice", "squeeze",
     "broadcast_in_dim", "copy", "sharding_constraint", "optimization_barrier",
@@ -72,22 +72,25 @@ def of_round(traced: jax.stages.Traced, weights, state, rows: int) -> Work:
 
 
 def stored_bytes(x) -> int:
-    """Bytes that one device stores of an array, given as a shape with a sharding."""
+    """Bytes that one device stores of an array; ``x`` is a shape with a sharding."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return 0
     return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
 
 
 def expected_times(text: str) -> float:
-    """How often a loop is expected to run, by a name in its scope; 0 for a loop that does not say it.
+    """The expected number of runs of a loop, from a name in its scope; 0 without such a name.
 
-    In the text of a whole program, the largest of all such numbers.
+    In the text of a whole program, it is the largest of all such numbers.
     """
     return max(map(float, _EXPECTED.findall(text)), default=0.0)
 
 
 def _stored(x, rows: int) -> Stored:
-    """``rows``: devices that share the array's products because each has rows of the other operand."""
+    """The record of an array.
+
+    ``rows``: the devices that share its products, because each has rows of the other operand.
+    """
     share = stored_bytes(x) / max(x.size, 1)
     return Stored(share, share / max(x.dtype.itemsize, 1) / rows)
 
@@ -95,8 +98,8 @@ def _stored(x, rows: int) -> Stored:
 def _of_loops(jaxpr, stored: Mapping, share: float) -> Iterator[Work]:
     """The work of the body of each outermost loop."""
     for eqn in jaxpr.eqns:
-        for inner, given in _called(eqn):
-            known = _handed_over(inner, given, stored)
+        for inner, operands in _called_programs(eqn):
+            known = _stored_inputs(inner, operands, stored)
             if eqn.primitive.name == "while":
                 yield _work(inner, known, share)
             else:
@@ -110,8 +113,12 @@ def _work(jaxpr, stored: Mapping, share: float) -> Work:
       stored: the variables that are stored arrays.
       share: the share of other products' operations that one device runs.
     """
-    stored, total = dict(stored), Work()
-    find = lambda atom: None if isinstance(atom, core.Literal) else stored.get(atom)
+    stored = dict(stored)
+    total = Work()
+
+    def find(atom) -> Stored | None:
+        return None if isinstance(atom, core.Literal) else stored.get(atom)
+
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         if eqn.params.get("name") == FETCH and (seen := find(eqn.invars[0])):
@@ -120,11 +127,14 @@ def _work(jaxpr, stored: Mapping, share: float) -> Work:
             parts = eqn.outvars[0].aval.size / eqn.invars[0].aval.size if name == "bitcast_convert_type" else 1
             stored[eqn.outvars[0]] = seen._replace(bytes=seen.bytes / parts)  # a byte holds several small numbers
         elif name == "dot_general":
-            operands = [(found, atom.aval.size) for atom in eqn.invars if (found := find(atom))]
-            shares = [found.share for found, _ in operands] or [share]
-            total = total.plus(Work(sum(one.bytes * size for one, size in operands), min(shares) * _operations(eqn)))
+            operands = [(array, atom.aval.size) for atom in eqn.invars if (array := find(atom))]
+            shares = [array.share for array, _ in operands] or [share]
+            read = sum(array.bytes * size for array, size in operands)
+            total = total.plus(Work(read, min(shares) * _operations(eqn)))
         else:
-            works = [_work(inner, _handed_over(inner, given, stored), share) for inner, given in _called(eqn)]
+            works = [
+                _work(inner, _stored_inputs(inner, inputs, stored), share) for inner, inputs in _called_programs(eqn)
+            ]
             if name == "cond":
                 works = [max(works, key=lambda work: (work.bytes, -work.operations))]
             for work in works:
@@ -133,9 +143,9 @@ def _work(jaxpr, stored: Mapping, share: float) -> Work:
 
 
 def _trips(eqn) -> float:
-    """How often a loop runs; 1 for a loop whose end depends on the data, and without a loop.
+    """The number of runs of a loop; 1 if its end depends on the data, and without a loop.
 
-    The scope of a loop over experts says how often it is expected to run.
+    The scope of a loop over experts has its expected number of runs.
     """
     if eqn.primitive.name in ("scan", "while") and (expected := expected_times(str(eqn.source_info.name_stack))):
         return expected
@@ -144,7 +154,8 @@ def _trips(eqn) -> float:
         return params["length"]
     if eqn.primitive.name != "while" or len(params["cond_jaxpr"].eqns) != 1:
         return 1
-    jaxpr, (test,) = params["cond_jaxpr"].jaxpr, params["cond_jaxpr"].eqns
+    jaxpr = params["cond_jaxpr"].jaxpr
+    (test,) = params["cond_jaxpr"].eqns
     if test.primitive.name != "lt" or not isinstance(test.invars[1], core.Literal) or params["cond_nconsts"]:
         return 1
     carry = eqn.invars[params["body_nconsts"] :]
@@ -152,20 +163,24 @@ def _trips(eqn) -> float:
     return int(test.invars[1].val) - int(first.val) if isinstance(first, core.Literal) else 1
 
 
-def _called(eqn) -> list[tuple]:
-    """The programs that an equation runs, each with the values that it hands over."""
-    given, params = list(eqn.invars), eqn.params
+def _called_programs(eqn) -> list[tuple]:
+    """The programs that an equation runs, each with its inputs."""
+    inputs = list(eqn.invars)
+    params = eqn.params
     if eqn.primitive.name == "cond":
-        return [(branch.jaxpr, given[1:]) for branch in params["branches"]]
+        return [(branch.jaxpr, inputs[1:]) for branch in params["branches"]]
     if eqn.primitive.name == "while":
-        return [(params["body_jaxpr"].jaxpr, given[params["cond_nconsts"] :])]
+        return [(params["body_jaxpr"].jaxpr, inputs[params["cond_nconsts"] :])]
     inner = next((params[name] for name in ("jaxpr", "call_jaxpr") if name in params), None)
-    return [] if inner is None else [(getattr(inner, "jaxpr", inner), given)]
+    return [] if inner is None else [(getattr(inner, "jaxpr", inner), inputs)]
 
 
-def _handed_over(inner, given: list, stored: Mapping) -> dict:
-    """The stored arrays by their names in a called program. A program for one device has parts of them."""
-    pairs = [(var, atom) for var, atom in zip(inner.invars, given) if not isinstance(atom, core.Literal)]
+def _stored_inputs(inner, inputs: list, stored: Mapping) -> dict:
+    """The stored arrays by their names in a called program.
+
+    A program for one device has parts of them.
+    """
+    pairs = [(var, atom) for var, atom in zip(inner.invars, inputs) if not isinstance(atom, core.Literal)]
     parts = {var: atom.aval.size / max(var.aval.size, 1) for var, atom in pairs}
     return {
         var: Stored(stored[atom].bytes * parts[var], stored[atom].share * parts[var])
@@ -176,5 +191,6 @@ def _handed_over(inner, given: list, stored: Mapping) -> dict:
 
 def _operations(eqn) -> float:
     (contracted, _), _ = eqn.params["dimension_numbers"]
-    left, (out,) = eqn.invars[0].aval, eqn.outvars
+    left = eqn.invars[0].aval
+    (out,) = eqn.outvars
     return 2.0 * out.aval.size * math.prod(left.shape[axis] for axis in contracted)

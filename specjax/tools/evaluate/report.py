@@ -45,7 +45,8 @@ def notes(report: dict) -> list[str]:
 
 def caption(report: dict) -> str:
     """One line: models, prompts, options and machine."""
-    machine, settings = report["machine"], report["settings"]
+    machine = report["machine"]
+    settings = report["settings"]
     models = " with ".join(settings[key] for key in ("model", "draft") if key in settings)
     options = "".join(f"{name} {value}; " for name, value in settings["options"].items())
     options += f"rule {settings['rule']}; " if settings.get("rule", "auto") != "auto" else ""

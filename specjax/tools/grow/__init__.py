@@ -1,1 +1,1 @@
-"""The parts of ``checkpoints.grow``: the larger shape, the places of old entries, the file writer."""
+"""Grows a model to a larger shape: the shape, the places of old entries, the file writer."""

@@ -13,8 +13,11 @@ from ...models.config import ModelConfig
 from ...models.feed_forwards import GatedMlpConfig
 from .shape import head_copies
 
-RANDOM, ZERO = -1, -2
-"""The sources of entries that no old entry has: random numbers, and zeros."""
+RANDOM = -1
+"""The source of new entries that are random numbers."""
+
+ZERO = -2
+"""The source of new entries that are zero."""
 
 
 class Axis(NamedTuple):
@@ -66,7 +69,8 @@ def queries_keys_values(old: ModelConfig, new: ModelConfig) -> Axis:
     factor sqrt(E D' / (E' D)) makes this eps mean the same.
     """
     source = np.full((new.num_kv_heads, _group(new) + 2, new.head_dim), RANDOM)
-    place, value = rotary(old, new), widen(old.head_dim, new.head_dim, RANDOM)
+    place = rotary(old, new)
+    value = widen(old.head_dim, new.head_dim, RANDOM)
     for k, g, n, m in _query_heads(old, new):
         first = k * (_group(old) + 2)
         source[n, m] = shift(place, (first + g) * old.head_dim)
@@ -91,7 +95,7 @@ def attended(old: ModelConfig, new: ModelConfig) -> np.ndarray:
 
 
 def gate_up(old: ModelConfig, new: ModelConfig) -> np.ndarray:
-    """The rows of ``GatedMlp.gate_up``: for each part of the MLP its gates, then its up projections."""
+    """The rows of ``GatedMlp.gate_up``: the gates and the up projections of each part."""
     source = np.full(2 * new.intermediate_size, RANDOM)
     source[gate_up_rows(new)[:, : old.intermediate_size]] = gate_up_rows(old)
     return source
@@ -110,7 +114,8 @@ def _group(config: ModelConfig) -> int:
 
 def _query_heads(old: ModelConfig, new: ModelConfig):
     """For each old query head: its key head, its place there, its new key head, its new place."""
-    copies, size = head_copies(old, new), _group(new)
+    copies = head_copies(old, new)
+    size = _group(new)
     for k in range(old.num_kv_heads):
         for g in range(_group(old)):
             yield k, g, k * copies + g // size, g % size

@@ -1,8 +1,8 @@
 """Grows a model to a larger shape that computes the same function up to rounding.
 
-The grown model has the cost of its shape, and the text and the acceptance of the small model. So the
-speed of a real size can be measured without a real checkpoint. A draft model serves the grown model
-as it is. A trained head reads hidden states, so it grows too.
+The grown model has the cost of its shape, and the text and the acceptance of the small model. So
+the speed of a real size can be measured without a real checkpoint. A draft model serves the grown
+model as it is. A trained head reads hidden states, so it grows too.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ def grow_model(target: LanguageModel, like: ModelConfig, directory: str | Path) 
     checkpoint never loads.
 
     Args:
-      like: gives sizes, context, dtype, family, biases and whether the embedding is tied; see
-        ``config.read_shape``. The other options stay those of the target.
+      like: has the sizes, context, dtype, family, biases and tie of the embedding; see
+        ``checkpoints.config.read_shape``. The other options stay those of the target.
 
     Returns the grown configuration. Raises ConfigError for a shape that cannot hold the target,
     CheckpointError for a directory that has files or cannot be written, and StorageError for a disk
@@ -48,11 +48,11 @@ def grow_model(target: LanguageModel, like: ModelConfig, directory: str | Path) 
     config = grow_config(target.config, like, target.name)
     abstract = abstract_decoder(config)
     growth = Growth(target.config, config, (target.config.hidden_size, config.hidden_size))
-    made_of = partial(blocks, names=NAMES[config.family], config=config)
+    blocks_of = partial(blocks, names=NAMES[config.family], config=config)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for path, value in _grow(target.model, abstract, growth):
-            yield from parameter_tensors(path, value, made_of).items()
+            yield from parameter_tensors(path, value, blocks_of).items()
 
     with new_directory(directory, _bytes(abstract)) as directory:
         write_shards(directory, tensors())
@@ -108,7 +108,8 @@ def _grow(module: nnx.Module, abstract: nnx.Module, growth: Growth) -> Iterator[
 
 def _grow_head_config(head: Head, target: ModelConfig) -> HeadConfig:
     """The configuration of the head for the grown target."""
-    config, sizes = head.config, {}
+    config = head.config
+    sizes = {}
     if config.part_not_grown:
         raise ConfigError(
             f"{head.name} cannot grow: growth does not know {config.part_not_grown}; use a head without it"

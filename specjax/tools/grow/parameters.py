@@ -38,7 +38,10 @@ _AXES: dict[str, tuple[str, ...]] = {
     "down": ("write", "units"),
     "down_bias": ("write",),
 }
-"""The axes of each parameter of a decoder, see ``Growth.axis``. The last name in its path names a parameter."""
+"""The axes of each parameter of a decoder, see ``Growth.axis``.
+
+The last name in its path names a parameter.
+"""
 
 _DEVIATION = 0.02
 """The standard deviation of random numbers."""
@@ -49,10 +52,13 @@ _CHUNK = 1 << 24
 _CONSTANT = 2.0**-8
 """The constant in the stream, as a part of the typical entry of the embedding."""
 
-_GAIN, _PENALTY = 2.0**4, 2.0**24
-"""The weight of the last norm and minus the weight of new tokens, at the constant's place.
+_GAIN = 2.0**4
+"""The weight of the last norm at the constant's place."""
 
-The largest float16 is smaller than the second number. Its norm then has a larger weight.
+_PENALTY = 2.0**24
+"""Minus the weight of new tokens at the constant's place.
+
+The largest float16 is smaller. The norm then has a larger weight.
 """
 
 
@@ -86,7 +92,7 @@ class Growth:
         name = [part for part in path.split(".") if not part.isdigit()][-1]
         kinds = self.axes[name] if name in self.axes else _AXES[name]
         row_kind, column_kind, *_ = (*kinds, "same")
-        size = shape[0], int(np.prod(shape[1:]))
+        size = (shape[0], int(np.prod(shape[1:])))
         if old is None:
             rest = [ZERO if kind == "write" else RANDOM for kind in (*kinds, "same")]
             rows, columns = (Axis(np.full(n, kind)) for n, kind in zip(size, rest))
@@ -155,14 +161,15 @@ class Growth:
 
 
 def place(old: np.ndarray, rows: Axis, columns: Axis, dtype, rng) -> np.ndarray:
-    """The grown matrix, in which old entries have the places that the axes give.
+    """The grown matrix, in which old entries have the places of the axes.
 
     Args:
       old: float32 [old rows, old columns].
       rng: makes the random numbers; None for ones in their place.
     """
     out = np.empty((len(rows.source), len(columns.source)), dtype)
-    scale, step = np.broadcast_to(rows.scale, len(out)), max(_CHUNK // max(out.shape[1], 1), 1)
+    scale = np.broadcast_to(rows.scale, len(out))
+    step = max(_CHUNK // max(out.shape[1], 1), 1)
     for start in range(0, len(out), step):
         part = slice(start, start + step)
         out[part] = _chunk(old, rows.source[part], scale[part], columns.source, rng)
@@ -171,7 +178,7 @@ def place(old: np.ndarray, rows: Axis, columns: Axis, dtype, rng) -> np.ndarray:
 
 def _chunk(old: np.ndarray, rows: np.ndarray, scale: np.ndarray, columns: np.ndarray, rng) -> np.ndarray:
     """Some rows of the grown matrix, float32."""
-    shape = len(rows), len(columns)
+    shape = (len(rows), len(columns))
     if rng is None:
         out = np.ones(shape, np.float32)
     elif RANDOM in rows or RANDOM in columns:
@@ -180,6 +187,7 @@ def _chunk(old: np.ndarray, rows: np.ndarray, scale: np.ndarray, columns: np.nda
         out = np.zeros(shape, np.float32)
     out[rows == ZERO] = 0
     out[:, columns == ZERO] = 0
-    at, across = rows >= 0, columns >= 0
+    at = rows >= 0
+    across = columns >= 0
     out[np.ix_(at, across)] = old[np.ix_(rows[at], columns[across])] * scale[at, None]
     return out

@@ -16,14 +16,14 @@ _AT_LEAST = {
 
 _BIASES = {"attention_bias": ("qkv_bias", "out_bias"), "mlp_bias": ("mlp_bias",)}
 
-_SIZES = "vocab_size", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "dtype"
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "dtype")
 """The fields that decoder layers of a head take from the grown target."""
 
 
 def grow_config(old: ModelConfig, like: ModelConfig, name: str) -> ModelConfig:
     """The configuration of the model ``name``, grown to the shape of ``like``.
 
-    ``like`` gives sizes, context, dtype, family, biases and whether the embedding is tied. Rotary
+    ``like`` has the sizes, context, dtype, family, biases and tie of the embedding. Rotary
     positions, attention windows and end-of-text tokens stay those of the model. ``norm_eps``
     follows from the width, because a norm takes the mean over a wider stream.
 
@@ -75,9 +75,10 @@ def head_copies(old: ModelConfig, new: ModelConfig) -> int:
 
 def _check_sizes(old: ModelConfig, new: ModelConfig, name: str) -> None:
     for option, field in _AT_LEAST.items():
-        least, given = getattr(old, field), getattr(new, field)
-        if given < least:
-            _refuse(name, option, given, f"at least {least}")
+        least = getattr(old, field)
+        size = getattr(new, field)
+        if size < least:
+            _refuse(name, option, size, f"at least {least}")
     if new.head_dim % old.head_dim:
         _refuse(name, "head_dim", new.head_dim, f"a multiple of {old.head_dim}, so that rotary frequencies coincide")
     if old.num_kv_heads * head_copies(old, new) > new.num_kv_heads:
@@ -94,5 +95,5 @@ def _check_sizes(old: ModelConfig, new: ModelConfig, name: str) -> None:
         _refuse(name, "hidden_size", new.hidden_size, allowed)
 
 
-def _refuse(name: str, option: str, given, allowed: str) -> None:
-    raise ConfigError(f"{name} cannot grow to this shape: {option} is {given}; it must be {allowed}")
+def _refuse(name: str, option: str, value, allowed: str) -> None:
+    raise ConfigError(f"{name} cannot grow to this shape: {option} is {value}; it must be {allowed}")

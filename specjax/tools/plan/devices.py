@@ -1,11 +1,11 @@
-"""Devices that are known by their published figures, and compilers that need none of them.
+"""Published figures of devices, and compilers that need no device.
 
 Figures are those of the vendors: Cloud TPU documentation for v5e, v5p and v6e; NVIDIA's data sheets
 for A100 80GB SXM, H100 SXM, H200 SXM and B200, without sparsity. ``link`` is the bandwidth of all
 links of one device in one direction. ``host_link`` is half of what these data sheets give for PCIe
 Gen4 and Gen5, whose figures are those of both directions. Google publishes no such figure for the
-TPUs here. "How to Scale Your Model" (Austin et al. 2025) gives 16 GB/s for TPU v4 and assumes 15 for
-v6e, so all TPUs have 16.
+TPUs here. "How to Scale Your Model" (Austin et al. 2025) gives 16 GB/s for TPU v4 and assumes 15
+for v6e, so all TPUs have 16.
 """
 
 import dataclasses
@@ -71,7 +71,10 @@ DEVICES = {
     "h200": _gpu(141, 4800, 989, 450, 64, cores=132, capability=(9, 0), shared=232448),
     "b200": _gpu(180, 8000, 2250, 900, 64, cores=148, capability=(10, 0), shared=232448),
 }
-"""The devices that ``specjax plan`` knows. A launch of 2 µs and a hop of 8 µs are usual figures on GPUs."""
+"""The devices that ``specjax plan`` knows.
+
+A launch of 2 µs and a hop of 8 µs are usual figures on GPUs.
+"""
 
 _PER_HOST = 8
 """GPUs that share a host and its fast links."""
@@ -102,10 +105,12 @@ def parse_device(text: str) -> tuple[str, tuple[int, ...]]:
         raise RequestError(f"device {name!r} is unknown; use one of {', '.join(DEVICES)}, such as v5e:2x4 or h100:8")
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape := shape or "1"):
         raise RequestError(f"topology {shape!r} of {name} is no product of numbers; write {name}:{_example(name)}")
-    found: tuple[int, ...] = tuple(map(int, shape.split("x")))
-    if DEVICES[name].platform == "cuda" and (len(found) > 1 or max(found) > _PER_HOST and max(found) % _PER_HOST):
+    topology: tuple[int, ...] = tuple(map(int, shape.split("x")))
+    if DEVICES[name].platform == "cuda" and (
+        len(topology) > 1 or max(topology) > _PER_HOST and max(topology) % _PER_HOST
+    ):
         raise RequestError(f"topology {shape!r}: GPUs are counted, up to 8 or in multiples of 8; write {name}:8")
-    return name, found
+    return name, topology
 
 
 def compile_only(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -115,7 +120,7 @@ def compile_only(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """
     device = DEVICES[name]
     try:
-        found = _tpus(name, shape) if device.platform == "tpu" else _gpus(name, device, shape[0])
+        devices = _tpus(name, shape) if device.platform == "tpu" else _gpus(name, device, shape[0])
     except (ImportError, KeyError):
         raise RequestError(
             f"the compiler for {name} is not installed; install it with pip install 'specjax[{device.platform}]'"
@@ -124,7 +129,7 @@ def compile_only(name: str, shape: tuple[int, ...]) -> np.ndarray:
         reason = " ".join(str(error).split())[:200]
         raise RequestError(f"{name}:{'x'.join(map(str, shape))} is no topology of {name} ({reason}); "
                            f"use another, such as {name}:{_example(name)}") from None  # fmt: skip
-    return np.array(found)
+    return np.array(devices)
 
 
 def _tpus(name: str, shape: tuple[int, ...]) -> list[Any]:
@@ -142,8 +147,8 @@ def _tpus(name: str, shape: tuple[int, ...]) -> list[Any]:
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }
     os.environ.update({key: value for key, value in settings.items() if key not in os.environ})
-    described = topologies.get_topology_desc(platform="tpu", topology_name=f"{name}:{'x'.join(map(str, shape))}")
-    return list(described.devices)
+    description = topologies.get_topology_desc(platform="tpu", topology_name=f"{name}:{'x'.join(map(str, shape))}")
+    return list(description.devices)
 
 
 def _gpus(name: str, device: Device, count: int) -> list[Any]:
@@ -155,8 +160,8 @@ def _gpus(name: str, device: Device, count: int) -> list[Any]:
         shared=device.shared, per_core=device.shared + 1024, major=major, minor=minor,
     )  # fmt: skip
     hosts = max(1, count // _PER_HOST)
-    described = topologies.get_topology_desc("", "cuda", target_config=chip, topology=f"1x{hosts}x{count // hosts}")
-    return list(described.devices)
+    description = topologies.get_topology_desc("", "cuda", target_config=chip, topology=f"1x{hosts}x{count // hosts}")
+    return list(description.devices)
 
 
 def _smallest(name: str) -> tuple[int, ...]:

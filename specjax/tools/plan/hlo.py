@@ -43,30 +43,30 @@ class Instruction:
 
 def computations(text: str) -> dict[str, list[Instruction]]:
     """The computations of a compiled module, by name."""
-    found: dict[str, list[Instruction]] = {}
+    bodies: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
-            current = found.setdefault(header[1], [])
+            current = bodies.setdefault(header[1], [])
         elif match := _INSTRUCTION.match(line):
             name, dtype, shape, opcode = match.groups()
             shape = tuple(int(n) for n in (shape or "").split(",") if n)
             calls = tuple(re.findall(r"[\w.\-]+", " ".join(_CALLED.findall(line))))
             current.append(Instruction(name, opcode, dtype, shape, calls, line.strip()))
-    return found
+    return bodies
 
 
 def in_loops(text: str) -> list[Instruction]:
     """The instructions of all loop bodies, and of all computations that the bodies call."""
-    found = computations(text)
-    waiting = [name for body in found.values() for i in body if i.opcode == "while" for name in i.calls]
+    bodies = computations(text)
+    waiting = [name for body in bodies.values() for i in body if i.opcode == "while" for name in i.calls]
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in found and name not in seen:
+        if name in bodies and name not in seen:
             seen.add(name)
-            waiting += [called for i in found[name] for called in i.calls]
-    return [i for name in seen for i in found[name]]
+            waiting += [called for i in bodies[name] for called in i.calls]
+    return [i for name in seen for i in bodies[name]]
 
 
 def moved(
@@ -80,7 +80,7 @@ def moved(
         permutes axes before it copies.
       opcodes: the opcodes to look for, such as "copy", "transpose" and "convert". A prefetch into a
         TPU's fast memory, "copy-start", is not a copy.
-      everywhere: whether to look outside loops too. XLA converts a loop's constants before the
+      everywhere: True to look outside loops too. XLA converts a loop's constants before the
         loop, and the loop then reads the wider copy.
     """
     instructions = sum(computations(text).values(), []) if everywhere else in_loops(text)
@@ -93,25 +93,29 @@ def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruc
     Such an array has an entry for each pair of ``least`` tokens. Axes whose size is in ``widths``
     do not count. The search includes the inside of fusions.
     """
-    wide = lambda shape: [n for n in shape if n >= least and n not in widths]
-    return [i for i in sum(computations(text).values(), []) if len(wide(i.shape)) > 1]
+    instructions = sum(computations(text).values(), [])
+    return [i for i in instructions if sum(n >= least and n not in widths for n in i.shape) > 1]
 
 
-def made(text: str) -> list[Instruction]:
-    """The instructions whose results are arrays in memory, without arguments and the inside of fusions."""
-    found = computations(text)
-    inside = {name for body in found.values() for i in body if i.opcode == "fusion" for name in i.calls}
+def array_results(text: str) -> list[Instruction]:
+    """The instructions whose results are arrays in memory.
+
+    Arguments and the inside of fusions are left out.
+    """
+    bodies = computations(text)
+    inside = {name for body in bodies.values() for i in body if i.opcode == "fusion" for name in i.calls}
     return [
-        i for name, body in found.items() if name not in inside for i in body if i.dtype and i.opcode not in _PASSED_ON
+        i for name, body in bodies.items() if name not in inside for i in body if i.dtype and i.opcode not in _PASSED_ON
     ]
 
 
 def largest(text: str) -> Instruction:
-    """The instruction that makes the largest array, see ``made``."""
-    return max(made(text), key=lambda i: i.size)
+    """The instruction that makes the largest array, see ``array_results``."""
+    return max(array_results(text), key=lambda i: i.size)
 
 
 def host_calls(text: str) -> list[Instruction]:
     """The instructions in loops that exchange data with the host: callbacks, infeeds, outfeeds."""
-    exchanges = lambda i: i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text
-    return [i for i in in_loops(text) if exchanges(i)]
+    return [
+        i for i in in_loops(text) if i.opcode.startswith(_HOST) or i.opcode == "custom-call" and "callback" in i.text
+    ]

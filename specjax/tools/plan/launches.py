@@ -25,8 +25,8 @@ def in_program(text: str) -> int:
     A loop whose number of iterations the compiler does not know counts as one iteration. Of the
     branches of a conditional, the one with the most launches counts.
     """
-    found, inside = _counter(text)
-    return inside(found[_entry(text)])
+    bodies, inside = _counter(text)
+    return inside(bodies[_entry(text)])
 
 
 def in_round(text: str) -> int:
@@ -34,9 +34,9 @@ def in_round(text: str) -> int:
 
     Loops within the iteration count as in ``in_program``.
     """
-    found, inside = _counter(text)
-    loops = [i for i in found[_entry(text)] if i.opcode == "while"]
-    return max((inside(sum((found[name] for name in loop.calls), [])) for loop in loops), default=0)
+    bodies, inside = _counter(text)
+    loops = [i for i in bodies[_entry(text)] if i.opcode == "while"]
+    return max((inside(sum((bodies[name] for name in loop.calls), [])) for loop in loops), default=0)
 
 
 def a_layer(shallow: str, deep: str, layers: int) -> float:
@@ -57,7 +57,7 @@ def _entry(text: str) -> str:
 
 def _counter(text: str) -> tuple[dict[str, list[Instruction]], Callable[[list[Instruction]], int]]:
     """The computations of a program, and the function that counts the launches of instructions."""
-    found = computations(text)
+    bodies = computations(text)
 
     def inside(instructions: list[Instruction]) -> int:
         return sum(launched(i) for i in instructions)
@@ -65,11 +65,12 @@ def _counter(text: str) -> tuple[dict[str, list[Instruction]], Callable[[list[In
     def launched(i: Instruction) -> int:
         if i.opcode in _FREE or i.opcode.endswith(_ENDS):
             return 0
-        called = [found[name] for name in i.calls if name in found]
+        called = [bodies[name] for name in i.calls if name in bodies]
         if i.opcode == "while":
-            known, body = _TRIP_COUNT.search(i.text), _BODY.search(i.text)
+            known = _TRIP_COUNT.search(i.text)
+            body = _BODY.search(i.text)
             if known and body:  # The host counts the iterations, without the condition.
-                return int(known[1]) * inside(found[body[1]])
+                return int(known[1]) * inside(bodies[body[1]])
             return sum(map(inside, called))
         if i.opcode == "conditional":
             return max(map(inside, called))
@@ -77,4 +78,4 @@ def _counter(text: str) -> tuple[dict[str, list[Instruction]], Callable[[list[In
             return sum(map(inside, called))
         return 1
 
-    return found, inside
+    return bodies, inside

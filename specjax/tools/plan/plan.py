@@ -51,7 +51,7 @@ class PlanSettings:
       dtype: the type of weights and caches.
       quantize, draft_quantize: "int8", "int4" or "fp8", the form of the weights of target and draft
         models; by default those of ``dtype``.
-      offload: whether the target's layers stay in the host's memory, see ``models.streamed``.
+      offload: True to leave the target's layers in the host's memory, see ``models.offload``.
 
     Raises RequestError for values out of bounds.
     """
@@ -76,7 +76,8 @@ class PlanSettings:
 def plan(target: ModelConfig, drafter: Drafter, drafts: Sequence[ModelConfig] = (), **settings) -> dict:
     """The plan of one method beside plain decoding, an object for JSON.
 
-    Of a method that chooses its drafts in each round, it is the plan of a round with its largest drafts.
+    Of a method that chooses its drafts in each round, it is the plan of a round with its largest
+    drafts.
 
     Bytes and launches are those of one device. The keys are those of ``specjax plan --json``, see
     ``docs/plan.md``. ``tokens_per_second`` and ``speedup`` have an entry for each of
@@ -89,36 +90,37 @@ def plan(target: ModelConfig, drafter: Drafter, drafts: Sequence[ModelConfig] = 
       settings: fields of ``PlanSettings``; ``device`` is needed.
 
     Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that
-    is not installed, a mesh that does not divide devices or model, and ``offload`` on several devices.
+    is not installed, a mesh that does not divide devices or model, and ``offload`` on several
+    devices.
     """
     # 1. Checks.
     check_names(settings, field_names(PlanSettings))
-    asked = PlanSettings(**settings)
+    options = PlanSettings(**settings)
     largest = at_largest_shape(drafter)
-    _check_fit(target, largest, asked)
+    _check_fit(target, largest, options)
     # 2. The mesh, and the sizes of programs.
-    name, shape = parse_device(asked.device)
+    name, shape = parse_device(options.device)
     devices = compile_only(name, shape)
-    grid = _make_mesh(asked.mesh or {"model": len(devices)}, asked.device, devices)
-    sizes: dict[str, Any] = dict(batch=asked.batch, capacity=capacity_for(asked.max_length, largest.depth))
-    sizes |= dict(dtype=jnp.dtype(asked.dtype), offload=asked.offload)
-    sizes |= dict(quantize=asked.quantize, draft_quantize=asked.draft_quantize)
+    grid = _make_mesh(options.mesh or {"model": len(devices)}, options.device, devices)
+    sizes: dict[str, Any] = dict(batch=options.batch, capacity=capacity_for(options.max_length, largest.depth))
+    sizes |= dict(dtype=jnp.dtype(options.dtype), offload=options.offload)
+    sizes |= dict(quantize=options.quantize, draft_quantize=options.draft_quantize)
     # 3. Rounds of plain decoding and of the method, and the memory of the prefill.
     planned = partial(plan_round, target, mesh=grid, device=DEVICES[name], **sizes)
-    with _explain_exhaustion(asked.device):
+    with _explain_exhaustion(options.device):
         plain = planned(Plain(), ())
         drafted = planned(largest, tuple(drafts))
         prefill = prefill_memory(target, largest, tuple(drafts), grid, drafted.figures.cache, **sizes)
     # 4. The report.
     return {
-        **dataclasses.asdict(asked),
+        **dataclasses.asdict(options),
         "mesh": dict(grid.shape),
         "depth": largest.depth,
         "chooses_drafts": drafter.chooser is not None,
         **_memory(drafted.figures, prefill, DEVICES[name]),
         **_traffic(plain, drafted, DEVICES[name]),
         "experts_per_layer": _experts(target, plain.figures.experts, drafted.figures.experts),
-        **_speed(plain.seconds, drafted.seconds, asked.batch, largest.depth),
+        **_speed(plain.seconds, drafted.seconds, options.batch, largest.depth),
     }
 
 
@@ -188,9 +190,10 @@ def _speed(plain: float, drafted: float, batch: int, depth: int) -> dict:
 def capacity_for(max_length: int, depth: int) -> int:
     """Positions of the caches of a plan: room for the text and a path of ``depth`` drafts.
 
-    XLA:GPU splits the product of weights and values of a long cache into up to 64 parts of a multiple
-    of 8 positions. Where the capacity does not divide so, it first copies all values into a padded
-    array, in every layer and round. The capacities of sessions are powers of two, which divide.
+    XLA:GPU splits the product of weights and values of a long cache into up to 64 parts of a
+    multiple of 8 positions. Where the capacity does not divide so, it first copies all values into
+    a padded array, in every layer and round. The capacities of sessions are powers of two, which
+    divide.
     """
     need = max_length + depth + 1
     unit = _PROMPT if need < 16 * _PARTS else _PARTS
@@ -212,14 +215,16 @@ def break_even(ratio: float, depth: int) -> float | None:
     """
     from scipy import optimize  # a second of imports
 
-    gain = lambda alpha: tokens_a_round(alpha, depth) * ratio - 1
+    def gain(alpha: float) -> float:
+        return tokens_a_round(alpha, depth) * ratio - 1
+
     if gain(0.0) >= 0:
         return 0.0
     return float(optimize.root_scalar(gain, bracket=(0.0, 1.0)).root) if gain(1.0) >= 0 else None
 
 
 def _experts(target: ModelConfig, plain: float, drafted: float) -> dict | None:
-    """The experts of a layer, and how many of them a plain token and a round read; None without experts."""
+    """The experts of a layer, and those that a plain token and a round read, or None."""
     of = next((mlp.count for mlp in target.mlps if isinstance(mlp, ExpertsConfig)), None)
     return None if of is None else {"all": of, "plain": plain, "round": drafted}
 

@@ -43,10 +43,10 @@ class Figures:
       host: bytes of the layers that stay in the host's memory.
       streamed: bytes of weights that a round copies from there.
       moved: bytes that a round moves, see ``traffic.Program``.
-      least: bytes of weights and caches that its products read, see ``products.of_round``.
+      least: bytes of weights and caches that its products read, see ``evaluate.products.of_round``.
       operations: operations of its products.
       launches: kernels that it launches; 0 on a TPU, where the loop is one launch.
-      collectives: how often it runs each kind and size of collective.
+      collectives: the number of runs of each kind and size of collective.
       copies: cache-sized copies in the loop.
       experts: the experts that a layer is expected to read; 0 without experts.
     """
@@ -71,10 +71,11 @@ class Abstract:
     """The arguments of prefill and loop on a mesh, as shapes with shardings.
 
     Attributes:
-      mesh: the mesh of the shardings. It is abstract if layers stay in the host's memory, because the
-        devices of CUDA's compiler have no memories, and JAX would drop the memory kind of the layers.
+      mesh: the mesh of the shardings. It is abstract if layers stay in the host's memory, because
+        the devices of CUDA's compiler have no memories, and JAX would drop the memory kind of the
+        layers.
       devices: the devices of the mesh.
-      model, given: the target, and the result of ``Drafter.parameters``.
+      model, parameters: the target, and the result of ``Drafter.parameters``.
       requests: the batch's prompts and options.
       state: the state between two rounds. Caches are split over ``data`` and ``model``, rows of
         other arrays over ``data``.
@@ -87,7 +88,7 @@ class Abstract:
     devices: tuple
     model: Any
     draft: Any
-    given: Any
+    parameters: Any
     requests: Requests
     state: DecodeState
     rows: int
@@ -115,11 +116,12 @@ def abstract(
       capacity: positions of the caches.
       dtype: the type of weights and caches.
       quantize, draft_quantize: the forms of the weights of target and draft models, see
-        ``quantised``; None for those of ``dtype``.
-      offload: whether the target's layers stay in the host's memory, see ``models.streamed``.
+        ``models.quantised_weights``; None for those of ``dtype``.
+      offload: whether the target's layers stay in the host's memory, see ``models.offload``.
 
     Raises RequestError for a mesh that does not divide the model.
     """
+    # 1. The parameters. CUDA's compiler has no memories, so a mesh with layers on the host is abstract.
     devices = tuple(mesh.devices.flat)
     grid = mesh.abstract_mesh if offload else mesh
     model = place_shapes(_abstract_model(Placement(mesh).split(target), dtype, quantize), grid, RULES)
@@ -130,9 +132,10 @@ def abstract(
         copy = nnx.eval_shape(
             lambda: drafter.parameters(Decoder(model.config, jax.random.key(0), dtype), target.vocab_size)
         )
-        draft = given = place_shapes(copy, grid, RULES)
+        draft = parameters = place_shapes(copy, grid, RULES)
     else:
-        given = _place_rest(drafter.parameters(draft, target.vocab_size), grid)
+        parameters = _place_rest(drafter.parameters(draft, target.vocab_size), grid)
+    # 2. The requests, and the state after the prefill.
     chunk = math.gcd(_CHUNK, capacity)
     read = partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype)
     place = partial(_place_rows, mesh=grid, rows=batch)
@@ -141,18 +144,18 @@ def abstract(
             lambda: make_requests([[0]] * batch, drafter=drafter, max_new_tokens=1, capacity=capacity)
         )
         requests = jax.tree.map(place, requests)
-        state = jax.tree.map(place, jax.eval_shape(read, model, given, requests))
+        state = jax.tree.map(place, jax.eval_shape(read, model, parameters, requests))
     split = partial(_split_heads, mesh=grid)
     state = state.replace(cache=state.cache.replace(layers=jax.tree.map(split, state.cache.layers)))
     rows = grid.shape["data"] if batch % grid.shape["data"] == 0 else 1
-    return Abstract(drafter, grid, devices, model, draft, given, requests, state, rows, chunk, dtype)
+    return Abstract(drafter, grid, devices, model, draft, parameters, requests, state, rows, chunk, dtype)
 
 
 def compile_prefill(program: Abstract) -> jax.stages.Compiled:
     """The compiled prefill."""
     read = partial(prefill, drafter=program.drafter, chunk=program.chunk, dtype=program.dtype)
     with _use_mesh(program.mesh), own_settings(), _without_cache():
-        return _compile(jax.jit(read).trace(program.model, program.given, program.requests), program)
+        return _compile(jax.jit(read).trace(program.model, program.parameters, program.requests), program)
 
 
 def compile_loop(program: Abstract) -> tuple[jax.stages.Compiled, products.Work]:
@@ -169,22 +172,28 @@ def products_of(program: Abstract) -> products.Work:
 
 
 def _trace_loop(program: Abstract) -> tuple[jax.stages.Traced, products.Work]:
-    drafter, state = program.drafter, program.state
+    """The traced loop, and the work of a round."""
+    drafter = program.drafter
+    state = program.state
     until = _shape(jax.ShapeDtypeStruct((), jnp.int32), NamedSharding(program.mesh, PartitionSpec()))
     run = partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.drawn))
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    traced = jax.jit(run, donate_argnums=2, out_shardings=shardings).trace(program.model, program.given, state, until)
-    return traced, products.of_round(traced, (program.model, program.given), (state, until), program.rows)
+    traced = jax.jit(run, donate_argnums=2, out_shardings=shardings).trace(
+        program.model, program.parameters, state, until
+    )
+    return traced, products.of_round(traced, (program.model, program.parameters), (state, until), program.rows)
 
 
 def figures_of(program: Abstract, loop: jax.stages.Compiled, work: products.Work) -> Figures:
     """The figures of a compiled loop; ``temporaries`` are those of the loop."""
-    text, caches = loop.as_text() or "", caches_of(program.state)
-    stored = lambda tree: float(sum(map(products.stored_bytes, jax.tree.leaves(tree))))
-    moved, on_host = (
-        traffic.Program(text),
-        [x for x in jax.tree.leaves(program.model) if x.sharding.memory_kind == HOST],
-    )
+    text = loop.as_text() or ""
+    caches = caches_of(program.state)
+    moved = traffic.Program(text)
+    on_host = [x for x in jax.tree.leaves(program.model) if x.sharding.memory_kind == HOST]
+
+    def stored(tree) -> float:
+        return float(sum(map(products.stored_bytes, jax.tree.leaves(tree))))
+
     return Figures(
         weights=stored(program.model) - stored(on_host),
         host=stored(on_host),
@@ -205,7 +214,7 @@ def figures_of(program: Abstract, loop: jax.stages.Compiled, work: products.Work
 def temporaries(compiled: jax.stages.Compiled) -> float:
     """The bytes that a program needs beside its arguments and results.
 
-    Raises RequestError for a compiler that does not tell.
+    Raises RequestError for a compiler that reports none.
     """
     memory = compiled.memory_analysis()
     if memory is None:
@@ -220,13 +229,15 @@ def caches_of(state: DecodeState) -> list:
 
 def place_shapes(module: Any, mesh: Mesh | AbstractMesh, rules: Rules) -> Any:
     """The pytree of modules that hold shapes, with the sharding of each parameter on ``mesh``."""
-
     if module is None or isinstance(module, tuple):
         return module and tuple(place_shapes(one, mesh, rules) for one in module)
     graph, state = nnx.split(module)
-    place = lambda param: jax.tree.map(lambda x: _shape(x, sharding(param.replace(x), mesh, rules)), param)
-    placed = [(path, place(param)) for path, param in nnx.to_flat_state(state)]
-    return nnx.merge(graph, nnx.from_flat_state(placed))
+
+    def place(param):
+        return jax.tree.map(lambda x: _shape(x, sharding(param.replace(x), mesh, rules)), param)
+
+    leaves = [(path, place(param)) for path, param in nnx.to_flat_state(state)]
+    return nnx.merge(graph, nnx.from_flat_state(leaves))
 
 
 def _abstract_model(config: ModelConfig, dtype, quantize: str | None) -> Decoder:
@@ -245,11 +256,15 @@ def _abstract_draft(drafter: Drafter, drafts: Sequence[ModelConfig], dtype, quan
     return models[0] if drafter.needs.is_one else tuple(models)
 
 
-def _place_rest(given, mesh: Mesh | AbstractMesh):
-    """Puts all other parameters on every device whole, such as the n-grams of ``Drafter.parameters``."""
+def _place_rest(parameters, mesh: Mesh | AbstractMesh):
+    """Places all other parameters, such as n-grams, on every device whole."""
     whole = NamedSharding(mesh, PartitionSpec())
-    is_placed = lambda x: isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None
-    return jax.tree.map(lambda x: x if is_placed(x) else _shape(x, whole), given)
+
+    def place(x):
+        is_placed = isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None
+        return x if is_placed else _shape(x, whole)
+
+    return jax.tree.map(place, parameters)
 
 
 def _use_mesh(mesh: Mesh | AbstractMesh):
@@ -267,7 +282,7 @@ def _compile(traced: jax.stages.Traced, program: Abstract) -> jax.stages.Compile
 
 @contextmanager
 def _without_cache() -> Iterator[None]:
-    """A context without JAX's cache of compiled programs, which warns of programs without a device."""
+    """Switches off JAX's cache of programs, which warns of programs without a device."""
     before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
     jax.config.update("jax_enable_compilation_cache", False)
     try:
@@ -282,7 +297,10 @@ def _place_rows(x, *, mesh: Mesh | AbstractMesh, rows: int) -> jax.ShapeDtypeStr
 
 
 def _split_heads(x, *, mesh: Mesh | AbstractMesh) -> jax.ShapeDtypeStruct:
-    """A cache leaf [B, K, T, D], with its key heads split, unless all heads share one row (latent attention)."""
+    """A cache leaf [B, K, T, D] with split key heads.
+
+    In latent attention all heads share one row, which stays whole.
+    """
     rows = x.sharding.spec[0] if len(x.sharding.spec) else None
     heads = "model" if x.shape[1] % mesh.shape["model"] == 0 else None
     return _shape(x, NamedSharding(mesh, PartitionSpec(rows, heads)))

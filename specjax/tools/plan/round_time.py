@@ -1,4 +1,8 @@
-"""The round of a method on a device: compiled for short models, extended to all layers, timed by published figures."""
+"""Predicts the round of a method on a device.
+
+Short models are compiled, their figures extend to all layers, and published figures of the device
+give the time.
+"""
 
 import dataclasses
 import functools
@@ -50,10 +54,15 @@ def plan_round(
     Args:
       sizes: the further arguments of ``program.abstract``.
     """
-    models, deep = (target, *drafts), _compiled_depths(target, drafter, drafts, mesh, **sizes)
-    compiled = lambda depths: _figures(*_shorten(models, drafter, depths), mesh, **sizes)
+    models = (target, *drafts)
+    deep = _compiled_depths(target, drafter, drafts, mesh, **sizes)
+
+    def compiled(depths: list[int]) -> Figures:
+        return _figures(*_shorten(models, drafter, depths), mesh, **sizes)
+
     base = compiled(deep)
-    whole, launches_a_layer = base, 0.0
+    whole = base
+    launches_a_layer = 0.0
     for i, model in enumerate(models):
         step = min(_STEP, deep[i] - 1)
         if not step or skips_layers(drafter) or i and deep[i] == model.num_layers:
@@ -72,7 +81,8 @@ def prefill_memory(
     Short models are compiled. Each further layer keeps the keys and values of one chunk of the
     prompt until they are written. ``cache``: the bytes of the caches of all layers.
     """
-    models, deep = (target, *drafts), _compiled_depths(target, drafter, drafts, mesh, **sizes)
+    models = (target, *drafts)
+    deep = _compiled_depths(target, drafter, drafts, mesh, **sizes)
     short = abstract(*_shorten(models, drafter, deep), mesh, **sizes)
     further = cache - sum(map(stored_bytes, caches_of(short.state)))
     return temporaries(compile_prefill(short)) + further * short.chunk / sizes["capacity"]
@@ -109,7 +119,7 @@ def add(a: Figures, b: Figures, times: float) -> Figures:
 
 @functools.cache
 def _figures(target: ModelConfig, drafter: Drafter, drafts: tuple[ModelConfig, ...], mesh: Mesh, **sizes) -> Figures:
-    """Plans of several methods share the figures of plain decoding."""
+    """The figures of a compiled loop. Plans of several methods share those of plain decoding."""
     program = abstract(target, drafter, drafts, mesh, **sizes)
     return figures_of(program, *compile_loop(program))
 
@@ -117,8 +127,11 @@ def _figures(target: ModelConfig, drafter: Drafter, drafts: tuple[ModelConfig, .
 def _compiled_depths(
     target: ModelConfig, drafter: Drafter, drafts, mesh: Mesh, *, dtype, quantize=None, draft_quantize=None, **sizes
 ) -> list[int]:
-    """The depths to compile. Two layers less still have ``_FILLED`` bytes of weights on a device."""
-    models = (target, mesh.shape["model"], quantize), *((draft, 1, draft_quantize) for draft in drafts)
+    """The depths to compile.
+
+    Two layers less still have ``_FILLED`` bytes of weights on a device.
+    """
+    models = ((target, mesh.shape["model"], quantize), *((draft, 1, draft_quantize) for draft in drafts))
     if skips_layers(drafter):
         return [model.num_layers for model, *_ in models]
     return [

@@ -1,4 +1,4 @@
-"""The settings of a plan by name, as a TOML file or the command line gives them."""
+"""The settings of a plan by name, from a TOML file or the command line."""
 
 import difflib
 import tomllib
@@ -56,7 +56,10 @@ def read_settings(path: str | Path) -> dict:
             raise RequestError(f"{path}: {key} = {value!r} must be {_WORDS[KEYS[key]]}")
     if unknown := table.get("mesh", {}).keys() - set(AXES):
         raise RequestError(f"{path}: mesh axis {min(unknown)!r} is unknown; use {', '.join(AXES)}")
-    beside = lambda name: str(path.parent / name) if (path.parent / name).exists() else name
+
+    def beside(name: str) -> str:
+        return str(path.parent / name) if (path.parent / name).exists() else name
+
     if "model" in table:
         table["model"] = beside(table["model"])
     if "draft" in table:
@@ -65,11 +68,11 @@ def read_settings(path: str | Path) -> dict:
 
 
 def make_plan(settings: Mapping) -> dict:
-    """The plan for settings with the names of ``KEYS``; see ``plan.plan``.
+    """The plan for settings with the names of ``KEYS``; see ``plan.plan.plan``.
 
     The plan also names ``model``, ``draft`` and ``method``, and has ``stored_weight_bytes``, see
-    ``stored.stored_bytes``. By default the method is draft_model
-    with a draft, and none without.
+    ``checkpoints.weight_bytes``. By default the method is draft_model with a draft, and none
+    without.
 
     Raises RequestError for settings that are missing or do not fit, CheckpointError for a
     configuration that is not found, and ConfigError for a model that is not supported.
@@ -77,7 +80,9 @@ def make_plan(settings: Mapping) -> dict:
     for key in ("model", "device"):
         if key not in settings:
             raise RequestError(f"no {key} is named; use --{key}, or --config with a TOML file that names it")
-    drafts, options = settings.get("draft", []), settings.get("options", {})
+    # 1. The method, its options and the number of its drafts.
+    drafts = settings.get("draft", [])
+    options = settings.get("options", {})
     method = settings.get("method") or default_method(drafts)
     check_options(method, options)
     check_drafts(method, len(drafts))
@@ -85,6 +90,7 @@ def make_plan(settings: Mapping) -> dict:
     most = needs.most if isinstance(needs, Models) else 0
     if most is not None and len(drafts) > most:
         raise RequestError(f"method {method!r} takes {most or 'no'} draft, and {len(drafts)} are named; leave some out")
+    # 2. The configurations, and the drafter.
     target, *shapes = (read_shape(name) for name in (settings["model"], *drafts))
     for name, shape in zip(drafts, shapes):
         if shape.vocab_size != target.vocab_size:
@@ -94,8 +100,9 @@ def make_plan(settings: Mapping) -> dict:
             )
     drafter = make_planned_drafter(method, target, options)
     drafter.check(target)
-    given = {key: settings[key] for key in field_names(PlanSettings) if key in settings}
-    dtype = PlanSettings(**given).dtype
+    # 3. The plan.
+    plan_settings = {key: settings[key] for key in field_names(PlanSettings) if key in settings}
+    dtype = PlanSettings(**plan_settings).dtype
     named = {"model": settings["model"], "draft": list(drafts), "method": method}
     stored = stored_bytes(settings["model"], dtype)
-    return named | {"stored_weight_bytes": stored} | plan(target, drafter, shapes, **given)
+    return named | {"stored_weight_bytes": stored} | plan(target, drafter, shapes, **plan_settings)

@@ -14,7 +14,8 @@ def make_planned_drafter(method: str, target: ModelConfig, drafting: dict) -> Dr
 
     Raises RequestError as ``make_drafter`` does.
     """
-    needs, head = needs_of(method), None
+    needs = needs_of(method)
+    head = None
     if isinstance(needs, TrainedHead):
         head = KINDS[needs.kind].usual(target, target.with_layers([0]).like_llama())
     return make_drafter(method, head=head, **drafting)

@@ -1,8 +1,8 @@
 """Cuts a smaller model out of a model: the most important layers, channels, heads and MLP units.
 
 The channels of the residual stream are the same in all layers. Heads and units are chosen for each
-layer. A norm divides by the size of the whole stream; behind the cut it sees the kept channels
-only, so its weights are scaled by the ratio of the two sizes on the calibration text.
+layer. A norm divides by the size of the whole stream; behind the cut it sees only the channels
+that stay, so its weights are scaled by the ratio of the two sizes on the calibration text.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Kept:
+class _Parts:
     """The parts of one layer that stay, as numbers of the old parts.
 
     Attributes:
       key_heads: int [K'].
-      queries: int [K', G'], for each kept key head the places of its kept query heads.
+      queries: int [K', G'], for each of these key heads the places of its query heads that stay.
       units: int [F'].
     """
 
@@ -56,7 +56,8 @@ def prune(model: Decoder, importance: Importance, sizes: Sizes) -> Decoder:
 
     Raises RequestError for sizes that are larger than the model's or do not divide.
     """
-    old, new = model.config, prune_config(model.config, sizes)
+    old = model.config
+    new = prune_config(old, sizes)
     layers = _best(importance.layers, new.num_layers) if not isinstance(sizes.layers, tuple) else sizes.layers
     channels = _best(importance.channels, new.hidden_size)
     new = new.replace(windows=old.with_layers([int(i) for i in layers]).windows)
@@ -67,8 +68,8 @@ def prune(model: Decoder, importance: Importance, sizes: Sizes) -> Decoder:
     assert pruned.norm is not None and model.norm is not None  # Llama has this norm
     pruned.norm[...] = _rescale(model.norm[...], importance.last_moments, channels)
     for i, layer in zip(layers, pruned.layers):
-        kept = _choose(importance, i, old, new)
-        _fill(layer, _cut(model.layers[int(i)], old, new, kept, channels))
+        parts = _choose(importance, i, old, new)
+        _fill(layer, _cut(model.layers[int(i)], old, new, parts, channels))
         for norm, moments in zip(("mixer_norm", "mlp_norm"), importance.moments[i]):
             getattr(layer, norm)[...] = _rescale(getattr(model.layers[int(i)], norm)[...], moments, channels)
     return pruned
@@ -85,11 +86,12 @@ def prune_config(old: ModelConfig, sizes: Sizes) -> ModelConfig:
     if isinstance(layers, tuple) and (not layers or min(layers) < 0 or max(layers) >= old.num_layers):
         raise RequestError(f"layers {layers} are not among the model's {old.num_layers}; use 0 to {old.num_layers - 1}")
     count = len(layers) if isinstance(layers, tuple) else layers
-    width, units = sizes.width or old.hidden_size, sizes.intermediate or old.intermediate_size
+    width = sizes.width or old.hidden_size
+    units = sizes.intermediate or old.intermediate_size
     heads = sizes.heads or old.num_heads
-    given = {"layers": (count, old.num_layers), "width": (width, old.hidden_size)}
-    given |= {"intermediate": (units, old.intermediate_size), "heads": (heads, old.num_heads)}
-    for name, (new, most) in given.items():
+    limits = {"layers": (count, old.num_layers), "width": (width, old.hidden_size)}
+    limits |= {"intermediate": (units, old.intermediate_size), "heads": (heads, old.num_heads)}
+    for name, (new, most) in limits.items():
         if not 1 <= new <= most:
             raise RequestError(f"{name} is {new} and the model has {most}; give 1 to {most}")
     key_heads = _key_heads(old, heads)
@@ -104,7 +106,10 @@ def prune_config(old: ModelConfig, sizes: Sizes) -> ModelConfig:
 def _key_heads(old: ModelConfig, heads: int) -> int:
     """The most key heads that divide ``heads`` and have enough query heads each."""
     group = old.num_heads // old.num_kv_heads
-    fits = lambda heads: [K for K in range(1, old.num_kv_heads + 1) if heads % K == 0 and heads // K <= group]
+
+    def fits(heads: int) -> list[int]:
+        return [K for K in range(1, old.num_kv_heads + 1) if heads % K == 0 and heads // K <= group]
+
     if not fits(heads):
         allowed = ", ".join(str(n) for n in range(1, old.num_heads + 1) if fits(n))
         raise RequestError(
@@ -114,36 +119,41 @@ def _key_heads(old: ModelConfig, heads: int) -> int:
     return max(fits(heads))
 
 
-def _choose(importance: Importance, number: int, old: ModelConfig, new: ModelConfig) -> _Kept:
+def _choose(importance: Importance, number: int, old: ModelConfig, new: ModelConfig) -> _Parts:
     """The parts of layer ``number`` that stay."""
     by_key_head = importance.heads[number].reshape(old.num_kv_heads, -1)
     best = np.sort(by_key_head, 1)[:, -(new.num_heads // new.num_kv_heads) :]
     key_heads = _best(best.sum(1), new.num_kv_heads)
     queries = np.array([_best(by_key_head[k], best.shape[1]) for k in key_heads])
-    return _Kept(key_heads, queries, _best(importance.units[number], new.intermediate_size))
+    return _Parts(key_heads, queries, _best(importance.units[number], new.intermediate_size))
 
 
-def _cut(layer: Layer, old: ModelConfig, new: ModelConfig, kept: _Kept, channels: np.ndarray) -> dict[str, jax.Array]:
+def _cut(layer: Layer, old: ModelConfig, new: ModelConfig, parts: _Parts, channels: np.ndarray) -> dict[str, jax.Array]:
     """The parameters of a layer without its norms of the stream, by name."""
-    group, D = old.num_heads // old.num_kv_heads, old.head_dim
+    group = old.num_heads // old.num_kv_heads
+    D = old.head_dim
     blocks = [[*(k * (group + 2) + queries), k * (group + 2) + group, k * (group + 2) + group + 1]
-              for k, queries in zip(kept.key_heads, kept.queries)]  # fmt: skip
-    attended = kept.key_heads[:, None] * group + kept.queries
+              for k, queries in zip(parts.key_heads, parts.queries)]  # fmt: skip
+    attended = parts.key_heads[:, None] * group + parts.queries
     gates = np.empty(2 * new.intermediate_size, int)
-    gates[gate_up_rows(new)] = gate_up_rows(old)[:, kept.units]
-    entries = lambda numbers: (np.ravel(numbers)[:, None] * D + np.arange(D)).ravel()
+    gates[gate_up_rows(new)] = gate_up_rows(old)[:, parts.units]
+
+    def entries(numbers) -> np.ndarray:
+        """The rows of these heads: D for each."""
+        return (np.ravel(numbers)[:, None] * D + np.arange(D)).ravel()
+
     rows = {"qkv": entries(blocks), "out": channels, "gate_up": gates, "down": channels}
-    columns = {"qkv": channels, "out": entries(attended), "gate_up": channels, "down": kept.units}
-    found = {}
+    columns = {"qkv": channels, "out": entries(attended), "gate_up": channels, "down": parts.units}
+    values = {}
     for name in rows:
         part = _part(layer, name)
-        found[name] = getattr(part, name)[...][rows[name]][:, columns[name]]
+        values[name] = getattr(part, name)[...][rows[name]][:, columns[name]]
         if (bias := getattr(part, f"{name}_bias")) is not None:
-            found[f"{name}_bias"] = bias[...][rows[name]]
+            values[f"{name}_bias"] = bias[...][rows[name]]
     for name in ("q_norm", "k_norm"):
         if (norm := getattr(layer.mixer, name)) is not None:
-            found[name] = norm[...]
-    return found
+            values[name] = norm[...]
+    return values
 
 
 def _fill(layer: Layer, values: dict[str, jax.Array]) -> None:
@@ -157,7 +167,7 @@ def _part(layer: Layer, name: str):
 
 
 def _rescale(weight: jax.Array, moments: np.ndarray, channels: np.ndarray) -> jax.Array:
-    """The weights of a norm of the kept channels, which keep their size behind it."""
+    """The weights of a norm for ``channels``, whose size behind the norm stays."""
     ratio = np.sqrt(moments[channels].mean() / moments.mean())
     return (weight[channels].astype(jnp.float32) * ratio).astype(weight.dtype)
 

@@ -1,4 +1,4 @@
-"""Cuts a draft model out of a target and heals it: the weights that stay learn to do without the rest."""
+"""Cuts a draft model out of a target and heals it: its weights learn to do without the rest."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +13,19 @@ from .importance import measure_importance
 from .masks import learn_masks
 
 MEASURES = ("activations", "masks")
-"""How the importance of parts is found: measured in activations, or learned."""
+"""The sources of the importance of parts: measured activations, or learned masks."""
 
-PRUNED, RECIPE = "pruned", "heal.toml"
-"""The model before it is healed, and the recipe of its healing, in the output directory."""
+PRUNED = "pruned"
+"""The folder of the model before it is healed, in the output directory."""
 
-_WINDOWS, _LENGTH = 32, 256
-"""The text on which importance is measured."""
+RECIPE = "heal.toml"
+"""The recipe of the healing, in the output directory."""
+
+_WINDOWS = 32
+"""The number of windows on which importance is measured."""
+
+_LENGTH = 256
+"""The number of tokens of such a window."""
 
 _HEAL = """# Continues an interrupted healing: specjax train --recipe {recipe} --output {output}
 kind = "draft"
@@ -61,18 +67,23 @@ def prune_target(
     """
     if importance not in MEASURES:
         raise RequestError(f"importance {importance!r} is unknown; use {' or '.join(MEASURES)}")
-    output, length = Path(output), min(_LENGTH, target.config.context - 1)
+    # 1. The importance of parts on a text.
+    output = Path(output)
+    length = min(_LENGTH, target.config.context - 1)
     mixture, _ = data.read_streams(paths, target.tokenizer, (target.config.eos_token_ids or (0,))[0])
     mixture.check_windows(length)
-    windows, goal = mixture.cut(seed, 0, _WINDOWS, length)[0], prune_config(target.config, sizes)
+    windows, _ = mixture.cut(seed, 0, _WINDOWS, length)
+    goal = prune_config(target.config, sizes)
     parts = measure_importance(target.model, windows)
     if importance == "masks":
         parts = learn_masks(target.model, parts, windows, goal, seed=seed)
+    # 2. The cut.
     module = prune(target.model, parts, sizes)
     draft = LanguageModel(module, module.config, target.tokenizer, str(output))
     if not steps:
         save(draft, output)
         return draft
+    # 3. The healing.
     save(draft, output / PRUNED)
     text = _HEAL.format(
         recipe=output / RECIPE, output=output, model=target.name, steps=steps, seed=seed, length=length,

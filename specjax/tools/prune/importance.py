@@ -1,4 +1,4 @@
-"""How much the parts of a model matter, from its activations on a text.
+"""The importance of the parts of a model, from its activations on a text.
 
 The measures are those of Minitron (2407.14679, section 2.2) for channels, heads and MLP units, and
 the block influence of ShortGPT (2403.03853, section 3.1) for layers.
@@ -46,13 +46,15 @@ def measure_importance(model: Decoder, windows: np.ndarray) -> Importance:
     """The importance of a model's parts on windows of tokens, int32 [B, S]."""
     read = jax.jit(_read)
     parts = np.array_split(windows, max(1, len(windows) // _WINDOWS))
-    found = [jax.tree.map(np.asarray, read(model, jnp.asarray(part))) for part in parts]
-    mean = jax.tree.map(lambda *values: np.mean(values, 0), *found)
+    results = [jax.tree.map(np.asarray, read(model, jnp.asarray(part))) for part in parts]
+    mean = jax.tree.map(lambda *values: np.mean(values, 0), *results)
     return Importance(**mean)
 
 
 class Masks(NamedTuple):
-    """Factors of the parts of a model; 1 keeps a part, and 0 leaves it out. Or other numbers, part by part.
+    """Factors of the parts of a model; 1 keeps a part, and 0 leaves it out.
+
+    Or other numbers, part by part.
 
     Attributes:
       layers: float32 [L]. channels: float32 [E]. heads: float32 [L, H]. units: float32 [L, F].
@@ -76,7 +78,7 @@ def whole(config: ModelConfig) -> Masks:
 
 
 class Passage(NamedTuple):
-    """What passes through a layer, float32 [B, S, ...].
+    """The activations of a layer, float32 [B, S, ...].
 
     Attributes:
       before, between, after: [E], the stream before attention, before the MLP, and after it.
@@ -98,21 +100,30 @@ def passages(model: Decoder, tokens: jax.Array, masks: Masks) -> list[Passage]:
     B, S = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(S), (B, S))
     nodes = Nodes(positions, Seen.causal(S), jnp.float32, jnp.zeros(B, jnp.int32))
-    x, found = model.embedded(tokens, positions) * masks.channels, []
-    for layer, kept, heads, units in zip(model.layers, masks.layers, masks.heads, masks.units):
-        before, normed, mixer, mlp = x, layer.before("mixer", x), layer.mixer, layer.mlp
+    x = model.embedded(tokens, positions) * masks.channels
+    results = []
+    for layer, layer_mask, heads, units in zip(model.layers, masks.layers, masks.heads, masks.units):
+        before = x
+        normed = layer.before("mixer", x)
+        mixer = layer.mixer
+        mlp = layer.mlp
         attended = mixer.attend(normed, nodes, None, None)[0] * jnp.repeat(heads, model.config.head_dim)
-        written = kept * masks.channels
-        x = between = x + written * linear(attended, mixer.out[...], value_of(mixer.out_bias))
+        writes = layer_mask * masks.channels
+        x = between = x + writes * linear(attended, mixer.out[...], value_of(mixer.out_bias))
         read = layer.before("mlp", x)
         gated = mlp.units(read) * units
-        x = x + written * linear(gated, mlp.down[...], value_of(mlp.down_bias))
-        found.append(Passage(before, normed, attended, between, read, gated, x))
-    return found
+        x = x + writes * linear(gated, mlp.down[...], value_of(mlp.down_bias))
+        results.append(Passage(before, normed, attended, between, read, gated, x))
+    return results
 
 
 def _read(model: Decoder, tokens: jax.Array) -> dict[str, jax.Array]:
-    config, mean = model.config, lambda x: x.mean((0, 1))
+    """The fields of ``Importance``."""
+
+    def mean(x: jax.Array) -> jax.Array:
+        return x.mean((0, 1))
+
+    config = model.config
     channels, moments, layers, heads, units = [], [], [], [], []
     through = passages(model, tokens, whole(config))
     for one in through:
@@ -125,5 +136,5 @@ def _read(model: Decoder, tokens: jax.Array) -> dict[str, jax.Array]:
     last = through[-1].after
     channels += [mean(jnp.abs(model.last_norm(last)))]
     stacked = dict(layers=layers, heads=heads, units=units, moments=moments)
-    found = {name: jnp.stack(values) for name, values in stacked.items()}
-    return found | {"channels": jnp.stack(channels).mean(0), "last_moments": mean(last**2)}
+    means = {name: jnp.stack(values) for name, values in stacked.items()}
+    return means | {"channels": jnp.stack(channels).mean(0), "last_moments": mean(last**2)}

@@ -66,8 +66,8 @@ class Generate:
       mesh: axes of a mesh of the replica's devices, such as "model=4".
       on_error: "column" gives a refused row its message in the column ``error``, and no text;
         "raise" ends the job. ``error`` is missing in all other rows.
-      options: ``rule``, ``capacity``, ``processors`` and options of the method, see ``Generator``; and
-        defaults of the options of a row, see ``Options``.
+      options: ``rule``, ``capacity``, ``processors`` and options of the method, see ``Generator``;
+        and defaults of the options of a row, see ``Options``.
 
     Raises RequestError for arguments that do not fit.
     """

@@ -63,15 +63,15 @@ def check_columns(names: Sequence[str], added: Sequence[str]) -> str:
     Raises RequestError unless one column holds prompts, and for a column that the stage adds or
     that holds an option that a row cannot have.
     """
-    found = [name for name in PROMPTS if name in names]
-    if len(found) != 1:
-        mend = f"drop all but one of {', '.join(found)}" if found else f"name one {', '.join(PROMPTS)}"
-        raise RequestError(f"the dataset has {len(found)} columns of prompts; {mend}")
+    columns = [name for name in PROMPTS if name in names]
+    if len(columns) != 1:
+        mend = f"drop all but one of {', '.join(columns)}" if columns else f"name one {', '.join(PROMPTS)}"
+        raise RequestError(f"the dataset has {len(columns)} columns of prompts; {mend}")
     for name in added:
         if name in names:
             raise RequestError(f"the dataset has a column {name!r}, which the stage adds; rename it")
     _refuse(names)
-    return found[0]
+    return columns[0]
 
 
 def decode_rows(
@@ -86,9 +86,9 @@ def decode_rows(
       column: the column of the prompts, a key of ``PROMPTS``.
       defaults: options of rows that lack them.
     """
-    read = [_read_or_refuse(generator, row, column, defaults) for row in rows]
-    results = iter(_decode(generator, [one for one in read if not isinstance(one, SpecjaxError)], column))
-    return [one if isinstance(one, SpecjaxError) else next(results) for one in read]
+    requests = [_read_or_refuse(generator, row, column, defaults) for row in rows]
+    results = iter(_decode(generator, [one for one in requests if not isinstance(one, SpecjaxError)], column))
+    return [one if isinstance(one, SpecjaxError) else next(results) for one in requests]
 
 
 def plain(cell) -> Any:
@@ -115,9 +115,11 @@ def _read_or_refuse(generator: Generator, row: Mapping, column: str, defaults: M
     """The row's prompt and options by name, checked, or the error that refuses the row."""
     try:
         prompt, options = _read(row, column, defaults)
-        tokenizer, ends = generator.target.tokenizer, ()
+        tokenizer = generator.target.tokenizer
+        ends = ()
         if column == "messages":
-            ids, ends = render_chat(tokenizer, prompt), end_of_turn_ids(tokenizer)
+            ids = render_chat(tokenizer, prompt)
+            ends = end_of_turn_ids(tokenizer)
         else:
             (ids,) = encode_prompts([prompt], tokenizer, generator.target.config)
         build_batch(options, [ids], generator.target, (), ends)
@@ -163,6 +165,6 @@ def _decode_batch(generator: Generator, rows: list[dict], column: str) -> list[R
     """
     copy = {column: rows[0][column]} | vars(Options(max_new_tokens=1))
     padded = rows + [copy] * ((1 << (len(rows) - 1).bit_length()) - len(rows))
-    given: dict[str, Any] = {name: [row[name] for row in padded] for name in OPTIONS if name not in _REFUSED}
-    given["messages" if column == "messages" else "prompts"] = [row[column] for row in padded]
-    return list(generator(**given))[: len(rows)]
+    arguments: dict[str, Any] = {name: [row[name] for row in padded] for name in OPTIONS if name not in _REFUSED}
+    arguments["messages" if column == "messages" else "prompts"] = [row[column] for row in padded]
+    return list(generator(**arguments))[: len(rows)]

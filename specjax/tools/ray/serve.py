@@ -1,4 +1,4 @@
-"""The server of the OpenAI protocol as a deployment of Ray Serve, for several replicas behind one address.
+"""A deployment of Ray Serve with the OpenAI protocol: several replicas behind one address.
 
 The module needs the extras ``ray`` and ``serve``, on every machine of the cluster.
 """
@@ -27,7 +27,8 @@ except ImportError as error:
 class Server:
     """A replica of the server; a deployment of Ray Serve.
 
-        serve.run(Server.options(num_replicas=4, ray_actor_options={"num_gpus": 1}).bind("Qwen/Qwen3-8B"))
+        server = Server.options(num_replicas=4, ray_actor_options={"num_gpus": 1})
+        serve.run(server.bind("Qwen/Qwen3-8B"))
 
     Each replica has an engine of its own. Its answers are those of ``specjax serve``.
 

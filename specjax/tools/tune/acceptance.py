@@ -107,23 +107,29 @@ def of_draft(
       depth: the depth of the deepest tree in the search.
       ranks: the number of children of a node whose acceptance is measured.
     """
+    # 1. The sampling options, and the length to which all texts are padded.
     ranks = min(ranks, target.config.vocab_size)
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
     size = -(-longest // _PLACES) * _PLACES
     options = sampling_params(1, temperature)
     draft_temperature = temperature if draft_temperature is None else draft_temperature
     draft_options = sampling_params(1, draft_temperature, top_k=draft_top_k, top_p=draft_top_p)
-    tried, accepted, by_depth = np.zeros(ranks), np.zeros(ranks), np.zeros((2, depth, ranks))
+    # 2. The sums over the places of all texts.
+    tried = np.zeros(ranks)
+    accepted = np.zeros(ranks)
+    by_depth = np.zeros((2, depth, ranks))
     for i, text in enumerate(texts):
         ids = [*text.prompt_token_ids, *text.token_ids]
-        first, last = len(text.prompt_token_ids) - 1, len(ids) - 1
+        first = len(text.prompt_token_ids) - 1
+        last = len(ids) - 1
         tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)
         key = jax.random.fold_in(jax.random.key(0), i)
-        given = target.model, draft.model, tokens, jnp.int32(first + 1), options, draft_options, key
-        found = _read(*given, ranks=ranks, greedy=temperature == 0)
-        places = [np.asarray(x, np.float64)[first:last] for x in found]
-        tried, accepted = tried + places[0].sum(0), accepted + places[1].sum(0)
-        by_depth += _by_depth(places[0], places[1], places[2], depth)
+        inputs = (target.model, draft.model, tokens, jnp.int32(first + 1), options, draft_options, key)
+        results = _read(*inputs, ranks=ranks, greedy=temperature == 0)
+        tried_here, accepted_here, as_emitted = (np.asarray(x, np.float64)[first:last] for x in results)
+        tried += tried_here.sum(0)
+        accepted += accepted_here.sum(0)
+        by_depth += _by_depth(tried_here, accepted_here, as_emitted, depth)
     return Acceptance(tried, accepted, *by_depth)
 
 
@@ -180,9 +186,11 @@ class CountingRecycling(TokenRecycling):
         return tree, state.drafter.replace(table=table)
 
     def commit(self, target, draft, state, tree, scored, verdict):
-        at = lambda leaf: jax.vmap(lambda row, path: row[path])(leaf, verdict.path)
-        p = probabilities(at(scored.logits), state.request.sampling)
-        successors = jax.vmap(lambda table, tokens: table[tokens])(state.drafter.table, at(tree.tokens))
+        def at_path(leaf: jax.Array) -> jax.Array:
+            return jax.vmap(lambda row, path: row[path])(leaf, verdict.path)
+
+        p = probabilities(at_path(scored.logits), state.request.sampling)
+        successors = jax.vmap(lambda table, tokens: table[tokens])(state.drafter.table, at_path(tree.tokens))
         emitted = (jnp.arange(self.depth + 1) < verdict.length[:, None])[..., None]  # a finished row emits none
         tried, accepted = (jnp.where(emitted, x, 0) for x in jax.vmap(jax.vmap(_try_chosen))(p, successors))
         table = super().commit(target, draft, state.replace(drafter=state.drafter.table), tree, scored, verdict)
@@ -197,12 +205,16 @@ def _read(target, draft, tokens, prompt, options, draft_options, key, *, ranks: 
     child.
     """
     S = tokens.size
-    positions, mask = jnp.arange(S)[None], jnp.tril(jnp.ones((S, S), bool))
-    read = lambda model: model(tokens[None], positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt)).hidden[0]
+    positions = jnp.arange(S)[None]
+    mask = jnp.tril(jnp.ones((S, S), bool))
 
-    def piece(given):
-        hidden, draft_hidden, emitted, keys = given
-        p, logits = probabilities(target.logits(hidden)[None], options)[0], draft.logits(draft_hidden)
+    def read(model) -> jax.Array:
+        return model(tokens[None], positions, mask, rope_lengths=jnp.maximum(positions + 1, prompt)).hidden[0]
+
+    def piece(rows):
+        hidden, draft_hidden, emitted, keys = rows
+        p = probabilities(target.logits(hidden)[None], options)[0]
+        logits = draft.logits(draft_hidden)
         if greedy:
             children = lax.top_k(logits, ranks)[1]
             return *jax.vmap(_try_chosen)(p, children), jnp.float32((children == emitted[:, None]).any(1))
@@ -210,7 +222,7 @@ def _read(target, draft, tokens, prompt, options, draft_options, key, *, ranks: 
         tried, accepted, as_emitted = jax.vmap(_try_drawn, (0, 0, 0, 0, None))(p, q, emitted, keys, ranks)
         return tried, accepted, as_emitted.sum(1) / jax.vmap(jnp.take)(p, emitted)
 
-    places = read(target), read(draft), jnp.roll(tokens, -1), jax.random.split(key, S)
+    places = (read(target), read(draft), jnp.roll(tokens, -1), jax.random.split(key, S))
     pieces = jax.tree.map(lambda x: x.reshape(-1, _PLACES, *x.shape[1:]), places)
     return jax.tree.map(lambda x: x.reshape(S, *x.shape[2:]), lax.map(piece, pieces))
 
@@ -241,23 +253,25 @@ def _try_drawn(
         overlap = jnp.minimum(r, q)
         chance = jnp.minimum(overlap.sum(), 1)
         rejected = jax.random.categorical(key, jnp.log(jnp.maximum(q - r, 0)))
-        onward = residual(r, q), normalise(q.at[rejected].set(0)), tried * (1 - chance)
+        onward = (residual(r, q), normalise(q.at[rejected].set(0)), tried * (1 - chance))
         return onward, (tried, tried * chance, tried * overlap[token])
 
     return lax.scan(child, (p, q, jnp.float32(1)), jax.random.split(key, ranks))[1]
 
 
-def _by_depth(tried: np.ndarray, accepted: np.ndarray, kept: np.ndarray, depth: int) -> np.ndarray:
+def _by_depth(tried: np.ndarray, accepted: np.ndarray, as_emitted: np.ndarray, depth: int) -> np.ndarray:
     """Tried and accepted by depth, [2, D, K], from those of a text's places, [S, K].
 
-    ``kept`` [S] is the probability that the text's own token was an accepted child.
+    ``as_emitted`` [S] is the probability that the text's own token was an accepted child.
     """
-    reached, found = np.ones(len(kept)), np.zeros((2, depth, tried.shape[1]))
-    for d in range(min(depth, len(kept))):
-        roots = len(kept) - d  # the number of roots with d more places after them
-        found[:, d] = reached[:roots] @ tried[d:], reached[:roots] @ accepted[d:]
-        reached = reached[:roots] * kept[d:]
-    return found
+    reached = np.ones(len(as_emitted))
+    counts = np.zeros((2, depth, tried.shape[1]))
+    for d in range(min(depth, len(as_emitted))):
+        roots = len(as_emitted) - d  # the number of roots with d more places after them
+        counts[0, d] = reached[:roots] @ tried[d:]
+        counts[1, d] = reached[:roots] @ accepted[d:]
+        reached = reached[:roots] * as_emitted[d:]
+    return counts
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:

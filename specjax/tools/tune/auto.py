@@ -1,4 +1,4 @@
-"""Measures the times of method "auto": a round of each arm, by temperature, batch size and context."""
+"""Measures the times of method "auto": a round of each arm, by temperature, batch and context."""
 
 import dataclasses
 import itertools
@@ -24,26 +24,32 @@ from ...text.drafts import as_list
 from ...text.generate import Generator
 from ...text.session import Decoding
 
-CANDIDATES = Arm(0), Arm(2), Arm(5), Arm(15), Arm(2, True), Arm(5, True)
+CANDIDATES = (Arm(0), Arm(2), Arm(5), Arm(15), Arm(2, True), Arm(5, True))
 """The arms that are measured. Those that never win are dropped."""
 
-TREES = Arm(5, True, 15), Arm(6, True, 59)
-"""Further arms that are measured where scoring many nodes costs little, on other devices than a CPU."""
+TREES = (Arm(5, True, 15), Arm(6, True, 59))
+"""Further arms for devices other than a CPU, where scoring many nodes costs little."""
 
-CONTEXTS = 64, 512
+CONTEXTS = (64, 512)
 """Tokens of the rows in which rounds are timed."""
 
-TEMPERATURES = 0.0, 1.0
+TEMPERATURES = (0.0, 1.0)
 """Rounds of sampled rows take longer, and drafts more than plain decoding."""
 
 _SECONDS = 16.0
 """The time that the timed runs may take in total."""
 
 _ROUNDS = 30
-"""The most rounds of a timed run. The first rounds of a run take longer: a plain round of a small model by a third."""
+"""The most rounds of a timed run.
+
+The first rounds of a run take longer: a plain round of a small model by a third.
+"""
 
 _EMPTY = 9
-"""The calls without a round that are timed. Runs of few rounds would make drafts look cheap by the time of a call."""
+"""The calls without a round that are timed.
+
+Runs of few rounds would make drafts look cheap by the time of a call.
+"""
 
 _NEVER = 1e9
 """The time of an arm that must not be chosen."""
@@ -61,14 +67,15 @@ def tune_auto(
 ) -> dict[str, Any]:
     """Measures the times, and writes them to a file, by default in the cache folder.
 
-    A file of this machine, these versions and these models is kept, unless ``anew``. Any other is
+    A file of this machine, these versions and these models stays, unless ``anew``. Any other is
     replaced.
 
-    Returns an object for JSON: the record of the file, see ``costs.make_record``, with the keys
-    "file" and "note", which tells whether and why it was measured.
+    Returns an object for JSON: the record of the file, see ``text.round_times.make_record``,
+    with the keys "file" and "note", the reason for a new measurement or for none.
 
     Raises RequestError for a file of another kind, and for a batch above ``MOST_SAMPLES``.
     """
+    # 1. The file, if it holds.
     for batch in batches:
         whole("batch", batch, most=MOST_SAMPLES)
     generator = Generator(target, "auto", draft)
@@ -83,13 +90,14 @@ def tune_auto(
         if not (other or anew):
             return record | {"file": str(file), "note": "measured before on this machine; --anew measures again"}
         note = f"measured anew: the file was of {other}" if other else "measured anew"
+    # 2. The times of rounds, and the arms that are best somewhere.
     candidates = CANDIDATES if jax.default_backend() == "cpu" else CANDIDATES + TREES
     arms = [arm for arm in candidates if drafts or not arm.model]
     contexts = sorted({min(context, target.config.context // 2) for context in contexts})
     seconds = measure(target, drafts, arms, batches, contexts, progress)
-    kept = choose_arms(arms, seconds)
+    chosen = choose_arms(arms, seconds)
     record = round_times.make_record(
-        target, drafts, [arms[i] for i in kept], batches, contexts, seconds[..., kept].tolist()
+        target, drafts, [arms[i] for i in chosen], batches, contexts, seconds[..., chosen].tolist()
     )
     round_times.write_costs(file, record)
     return record | {"file": str(file), "note": note}
@@ -103,25 +111,31 @@ def batches_up_to(most: int) -> list[int]:
 def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: None) -> np.ndarray:
     """The median seconds of a round, float64 [temperatures, batches, contexts, arms].
 
-    One program of rounds is compiled for each batch size: that of method auto itself, which is made to
-    choose each arm by the times that it is given. Runs of the arms alternate.
+    One program of rounds is compiled for each batch size: that of method auto itself. The times in
+    its parameters make it choose each arm. Runs of the arms alternate.
     """
-    made = Generator(target, "auto", as_list(drafts) or None)
-    session, found = made.session, np.zeros((len(TEMPERATURES), len(batches), len(contexts), len(arms)))
-    session.drafter = dataclasses.replace(made.drafter, arms=tuple(arms))
+    # 1. A session with room for all runs, and the number of steps.
+    generator = Generator(target, "auto", as_list(drafts) or None)
+    session = generator.session
+    seconds = np.zeros((len(TEMPERATURES), len(batches), len(contexts), len(arms)))
+    session.drafter = dataclasses.replace(generator.drafter, arms=tuple(arms))
     session.parameters = session.parameters.replace(times=_times_of(np.ones(len(arms))))
-    cells, room = found[..., 0].size, (_ROUNDS + 1) * (session.drafter.depth + 1)
+    cells = seconds[..., 0].size
+    room = (_ROUNDS + 1) * (session.drafter.depth + 1)
     all_steps = len(contexts) + len(batches) + cells
     steps = iter(range(1, all_steps + 1))
     session.capacity = max(contexts) + room + session.drafter.depth + 1
 
     def start(batch: int, context: int) -> Decoding:
-        """Rows of one prompt, which is read once. Their last tokens differ, and so do their rounds."""
+        """Rows of one prompt, which is read once.
+
+        Their last tokens differ, and so do their rounds.
+        """
         tokens = np.random.default_rng(context).integers(0, target.config.vocab_size, context + batch)
-        given = made.read_options([tokens[:context].tolist()], n=batch, max_new_tokens=room, ignore_eos=True)
-        begun = session.start(given)
-        texts = begun.state.tokens.at[np.arange(batch), context - 1].set(tokens[context:])
-        return dataclasses.replace(begun, state=begun.state.replace(tokens=texts))
+        requests = generator.read_options([tokens[:context].tolist()], n=batch, max_new_tokens=room, ignore_eos=True)
+        decoding = session.start(requests)
+        texts = decoding.state.tokens.at[np.arange(batch), context - 1].set(tokens[context:])
+        return dataclasses.replace(decoding, state=decoding.state.replace(tokens=texts))
 
     def compile_prefill(context: int) -> None:
         start(min(batches), context)
@@ -131,25 +145,27 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
         session.advance(start(batch, min(contexts)), 0)
         progress(next(steps), all_steps)
 
-    # Compiling one program keeps a core and a half busy. On a mesh, programs that two threads run at the
+    # 2. The programs. Compiling one keeps a core and a half busy. On a mesh, programs that two threads run at the
     # same time may reach the devices in different orders, and then wait for one another for ever.
     with ThreadPoolExecutor(max_workers=None if session.mesh is None else 1) as pool:
         list(pool.map(compile_prefill, contexts))
         list(pool.map(compile_rounds, batches))
+    # 3. The timed runs.
     for b, c in np.ndindex(len(batches), len(contexts)):
-        begun = start(batches[b], contexts[c])
-        bare = _copy(without_keys(begun.state))
+        decoding = start(batches[b], contexts[c])
+        bare = _copy(without_keys(decoding.state))
         for t, temperature in enumerate(TEMPERATURES):
-            begun.state = _at_temperature(_rewind(begun.state, bare), temperature)
-            found[t, b, c] = _time_arms(session, begun, len(arms), _SECONDS / cells)
+            decoding.state = _at_temperature(_rewind(decoding.state, bare), temperature)
+            seconds[t, b, c] = _time_arms(session, decoding, len(arms), _SECONDS / cells)
             progress(next(steps), all_steps)
-    return found
+    return seconds
 
 
 def _at_temperature(state: DecodeState, temperature: float) -> DecodeState:
     """``state`` with another temperature in all rows."""
-    heat = jnp.full_like(state.request.sampling.temperature, temperature)
-    return state.replace(request=state.request.replace(sampling=state.request.sampling.replace(temperature=heat)))
+    temperatures = jnp.full_like(state.request.sampling.temperature, temperature)
+    sampling = state.request.sampling.replace(temperature=temperatures)
+    return state.replace(request=state.request.replace(sampling=sampling))
 
 
 def _times_of(seconds: np.ndarray) -> Times:
@@ -157,26 +173,30 @@ def _times_of(seconds: np.ndarray) -> Times:
     return Times.of_table([[seconds]], [1], [1])
 
 
-def _time_arms(session, begun: Decoding, arms: int, budget: float) -> np.ndarray:
-    """The median seconds of a round of each arm, float64 [arms], without those of a call that runs no round.
+def _time_arms(session, decoding: Decoding, arms: int, budget: float) -> np.ndarray:
+    """The median seconds of a round of each arm, float64 [arms].
 
-    The rounds advance ``begun``.
+    The seconds of a call without a round are subtracted.
+
+    The rounds advance ``decoding``.
     """
-    bare = _copy(without_keys(begun.state))
+    bare = _copy(without_keys(decoding.state))
 
     def run(arm: int, rounds: int) -> float:
         """The seconds of a call."""
         times = np.where(np.arange(arms) == arm, 1.0, _NEVER)
         session.parameters = session.parameters.replace(times=_times_of(times))
-        begun.state, begun.decode_seconds = jax.block_until_ready(_rewind(begun.state, bare)), 0.0
-        session.advance(begun, rounds)
-        return begun.decode_seconds
+        decoding.state = jax.block_until_ready(_rewind(decoding.state, bare))
+        decoding.decode_seconds = 0.0
+        session.advance(decoding, rounds)
+        return decoding.decode_seconds
 
     def run_once() -> np.ndarray:
         return np.maximum([run(arm, 1) - empty for arm in range(arms)], 1e-9)
 
     empty = float(np.median([run(0, 0) for _ in range(_EMPTY)]))
-    first, once = run_once(), run_once()  # the first rounds of all touch memory for the first time
+    first = run_once()  # the first rounds of all touch memory for the first time
+    once = run_once()
     if once.sum() > budget:
         return np.minimum(first, once)
     rounds = int(np.clip(budget / 4 / once.sum(), 1, _ROUNDS))
@@ -191,15 +211,20 @@ def _copy(state):
 
 
 def _rewind(state, bare):
-    """``state`` as it was, but for keys, values and recurrent states: a cache ignores keys beyond its length.
+    """``state`` as it was, but for keys, values and recurrent states.
+
+    A cache ignores keys beyond its length.
 
     Recurrent states go on. Their values do not change the time of a round.
 
     Args:
       bare: the state as it was, see ``without_keys``.
     """
-    keep = lambda old, new: old.replace(layers=new.layers, source=new.source) if is_cache(old) else old
-    return jax.tree.map(keep, _copy(bare), state, is_leaf=is_cache)
+
+    def keep_keys(old, new):
+        return old.replace(layers=new.layers, source=new.source) if is_cache(old) else old
+
+    return jax.tree.map(keep_keys, _copy(bare), state, is_leaf=is_cache)
 
 
 def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:
@@ -213,21 +238,21 @@ def choose_arms(arms: Sequence[Arm], seconds: np.ndarray) -> list[int]:
     alpha = rates + (1 - rates) * others
     tokens = (1 - alpha ** (lengths + 1)) / (1 - alpha)
     value = tokens / seconds[..., None, :]  # [..., rates, arms]
-    kept = {0}
+    best = {0}
     for model in (False, True):
         own = [i for i, arm in enumerate(arms) if arm.model == model or not arm.length]
-        kept |= {own[i] for i in np.unique(value[..., own].argmax(-1))}
+        best |= {own[i] for i in np.unique(value[..., own].argmax(-1))}
         long = [i for i in own if arms[i].length]
-        if long and not kept & set(long):  # The measurement may be of a bad moment: keep one arm of each kind.
-            kept.add(long[0])
-    return sorted(kept)
+        if long and not best & set(long):  # The measurement may be of a bad moment: keep one arm of each kind.
+            best.add(long[0])
+    return sorted(best)
 
 
 def table(record: dict):
     """A rich table of the record: the time of each arm in plain rounds."""
     from rich.table import Table
 
-    shown = Table()
+    grid = Table()
     for column in (
         "temperature",
         "batch",
@@ -235,15 +260,15 @@ def table(record: dict):
         "plain round, ms",
         *(str(Arm(**arm)) for arm in record["arms"][1:]),
     ):
-        shown.add_column(column)
+        grid.add_column(column)
     sizes = itertools.product(TEMPERATURES, record["batches"], record["contexts"])
     for size, row in zip(sizes, np.reshape(record["seconds"], (-1, len(record["arms"])))):
-        shown.add_row(*(f"{x:g}" for x in size), f"{1e3 * row[0]:.2f}", *(f"{x / row[0]:.2f}" for x in row[1:]))
-    return shown
+        grid.add_row(*(f"{x:g}" for x in size), f"{1e3 * row[0]:.2f}", *(f"{x / row[0]:.2f}" for x in row[1:]))
+    return grid
 
 
 def explain(target, prompts, draft=None, *, batch: int = 1, costs: str | None = None, **options) -> dict[str, Any]:
-    """Decodes ``prompts`` by method auto, ``batch`` at a time, and tells its choices.
+    """Decodes ``prompts`` by method auto, ``batch`` at a time, and reports its choices.
 
     Args:
       target, prompts, draft: as in ``Generator``.

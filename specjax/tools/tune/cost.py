@@ -8,6 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +112,8 @@ def measure(
       rounds: the number of rounds in a timed run.
       repeats: the number of timed runs of each program.
     """
+    # 1. Drafters that leave out the draft, and drafters that leave out the target.
+    drafters: dict[Any, Drafter]
     siblings = "top_k" if temperature == 0 else "without_replacement"
     if draft is None:
         drafters = {n: TokenRecycling(_bushy(n)) for n in nodes[1:]}
@@ -118,9 +121,11 @@ def measure(
         drafters = {n: Blank(_bushy(n), Drawn.CHOSEN if siblings == "top_k" else Drawn(siblings)) for n in nodes[1:]}
         deep = min(_LEVELS, draft.config.num_heads or _LEVELS) if isinstance(draft, Head) else _LEVELS
         head = draft.config if isinstance(draft, Head) else None
-        drawn = {"siblings": siblings} if "siblings" in own_options(method) else {}
-        level = lambda width: make_drafter(method, head=head, tree=_broom(width, deep), **drawn)
-        drafters |= {("level", width): Unscored(level(width)) for width in widths}
+        options = {"siblings": siblings} if "siblings" in own_options(method) else {}
+        for width in widths:
+            level = make_drafter(method, head=head, tree=_broom(width, deep), **options)
+            drafters["level", width] = Unscored(level)
+    # 2. Timed runs, and the curves that follow.
     timers = round_timers(
         target, draft, {1: Plain()} | drafters, length=length, batch=batch, temperature=temperature, rounds=rounds
     )
@@ -148,7 +153,9 @@ class Blank(Drafter):
         return self.way
 
     def propose(self, target, draft, state, key):
-        B, N, V = state.root.size, len(self.tree.parent), target.config.vocab_size
+        B = state.root.size
+        N = len(self.tree.parent)
+        V = target.config.vocab_size
         tokens = (state.root[:, None] + jnp.arange(N)) % V
         parent = jnp.broadcast_to(jnp.array(self.tree.parent, jnp.int32), (B, N))
         q = None if self.way is Drawn.CHOSEN else jnp.full((B, N, V), 1 / V)
@@ -178,8 +185,8 @@ class Unscored(Drafter):
 
     def propose(self, target, draft, state, key):
         tree, pending = self.drafter.propose(target, draft, state, key)
-        drawn = tree.tokens.max(1) < 0  # Always false. It uses the tokens, else XLA would drop the draft.
-        return jax.vmap(chain)(jnp.where(drawn, 0, state.root)[:, None]), pending
+        is_negative = tree.tokens.max(1) < 0  # Always false. It uses the tokens, else XLA would drop the draft.
+        return jax.vmap(chain)(jnp.where(is_negative, 0, state.root)[:, None]), pending
 
     def commit(self, target, draft, state, tree, scored, verdict):
         path = jnp.pad(verdict.path, ((0, 0), (0, self.depth)))  # padded to the length of a path in the draft's tree
@@ -203,7 +210,10 @@ class Unread(struct.PyTreeNode):
         shapes = jax.eval_shape(lambda tokens: self.model(tokens, positions, mask, cache, **options), tokens)
         leaves, structure = jax.tree.flatten(shapes)
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), positions[0, 0]), len(leaves))
-        draw = lambda key, leaf: jax.random.normal(key, leaf.shape).astype(leaf.dtype)
+
+        def draw(key: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            return jax.random.normal(key, leaf.shape).astype(leaf.dtype)
+
         return jax.tree.unflatten(structure, map(draw, keys, leaves))
 
 
@@ -234,24 +244,30 @@ def round_timers(
     The other arguments are those of ``measure``. With ``unread`` the caches hold random keys and
     values, see ``Unread``; it is for models with attention alone, and for drafts that are no heads.
     """
-    model, dtype = target.model, cache_dtype(target)
+    # 1. Requests whose texts have ``length`` tokens, with room for all rounds.
+    model = target.model
+    dtype = cache_dtype(target)
     draft_model = draft.module if isinstance(draft, Head) else draft and translate_draft(draft, target)
     deepest = max(drafter.depth for drafter in drafters.values())
     capacity = 1 << (length + (rounds + 1) * (deepest + 1)).bit_length()
     rows = lambda n: jnp.full(batch, n, jnp.int32)
     text = np.random.default_rng(0).integers(0, target.config.vocab_size, (batch, capacity))
-    tokens, lengths = jnp.asarray(np.where(np.arange(capacity) < length, text, 0), jnp.int32), rows(length)
     requests = Requests(
-        tokens=tokens,
-        lengths=lengths,
+        tokens=jnp.asarray(np.where(np.arange(capacity) < length, text, 0), jnp.int32),
+        lengths=rows(length),
         sampling=sampling_params(batch, temperature, bias=np.zeros((batch, target.config.vocab_size), np.float32)),
         keys=jax.random.split(jax.random.key(0, impl=KEYS), batch),
         limit=rows(capacity),
         stop_ids=jnp.full((batch, 1), -1, jnp.int32),
     )
+
+    def stand_in(model: Any):
+        return Unread(model) if unread and model is not None else model
+
+    # 2. The state of each drafter after the prefill.
     chunk = min(128, capacity)
-    stand_in = lambda one: Unread(one) if unread and one is not None else one
-    first, states = {}, {}
+    first = {}
+    states = {}
     for name, drafter in drafters.items():
         # Drafters of trees with the same ``init`` have the same first state, and a text is read once for all.
         kind = drafter if unread else drafter.init.__func__
@@ -263,14 +279,21 @@ def round_timers(
 
 
 def _timer(target, draft, state, drafter, rounds: int) -> Callable[[], float]:
-    arguments = lambda: (target, draft, jax.tree.map(lambda x: x.copy(), state), jnp.int32(rounds))
+    """A function that runs ``rounds`` compiled rounds and returns their seconds.
+
+    The state is donated.
+    """
+
+    def arguments() -> tuple:
+        return target, draft, jax.tree.map(lambda x: x.copy(), state), jnp.int32(rounds)
+
     run = jax.jit(partial(decode.run, drafter=drafter, rule=resolve("auto", drafter.drawn)), donate_argnums=2)
     program = run.lower(*arguments()).compile()
 
     def timed() -> float:
-        given = jax.block_until_ready(arguments())
-        began = time.perf_counter()
-        jax.block_until_ready(program(*given))
-        return time.perf_counter() - began
+        inputs = jax.block_until_ready(arguments())
+        start = time.perf_counter()
+        jax.block_until_ready(program(*inputs))
+        return time.perf_counter() - start
 
     return timed

@@ -39,14 +39,15 @@ def ranks_of(
     the text alone.
     """
     longest = max(len(text.prompt_token_ids) + len(text.token_ids) for text in texts)
-    size, found = -(-longest // _PLACES) * _PLACES + depth, []
+    size = -(-longest // _PLACES) * _PLACES + depth
+    parts = []
     for text in texts:
         ids = [*text.prompt_token_ids, *text.token_ids]
         tokens = jnp.asarray(np.pad(ids, (0, size - len(ids))), jnp.int32)[None]
         rows = np.asarray(_ranks(target.model, head.module, tokens, depth=depth))
         # The root of row i is token i + 1. The first root is the last token of the prompt.
-        found.append(rows[max(len(text.prompt_token_ids) - 2, 0) : max(len(ids) - 1 - depth, 0)])
-    return np.minimum(np.concatenate(found), ranks)
+        parts.append(rows[max(len(text.prompt_token_ids) - 2, 0) : max(len(ids) - 1 - depth, 0)])
+    return np.minimum(np.concatenate(parts), ranks)
 
 
 def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
@@ -56,8 +57,8 @@ def count_acceptance(ranks: np.ndarray, most: int = RANKS) -> Acceptance:
     """
     reached = np.cumprod(np.pad(ranks < most, ((0, 0), (1, 0)), constant_values=True), 1)[:, :-1, None].astype(bool)
     rank = np.arange(most)
-    tried, accepted = ((reached & (ranks[..., None] >= rank)).sum(0), (reached & (ranks[..., None] == rank)).sum(0))
-    tried, accepted = tried.astype(np.float64), accepted.astype(np.float64)
+    tried = (reached & (ranks[..., None] >= rank)).sum(0).astype(np.float64)
+    accepted = (reached & (ranks[..., None] == rank)).sum(0).astype(np.float64)
     return Acceptance(tried[0], accepted[0], tried, accepted)
 
 
@@ -70,14 +71,15 @@ def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> 
       max_nodes: the number of nodes of the largest tree, the root included.
       most: the number of ranks that count.
     """
-    seen = Counter(
+    counts = Counter(
         tuple(place[:d]) for place in ranks.tolist() for d in range(1, ranks.shape[1] + 1) if place[d - 1] < most
     )
-    seen = Counter({path: n for path, n in seen.items() if max(path) < most})
-    order = sorted(seen, key=lambda path: (-seen[path], len(path), path))  # A path follows its own beginnings.
+    counts = Counter({path: n for path, n in counts.items() if max(path) < most})
+    order = sorted(counts, key=lambda path: (-counts[path], len(path), path))  # A path follows its own beginnings.
 
     def choice(tree: Topology) -> Choice:
-        tokens, seconds = 1 + sum(seen[path] for path in tree.paths[1:]) / len(ranks), cost.of_round(tree)
+        tokens = 1 + sum(counts[path] for path in tree.paths[1:]) / len(ranks)
+        seconds = cost.of_round(tree)
         return Choice(tree, tokens, seconds, tokens / seconds * cost.verify(1))
 
     by_depth = [[path for path in order if len(path) <= depth] for depth in range(1, ranks.shape[1] + 1)]
@@ -85,7 +87,7 @@ def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> 
         [from_paths(paths[: nodes - 1]) for paths in by_depth if len(paths) >= nodes - 1]
         for nodes in range(2, max_nodes + 1)
     ]
-    fastest = [max(map(choice, some), key=lambda c: c.speedup) for some in trees if some]
+    fastest = [max(map(choice, candidates), key=lambda c: c.speedup) for candidates in trees if candidates]
     return fastest, [choice(expansion((1,) * depth)) for depth in range(1, min(ranks.shape[1], max_nodes - 1) + 1)]
 
 
@@ -99,9 +101,14 @@ def _ranks(target: Decoder, head, tokens: jax.Array, *, depth: int) -> jax.Array
     features = head.fuse(target, read_target(target, tokens[:, :-1], head.config.taps).taps)[:, :N]
     if head.config.num_heads:
         ((_, hidden),) = unroll(head, target, features, tokens[:, 1:], 1)
-        between = lambda d: jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1)
-        read = between if head.config.reads_tokens else lambda d: None
-        predicted = [head.logits(target, d, hidden, read(d)) for d in range(depth)]
+
+        def tokens_between(d: int) -> jax.Array | None:
+            """The tokens [1, N, d + 1] that head ``d`` reads from the root on, or None."""
+            if not head.config.reads_tokens:
+                return None
+            return jnp.stack([tokens[:, j : j + N] for j in range(1, d + 2)], -1)
+
+        predicted = [head.logits(target, d, hidden, tokens_between(d)) for d in range(depth)]
     else:
         steps = unroll(head, target, features, tokens[:, 1:], depth)
         predicted = [module.logits(target, hidden) for module, hidden in steps]

@@ -53,7 +53,8 @@ def solve(seconds: dict, nodes: int, L: int) -> Costs:
     ``seconds`` has six entries: one node and ``nodes`` nodes, each with no sub-layer, all
     attentions or all MLPs skipped.
     """
-    parts, every = [], tuple(range(L))
+    parts = []
+    every = tuple(range(L))
     for n in (1, nodes):
         whole, *without = (seconds[n, skip] for skip in (Skip(), Skip(attention=every), Skip(mlp=every)))
         attention, mlp = (max(whole - less, 0) / L for less in without)
@@ -69,7 +70,8 @@ def speedup(alpha: float, drafted: int, skip: Skip, costs: Costs, num_layers: in
     ``drafted * c + 1`` as the time of a round. Here the time is measured: the verify pass has more
     nodes than a plain step, and it reuses the layers below the first skipped layer.
     """
-    L, first = num_layers, min(skip.attention + skip.mlp)
+    L = num_layers
+    first = min(skip.attention + skip.mlp)
     part = costs(1, L - len(skip.attention), L - len(skip.mlp))
     newest = costs(1, first, first) - costs(1, 0, 0)  # The last drafted token needs key/value rows but no logits.
     verify = costs(drafted + 1, L - first, L - first)

@@ -28,6 +28,7 @@ from ...text.session import cache_dtype
 from .layer_cost import Costs, measure_costs, speedup
 
 _LONGEST_TEXT = 512
+"""The most tokens of a text that are read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,7 @@ def tune_layers(
 
     Raises RequestError for bad input.
     """
+    # 1. Checks.
     target.config.refuse_encoder("tune")
     L = target.config.num_layers
     if L < 2:
@@ -92,13 +94,16 @@ def tune_layers(
     per_row("temperature", temperature, 1, np.float32)
     whole("longest", longest)
     budget = 8 * L if budget is None else whole("budget", budget, 4 * L)
-    agreement, done = agreement_on(target, texts, temperature), iter(range(1, L + budget))
+    # 2. The acceptance of a part, which counts evaluated parts.
+    agreement = agreement_on(target, texts, temperature)
+    steps = iter(range(1, L + budget))
 
     def rate(skip: Skip) -> float:
         alpha = agreement(skip)
-        progress(next(done), L - 1 + budget)
+        progress(next(steps), L - 1 + budget)
         return alpha
 
+    # 3. The times of parts, and the searches.
     length = min(128, target.config.context - longest - 1)
     costs = measure_costs(target.model, longest + 1, length, cache_dtype(target))
     exits = find_exit(rate, costs, L, longest)
@@ -109,7 +114,7 @@ def tune_layers(
 def find_exit(rate: Rate, costs: Costs, num_layers: int, longest: int) -> list[Setting]:
     """Every early exit, the best first. Of equally good exits the earlier comes first.
 
-    ``rate`` gives the alpha of a part.
+    ``rate`` returns the alpha of a part.
     """
     above = (tuple(range(exit_layer, num_layers)) for exit_layer in range(1, num_layers))
     return sorted(
@@ -126,29 +131,29 @@ def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budge
     ``budget`` sets.
     """
     parts = [(kind, layer) for layer in range(num_layers) for kind in ("attention", "mlp")]
-    found: dict[frozenset, Setting] = {}
+    settings: dict[frozenset, Setting] = {}
 
     def try_set(chosen) -> None:
         chosen = frozenset(chosen)
-        if 0 < len(chosen) < len(parts) and chosen not in found and len(found) < budget:
-            of = lambda kind: tuple(sorted(layer for k, layer in chosen if k == kind))
-            found[chosen] = _evaluate(Skip(of("attention"), of("mlp")), rate, costs, num_layers, longest)
+        if 0 < len(chosen) < len(parts) and chosen not in settings and len(settings) < budget:
+            attention, mlp = (tuple(sorted(layer for k, layer in chosen if k == kind)) for kind in ("attention", "mlp"))
+            settings[chosen] = _evaluate(Skip(attention, mlp), rate, costs, num_layers, longest)
 
     for part in parts:
         try_set([part])
-    order = sorted(parts, key=lambda part: -found[frozenset([part])].speedup)
+    order = sorted(parts, key=lambda part: -settings[frozenset([part])].speedup)
     for size in range(2, len(parts)):
         try_set(order[:size])
     rng = np.random.default_rng(seed)
     for _ in range(4 * budget):  # Some changes give a set that was tried before.
-        best = max(found, key=lambda chosen: found[chosen].speedup)
+        best = max(settings, key=lambda chosen: settings[chosen].speedup)
         changed = rng.choice(len(parts), size=rng.integers(1, 3), replace=False)
         try_set(best ^ {parts[i] for i in changed})
-    return sorted(found.values(), key=lambda s: -s.speedup)
+    return sorted(settings.values(), key=lambda s: -s.speedup)
 
 
 def agreement_on(target: LanguageModel, texts: Sequence[Prompt], temperature: float) -> Rate:
-    """A function that gives the alpha of a part of the target on ``texts``.
+    """A function that returns the alpha of a part of the target on ``texts``.
 
     Alpha is the mean of sum(min(p, q)) over the places of the texts. At temperature 0 it is the
     share of places with the same argmax. Every place counts as the first draft of a round: the
@@ -176,7 +181,7 @@ def report(
     """The object that ``tune_layers`` returns."""
     L = target.config.num_layers
     kinds = {"early_exit": exits, "layer_skip": skips}
-    method, best = max(((kind, found[0]) for kind, found in kinds.items()), key=lambda pair: pair[1].speedup)
+    method, best = max(((kind, settings[0]) for kind, settings in kinds.items()), key=lambda pair: pair[1].speedup)
     wins = best.speedup > 1
     note = f"{method} is expected to be {best.speedup:.2f}x as fast as plain decoding"
     if not wins:
@@ -188,7 +193,7 @@ def report(
         "machine": machine(target),
         "settings": {"model": target.name, "layers": L, "texts": texts, "temperature": temperature},
         "seconds": {"target": costs(1, L, L), "one_node": _named(costs, 0), "further_node": _named(costs, 1)},
-        **{kind: [_record(kind, setting) for setting in found] for kind, found in kinds.items()},
+        **{kind: [_record(kind, setting) for setting in settings] for kind, settings in kinds.items()},
         "flags": _flags(method, best) if wins else None,
         "note": note,
     }
@@ -243,8 +248,10 @@ def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) 
     program serves all parts.
     """
     S = tokens.shape[1]
-    positions, place = jnp.arange(S)[None], jnp.arange(S)
-    causal, itself = jnp.tril(jnp.ones((S, S), bool)), jnp.eye(S, dtype=bool)
+    place = jnp.arange(S)
+    positions = place[None]
+    causal = jnp.tril(jnp.ones((S, S), bool))
+    itself = jnp.eye(S, dtype=bool)
     own = jnp.concatenate([causal & ~itself, itself], 1)  # earlier rows of the target, and the part's own row
     part = _without(model, keep)
 
@@ -263,10 +270,10 @@ def _without(model: Decoder, keep: jax.Array) -> Decoder:
     graph, params = nnx.split(model)
     model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):
-        for kept, outputs in ((attention, (layer.mixer.out, layer.mixer.out_bias)), (mlp, _outputs(layer.mlp))):
+        for has_part, outputs in ((attention, (layer.mixer.out, layer.mixer.out_bias)), (mlp, _outputs(layer.mlp))):
             for param in outputs:
                 if param is not None:
-                    param[...] = jnp.where(kept, param[...], 0)
+                    param[...] = jnp.where(has_part, param[...], 0)
     return model
 
 
@@ -282,13 +289,13 @@ def _named(costs: Costs, i: int) -> dict:
 
 
 def _flags(method: str, setting: Setting) -> str:
-    layers = lambda numbers: ",".join(map(str, numbers))
-    skip, flags = setting.skip, [f"--method {method}"]
+    skip = setting.skip
+    flags = [f"--method {method}"]
     if method == "early_exit":
         flags += [f"--exit-layer {skip.mlp[0]}"]
     else:
         skipped = {"attention": skip.attention, "mlp": skip.mlp}
-        flags += [f"--skip-{name} {layers(numbers)}" for name, numbers in skipped.items() if numbers]
+        flags += [f"--skip-{name} {','.join(map(str, numbers))}" for name, numbers in skipped.items() if numbers]
     # The expected speed-up is that of full chains, so the draft must not stop early.
     flags += [f"--num-speculative-tokens {setting.drafted}", "--draft-confidence 0"]
     return " ".join(flags)

@@ -1,4 +1,4 @@
-"""Finds the sizes W, N and G of lookahead decoding by measured time, on given texts and this device."""
+"""Finds the fastest sizes W, N and G of lookahead decoding on texts and this device."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -59,18 +59,20 @@ def tune_lookahead(
     per_row("temperature", temperature, 1, np.float32)
     whole("max_new_tokens", max_new_tokens)
     whole("budget", budget)
+    # 1. The prompts and the first sizes.
     ids = encode_prompts(target, prompts)
     options = dict(temperature=temperature)
     tried: dict[Sizes, dict] = {}
-    wanted = [start]
-    while wanted:
-        sizes = wanted[: budget - len(tried)]
+    candidates = [start]
+    # 2. The climb: all candidates of a step run, and the neighbours of the best are the next candidates.
+    while candidates:
+        sizes = candidates[: budget - len(tried)]
         generators = {None: Generator(target, "none")} | {size: _generator(target, size) for size in sizes}
         runs = alternate_runs(generators, ids, max_new_tokens, repeats, lambda done, of: None, **options)
         tried |= {size: _record(size, runs[size], runs[None]) for size in sizes}
         progress(len(tried), budget)
         best = max(tried, key=lambda size: tried[size]["speedup"])
-        wanted = [size for size in _neighbours(best) if size not in tried] if len(tried) < budget else []
+        candidates = [size for size in _neighbours(best) if size not in tried] if len(tried) < budget else []
     progress(budget, budget)  # the search ends early where no neighbour is faster
     return _report(target, tried, dict(prompts=len(ids), max_new_tokens=max_new_tokens) | options)
 
@@ -79,7 +81,7 @@ def table(report: dict, rows: int = 8) -> Table:
     """The fastest sizes."""
     grid = Table("W", "N", "G", "nodes scored", "tokens a call", "ms a round", "speed-up")
     for record in report["tried"][:rows]:
-        figures = f"{record['tokens']:.2f}", f"{1e3 * record['seconds']:.2f}"
+        figures = (f"{record['tokens']:.2f}", f"{1e3 * record['seconds']:.2f}")
         speedup = with_interval(record["speedup"], record["speedup_interval"], ".2f")
         grid.add_row(*(str(record[name]) for name in ("window", "ngram_size", "guesses", "nodes")), *figures, speedup)
     return grid
@@ -87,7 +89,8 @@ def table(report: dict, rows: int = 8) -> Table:
 
 def toml(report: dict) -> str:
     """The best sizes as a TOML file: the method, its options, and the measurement as comments."""
-    settings, best = report["settings"], report["best"]
+    settings = report["settings"]
+    best = report["best"]
     about = [report["note"], f"{settings['model']}, temperature {settings['temperature']}", report["flags"]]
     names = ("window", "ngram_size", "guesses")
     lines = ['method = "lookahead"', *(f"{name} = {best[name]}" for name in names)]
@@ -100,11 +103,12 @@ def _generator(target: LanguageModel, size: Sizes) -> Generator:
 
 
 def _neighbours(size: Sizes) -> Iterator[Sizes]:
-    """Sizes that differ in one number, or in both widths: about half as large, or twice as large."""
+    """Sizes that differ in one number, or in both widths, by a factor of about two."""
     W, N, G = size
-    more, fewer = lambda n: 2 * n, lambda n: max(n // 2, 1)
-    larger = (more(W), N, more(G)), (W, N + 1, G), (W, N, more(G)), (more(W), N, G)
-    smaller = (fewer(W), N, fewer(G)), (W, max(N - 1, 2), G), (W, N, fewer(G)), (fewer(W), N, G)
+    less_W = max(W // 2, 1)
+    less_G = max(G // 2, 1)
+    larger = ((2 * W, N, 2 * G), (W, N + 1, G), (W, N, 2 * G), (2 * W, N, G))
+    smaller = ((less_W, N, less_G), (W, max(N - 1, 2), G), (W, N, less_G), (less_W, N, G))
     return (size for pair in zip(larger, smaller) for size in pair)
 
 
@@ -112,7 +116,9 @@ def _record(size: Sizes, runs: list, plain: list) -> dict:
     """The figures of one size."""
     window, ngram_size, guesses = size
     stats = [results[0].stats for results in runs]
-    calls, seconds, plain_seconds = sum(s.target_calls for s in stats), seconds_of(runs), seconds_of(plain)
+    calls = sum(s.target_calls for s in stats)
+    seconds = seconds_of(runs)
+    plain_seconds = seconds_of(plain)
     return {
         "window": window,
         "ngram_size": ngram_size,

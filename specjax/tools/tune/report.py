@@ -17,39 +17,43 @@ def table(report: dict) -> Table:
     grid = Table(*_COLUMNS, caption=_about(report), caption_justify="left")
     shown = {*report["cost"]["verify"]["sizes"], report["best"]["nodes"]}
     plain = dict(nodes=1, depth=0, tokens=1.0, seconds=report["cost"]["verify"]["median"][0], speedup=1.0)
-    chain, best = report["chain"], report["best"]
+    chain = report["chain"]
+    best = report["best"]
     lines = [(plain, "plain decoding")] + [
         (tree, "best" * (tree == best)) for tree in report["trees"] if tree["nodes"] in shown
     ]
     if chain["paths"] != best["paths"]:
         lines.append((chain, "best chain"))
     for tree, mark in lines:
-        figures = f"{tree['tokens']:.2f}", f"{1e3 * tree['seconds']:.2f}", f"{tree['speedup']:.2f}"
+        figures = (f"{tree['tokens']:.2f}", f"{1e3 * tree['seconds']:.2f}", f"{tree['speedup']:.2f}")
         cells = map(Text, (str(tree["nodes"]), str(tree["depth"]), *figures, mark))
         grid.add_row(*cells, style="bold" if mark == "best" else None)
     return grid
 
 
 def notes(report: dict) -> list[str]:
-    """Warnings where no tree beats plain decoding or the best chain; speed by the draft's options."""
-    best, chain = report["best"], report["chain"]
-    found = []
+    """Warnings where no tree beats plain decoding or the best chain; speeds by draft options."""
+    best = report["best"]
+    chain = report["chain"]
+    lines = []
     if best["speedup"] <= 1:
-        found = [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
+        lines = [f"no tree beats plain decoding here: the best is expected at {best['speedup']:.2f} times its speed"]
     elif best["paths"] == chain["paths"]:
-        found = ["no tree beats the chain here: the best tree has no branches"]
+        lines = ["no tree beats the chain here: the best tree has no branches"]
     if len(tried := report["draft_options"]) > 1:
         each = ", ".join(f"{one['speedup']:.2f} with {shlex.join(_flags(one['options']))}" for one in tried)
-        found.append(f"expected speed-up by the draft's own options: {each}")
-    return found
+        lines.append(f"expected speed-up by the draft's own options: {each}")
+    return lines
 
 
 def toml(report: dict) -> str:
-    """The best tree as a file for ``--tree``, the draft's fastest options, and the measurement in comments.
+    """The best tree as a file for ``--tree``, and the draft's fastest options.
 
-    ``--tree`` reads the paths alone. The options are flags of their own, which a comment names.
+    Comments have the measurement. ``--tree`` reads the paths alone. The options are flags of their
+    own, which a comment names.
     """
-    best, own = report["best"], report["settings"]["draft_options"]
+    best = report["best"]
+    own = report["settings"]["draft_options"]
     lines = [
         f"{best['nodes']} nodes, depth {best['depth']}: {best['tokens']:.2f} expected tokens a call, "
         f"{best['speedup']:.2f} times plain decoding",
@@ -76,7 +80,8 @@ def command(report: dict, file) -> str:
 
 def _about(report: dict) -> str:
     """One line: models, texts, cost and machine."""
-    machine, settings = report["machine"], report["settings"]
+    machine = report["machine"]
+    settings = report["settings"]
     models = " with ".join(filter(None, (settings["model"], settings["draft"] or "token_recycling")))
     return (
         f"{models}, {machine['dtype']}, temperature {settings['temperature']}; "

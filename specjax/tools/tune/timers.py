@@ -30,7 +30,8 @@ def alternate(
 
     ``progress`` is called with the number of runs done and of all runs.
     """
-    names, runs = list(timers), (repeats + 1) * len(timers)
+    names = list(timers)
+    runs = (repeats + 1) * len(timers)
     samples: dict[Name, list[float]] = {name: [] for name in names}
     for run in range(runs):
         turn, place = divmod(run, len(names))
@@ -57,9 +58,9 @@ def forward_timer(
     program = jax.jit(partial(_forwards, nodes=nodes, skip=skip)).lower(model, cache).compile()
 
     def timed() -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(program(model, cache))
-        return (time.perf_counter() - began) / _FORWARDS
+        return (time.perf_counter() - start) / _FORWARDS
 
     return timed
 

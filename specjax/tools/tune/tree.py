@@ -1,4 +1,4 @@
-"""Finds the fastest token tree for a target and a drafter, on given texts and this device.
+"""Finds the fastest token tree for a target and a drafter, on texts and this device.
 
 One report holds the measured acceptance, the measured cost, and the trees of the search.
 """
@@ -52,7 +52,7 @@ class TreeSettings:
       max_new_tokens: the number of tokens of each text.
       batch: the number of rows of the timed rounds.
       repeats: the number of timed runs of each program.
-      nodes, widths: see ``cost.measure``; sizes above ``max_nodes`` are left out.
+      nodes, widths: see ``tools.tune.cost.measure``; sizes above ``max_nodes`` are left out.
 
     Raises RequestError for values out of bounds.
     """
@@ -112,7 +112,7 @@ def tune_tree(
       settings: fields of ``TreeSettings``.
 
     Above temperature 0 a draft model is measured at each of ``DRAFT_TEMPERATURES``, then at the
-    fastest of them under each of ``DRAFT_TRUNCATIONS``. The fastest options of all are kept.
+    fastest of them under each of ``DRAFT_TRUNCATIONS``. The report has the fastest options of all.
 
     Returns an object for JSON: "machine", "settings", "acceptance", "cost"; "trees", the best tree
     of each size; "chain", the best chain; "best", the best tree; and "draft_options", a list of the
@@ -122,50 +122,52 @@ def tune_tree(
     """
     # 1. The method, its draft and the settings.
     check_names(settings, field_names(TreeSettings))
-    asked = TreeSettings(**settings)
+    options = TreeSettings(**settings)
     target.config.refuse_encoder("tune")
     method = method or _method_for(draft)
-    check(method, draft, asked)
+    check(method, draft, options)
     if method in HEADS:
         draft = _choose_head(target, draft, method)
-        asked = dataclasses.replace(asked, max_depth=min(asked.max_depth, draft.config.num_heads or asked.max_depth))
+        options = dataclasses.replace(
+            options, max_depth=min(options.max_depth, draft.config.num_heads or options.max_depth)
+        )
     Generator(target, method, draft)  # raises RequestError where the models do not fit
     # 2. Texts of the target.
     texts = Generator(target, "none")(
-        list(prompts), max_new_tokens=asked.max_new_tokens, temperature=asked.temperature, ignore_eos=True
+        list(prompts), max_new_tokens=options.max_new_tokens, temperature=options.temperature, ignore_eos=True
     )
-    if method in HEADS and max(len(text.token_ids) for text in texts) <= asked.max_depth:
+    if method in HEADS and max(len(text.token_ids) for text in texts) <= options.max_depth:
         raise RequestError(
-            f"max_new_tokens must be above {asked.max_depth}, the depth of the trees; raise it or lower max_depth"
+            f"max_new_tokens must be above {options.max_depth}, the depth of the trees; raise it or lower max_depth"
         )
     # 3. The cost of rounds at the mean length of these texts.
     length = int(np.mean([len(text.prompt_token_ids) + len(text.token_ids) / 2 for text in texts]))
-    setting: dict[str, Any] = dict(length=length, batch=asked.batch, temperature=asked.temperature)
+    conditions: dict[str, Any] = dict(length=length, batch=options.batch, temperature=options.temperature)
     sizes: dict[str, Any] = dict(
-        nodes=sorted({n for n in asked.nodes if n < asked.max_nodes} | {1, asked.max_nodes}),
-        widths=sorted({w for w in asked.widths if w < asked.max_nodes} | {1}),
+        nodes=sorted({n for n in options.nodes if n < options.max_nodes} | {1, options.max_nodes}),
+        widths=sorted({w for w in options.widths if w < options.max_nodes} | {1}),
     )
-    costs = cost.measure(target, draft, method=method, **setting, **sizes, repeats=asked.repeats)
+    costs = cost.measure(target, draft, method=method, **conditions, **sizes, repeats=options.repeats)
     # 4. Acceptance on these texts, and the trees.
     if isinstance(draft, Head):
-        found = _search_head(target, draft, texts, costs, asked)
+        search = _search_head(target, draft, texts, costs, options)
     else:
-        found = _search_model(target, draft, prompts, texts, costs, asked)
+        search = _search_model(target, draft, prompts, texts, costs, options)
     # 5. The report.
     models = dict(method=method, model=target.name, draft=draft and draft.name)
-    setting["draft_options"] = _fastest(found.tried)["options"] if found.tried else {}
+    conditions["draft_options"] = _fastest(search.draft_options)["options"] if search.draft_options else {}
     return {
         "machine": machine(target),
-        "settings": models | dict(prompts=len(texts), max_new_tokens=asked.max_new_tokens) | setting,
+        "settings": models | dict(prompts=len(texts), max_new_tokens=options.max_new_tokens) | conditions,
         "acceptance": {
-            name: getattr(found.acceptance, name).tolist()
+            name: getattr(search.acceptance, name).tolist()
             for name in ("tried", "accepted", "tried_at", "accepted_at", "P", "deviation")
         },
         "cost": {"verify": _curve(costs.verify), "level": costs.level and _curve(costs.level)},
-        "trees": [_choice(tree) for tree in found.trees],
-        "chain": _choice(_best(found.chains)),
-        "best": _choice(_best(found.trees)),
-        "draft_options": found.tried,
+        "trees": [_choice(tree) for tree in search.trees],
+        "chain": _choice(_best(search.chains)),
+        "best": _choice(_best(search.trees)),
+        "draft_options": search.draft_options,
     }
 
 
@@ -193,13 +195,14 @@ class _Search(NamedTuple):
     """Measured acceptance, the best tree of each size, and the chains.
 
     Attributes:
-      tried: the draft's own sampling options, with the expected speed of the best tree.
+      draft_options: the draft's own sampling options that were tried, with the expected speed of
+        the best tree.
     """
 
     acceptance: acceptance.Acceptance
     trees: list[tree_search.Choice]
     chains: list[tree_search.Choice]
-    tried: list[dict[str, Any]]
+    draft_options: list[dict[str, Any]]
 
 
 def _search_head(
@@ -221,13 +224,15 @@ def _search_model(
     costs: cost.Cost,
     settings: TreeSettings,
 ) -> _Search:
-    """The trees of a draft model, or of token recycling without one, from the acceptance by rank."""
-    max_nodes, max_depth, temperature = settings.max_nodes, settings.max_depth, settings.temperature
+    """The trees of a draft model, or of token recycling without one, by measured acceptance."""
+    max_nodes = settings.max_nodes
+    max_depth = settings.max_depth
+    temperature = settings.temperature
 
     def search(measured: acceptance.Acceptance) -> list[tree_search.Choice]:
         return tree_search.search(measured.chance, costs, max_nodes, max_depth)
 
-    tried: list[dict[str, Any]] = []
+    draft_options: list[dict[str, Any]] = []
     if draft is None:
         accepted = acceptance.of_recycling(
             target, prompts, temperature=temperature, max_new_tokens=settings.max_new_tokens
@@ -235,11 +240,11 @@ def _search_model(
     else:
         of_draft = partial(acceptance.of_draft, target, draft, texts, temperature=temperature, depth=max_depth)
         measured = _measure_options(of_draft, lambda one: _best(search(one)).speedup, temperature)
-        tried = [{"options": own, "speedup": speedup} for own, _, speedup in measured]
-        accepted = measured[tried.index(_fastest(tried))][1]
+        draft_options = [{"options": own, "speedup": speedup} for own, _, speedup in measured]
+        accepted = measured[draft_options.index(_fastest(draft_options))][1]
     lengths = range(1, min(max_depth, max_nodes - 1) + 1)
     chains = [tree_search.evaluate(expansion((1,) * length), accepted.chance, costs) for length in lengths]
-    return _Search(accepted, search(accepted), chains, tried)
+    return _Search(accepted, search(accepted), chains, draft_options)
 
 
 def _best(choices: list[tree_search.Choice]) -> tree_search.Choice:
@@ -254,9 +259,9 @@ def _measure_options(of_draft: Callable, speed: Callable, temperature: float) ->
     changes a draft.
     """
 
-    def measure(**own) -> tuple[dict, Any, float]:
-        found = of_draft(**own)
-        return own, found, speed(found)
+    def measure(**options) -> tuple[dict, Any, float]:
+        acceptance = of_draft(**options)
+        return options, acceptance, speed(acceptance)
 
     if not temperature:
         return [measure()]
@@ -265,9 +270,9 @@ def _measure_options(of_draft: Callable, speed: Callable, temperature: float) ->
     return measured + [measure(**best, **truncation) for truncation in DRAFT_TRUNCATIONS]
 
 
-def _fastest(tried: list[dict[str, Any]]) -> dict[str, Any]:
+def _fastest(records: list[dict[str, Any]]) -> dict[str, Any]:
     """The options with the highest expected speed."""
-    return max(tried, key=lambda one: one["speedup"])
+    return max(records, key=lambda one: one["speedup"])
 
 
 def _curve(curve: cost.Curve) -> dict:

@@ -110,16 +110,17 @@ def search(chance: np.ndarray, cost: Cost, max_nodes: int, max_depth: int) -> li
       max_depth: the number of levels of the deepest tree.
     """
     T, split = programme(chance, max_nodes, max_depth)
-    found = []
+    best = []
     for m in range(2, max_nodes + 1):
         trees = (best_tree(T, split, m, d) for d in range(1, max_depth + 1))
         choices = [evaluate(tree, chance, cost) for tree in trees if tree]
         if choices:
-            found.append(max(choices, key=lambda c: c.speedup))
-    return found
+            best.append(max(choices, key=lambda c: c.speedup))
+    return best
 
 
 def evaluate(tree: Topology, chance: np.ndarray, cost: Cost) -> Choice:
     """The expected speed of a tree."""
-    tokens, seconds = expected_tokens(tree, chance), cost.of_round(tree)
+    tokens = expected_tokens(tree, chance)
+    seconds = cost.of_round(tree)
     return Choice(tree, tokens, seconds, tokens / seconds * cost.verify(1))

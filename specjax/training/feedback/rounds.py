@@ -19,7 +19,9 @@ _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFil
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """The n rounds of a log, oldest first. For their fields see ``specjax.core.round_record.Rounds``.
+    """The n rounds of a log, oldest first.
+
+    For their fields see ``specjax.core.round_record.Rounds``.
 
     D is the longest chain and K the largest number of likeliest tokens of any file. Missing drafted
     tokens are -1, and missing likeliest tokens have the log-probability minus infinity.
@@ -61,11 +63,14 @@ def read_log(directory: str | Path, target: dict[str, Any]) -> Rounds:
     Files that are cut off are left out, and one line on stderr says so.
 
     Args:
-      target: the result of ``feedback.identify`` for the target that verified the rounds.
+      target: the result of ``text.feedback_log.identify`` for the target that verified the rounds.
 
     Raises RequestError where there is no whole file, and for a log of another format or target.
     """
-    directory, found, damaged = Path(directory), [], []
+    directory = Path(directory)
+    files: list[tuple[dict, dict]] = []
+    damaged: list[str] = []
+    # 1. The headers and arrays of the whole files.
     for path in sorted(directory.glob(FILES)):
         try:
             with np.load(path) as file:
@@ -78,14 +83,15 @@ def read_log(directory: str | Path, target: dict[str, Any]) -> Rounds:
             damaged.append(path.name)
             continue
         _check_header(directory, header, target)
-        found.append((header, arrays))
-    if not found:
+        files.append((header, arrays))
+    if not files:
         reason = f"{damaged[0]} is cut off" if damaged else "no rounds there"
         raise RequestError(f"--log {directory}: {reason}; write a log with specjax generate --feedback-log")
-    rounds = _join(found)
+    # 2. Their rounds as one.
+    rounds = _join(files)
     if damaged:
         print(
-            f"feedback log {directory}: {damaged[0]} is cut off; {len(damaged)} of {len(damaged) + len(found)} files "
+            f"feedback log {directory}: {damaged[0]} is cut off; {len(damaged)} of {len(damaged) + len(files)} files "
             f"are left out, and {rounds.row.size:,} rounds are used",
             file=sys.stderr,
         )
@@ -106,8 +112,10 @@ def _check_header(directory: Path, header: dict, target: dict) -> None:
 
 
 def _fit(arrays: dict[str, np.ndarray], vocab_size: int) -> bool:
-    """Whether the arrays of a file fit one another."""
-    (n, D), K, rows = arrays["drafted"].shape, arrays["top"].shape[2], arrays["length"].size
+    """True if the arrays of a file fit one another."""
+    n, D = arrays["drafted"].shape
+    K = arrays["top"].shape[2]
+    rows = arrays["length"].size
     shapes = dict(row=(n,), place=(n,), accepted=(n,), correction=(n,), draft=(n, D), length=(rows,))
     shapes |= dict(top_ids=(n, D + 1, K), top=(n, D + 1, K), prompt_length=(rows,), temperature=(rows,))
     shapes |= dict(tokens=(arrays["length"].sum(),))
@@ -119,22 +127,24 @@ def _fit(arrays: dict[str, np.ndarray], vocab_size: int) -> bool:
     return within and bool(((arrays["place"] >= 0) & (arrays["place"] < arrays["length"][arrays["row"]])).all())
 
 
-def _join(found: list[tuple[dict, dict]]) -> Rounds:
+def _join(files: list[tuple[dict, dict]]) -> Rounds:
     """The rounds of several files as one."""
-    D = max(arrays["drafted"].shape[1] for _, arrays in found)
-    K = max(arrays["top"].shape[2] for _, arrays in found)
-    texts, each = [], {name: [] for name in ("prompts", "temperature", "row", "place", "accepted", "correction")}
-    each |= {name: [] for name in ("drafted", "draft", "top_ids", "top")}
-    for _, arrays in found:
-        each["row"].append(arrays["row"] + len(texts))
+    D = max(arrays["drafted"].shape[1] for _, arrays in files)
+    K = max(arrays["top"].shape[2] for _, arrays in files)
+    texts = []
+    columns = {name: [] for name in ("prompts", "temperature", "row", "place", "accepted", "correction")}
+    columns |= {name: [] for name in ("drafted", "draft", "top_ids", "top")}
+    for _, arrays in files:
+        columns["row"].append(arrays["row"] + len(texts))
         texts += np.split(arrays["tokens"], np.cumsum(arrays["length"])[:-1])
-        each["prompts"].append(arrays["prompt_length"])
+        columns["prompts"].append(arrays["prompt_length"])
         for name in ("temperature", "place", "accepted", "correction"):
-            each[name].append(arrays[name])
-        more, wider = D - arrays["drafted"].shape[1], K - arrays["top"].shape[2]
+            columns[name].append(arrays[name])
+        more = D - arrays["drafted"].shape[1]
+        wider = K - arrays["top"].shape[2]
         for name, value in (("drafted", -1), ("draft", 0.0)):
-            each[name].append(np.pad(arrays[name], ((0, 0), (0, more)), constant_values=value))
+            columns[name].append(np.pad(arrays[name], ((0, 0), (0, more)), constant_values=value))
         for name, value in (("top_ids", 0), ("top", -np.inf)):
-            each[name].append(np.pad(arrays[name], ((0, 0), (0, more), (0, wider)), constant_values=value))
-    joined = {name: np.concatenate(arrays) for name, arrays in each.items()}
-    return Rounds(texts=texts, drafts={header["draft"]["weights"] for header, _ in found}, **joined)
+            columns[name].append(np.pad(arrays[name], ((0, 0), (0, more), (0, wider)), constant_values=value))
+    joined = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+    return Rounds(texts=texts, drafts={header["draft"]["weights"] for header, _ in files}, **joined)

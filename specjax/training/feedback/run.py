@@ -37,7 +37,7 @@ def train_from_log(
     """Trains a draft from a log, saves it in ``output`` and returns it; see ``run.train``.
 
     Args:
-      log: the directory of the log, see ``feedback``.
+      log: the directory of the log, see ``text.feedback_log``.
       paths: the text that is replayed; by default the standard library.
       measure: by default it measures on prompts of the log, which are held out.
 
@@ -46,6 +46,7 @@ def train_from_log(
     """
     output = Path(output)
     with lock(output):
+        # 1. The log, the draft and the batches.
         check(recipe, target)
         rounds = read_log(log, identify(target))
         module = recipe.head.make(target, np.empty(0, np.int32), jax.random.key(recipe.seed))
@@ -59,6 +60,7 @@ def train_from_log(
             length = read_acceptance(module)
             return {} if length is None else {"acceptance": round(length, 4)}
 
+        # 2. The training.
         logged = BatchSource(batches.read, describe=lambda step: ", in a batch of the log")
         trained = fit(
             module, make_loss(recipe), logged, recipe.optimizer.make(recipe.steps), recipe.steps, output,
@@ -85,7 +87,7 @@ class FeedbackBatches:
     """The batches of a recipe: windows of the log, and windows of replayed text.
 
     Attributes:
-      recipe: gives the seed, the size of a batch and the length of a window.
+      recipe: has the seed, the size of a batch and the length of a window.
       windows: all windows of the log.
       mixture: the texts from which replayed windows are cut; None for none.
       summary: describes the log and the text.
@@ -98,7 +100,8 @@ class FeedbackBatches:
 
     def read(self, step: int) -> tuple[FeedbackBatch, np.uint32]:
         """The windows of a step, and the step, from which the loss makes its key."""
-        recipe, replay = self.recipe, None
+        recipe = self.recipe
+        replay = None
         replayed = recipe.loss.replayed(recipe.batch)
         rows = data.choose_rows(len(self.windows.tokens), recipe.seed, step, recipe.batch - replayed)
         if self.mixture is not None:
@@ -112,7 +115,8 @@ def make_batches(recipe: Recipe, rounds: Rounds, texts: np.ndarray, mixture: dat
     Raises RequestError where a batch cannot be split over the recipe's devices, and for "policy"
     where no token of the log was drawn at random.
     """
-    replayed, parts = recipe.loss.replayed(recipe.batch), recipe.mesh.data
+    replayed = recipe.loss.replayed(recipe.batch)
+    parts = recipe.mesh.data
     if replayed % parts or (recipe.batch - replayed) % parts:
         raise RequestError(
             f"a batch of {recipe.batch - replayed} windows of the log and {replayed} replayed ones cannot be split "
@@ -136,9 +140,9 @@ def hold_out(rounds: Rounds, most: int) -> tuple[np.ndarray, list[list[int]]]:
     With ``most`` = 0, or fewer than twenty texts, nothing is held out.
     """
     count = len(rounds.texts)
-    kept = count - count // 20 if most else count
-    held = range(kept, count)[:most]
-    return np.arange(kept), [rounds.texts[b][: rounds.prompts[b]].tolist() for b in held]
+    trained = count - count // 20 if most else count
+    held_out = range(trained, count)[:most]
+    return np.arange(trained), [rounds.texts[b][: rounds.prompts[b]].tolist() for b in held_out]
 
 
 def _read_replayed(recipe: Recipe, target: LanguageModel, paths: Sequence[str | Path | Source]) -> data.Mixture | None:
@@ -150,7 +154,10 @@ def _read_replayed(recipe: Recipe, target: LanguageModel, paths: Sequence[str | 
 
 
 def _check_draft(recipe: Recipe, rounds: Rounds, draft: nnx.Module) -> None:
-    """Raises RequestError for "policy" and a log that another draft wrote: its tokens are not the policy's."""
+    """Raises RequestError for "policy" and a log of another draft.
+
+    The tokens of another draft are not those of the policy.
+    """
     if recipe.loss.objective == "policy" and rounds.drafts != {hash_weights(draft)}:
         raise RequestError(
             "objective 'policy' learns from the tokens of the draft itself, and another one than the start wrote the "

@@ -1,7 +1,7 @@
 """The kinds of drafters that can be trained.
 
 Each kind has a file with its shape, its loss and ``KIND``. The file of a trained head has the name
-of the head's kind, and is found by it. The other files stand in ``_OTHERS``.
+of the head's kind. The other files stand in ``_OTHERS``.
 """
 
 import importlib

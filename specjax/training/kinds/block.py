@@ -1,6 +1,10 @@
-"""Block heads: DFlash (2602.06036), JetSpec (2606.18394), DSpark (2607.05147), DFlash 2 and XPress."""
+"""Block heads draft a block of tokens in one pass.
+
+The kinds are DFlash (2602.06036), DFlash 2, JetSpec (2606.18394), DSpark (2607.05147) and XPress.
+"""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +14,7 @@ import optax
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import BlockConfig, BlockHead
-from ...heads.block import BlockForm
+from ...heads.block_config import BlockForm
 from ...heads.corrections import MARKOV
 from ...heads.training_forward import read_target
 from ...models.attention import Seen
@@ -50,7 +54,8 @@ class BlockShape(BlockForm, Shape):
         return self.block_size
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> BlockHead:
-        L, V = target.config.num_layers, target.config.vocab_size
+        L = target.config.num_layers
+        V = target.config.vocab_size
         spread = np.round(np.linspace(min(1, L - 1), max(L - 3, 0), self.num_taps)).astype(int) + 1
         taps = self.taps or tuple(np.unique(spread).tolist())
         check_taps(taps, L)
@@ -89,8 +94,8 @@ class BlockLoss:
       forward_kl, tv: the weights of the KL divergence and of the total variation from the target's
         distribution.
       confidence: the weight of the confidence head's cross-entropy with the acceptance, 1 - tv.
-      uncorrected: the weight of the same loss of the logits before a correction. The candidates of a
-        path selector and the first guess of a refiner come from these logits.
+      uncorrected: the weight of the same loss of the logits before a correction. The candidates of
+        a path selector and the first guess of a refiner come from these logits.
     """
 
     anchors: int = number(512, 1, 10**6)
@@ -104,14 +109,19 @@ class BlockLoss:
     def __call__(
         self, head: BlockHead, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
     ) -> jax.Array:
-        config, drafts, (B, S) = head.config, head.config.drafts, (window.shape[0], window.shape[1] - 1)
+        # 1. The hidden states of blocks at random anchors.
+        config = head.config
+        drafts = config.drafts
+        B = window.shape[0]
+        S = window.shape[1] - 1
         out = read_target(target, window[:, :-1], config.taps)
         anchors = choose_anchors(key, B, S + 1 - drafts, self.anchors)  # [B, A]
-        places, first = run_blocks(head, target, window, out, anchors), config.block_size - drafts
-        # The places before the drafted tokens. The target's hidden states at these places predict
+        places = run_blocks(head, target, window, out, anchors)
+        first = config.block_size - drafts
+        # 2. The places before the drafted tokens. The target's hidden states at these places predict
         # the drafted tokens.
         before = (anchors[..., None] + jnp.arange(drafts)).reshape(B, -1)
-        take = lambda x, at: jnp.take_along_axis(x, at, 1)
+        take = partial(jnp.take_along_axis, axis=1)
         flat = lambda x: x.reshape(B, -1, x.shape[-1])
         hidden = flat(places[:, :, first:])
         rows = (hidden, take(window, before + 1), take(window, before), take(out.hidden, before[..., None]))
@@ -120,6 +130,7 @@ class BlockLoss:
         code = head.codes(places, take(window, earlier.reshape(B, -1)).reshape(earlier.shape))
         rows += () if code is None else (flat(code),)
         values = map_pieces(lambda *rows: self.value(head, target, *rows), config.vocab_size, *rows)
+        # 3. The weighted mean of the losses of drafted tokens.
         falling = jnp.exp(-jnp.arange(drafts, dtype=jnp.float32) / self.gamma) if self.gamma else jnp.ones(drafts)
         return weighted_mean(values, jnp.tile(falling, anchors.shape[1]) * take(weight, before + 1))
 
@@ -166,8 +177,10 @@ def run_blocks(head: BlockHead, target: Decoder, window: jax.Array, out: Output,
 
     A block consists of the token at its anchor, followed by masks.
     """
-    config, (B, A) = head.config, anchors.shape
-    S, size = out.hidden.shape[1], config.block_size
+    config = head.config
+    B, A = anchors.shape
+    S = out.hidden.shape[1]
+    size = config.block_size
     positions = (anchors[..., None] + jnp.arange(size)).reshape(B, -1)
     roots = jnp.take_along_axis(window, anchors, 1)[..., None]
     tokens = jnp.where(jnp.arange(size) == 0, roots, config.mask_token).reshape(B, -1)

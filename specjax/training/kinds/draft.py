@@ -108,7 +108,11 @@ class DraftLoss:
         target: Decoder,
         earlier: Sequence[Decoder] = (),
     ) -> jax.Array:
-        """The loss, see ``Kind``. With ``earlier`` drafts, only tokens count that all of them miss."""
+        """The loss, see ``Kind``.
+
+        With ``earlier`` drafts, only tokens count that all of them miss.
+        """
+        # 1. The losses that have a weight.
         lk_lambda = partial(losses.lk_lambda, scale=self.lk_scale, fall=self.lk_fall)
         terms = [
             (self.forward_kl, losses.forward_kl),
@@ -118,7 +122,9 @@ class DraftLoss:
             (self.lk_lambda, lk_lambda),
         ]
         terms = [(weight, loss) for weight, loss in terms if weight]
-        read, weight = window[:, :-1], weight[:, 1:-1]
+        # 2. The hidden states of both, and the places that count.
+        read = window[:, :-1]
+        weight = weight[:, 1:-1]
         rows = (losses.forward(draft, read).hidden, window[:, 1:])
         if terms or earlier:
             target_hidden = read_target(target, read).hidden
@@ -136,6 +142,7 @@ class DraftLoss:
                 total += weight * loss(p, q)
             return total
 
+        # 3. The weighted mean.
         return losses.weighted_mean(losses.map_pieces(value, draft.config.vocab_size, *rows), weight)
 
 

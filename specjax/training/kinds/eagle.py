@@ -22,8 +22,7 @@ class EagleShape(Shape):
     Attributes:
       num_layers: the number of decoder layers. They have the shapes of the target's layers.
       bias: see ``EagleConfig``.
-      from_target: whether the layers start as copies of the target's last layers, where the shapes
-        agree.
+      from_target: True to start with copies of the target's last layers, where the shapes agree.
     """
 
     num_layers: int = number(1, 1, 256)
@@ -43,7 +42,7 @@ class EagleLoss:
     """A distance of hidden states plus a cross-entropy (EAGLE, 2401.15077, section 3.3).
 
     The distance is between the head's hidden state and the target's next feature. The cross-entropy
-    is between their logits, which the target's output matrix gives for both.
+    is between their logits, both computed by the target's output matrix.
 
     Attributes:
       feature: the weight of the smooth L1 distance, a mean over the width.
@@ -65,7 +64,10 @@ class EagleLoss:
         ((_, hidden),) = unroll(head, target, features[:, :-1] + noise, window[:, 1:], 1)
         weight = weight[:, 2:]  # Row i predicts the feature that predicts token i + 2.
         distance = weighted_mean(optax.huber_loss(hidden, features[:, 1:]).mean(-1), weight)
-        value = lambda hidden, feature: soft_cross_entropy(target.logits(feature), target.logits(hidden))
+
+        def value(hidden: jax.Array, feature: jax.Array) -> jax.Array:
+            return soft_cross_entropy(target.logits(feature), target.logits(hidden))
+
         entropy = weighted_mean(map_pieces(value, head.config.vocab_size, hidden, features[:, 1:]), weight)
         return self.feature * distance + self.token * entropy
 

@@ -33,7 +33,7 @@ class Eagle3Shape(Shape):
         data. 0 stands for the whole vocabulary, but at most 32000 tokens.
       taps: the layers whose inputs the head reads; by default those of the paper.
       norm_before_residual, fc_norm, norm_before_fc, norm_output: see ``Eagle3Config``.
-      parallel: whether the head drafts in one pass (P-EAGLE). Its mask is the ``spare_token``.
+      parallel: True for a head that drafts in one pass (P-EAGLE). Its mask is the ``spare_token``.
     """
 
     num_layers: int = number(1, 1, 256)
@@ -50,7 +50,8 @@ class Eagle3Shape(Shape):
         return loss.steps
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Eagle3Head:
-        L, V = target.config.num_layers, target.config.vocab_size
+        L = target.config.num_layers
+        V = target.config.vocab_size
         taps = self.taps or tuple(sorted({min(2, L), L // 2, max(L - 3, 0)}))
         check_taps(taps, L)
         if not 0 <= self.draft_vocab_size <= V:
@@ -108,14 +109,18 @@ class Eagle3Loss:
         hidden: jax.Array,
         weight: jax.Array,
     ) -> jax.Array:
-        """The loss from the target's ``taps`` and ``hidden`` states [B, S + 1, E] of the windows."""
-        config, N = head.config, window.shape[1] - self.steps
+        """The loss from the target's ``taps`` and ``hidden`` states of windows, [B, S + 1, E]."""
+        config = head.config
+        N = window.shape[1] - self.steps
         known = jnp.arange(config.draft_vocab_size) + head.draft_to_target[...]
         drafted = jnp.zeros(config.vocab_size, bool).at[known].set(True)
         p = jax.lax.stop_gradient(target.logits(hidden[:, 1:]))  # Row i predicts token i + 2.
         weight = jnp.where(drafted[p.argmax(-1)], weight[:, 2:], 0)
         p = p[..., known]
-        value = lambda hidden, p: soft_cross_entropy(p, head.draft_logits(hidden))
+
+        def value(hidden: jax.Array, p: jax.Array) -> jax.Array:
+            return soft_cross_entropy(p, head.draft_logits(hidden))
+
         total = jnp.float32(0)
         features = head.fuse(target, taps)[:, :N]
         for s, (_, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):

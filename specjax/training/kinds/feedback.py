@@ -17,7 +17,10 @@ from .draft import DraftLoss, DraftShape
 from .shared import Kind, Shape
 
 _OBJECTIVES = ("distill", "pseudo", "policy")
+"""The objectives on a log."""
+
 _POSITIONS = ("rejected", "all")
+"""The places that an objective reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +77,20 @@ class FeedbackLoss:
         value = self.of_log(draft, batch.logged)
         if batch.replay is None:
             return value
-        window, learnt = jnp.asarray(batch.replay[0]), jnp.asarray(batch.replay[1], jnp.float32)
+        window = jnp.asarray(batch.replay[0])
+        learnt = jnp.asarray(batch.replay[1], jnp.float32)
         return (1 - self.replay) * value + self.replay * DraftLoss()(draft, window, learnt, key, target)
 
     def of_log(self, draft: Decoder, logged: LoggedWindows) -> jax.Array:
         """The mean of the objective over the places that it reads."""
         hidden = losses.forward(draft, jnp.asarray(logged.tokens)).hidden
         label, rejected, action = map(jnp.asarray, (logged.label, logged.rejected, logged.action))
-        read = (rejected if self.positions == "rejected" else label >= 0) if self.objective != "policy" else action >= 0
-        token = jnp.maximum(action if self.objective == "policy" else label, 0)
+        if self.objective == "policy":
+            read = action >= 0
+            token = jnp.maximum(action, 0)
+        else:
+            read = rejected if self.positions == "rejected" else label >= 0
+            token = jnp.maximum(label, 0)
 
         def value(hidden, token, top_ids, top, old, advantage, temperature):
             q = draft.logits(hidden)

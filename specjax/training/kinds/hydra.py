@@ -18,8 +18,8 @@ class HydraShape(MedusaShape):
 
     Attributes:
       num_heads, num_layers: see ``MedusaConfig``.
-      prefix: whether a prefix layer reads the hidden states first (Hydra++). It has the shapes of
-        the target's layers.
+      prefix: True for a prefix layer that reads the hidden states first (Hydra++). It has the
+        shapes of the target's layers.
     """
 
     prefix: bool = False
@@ -33,7 +33,7 @@ class HydraShape(MedusaShape):
             assert residual is not None  # Hydra's first blocks read more than one vector
             rows, columns = residual.shape
             residual[...] = jnp.eye(rows, columns)
-        if heads.norm is not None:  # The second norm keeps the size of the hidden states that the target's norm gives.
+        if heads.norm is not None:  # The second norm keeps the size of the target's normed states.
             scale = jnp.sqrt(jnp.mean(jnp.square(norm_weight(target.model))))
             heads.norm[...] = jnp.full_like(heads.norm[...], scale)
         return heads

@@ -78,7 +78,8 @@ class MedusaLoss:
         ((_, hidden),) = unroll(head, target, head.fuse(target, out.taps)[:, :N], window[:, 1:], 1)
         total = jnp.float32(0)
         for k in range(config.num_heads):
-            label, target_hidden = window[:, k + 2 :][:, :N], out.hidden[:, k + 1 :][:, :N]
+            label = window[:, k + 2 :][:, :N]
+            target_hidden = out.hidden[:, k + 1 :][:, :N]
             rows = (hidden, label, target_hidden)
             if config.reads_tokens:
                 rows += (jnp.stack([window[:, j : j + N] for j in range(1, k + 2)], -1),)

@@ -93,7 +93,8 @@ class MtpLoss:
             def value(hidden, label, target_hidden, module=module):
                 return cross_entropy(module.logits(target, hidden), label, target, target_hidden, self.teacher)
 
-            label, target_hidden = window[:, s + 2 :][:, :N], out.hidden[:, s + 1 :][:, :N]
+            label = window[:, s + 2 :][:, :N]
+            target_hidden = out.hidden[:, s + 1 :][:, :N]
             values = map_pieces(value, head.config.vocab_size, hidden, label, target_hidden)
             total += weights[s] * weighted_mean(values, weight[:, s + 2 :][:, :N])
         return self.weight * total / sum(weights)

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head that learns from what verification computes while the target generates with it."""
+"""An EAGLE-3 head that learns from features that verification computes."""
 
 import dataclasses
 

@@ -47,15 +47,15 @@ class Kind(NamedTuple):
       name: the name of the kind in recipes.
       shape: a subclass of ``Shape``.
       loss: a frozen dataclass; its fields are the keys of [loss]. A call
-        ``loss(drafter, window, weight, key, target)`` gives the mean loss over windows int32
+        ``loss(drafter, window, weight, key, target)`` returns the mean loss over windows int32
         [B, S + 1]. ``weight`` float32 [B, S + 2] weights each prediction by the predicted token: a
         token of the window, or the token after it. ``key`` draws the random parts of one step. No
         gradient flows into the target.
-      is_head: whether the drafter is a head. Otherwise it is a language model, which can also write
-        text by itself.
-      reads_log: whether the batches come from a log of rounds, see ``feedback``.
-      records: whether the batches come from features that are recorded while the target generates with
-        the drafter, see ``online``.
+      is_head: True for a head. Otherwise the drafter is a language model, which can also write text
+        by itself.
+      reads_log: True if the batches come from a log of rounds, see ``training.feedback``.
+      records: True if the batches come from features that are recorded while the target generates
+        with the drafter, see ``training.online``.
       optimizer: the keys of [optimizer] in a recipe without this table.
     """
 
@@ -75,7 +75,7 @@ class Kind(NamedTuple):
 
 
 def with_layers(config: ModelConfig, num_layers: int) -> ModelConfig:
-    """The configuration with ``num_layers`` of Llama's layers, in float32 and without attention windows."""
+    """The configuration with ``num_layers`` of Llama's layers in float32, without windows."""
     return config.like_llama().replace(num_layers=num_layers, windows=(), dtype="float32")
 
 

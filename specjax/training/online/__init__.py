@@ -1,1 +1,1 @@
-"""Online training of a head: from the features that verification computes while the target generates."""
+"""Online training of a head, from features that verification computes."""

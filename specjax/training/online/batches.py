@@ -26,13 +26,14 @@ class OnlineBatches:
 
     def __init__(self, recipe: Recipe, mixture: data.Mixture, target: LanguageModel, module: nnx.Module):
         assert isinstance(module, HeadModule)  # ``OnlineShape`` makes heads
-        self.recipe, self.recorded = recipe, RecordedFeatures(recipe.length)
+        self.recipe = recipe
+        self.recorded = RecordedFeatures(recipe.length)
         generator = Generator(target, module.config.kind, draft=Head(module, module.config, recipe.kind))
         generator.session.log = self.recorded
         self.writer = Writer(generator, mixture, recipe.length, recipe.temperature)
 
     def read(self, step: int) -> tuple[RecordedWindow, np.ndarray, np.uint32]:
-        """The windows of a step, which of their tokens are learnt, and the step."""
+        """The windows of a step, the marks of their learnt tokens, and the step."""
         return *choose_windows(self.recorded, self.recipe, step), np.uint32(step)
 
     def renew(self, step: int, module: nnx.Module) -> None:
@@ -50,6 +51,6 @@ class OnlineBatches:
 
 
 def choose_windows(recorded: RecordedFeatures, recipe: Recipe, step: int) -> tuple[RecordedWindow, np.ndarray]:
-    """The windows of a step, and which of their tokens are learnt."""
+    """The windows of a step, and the marks of their learnt tokens, bool [W, S + 2]."""
     rows = data.choose_rows(len(recorded.windows), recipe.seed, step, recipe.batch) if recorded.windows else np.zeros(0)
     return recorded.take(rows)

@@ -14,7 +14,7 @@ from ...parallel import fetch
 
 
 class RecordedWindow(NamedTuple):
-    """Windows of S tokens with their features, see ``features.Features``.
+    """Windows of S tokens with their features, see ``core.feature_record.Features``.
 
     Attributes:
       tokens: int32 [W, S].
@@ -29,7 +29,7 @@ class RecordedWindow(NamedTuple):
 
 @dataclasses.dataclass
 class RecordedFeatures:
-    """The newest windows that a session has recorded; a ``session.Log``.
+    """The newest windows that a session has recorded; a ``text.session.Log``.
 
     The session drains the features of each row from the device when the record is full, or when all
     rows have ended. A window has the tokens of one row and one drain. It begins without the tokens
@@ -38,7 +38,7 @@ class RecordedFeatures:
     Attributes:
       length: the number of tokens in a window, S. A shorter answer fills the rest with void tokens.
       recording: the size of the record on the device.
-      most: the number of newest windows that are kept.
+      most: the number of newest windows that stay in memory.
       windows: pairs of a window and the number of its tokens, oldest first.
     """
 
@@ -85,7 +85,7 @@ class RecordedFeatures:
         self.windows.append((RecordedWindow(*padded), n))
 
     def take(self, rows: np.ndarray) -> tuple[RecordedWindow, np.ndarray]:
-        """The windows of the numbers ``rows``, and bool [W, S + 2], which tokens are learnt.
+        """The windows of the numbers ``rows``, and bool [W, S + 2] of the learnt tokens.
 
         The distribution after the last token of a window is learnt too.
 
@@ -93,7 +93,7 @@ class RecordedFeatures:
         """
         if not self.windows:
             raise RequestError("no features are recorded; call the generator before the head learns")
-        chosen = [self.windows[row] for row in rows.tolist()]
-        sizes = np.array([n for _, n in chosen])
+        pairs = [self.windows[row] for row in rows.tolist()]
+        sizes = np.array([n for _, n in pairs])
         learnt = np.arange(self.length + 1) <= sizes[:, None]
-        return RecordedWindow(*map(np.stack, zip(*(window for window, _ in chosen)))), learnt
+        return RecordedWindow(*map(np.stack, zip(*(window for window, _ in pairs)))), learnt

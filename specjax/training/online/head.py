@@ -30,10 +30,10 @@ class OnlineHead:
     Args:
       generator: decodes with the method "eagle3". Its calls record from now on.
       recipe: a recipe of kind online; by default that of the kind. Its keys ``loss``,
-        ``optimizer``, ``steps``, ``batch``, ``length``, ``seed`` and ``dtype`` count; the schedule of
-        the rate ends after ``steps``.
+        ``optimizer``, ``steps``, ``batch``, ``length``, ``seed`` and ``dtype`` count; the schedule
+        of the rate ends after ``steps``.
       tokens: the size of the record on the device, for each row.
-      most: the number of newest windows that are kept on the host.
+      most: the number of newest windows that stay on the host.
 
     Raises RequestError for another method or kind of recipe.
     """
@@ -54,7 +54,8 @@ class OnlineHead:
             raise RequestError(f"a head learns online with method 'eagle3', not {generator.method!r}")
         if generator.session.log is not None:
             raise RequestError("the generator records already; make another one for this head")
-        self.generator, self.step = generator, 0
+        self.generator = generator
+        self.step = 0
         self.recorded = generator.session.log = RecordedFeatures(recipe.length, FeatureRecording(tokens), most)
         self._graph, params, self._rest = nnx.split(cast(module, "float32"), nnx.Param, ...)
         optimizer = recipe.optimizer.make(recipe.steps)
@@ -64,14 +65,15 @@ class OnlineHead:
         self._dtypes = jax.tree.map(lambda x: x.dtype, module)
 
     def learn(self, steps: int) -> list[float]:
-        """Trains for a number of steps on the recorded windows, and gives the head to the generator.
+        """Trains ``steps`` steps on the recorded windows, and hands the head to the generator.
 
-        Returns the loss of each step. Raises RequestError where nothing is recorded, and NumericsError
-        where a loss is not finite; the generator then keeps its head.
+        Returns the loss of each step. Raises RequestError where nothing is recorded, and
+        NumericsError where a loss is not finite; the generator then keeps its head.
         """
-        target, losses = cast_target(self.generator.target.model), []
+        target = cast_target(self.generator.target.model)
+        losses = []
         for _ in range(steps):
-            batch = *choose_windows(self.recorded, self.recipe, self.step), np.uint32(self.step)
+            batch = (*choose_windows(self.recorded, self.recipe, self.step), np.uint32(self.step))
             self._params, self._state, loss, _ = self._update(self._params, self._state, self._rest, batch, (target,))
             losses.append(float(loss))
             self.step += 1

@@ -10,7 +10,7 @@ from support.head_cases import MADE
 from support.published_heads import DEEP
 
 from specjax.checkpoints.heads import read_head_config
-from specjax.checkpoints.layouts import LAYOUTS, Found, find_layout
+from specjax.checkpoints.layouts import LAYOUTS, RawCheckpoint, find_layout
 from specjax.errors import ConfigError, SpecjaxError
 
 WRONG = [
@@ -143,7 +143,7 @@ def checkpoint(case: str) -> tuple[dict, dict]:
 
 def read(case: str, raw: dict):
     """The configuration of a head with another config.json."""
-    found = Found(raw, checkpoint(case)[1], "here")
+    found = RawCheckpoint(raw, checkpoint(case)[1], "here")
     return read_head_config(find_layout(found), found, DEEP)
 
 

@@ -17,12 +17,12 @@ from support.reference import list_successors
 import specjax
 from specjax import Generator, make_requests, step
 from specjax.cli import tune as tune_command
-from specjax.cli.drafting import given_drafting
+from specjax.cli.drafting import drafting_options
 from specjax.cli.main import main, make_parser
 from specjax.core.tree import as_topology, from_paths
 from specjax.drafters import DraftModel, TokenRecycling, make_drafter
 from specjax.heads import Head, MedusaConfig, MedusaHeads
-from specjax.loop import prefill
+from specjax.loop.prefill import prefill
 from specjax.rules.chains import rejection
 from specjax.tools.tune import acceptance, cost
 from specjax.tools.tune import report as tune_report
@@ -274,7 +274,7 @@ def test_the_command_writes_what_generate_reads(specjax_main, monkeypatch, tmp_p
     assert as_topology(str(output)) == from_paths(report["best"]["paths"])
     (line,) = (line for line in out.splitlines() if line.startswith("now: "))
     args = make_parser().parse_args(shlex.split(line)[2:])
-    assert make_drafter(args.method, **given_drafting(args)).tree == as_topology(str(output))
+    assert make_drafter(args.method, **drafting_options(args)).tree == as_topology(str(output))
     assert (args.model, args.draft, args.siblings, args.temperature) == ("target", ["draft"], "top_k", 0.0)
     assert report["acceptance"]["tried"][0] == 2 * 16 and len(report["trees"]) == 8
 
@@ -302,7 +302,7 @@ def test_above_temperature_0_the_best_options_of_the_draft_are_kept(specjax_main
     assert written == {"paths": best["paths"], "draft_temperature": 0.4}
     assert "# use it with --draft-temperature 0.4\n" in tune_report.toml(report)
     args = make_parser().parse_args(shlex.split(tune_report.command(report, "2,1"))[1:])
-    assert make_drafter(args.method, **given_drafting(args)).draft_temperature == 0.4
+    assert make_drafter(args.method, **drafting_options(args)).draft_temperature == 0.4
 
 
 def test_a_truncation_is_tried_at_the_best_temperature():

@@ -30,13 +30,13 @@ class Turn:
       target_calls: rounds, each with one forward of the target.
       drafted: drafted tokens that the target scored.
       accept_lengths: the new tokens of each round.
-      accepted_at: for each depth, how often a drafted token at this depth was emitted.
+      accepted_at: for each depth, the number of drafted tokens at this depth that were emitted.
       prefill_seconds, decode_seconds: the reading of the prompt, and all rounds.
       first_token_seconds: the reading of the prompt and the first round.
       information: the sum of -log p over the new tokens, p under the target, in nats.
       accepted_information: the part of ``information`` that accepted drafts have.
       joules: the energy of the turn; None where no counter can be read.
-      difference: the first difference from plain decoding, see ``comparison.difference``; None for
+      difference: the first difference from plain decoding, see ``fidelity.difference``; None for
         an equal answer, and above temperature 0.
     """
 
@@ -73,14 +73,17 @@ class Answer:
 def begin(directory: Path, settings: dict, methods: Collection[str]) -> dict[str, dict[int | str, Answer]]:
     """Prepares the directory of an evaluation, or resumes the evaluation that it holds.
 
-    Only questions that every method has answered are kept. A half-written last line is dropped.
+    Answers to questions that some method has not answered are dropped, and so is a half-written
+    last line.
 
     Returns the finished answers by method and question id.
 
     Raises RequestError for a directory with other files or with an evaluation of other settings.
     Nothing is changed then.
     """
-    settings, file = json.loads(json.dumps(settings)), directory / _SETTINGS
+    # 1. The settings of the directory.
+    settings = json.loads(json.dumps(settings))
+    file = directory / _SETTINGS
     if not file.exists():
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise RequestError(f"--output {directory}: exists and holds no evaluation; name a new directory")
@@ -88,13 +91,14 @@ def begin(directory: Path, settings: dict, methods: Collection[str]) -> dict[str
         replace_text(file, json.dumps(settings, indent=2) + "\n")
     else:
         _check_settings(directory, settings, parse_json(str(file), file.read_bytes()))
+    # 2. The answers that all methods have.
     lines = {method: _read_lines(answer_file(directory, method)) for method in methods}
-    done = set.intersection(*(set(found) for found in lines.values()))
-    for method, found in lines.items():
-        kept = "".join(line for id, (_, line) in found.items() if id in done)
+    common = set.intersection(*(set(answers) for answers in lines.values()))
+    for method, answers in lines.items():
+        text = "".join(line for id, (_, line) in answers.items() if id in common)
         if answer_file(directory, method).exists():
-            replace_text(answer_file(directory, method), kept)
-    return {method: {id: found[id][0] for id in found if id in done} for method, found in lines.items()}
+            replace_text(answer_file(directory, method), text)
+    return {method: {id: answers[id][0] for id in answers if id in common} for method, answers in lines.items()}
 
 
 def append(directory: Path, method: str, answer: Answer, model: str) -> None:
@@ -137,17 +141,18 @@ def _read_lines(file: Path) -> dict[int | str, tuple[Answer, str]]:
     """The whole lines of an answer file, by question id."""
     if not file.exists():
         return {}
-    *lines, _ = file.read_text(encoding="utf-8").split("\n")  # What follows the last line end is half a line.
-    found = {}
+    *lines, _ = file.read_text(encoding="utf-8").split("\n")  # The text after the last line end is half a line.
+    answers = {}
     for number, line in enumerate(lines, 1):
         place = f"{file}, line {number}"
         record = parse_json(place, line)
         try:
-            id, turns = record["question_id"], [Turn(**turn) for turn in record["specjax"]["turns"]]
-            found[id] = Answer(id, record["category"], turns, record["specjax"]["options"]), line + "\n"
+            id = record["question_id"]
+            turns = [Turn(**turn) for turn in record["specjax"]["turns"]]
+            answers[id] = (Answer(id, record["category"], turns, record["specjax"]["options"]), line + "\n")
         except (KeyError, TypeError):
             raise RequestError(f"{place}: no answer of specjax evaluate; name another --output") from None
-    return found
+    return answers
 
 
 def _check_settings(directory: Path, new: dict, old: Mapping) -> None:

@@ -29,10 +29,14 @@ def figures_by_task(
     for question in questions:
         tasks.setdefault(question.task, []).append(question)
     groups = {**tasks, ALL: list(questions)} if len(tasks) > 1 else tasks
-    by_id = lambda method, group: [answers[method][question.id] for question in group]
+
+    def answers_to(group: Sequence[Question], method: str) -> list[Answer]:
+        return [answers[method][question.id] for question in group]
+
     return {
         task: {
-            method: figures(by_id(method, group), by_id("none", group), group, scores.get(task)) for method in answers
+            method: figures(answers_to(group, method), answers_to(group, "none"), group, scores.get(task))
+            for method in answers
         }
         for task, group in groups.items()
     }
@@ -61,15 +65,20 @@ def figures(
     - ``differences``: the first differences from plain decoding, one for each turn that differs.
       Sampled turns are not compared.
     """
-    turns, plain_turns = _turns(answers), _turns(plain)
+    # 1. Sums over turns and questions.
+    turns = _turns(answers)
+    plain_turns = _turns(plain)
     tokens = _sums(answers, lambda turn: len(turn.token_ids))
     seconds, plain_seconds = (_sums(each, lambda turn: turn.decode_seconds) for each in (answers, plain))
     plain_tokens = _sums(plain, lambda turn: len(turn.token_ids))
     calls = sum(turn.target_calls for turn in turns)
-    accepted, drafted = sum(sum(turn.accepted_at) for turn in turns), sum(turn.drafted for turn in turns)
+    accepted = sum(sum(turn.accepted_at) for turn in turns)
+    drafted = sum(turn.drafted for turn in turns)
     information = sum(turn.information for turn in turns)
     joules = [turn.joules for turn in turns if turn.joules is not None]
-    speed, baseline = _spec_bench_speed(answers), _spec_bench_speed(plain, baseline=True)
+    speed = _spec_bench_speed(answers)
+    baseline = _spec_bench_speed(plain, baseline=True)
+    # 2. The figures.
     return {
         "questions": len(answers),
         "turns": len(turns),

@@ -22,11 +22,11 @@ def page(report: dict) -> str:
         plots=draw_plots(report),
         columns=list(_COLUMNS),
         tasks={
-            task: {method: [show(found) for show in _COLUMNS.values()] for method, found in methods.items()}
+            task: {method: [show(figures) for show in _COLUMNS.values()] for method, figures in methods.items()}
             for task, methods in report["tasks"].items()
         },
         costs=list(_COSTS),
-        methods={method: [show(found) for show in _COSTS.values()] for method, found in report["methods"].items()},
+        methods={method: [show(figures) for show in _COSTS.values()] for method, figures in report["methods"].items()},
         batches=_batches(report),
         differences=list(_differences(report)),
     )
@@ -40,45 +40,45 @@ def _milliseconds(pair: list[float]) -> str:
     return " / ".join(f"{1e3 * seconds:.2f}" for seconds in pair)
 
 
-def _equality(found: dict) -> str:
-    differences = found["differences"]
-    return f"{found['turns'] - len(differences)} of {found['turns']}"
+def _equality(figures: dict) -> str:
+    differences = figures["differences"]
+    return f"{figures['turns'] - len(differences)} of {figures['turns']}"
 
 
-def _with_interval(found: dict, name: str, form: str) -> str:
+def _with_interval(figures: dict, name: str, form: str) -> str:
     """A figure and its interval."""
-    return with_interval(found[name], found[f"{name}_interval"], form)
+    return with_interval(figures[name], figures[f"{name}_interval"], form)
 
 
 def _ratio(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else f"{value:{form}}"
 
 
-def _score(found: dict) -> str:
-    return ", ".join(f"{name} {value:.3f}" for name, value in (found["score"] or {}).items()) or "-"
+def _score(figures: dict) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in (figures["score"] or {}).items()) or "-"
 
 
-def _share(found: dict) -> str:
-    if "drafting_share" not in found:
+def _share(figures: dict) -> str:
+    if "drafting_share" not in figures:
         return "-"
-    return f"{1e3 * found['drafting_seconds']:.2f} / {1e3 * found['verification_seconds']:.2f}"
+    return f"{1e3 * figures['drafting_seconds']:.2f} / {1e3 * figures['verification_seconds']:.2f}"
 
 
 def _batches(report: dict) -> dict[str, list[str]]:
-    """For each method its throughput and latency at each size of the batch, where it was measured."""
+    """The throughput and latency of each method at each measured size of the batch."""
     return {
         method: [
-            f"{p['batch']}: {p['tokens_per_second']:.0f} / {1e3 * p['token_seconds']:.2f}" for p in found["batches"]
+            f"{p['batch']}: {p['tokens_per_second']:.0f} / {1e3 * p['token_seconds']:.2f}" for p in figures["batches"]
         ]
-        for method, found in report["methods"].items()
-        if "batches" in found
+        for method, figures in report["methods"].items()
+        if "batches" in figures
     }
 
 
 def _differences(report: dict):
-    """The turns that differ from plain decoding: method, prompt, token, margin, and whether it is a tie."""
-    for method, found in list(report["tasks"].values())[-1].items():
-        for each in found["differences"]:
+    """The turns that differ from plain decoding: method, prompt, token, margin, and tie or not."""
+    for method, figures in list(report["tasks"].values())[-1].items():
+        for each in figures["differences"]:
             margin = "the text ended here" if each["margin"] is None else f"{each['margin']:.3g}"
             yield method, each["prompt"], each["token"], margin, "tie" if each["tie"] else "beyond rounding"
 

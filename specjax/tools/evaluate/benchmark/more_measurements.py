@@ -1,4 +1,7 @@
-"""Measurements beside the questions: parts of a round, batches, equality in law. All compile more programs."""
+"""Measurements beside the questions: parts of a round, batches, equality in law.
+
+All compile more programs.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,20 +23,25 @@ _FILE = "further.json"
 _REPEATS = 3
 """The runs of each batch, whose median counts."""
 
-_LAW_PROMPTS, _LAW_TOKENS = 4, 3
-"""The prompts after which the law is tested, and the tokens of each draw."""
+_LAW_PROMPTS = 4
+"""The number of prompts after which the law is tested."""
+
+_LAW_TOKENS = 3
+"""The number of tokens of each draw."""
 
 
-def read_or_measure(run: Run, directory: Path, **asked) -> dict[str, dict]:
-    """The figures of ``measure_further`` for the arguments ``asked``.
+def read_or_measure(run: Run, directory: Path, **arguments) -> dict[str, dict]:
+    """The figures of ``measure_further`` for these arguments.
 
-    They are measured once for the evaluation in ``directory``, so a resumed run has the same report.
+    They are measured once for the evaluation in ``directory``, so a resumed run has the same
+    report.
     """
-    file, asked = directory / _FILE, json.loads(json.dumps(asked))
-    if file.exists() and (known := parse_json(str(file), file.read_bytes()))["asked"] == asked:
-        return known["figures"]
-    figures = measure_further(run, **asked)
-    replace_text(file, json.dumps({"asked": asked, "figures": figures}) + "\n")
+    file = directory / _FILE
+    arguments = json.loads(json.dumps(arguments))
+    if file.exists() and (record := parse_json(str(file), file.read_bytes()))["asked"] == arguments:
+        return record["figures"]
+    figures = measure_further(run, **arguments)
+    replace_text(file, json.dumps({"asked": arguments, "figures": figures}) + "\n")
     return figures
 
 
@@ -43,7 +51,7 @@ def measure_further(
     """Further figures of each method, on the prompts of a run.
 
     Args:
-      shares: whether to measure "drafting_share", the share of a round that drafting takes: its
+      shares: True to measure "drafting_share", the share of a round that drafting takes: its
         first quartile, median and third quartile.
       batches: the sizes of batches for "batches", see ``measure_batches``.
       samples: the draws after each of the first prompts for "law_p_value", the p-value that the
@@ -62,8 +70,8 @@ def measure_further(
     if samples:
         options |= dict(samples=samples, tokens=min(_LAW_TOKENS, options["max_new_tokens"]))
         for method, generator in list(run.generators.items())[1:]:  # all but plain decoding
-            found = verify(run.generators["none"], generator, run.prompts[:_LAW_PROMPTS], **options)
-            further[method]["law_p_value"] = found["sampled"]["p_value"]
+            report = verify(run.generators["none"], generator, run.prompts[:_LAW_PROMPTS], **options)
+            further[method]["law_p_value"] = report["sampled"]["p_value"]
     return further
 
 

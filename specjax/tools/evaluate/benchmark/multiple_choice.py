@@ -24,8 +24,8 @@ def option_logprobs(target: LanguageModel, prompt: str, options: Sequence[str]) 
 def _logprob(target: LanguageModel, ids: list[int], start: int) -> float:
     size, width = (1 << (n - 1).bit_length() for n in (len(ids), len(ids) - start))
     tokens, _ = pad_prompts([ids], size + width)
-    found = _after(target.model, tokens, jnp.int32(start), width)
-    return float(np.sum(np.asarray(found)[: len(ids) - start]))
+    logprobs = _after(target.model, tokens, jnp.int32(start), width)
+    return float(np.sum(np.asarray(logprobs)[: len(ids) - start]))
 
 
 @jax.jit(static_argnums=3)

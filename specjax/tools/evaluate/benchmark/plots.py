@@ -28,14 +28,15 @@ def draw_plots(report: dict) -> dict[str, str]:
 
 def _plots_of(report: dict) -> dict[str, Callable]:
     """The functions that draw, by title. The frontier needs measured batches."""
-    has_batches = any("batches" in found for found in report["methods"].values())
+    has_batches = any("batches" in figures for figures in report["methods"].values())
     return _PLOTS | ({"Throughput against latency, by batch": _draw_frontier} if has_batches else {})
 
 
 def _draw(draw: Callable, report: dict) -> str:
     from matplotlib.figure import Figure
 
-    figure, text = Figure(_SIZE, layout="constrained"), io.StringIO()
+    figure = Figure(_SIZE, layout="constrained")
+    text = io.StringIO()
     draw(figure.subplots(), report)
     figure.savefig(text, format="svg", metadata={"Date": None})
     return re.sub(r"^.*?(?=<svg)", "", text.getvalue(), flags=re.S)
@@ -43,13 +44,15 @@ def _draw(draw: Callable, report: dict) -> str:
 
 def _draw_speedups(axes, report: dict) -> None:
     """Groups of bars, one group a task, one bar a method, with 95 % intervals."""
-    tasks, methods = report["tasks"], [name for name in report["methods"] if name != "none"]
-    width, places = 0.8 / max(len(methods), 1), np.arange(len(tasks))
+    tasks = report["tasks"]
+    methods = [name for name in report["methods"] if name != "none"]
+    width = 0.8 / max(len(methods), 1)
+    places = np.arange(len(tasks))
     for i, method in enumerate(methods):
         place = places + (i - (len(methods) - 1) / 2) * width
-        found = [figures[method] for figures in tasks.values()]
-        middles = [figures["speedup"] for figures in found]
-        bounds = [figures["speedup_interval"] or [figures["speedup"]] * 2 for figures in found]
+        figures = [by_method[method] for by_method in tasks.values()]
+        middles = [each["speedup"] for each in figures]
+        bounds = [each["speedup_interval"] or [each["speedup"]] * 2 for each in figures]
         errors = [[max(m - low, 0), max(high - m, 0)] for m, (low, high) in zip(middles, bounds)]
         axes.bar(place, middles, width, yerr=np.transpose(errors), label=method, color=_colour(report, method))
     axes.axhline(1, color="black", linewidth=0.8)
@@ -74,7 +77,7 @@ def _draw_throughput(axes, report: dict) -> None:
     """A point a method; its area grows with the parameters of the draft."""
     for method, figures in _whole(report).items():
         size = report["methods"][method]["draft_parameters"]
-        place = figures["mean_acceptance_length"], figures["tokens_per_second"]
+        place = (figures["mean_acceptance_length"], figures["tokens_per_second"])
         axes.scatter(*place, s=30 + 30 * np.log10(1 + size / 1e5), color=_colour(report, method))
         axes.annotate(f"{method}, {size / 1e6:.1f} M" if size else method, place, (6, 6), textcoords="offset points")
     axes.margins(0.2)
@@ -84,8 +87,8 @@ def _draw_throughput(axes, report: dict) -> None:
 
 def _draw_frontier(axes, report: dict) -> None:
     """A line a method, with a point for each size of the batch."""
-    for method, found in report["methods"].items():
-        points = found.get("batches", [])
+    for method, figures in report["methods"].items():
+        points = figures.get("batches", [])
         places = [(1e3 * point["token_seconds"], point["tokens_per_second"]) for point in points]
         axes.plot(*np.transpose(places), marker="o", label=method, color=_colour(report, method))
         for point, place in zip(points, places):

@@ -38,10 +38,10 @@ def make_report(run: Run, suite: Suite, questions: Sequence[Question], further: 
 
     Args:
       questions: the questions that were asked.
-      further: the figures of ``further.measure_further``, by method.
+      further: the figures of ``more_measurements.measure_further``, by method.
     """
-    asked = [question for question in questions if question.id not in run.left_out]
-    tasks = figures_by_task(run.answers, asked, suite.scores)
+    answered = [question for question in questions if question.id not in run.left_out]
+    tasks = figures_by_task(run.answers, answered, suite.scores)
     whole = list(tasks.values())[-1]
     prompt = run.prompts[0]
     methods = {
@@ -53,7 +53,8 @@ def make_report(run: Run, suite: Suite, questions: Sequence[Question], further: 
 def table(report: dict) -> Table:
     """A rich table with a row for each task and method."""
     grid = Table(*(Column(name, no_wrap=name in _NARROW) for name in _COLUMNS))
-    grid.caption, grid.caption_justify = f"{LEGEND}\n{caption(report)}", "left"
+    grid.caption = f"{LEGEND}\n{caption(report)}"
+    grid.caption_justify = "left"
     last = list(report["methods"])[-1]
     for task, method, *cells in _rows(report):
         grid.add_row(*map(Text, (task if method == "none" else "", method, *cells)), end_section=method == last)
@@ -62,14 +63,16 @@ def table(report: dict) -> Table:
 
 def markdown(report: dict) -> str:
     """The same table in Markdown, with its source, its licence and the notes."""
-    settings, grid = report["settings"], markdown_table(_COLUMNS, _rows(report))
+    settings = report["settings"]
+    grid = markdown_table(_COLUMNS, _rows(report))
     source = f"Questions: {settings['source']}; licence: {settings['licence']}."
     return "\n\n".join([grid, f"{caption(report)}.", source, *(f"{note}." for note in notes(report))])
 
 
 def caption(report: dict) -> str:
     """One line: suite, models, options and machine."""
-    settings, machine = report["settings"], report["settings"]["machine"]
+    settings = report["settings"]
+    machine = settings["machine"]
     models = " with ".join([settings["model"], *settings["drafts"]])
     return (
         f"{settings['suite']}: {settings['form']}; {settings['questions']} questions, at most "
@@ -81,27 +84,29 @@ def caption(report: dict) -> str:
 
 def notes(report: dict) -> list[str]:
     """Warnings of the evaluation."""
-    found, whole, left_out = [], list(report["tasks"].values())[-1], report["left_out"]
+    lines = []
+    whole = list(report["tasks"].values())[-1]
+    left_out = report["left_out"]
     if left_out:
         ids = ", ".join(map(str, left_out[:5])) + ", ..." * (len(left_out) > 5)
         count = "1 question is" if len(left_out) == 1 else f"{len(left_out)} questions are"
-        found.append(f"{count} left out, too long for the model's context: {ids}")
+        lines.append(f"{count} left out, too long for the model's context: {ids}")
     for method, figures in whole.items():
         if method != "none" and figures["speedup"] < 1:
-            found.append(f"{method} is slower than plain decoding here ({figures['speedup']:.2f}x)")
+            lines.append(f"{method} is slower than plain decoding here ({figures['speedup']:.2f}x)")
         if not all(difference["tie"] for difference in figures["differences"]):
-            found.append(
+            lines.append(
                 f"{method} differs from plain decoding by more than rounding; "
                 "if it also does with dtype float32, please report it"
             )
     if report["settings"]["temperature"]:
-        found.append(
+        lines.append(
             "sampled texts are equal in law, not word for word; --samples tests it, and so does specjax verify"
         )
-    return found
+    return lines
 
 
-def _describe(generator: Generator, prompt: list[int], found: dict, further: dict) -> dict:
+def _describe(generator: Generator, prompt: list[int], figures: dict, further: dict) -> dict:
     """The drafts of a method, its work, and its further figures."""
     modules = [each.model if isinstance(each, LanguageModel) else each.module for each in generator.drafts]
     work = work_of_round(generator, prompt)
@@ -110,10 +115,10 @@ def _describe(generator: Generator, prompt: list[int], found: dict, further: dic
         "draft_parameters": sum(leaf.size for leaf in jax.tree.leaves(modules)),
         "operations_per_round": work.operations,
         "bytes_per_round": work.bytes,
-        "operations_per_token": work.operations / found["mean_acceptance_length"],
-        "bytes_per_token": work.bytes / found["mean_acceptance_length"],
+        "operations_per_token": work.operations / figures["mean_acceptance_length"],
+        "bytes_per_token": work.bytes / figures["mean_acceptance_length"],
         **further,
-        **_parts_of_round(found["round"][0], further),
+        **_parts_of_round(figures["round"][0], further),
     }
 
 
@@ -128,20 +133,22 @@ def _parts_of_round(seconds: float, further: dict) -> dict[str, float]:
 def _rows(report: dict) -> list[list[str]]:
     """The cells of each task and method."""
     return [
-        [task, *_cells(method, found)] for task, methods in report["tasks"].items() for method, found in methods.items()
+        [task, *_cells(method, figures)]
+        for task, methods in report["tasks"].items()
+        for method, figures in methods.items()
     ]
 
 
-def _cells(method: str, found: dict) -> list[str]:
-    ties = sum(difference["tie"] for difference in found["differences"])
-    information = found["acceptance_by_information"]
-    accepted = f"{100 * found['draft_acceptance_rate']:.0f}"
+def _cells(method: str, figures: dict) -> list[str]:
+    ties = sum(difference["tie"] for difference in figures["differences"])
+    information = figures["acceptance_by_information"]
+    accepted = f"{100 * figures['draft_acceptance_rate']:.0f}"
     return [
         method,
-        with_interval(found["speedup"], found["speedup_interval"], ".2f"),
-        f"{found['tokens_per_second']:.1f}",
-        f"{found['mean_acceptance_length']:.2f}",
+        with_interval(figures["speedup"], figures["speedup_interval"], ".2f"),
+        f"{figures['tokens_per_second']:.1f}",
+        f"{figures['mean_acceptance_length']:.2f}",
         accepted if information is None else f"{accepted} ({100 * information:.0f})",
-        f"{len(found['differences'])} ({ties} ties)" if found["differences"] else "none",
-        ", ".join(f"{name} {value:.2f}" for name, value in (found["score"] or {}).items()) or "-",
+        f"{len(figures['differences'])} ({ties} ties)" if figures["differences"] else "none",
+        ", ".join(f"{name} {value:.2f}" for name, value in (figures["score"] or {}).items()) or "-",
     ]

@@ -73,31 +73,34 @@ def run_suite(
       directory: the directory of the answer files. A run of the same settings is resumed there.
       draft: see ``Generator``.
       progress: called with the number of finished questions and of all questions.
-      options: fields of ``AnswerOptions``, and options of methods. Each method gets its own options.
+      options: fields of ``AnswerOptions``, and options of methods. Each method gets its own
+        options.
 
     Raises RequestError for bad input.
     """
-    asked = AnswerOptions(**pop_fields(AnswerOptions, options))
+    # 1. The questions that fit, and caches of one size.
+    answer_options = AnswerOptions(**pop_fields(AnswerOptions, options))
     generators = make_generators(target, list(dict.fromkeys(["none", *methods])), draft, options)
     asker = Asker(
         target,
         suite.chat and bool(getattr(target.tokenizer, "chat_template", None)),
-        asked.max_new_tokens,
+        answer_options.max_new_tokens,
         target.config.context,
     )
     lengths = {question.id: asker.measure(question) for question in questions}
     fit = [question for question in questions if lengths[question.id][0] <= target.config.context]
     if not fit:
         raise RequestError(
-            f"every question and {asked.max_new_tokens} new tokens exceed the model's context of {target.config.context}; "
+            f"every question and {answer_options.max_new_tokens} new tokens exceed the model's context of {target.config.context}; "
             "lower --max-new-tokens"
         )
     room = min(target.config.context, max(lengths[question.id][1] for question in fit))
-    sampling = dict(temperature=asked.temperature, seed=asked.seed, logprobs=0)
+    sampling = dict(temperature=answer_options.temperature, seed=answer_options.seed, logprobs=0)
     asker = dataclasses.replace(asker, room=room, options=sampling)
     path = max(generator.drafter.depth for generator in generators.values()) + 1
     for generator in generators.values():
         generator.session.capacity = room + 2 * path  # The measurement of shares needs room for a second round.
+    # 2. The answers, written one by one.
     settings = _describe(asker, suite, fit, generators)
     answers = begin(directory, settings, generators)
     resumed = len(answers["none"])
@@ -108,7 +111,8 @@ def run_suite(
                 answers[method][question.id] = Answer(question.id, question.category, turns, logprobs)
                 append(directory, method, answers[method][question.id], target.name)
         progress(number + 1, len(fit))
-    ordered = {method: {each.id: found[each.id] for each in fit} for method, found in answers.items()}
+    # 3. The run.
+    ordered = {method: {each.id: by_id[each.id] for each in fit} for method, by_id in answers.items()}
     left_out = [id for id, (first, _) in lengths.items() if first > target.config.context]
     prompts = [asker.encode([{"role": "user", "content": question.turns[0]}]) for question in fit]
     return Run(settings, generators, ordered, resumed, left_out, prompts)

@@ -32,7 +32,7 @@ class Asker:
 
     Attributes:
       target: the model of the generators, which owns the tokenizer.
-      chat: whether prompts have the tokenizer's chat template. Otherwise each turn follows the text
+      chat: True for prompts in the tokenizer's chat template. Otherwise each turn follows the text
         before it on a new line.
       max_new_tokens: the most new tokens of an answer.
       room: the most tokens of prompt and answer.
@@ -66,7 +66,9 @@ class Asker:
 
     def ask(self, generators: dict[str, Generator], question: Question, number: int) -> dict[str, list[Turn]]:
         """The answers of each method. Later turns follow plain decoding's answers."""
-        history, answers, names = [], {name: [] for name in generators}, list(generators)
+        history = []
+        answers = {name: [] for name in generators}
+        names = list(generators)
         for i, text in enumerate(question.turns):
             history.append({"role": "user", "content": text})
             ids = self.encode(history)
@@ -94,7 +96,7 @@ class Asker:
                 self._time(generator, prompt)
 
     def _time(self, generator: Generator, prompt: dict) -> Timed:
-        """The result, which the generator does not remember: no answer depends on earlier questions."""
+        """The timed result. The generator does not learn from it for later questions."""
         before = read_joules()
         decoding = generator.start(**prompt, max_new_tokens=self.max_new_tokens, **self.options)
         generator.session.advance(decoding, 1)
@@ -105,7 +107,9 @@ class Asker:
         return Timed(result, first, joules)
 
     def _turn(self, timed: Timed, plain: Result, id: int | str) -> Turn:
-        result, stats, text = timed.result, timed.result.stats, timed.result.text.strip()
+        result = timed.result
+        stats = result.stats
+        text = result.text.strip()
         differs = None if self.options["temperature"] else difference(0, result, plain, self.target)
         pairs = list(zip(result.logprobs or (), result.from_draft))
         return Turn(

@@ -1,4 +1,4 @@
-"""Scores of answers: Rouge, the last number or boxed term, the overlap of words, the right option."""
+"""Scores of answers: Rouge, last numbers, boxed terms, the overlap of words, right options."""
 
 import re
 import string
@@ -20,14 +20,15 @@ def rouge(text: str, reference: str) -> tuple[float, float, float]:
 
     F is 1 where neither text has such words.
     """
-    words, expected = _WORD.findall(text.lower()), _WORD.findall(reference.lower())
+    words = _WORD.findall(text.lower())
+    expected = _WORD.findall(reference.lower())
     return _f_of_grams(words, expected, 1), _f_of_grams(words, expected, 2), _f_of_longest(words, expected)
 
 
 def mean_rouge(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
     """The mean F of Rouge-1, 2 and L against the first reference."""
-    found = [rouge(text, references[0]) for text, references in _pairs(answers, questions)]
-    return dict(zip(("rouge-1", "rouge-2", "rouge-l"), np.mean(found, axis=0).tolist() if found else ()))
+    scores = [rouge(text, references[0]) for text, references in _pairs(answers, questions)]
+    return dict(zip(("rouge-1", "rouge-2", "rouge-l"), np.mean(scores, axis=0).tolist() if scores else ()))
 
 
 def number_accuracy(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
@@ -37,8 +38,11 @@ def number_accuracy(answers: Sequence[Answer], questions: Sequence[Question]) ->
 
 def boxed_accuracy(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
     r"""The share of answers whose last ``\boxed{...}`` is the reference, blanks left out."""
-    same = lambda text, references: _strip(last_boxed(text)) == _strip(references[0])
-    return _means(_pairs(answers, questions), accuracy=same)
+
+    def is_same(text: str, references: Sequence[str]) -> bool:
+        return _strip(last_boxed(text)) == _strip(references[0])
+
+    return _means(_pairs(answers, questions), accuracy=is_same)
 
 
 def overlap(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[str, float]:
@@ -46,8 +50,13 @@ def overlap(answers: Sequence[Answer], questions: Sequence[Question]) -> dict[st
 
     Only the first line of an answer counts, since a model without a chat template writes on.
     """
-    words = lambda text: _ARTICLE.sub(" ", "".join(c for c in text.lower() if c not in string.punctuation)).split()
-    line = lambda text: words(text.partition("\n")[0])
+
+    def words(text: str) -> list[str]:
+        return _ARTICLE.sub(" ", "".join(c for c in text.lower() if c not in string.punctuation)).split()
+
+    def line(text: str) -> list[str]:
+        return words(text.partition("\n")[0])
+
     return _means(
         _pairs(answers, questions),
         exact=lambda text, references: max(line(text) == words(each) for each in references),
@@ -69,15 +78,15 @@ def choice_accuracy(answers: Sequence[Answer], questions: Sequence[Question]) ->
 
 def last_number(text: str) -> float | None:
     """The last number in a text, with commas between thousands left out."""
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    numbers = _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def last_boxed(text: str) -> str | None:
     r"""The inside of the last ``\boxed{...}``, whose braces balance; None without one."""
-    _, found, rest = text.rpartition("\\boxed{")
+    _, boxed, rest = text.rpartition("\\boxed{")
     depth = 1
-    for i, character in enumerate(rest if found else ""):
+    for i, character in enumerate(rest if boxed else ""):
         depth += {"{": 1, "}": -1}.get(character, 0)
         if not depth:
             return rest[:i]
@@ -129,4 +138,4 @@ SCORES: dict[str, Callable[[Sequence[Answer], Sequence[Question]], dict[str, flo
     "overlap": overlap,
     "choice": choice_accuracy,
 }
-"""The scores of suites by name. Each gives figures by their names."""
+"""The scores of suites by name. Each returns figures by their names."""

@@ -1,4 +1,4 @@
-"""The suites of ``specjax evaluate``: a table of public benchmarks, and one that ships with specjax."""
+"""The suites of ``specjax evaluate``: public benchmarks, and one that ships with specjax."""
 
 import difflib
 

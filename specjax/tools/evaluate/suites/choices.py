@@ -15,9 +15,11 @@ def ask_mmlu(row: Row, number: int) -> Question:
     """
     subject = row.get("subject") or row["file"].removesuffix("_test")
     if "choices" in row:
-        choices, right = texts_of(row, "choices"), number_of(row, "answer", len(_LETTERS))
+        choices = texts_of(row, "choices")
+        right = number_of(row, "answer", len(_LETTERS))
     else:
-        choices, right = tuple(text_of(row, letter) for letter in _LETTERS), _letter(row["answer"])
+        choices = tuple(text_of(row, letter) for letter in _LETTERS)
+        right = _letter(row["answer"])
     if len(choices) != len(_LETTERS):
         raise RequestError(f"choices must have {len(_LETTERS)} texts, not {len(choices)}")
     lines = [
@@ -34,7 +36,8 @@ def ask_hellaswag(row: Row, number: int) -> Question:
     """The beginning of a text, and four ways to end it."""
     endings = texts_of(row, "endings")
     turn = f"{text_of(row, 'activity_label')}: {text_of(row, 'ctx')}"
-    options, right = tuple(f" {ending}" for ending in endings), number_of(row, "label", len(endings))
+    options = tuple(f" {ending}" for ending in endings)
+    right = number_of(row, "label", len(endings))
     return Question(row.get("ind", number), "hellaswag", "hellaswag", (turn,), options=options, right=right)
 
 

@@ -1,4 +1,4 @@
-"""Suites of questions to an assistant: Spec-Bench, MT-Bench, Alpaca, Chatbot Arena, and the shipped one."""
+"""Suites of questions to an assistant: Spec-Bench, MT-Bench, Alpaca, Chatbot Arena and ours."""
 
 from ....core.checks import shorten
 from ....errors import RequestError
@@ -10,7 +10,8 @@ _MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction",
 
 def ask_turns(row: Row, number: int) -> Question:
     """The question of a row in Spec-Bench's format, which is MT-Bench's too."""
-    id, category = row["question_id"], text_of(row, "category")
+    id = row["question_id"]
+    category = text_of(row, "category")
     if not isinstance(id, int | str):
         raise RequestError(f"question_id must be a number or a text, not {shorten(id)}")
     task = "mt_bench" if category in _MT_BENCH else category

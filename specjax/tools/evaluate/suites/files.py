@@ -26,12 +26,14 @@ def read_questions(suite: Suite, data: str | Path | None, limit: int | None = No
     """
     data = _SMALL if data is None and suite.name == "small" else data
     named = _read_hub(suite) if data is None else _read_files(suite, find_files(suite, Path(data)))
-    questions, seen, counts = [], {}, dict[str, int]()
+    questions = []
+    places = {}
+    counts: dict[str, int] = {}
     for number, (place, row) in enumerate(named):
         question = _ask(suite, row, number, place)
-        if question.id in seen:
-            raise RequestError(f"{place}: question {question.id!r} stands at {seen[question.id]} too; remove one")
-        seen[question.id] = place
+        if question.id in places:
+            raise RequestError(f"{place}: question {question.id!r} stands at {places[question.id]} too; remove one")
+        places[question.id] = place
         counts[question.task] = counts.get(question.task, 0) + 1
         if limit is None or counts[question.task] <= limit:
             questions.append(question)
@@ -47,8 +49,8 @@ def find_files(suite: Suite, data: Path) -> list[Path]:
     if not data.is_dir():
         raise RequestError(f"--data {data}: no such file or directory; name the files of suite {suite.name}")
     for pattern in (*suite.files, *_FORMATS):
-        if found := sorted(path for path in data.rglob(pattern) if path.is_file()):
-            return found
+        if files := sorted(path for path in data.rglob(pattern) if path.is_file()):
+            return files
     expected = ", ".join(dict.fromkeys((*suite.files, *_FORMATS)))
     raise RequestError(f"--data {data}: no file of suite {suite.name} there; it expects one of {expected}")
 
@@ -69,7 +71,7 @@ def _ask(suite: Suite, row: Row, number: int, place: str) -> Question:
 
 
 def _read_files(suite: Suite, paths: Iterable[Path]) -> Iterator[tuple[str, Row]]:
-    """The rows of all files, each with its place for errors, and with its file's name as ``file``."""
+    """The rows of all files, each with its place, and with its file's name as ``file``."""
     needs = f"suite {suite.name} needs {', '.join(suite.columns)}"
     for path in paths:
         for place, value in read_rows(path, needs, suite.header):

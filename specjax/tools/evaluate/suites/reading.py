@@ -7,7 +7,7 @@ from ....errors import RequestError
 from .suite import Question, Row, Suite, text_of
 
 
-def ask_news(row: Row, number: int) -> Question:
+def ask_article(row: Row, number: int) -> Question:
     """The article of a row, with the request to summarise it, in the words of Spec-Bench."""
     turn = f"Summarize: {text_of(row, 'article')}"
     return Question(row.get("id") or number, "cnn_dm", "cnn_dm", (turn,), (text_of(row, "highlights"),))
@@ -56,7 +56,7 @@ SUITES = (
         licence="Apache-2.0",
         form="'Summarize: ' and the article, as in Spec-Bench",
         columns=("article", "highlights"),
-        ask=ask_news,
+        ask=ask_article,
         files=("test-*.parquet", "test.csv", "test.jsonl"),
         hub=("abisee/cnn_dailymail", "3.0.0", "test"),
         scores={"cnn_dm": "rouge"},

@@ -1,4 +1,4 @@
-"""What a suite says of its files, of its prompts, and of the score of an answer."""
+"""The record of a suite: its files, its prompts, and the score of an answer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ class Suite:
       ask: turns a row and its number, from 0, into a question.
       files: names of the published files, as patterns. The first pattern that some file matches
         selects the files.
-      chat: whether a model with a chat template reads the prompt as the user's turn.
+      chat: True if a model with a chat template reads the prompt as the user's turn.
       header: the columns of a CSV file without a line of names.
       rows: turns an object of a file into its rows.
       hub: the arguments of ``datasets.load_dataset``: the dataset, its configuration, its split.
