@@ -3,12 +3,13 @@
     import specjax
 
     target = specjax.load("tiny-python")  # or a directory, or a hub id
-    out = specjax.generate(target, "def find_files(directory):", draft="tiny-python-draft", max_new_tokens=48)
+    prompt = "def find_files(directory):"
+    out = specjax.generate(target, prompt, draft="tiny-python-draft", max_new_tokens=48)
     print(out.text, out.stats.mean_acceptance_length)
 
-Text in, text out: ``load``, ``generate``, ``Generator``, ``Engine``, ``beam_search``. The loop for a JAX
-program: ``make_requests``, ``prefill``, ``step``, ``run``. ``METHODS`` lists the drafting methods, and
-``specjax.drafters`` has their classes.
+Text in, text out: ``load``, ``generate``, ``Generator``, ``Engine``, ``beam_search``. The loop for
+a JAX program: ``make_requests``, ``prefill``, ``step``, ``run``. ``METHODS`` lists the drafting
+methods, and ``specjax.drafters`` has their classes.
 """
 
 import sys as _sys

@@ -73,3 +73,72 @@ def test_no_module_asks_what_class_a_drafter_is():
 def test_the_checker_sees_a_class_test():
     lines = ["isinstance(x, Auto)", "isinstance(x, Head | DraftModel)", "type(x) is Ngram", "isinstance(x, Head)"]
     assert class_tests("\n".join(lines)) == [1, 2, 3]
+
+
+PROSE_COLUMNS, CODE_COLUMNS, MOST_LINES = 100, 120, 300
+MOST_IN_ROOT, MOST_IN_FOLDER = 20, 30
+LONGER = {
+    "checkpoints/torch_files.py": 302,
+    "core/cache.py": 349,
+    "core/sampling.py": 322,
+    "drafters/auto/drafter.py": 318,
+    "engine/engine.py": 358,
+    "requests/schema.py": 301,
+    "text/generate.py": 308,
+    "tools/plan/program.py": 311,
+    "tools/plan/traffic.py": 346,
+    "tools/tune/layers.py": 313,
+}
+"""The lines of the files that are longer than ``MOST_LINES``.
+
+Each of these files has two ideas and waits to be split. The numbers may only shrink.
+"""
+
+
+def sources() -> dict[str, str]:
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+
+
+def wide_prose(source: str) -> list[int]:
+    """The lines of docstrings, and comments on lines of their own, over ``PROSE_COLUMNS`` columns."""
+    docstrings = {
+        number
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for number in range(node.lineno, node.end_lineno + 1)
+    }
+    return [
+        number
+        for number, line in enumerate(source.split("\n"), 1)
+        if len(line) > PROSE_COLUMNS and (number in docstrings or line.lstrip().startswith("# "))
+    ]
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if entry.name != "__pycache__")
+
+
+def test_prose_is_at_most_100_columns_wide():
+    wide = [f"{path}:{number}" for path, source in sources().items() for number in wide_prose(source)]
+    assert wide == []
+
+
+def test_code_is_at_most_120_columns_wide_and_300_lines_long():
+    wide = [
+        f"{path}:{number}"
+        for path, source in sources().items()
+        for number, line in enumerate(source.split("\n"), 1)
+        if len(line) > CODE_COLUMNS
+    ]
+    assert wide == []
+    lengths = {path: source.count("\n") for path, source in sources().items()}
+    assert {path: lines for path, lines in lengths.items() if lines > LONGER.get(path, MOST_LINES)} == {}
+    # A file that has been split leaves the list, so that it cannot grow again.
+    assert [path for path in LONGER if lengths.get(path, 0) <= MOST_LINES] == []
+
+
+def test_the_root_and_folders_have_few_entries():
+    folders = [folder for folder in ROOT.rglob("*") if folder.is_dir() and folder.name != "__pycache__"]
+    crowded = {folder.relative_to(ROOT).as_posix(): entries(folder) for folder in folders}
+    assert len(entries(ROOT)) <= MOST_IN_ROOT, entries(ROOT)
+    assert {folder: names for folder, names in crowded.items() if len(names) > MOST_IN_FOLDER} == {}

@@ -193,7 +193,10 @@ def follow_changes(generator, prompts: dict) -> list[dict]:
     The state with which the method chooses is carried from one text to the next. ``settled`` is the
     speed after ``SETTLED`` rounds over that of the same rounds of a text without a past.
     """
-    session, kinds, carried, found = generator.session, list(prompts), None, []
+    session = generator.session
+    kinds = list(prompts)
+    carried = None
+    changes = []
     for kind in [*kinds, *kinds[::-1][1:]]:
         runs = {}
         for name in ("fresh", "carried"):
@@ -203,11 +206,11 @@ def follow_changes(generator, prompts: dict) -> list[dict]:
                 decoding.state = decoding.state.replace(drafter=own)
             runs[name] = play(session, decoding)
         drafter = decoding.state.drafter
-        carried = {name: getattr(drafter, name) for name in ("acceptance", "probing", "kept", "quiet")}
+        carried = {name: getattr(drafter, name) for name in ("acceptance", "probing", "calibration", "since_near")}
         speed = {name: run["tokens"][SETTLED:].sum() / run["time"][SETTLED:].sum() for name, run in runs.items()}
         run = {key: value.tolist() for key, value in runs["carried"].items()}
-        found.append({"text": kind, "settled": speed["carried"] / speed["fresh"]} | run)
-    return found
+        changes.append({"text": kind, "settled": speed["carried"] / speed["fresh"]} | run)
+    return changes
 
 
 def play(session, decoding) -> dict[str, np.ndarray]:

@@ -27,7 +27,8 @@ _GENERATION = {"eos_token_id": TOKEN_IDS, "decoder_start_token_id": TOKEN_ID, "f
 def read_config(directory: str | Path) -> ModelConfig:
     """The configuration in ``directory/config.json``.
 
-    The end-of-text ids of ``generation_config.json`` take precedence, and the tokens with which a decoder begins.
+    The end-of-text ids of ``generation_config.json`` take precedence, and the tokens with which a
+    decoder begins.
 
     Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
     not supported.
@@ -52,7 +53,7 @@ def read_config(directory: str | Path) -> ModelConfig:
 
 
 def read_shape(model: str | Path) -> ModelConfig:
-    """The configuration in a config.json, in a directory with a config.json, or of an embedded model.
+    """The configuration in a config.json, in a directory with one, or of an embedded model.
 
     Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
     not supported.
@@ -63,7 +64,10 @@ def read_shape(model: str | Path) -> ModelConfig:
 
 
 def config_file(model: str | Path) -> Path:
-    """The file with the configuration that ``read_shape`` reads. Raises CheckpointError for none."""
+    """The file with the configuration that ``read_shape`` reads.
+
+    Raises CheckpointError for none.
+    """
     path = ZOO / model if str(model) in zoo() else Path(model).expanduser()
     if not path.exists():
         raise CheckpointError(f"no model shape {str(model)!r}; name a config.json, or a directory with one")

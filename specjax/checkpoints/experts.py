@@ -155,7 +155,10 @@ def _alternate(matrices: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _alternating(take, prefix: str) -> dict[str, Any]:
-    """The stacks of gpt-oss, whose gate and up projections alternate. Only MXFP4 has them as [X, rows, columns]."""
+    """The stacks of gpt-oss, whose gate and up projections alternate.
+
+    Only MXFP4 has them as [X, rows, columns].
+    """
     joint = take(f"{prefix}.gate_up_proj")
     down = take(f"{prefix}.down_proj")
     packed = isinstance(joint, Packed)

@@ -36,8 +36,8 @@ class LanguageModel:
       name: the name it was loaded by.
       generators: the Generators that ``generate`` made for it. A second call uses them again,
         compiled.
-      kv_quantize: "int8" or "fp8", the form of keys and values, or of compressed rows, in its cache;
-        None for full ones. Recurrent states stay float32.
+      kv_quantize: "int8" or "fp8", the form of keys and values, or of compressed rows, in its
+        cache; None for full ones. Recurrent states stay float32.
     """
 
     model: Decoder

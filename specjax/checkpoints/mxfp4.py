@@ -1,7 +1,7 @@
 """MXFP4 weights: blocks of 32 four-bit numbers that share a power of two.
 
-The format is that of the OCP Microscaling Formats specification 1.0, sections 5.3 and 5.4: numbers of
-type E2M1, and a scale of type E8M0 for each block.
+The format is that of the OCP Microscaling Formats specification 1.0, sections 5.3 and 5.4: numbers
+of type E2M1, and a scale of type E8M0 for each block.
 """
 
 import jax.numpy as jnp
@@ -27,7 +27,10 @@ def unpack(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 class Packed:
-    """A tensor of a checkpoint that is stored as blocks and scales, with the interface of a safetensors slice."""
+    """A tensor of a checkpoint that is stored as blocks and scales.
+
+    It has the interface of a safetensors slice.
+    """
 
     def __init__(self, blocks, scales):
         self._blocks, self._scales = blocks, scales

@@ -1,8 +1,9 @@
 """Weights that a checkpoint stores in fewer bits: GPTQ, AWQ, compressed-tensors, FP8 and MXFP4.
 
-``quantization_config`` in config.json names the method. Each packed weight becomes a tensor [out, in]
-that is unpacked when it is indexed. A weight that ``models.quantised_weights`` can hold also has its
-numbers and scales. Such a weight keeps its numbers in memory, and others become the dtype that was asked for.
+``quantization_config`` in config.json names the method. Each packed weight becomes a tensor [out,
+in] that is unpacked when it is indexed. A weight that ``models.quantised_weights`` can hold also
+has its numbers and scales. Such a weight keeps its numbers in memory, and others become the dtype
+that was asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,7 +72,10 @@ def _find_compressed(tensors: dict, options: dict, where: str) -> dict:
 
 
 def _read_weights(groups: dict, where: str) -> dict:
-    """The options of the weights, which all groups must share. Raises ConfigError for other groups."""
+    """The options of the weights, which all groups must share.
+
+    Raises ConfigError for other groups.
+    """
     kinds = []
     for key, group in groups.items():
         within = f"quantization_config.config_groups.{key}"
@@ -151,4 +155,4 @@ _METHODS: dict[str, tuple[Callable, dict]] = {
     "fp8": (_find_fp8, {"weight_block_size": _BLOCK.optional()}),
     "mxfp4": (_find_mxfp4, {}),
 }
-"""For each method the function that finds its tensors, and the options of ``quantization_config``."""
+"""By method: the function that finds its tensors, and the options of ``quantization_config``."""

@@ -99,7 +99,11 @@ def find_gptq(tensors: dict, options: dict, where: str) -> dict:
 
 
 def _gptq(module: str, words, zeros, scales, order, options: dict, one: bool, where: str) -> Packed:
-    """qweight int32 [in * bits / 32, out], qzeros [G, out * bits / 32], scales [G, out], g_idx [in]."""
+    """The weight that GPTQ packs into words.
+
+    The tensors are qweight int32 [in * bits / 32, out], qzeros [G, out * bits / 32], scales
+    [G, out] and g_idx [in].
+    """
     bits = options["bits"]
     spread = _nibbles if bits == 4 else _bytes
     packed, outputs = words.get_shape()

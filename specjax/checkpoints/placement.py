@@ -17,13 +17,13 @@ class Placement:
     """The devices and the form of weights that are read from a checkpoint.
 
     Attributes:
-      mesh: devices to split the weights over, see ``parallel.make_mesh``. Each device reads only its
-        own part. None for the default device.
-      rules: the mesh axis of each logical axis, see ``parallel.RULES``; with ``parallel.WHOLE`` each
-        device holds all weights.
+      mesh: devices to split the weights over, see ``parallel.make_mesh``. Each device reads only
+        its own part. None for the default device.
+      rules: the mesh axis of each logical axis, see ``parallel.RULES``; with ``parallel.WHOLE``
+        each device holds all weights.
       dtype: one of ``config.DTYPES``; by default the checkpoint's.
       quantize: one of ``models.quantised_weights.SCHEMES``; by default weights keep their dtype.
-      offload: whether the layers stay in the host's memory, see ``models.streamed``.
+      offload: whether the layers stay in the host's memory, see ``models.offload``.
 
     Raises RequestError for another dtype and another form.
     """
@@ -42,7 +42,8 @@ class Placement:
     def split(self, config: ModelConfig) -> ModelConfig:
         """The configuration of a model whose heads are split over the mesh.
 
-        Raises RequestError for a mesh that does not divide the model, see ``ModelConfig.split_over``.
+        Raises RequestError for a mesh that does not divide the model, see
+        ``ModelConfig.split_over``.
         """
         axis = self.rules.get("heads")
         return config if self.mesh is None or axis is None else config.split_over(self.mesh.shape[axis])

@@ -53,8 +53,8 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
       adapter: the directory of a LoRA adapter to merge, see ``adapters``.
 
     Raises ConfigError for a model that is not supported, and RequestError for a mesh that does not
-    divide the model, and for an encoder-decoder with ``offload``. Raises CheckpointError, which lists
-    every tensor that is missing, is unexpected, or has a wrong shape or type.
+    divide the model, and for an encoder-decoder with ``offload``. Raises CheckpointError, which
+    lists every tensor that is missing, is unexpected, or has a wrong shape or type.
     """
     placement = placement or Placement()
     directory = Path(directory)
@@ -95,8 +95,8 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
       blocks_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
       placement: each matrix is quantised as soon as it is read, see
-        ``models.quantised_weights.quantise_parameter``. If layers go to the host's memory, at most one of their parameters is on the device at a time,
-        to be quantised.
+        ``models.quantised_weights.quantise_parameter``. If layers go to the host's memory, at most
+        one of their parameters is on the device at a time, to be quantised.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
     shape or type.
@@ -143,7 +143,7 @@ def parameter_tensors(path: str, value: np.ndarray, blocks_of: BlocksOf) -> dict
 
 
 def write_parameter(tensors: dict[str, np.ndarray], path: str, value: np.ndarray, blocks_of: BlocksOf) -> None:
-    """Writes the parameter at ``path`` into ``tensors``, to which it adds those that are missing."""
+    """Writes the parameter at ``path`` into ``tensors``, and adds tensors that are missing."""
     row_blocks = blocks_of(path, len(value))
     row = 0
     for name, shape in least_shapes(row_blocks, value.shape[1:]).items():

@@ -22,7 +22,8 @@ from .tensors import abstract_decoder, dotted
 def stored_bytes(model: str | Path, dtype="bfloat16") -> int | None:
     """The bytes of a model's weights as ``quantization_config`` says that they are stored.
 
-    None for a model without ``quantization_config``, and for a method without an entry in ``SIZES``.
+    None for a model without ``quantization_config``, and for a method without an entry in
+    ``SIZES``.
 
     Args:
       model: a config.json, a directory with one, or an embedded name.

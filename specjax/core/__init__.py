@@ -1,1 +1,1 @@
-"""The parts that run on the device and decide nothing: trees, caches, sampling, the state of a batch."""
+"""Parts that run on the device and decide nothing: trees, caches, sampling, a batch's state."""

@@ -94,14 +94,14 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair, or its
-        ``DeltaState``. A layer that reads the arrays of another layer has none.
+      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair, or
+        its ``DeltaState``. A layer that reads the arrays of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
       source: for each layer of an encoder-decoder the keys and values [B, K, T, D] of the encoder's
-        outputs; () for other models. They belong to the first ``omitted`` tokens of the text, and no
-        commit changes them.
+        outputs; () for other models. They belong to the first ``omitted`` tokens of the text, and
+        no commit changes them.
     """
 
     layers: tuple
@@ -116,7 +116,7 @@ class KVCache(struct.PyTreeNode):
 
     @property
     def begin(self) -> jax.Array:
-        """Int32 [B], the number of tokens that an encoder reads before the model's own text begins."""
+        """Int32 [B], the number of tokens that an encoder reads before the model's own text."""
         return self.omitted if self.source and self.omitted is not None else jnp.zeros_like(self.length)
 
     @property
@@ -305,13 +305,15 @@ def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.A
 def _write_row_by_row(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
     """Writes one slice of each leaf for each row of the batch, in one loop over the rows.
 
-    A vectorised write would become a scatter. XLA:TPU and XLA:CPU copy the cache for a scatter. A loop
-    for each leaf would take longer on a CPU, where an iteration costs as much as the write of a row.
+    A vectorised write would become a scatter. XLA:TPU and XLA:CPU copy the cache for a scatter. A
+    loop for each leaf would take longer on a CPU, where an iteration costs as much as the write of
+    a row.
     """
 
     def write_row(b, layers):
         def write(leaf, rows):
-            # Without the barrier, libtpu 0.0.42.1's compiler fuses this slice into the write and fails.
+            # Without the barrier, libtpu 0.0.42.1's compiler fuses this slice into the write and
+            # fails.
             new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
             return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
 

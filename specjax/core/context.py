@@ -66,7 +66,7 @@ class Context(struct.PyTreeNode):
 
     @property
     def path_counts(self) -> jax.Array:
-        """Float32 [B, N, M], how often the token of each tree node occurs on the path to each node."""
+        """Float32 [B, N, M], the count of each tree node's token on the path to each node."""
         same = self.nodes[:, :, None] == self.nodes[:, None, :]
         return jnp.float32(self.path) @ jnp.float32(same)
 
@@ -87,7 +87,7 @@ class Context(struct.PyTreeNode):
         return jnp.where(back < depth, drafted, jnp.where(place >= 0, text, -1))
 
     def _with_path(self, counts: jax.Array) -> jax.Array:
-        """Float32 [B, N, V], the ``counts`` [B, V] of a text with the tokens on each node's path added."""
+        """Float32 [B, N, V], ``counts`` [B, V] of a text plus the tokens on each node's path."""
         rows = jnp.arange(self.nodes.shape[0])[:, None, None]
         nodes = jnp.arange(self.path.shape[1])[None, :, None]
         counts = jnp.broadcast_to(counts[:, None], (*self.path.shape[:2], counts.shape[1]))

@@ -26,8 +26,8 @@ class Features(struct.PyTreeNode):
       count: int32 [B], the tokens since the buffer was emptied. Those beyond F overwrote others.
       place: int32 [B, F], the place of each token in the row's text.
       taps: float32 [B, F, n, E], the taps that the drafter reads.
-      hidden: float32 [B, F, E], the hidden states that ``Model.logits`` maps to the logits after each
-        token.
+      hidden: float32 [B, F, E], the hidden states that ``Model.logits`` maps to the logits after
+        each token.
     """
 
     count: jax.Array
@@ -36,7 +36,7 @@ class Features(struct.PyTreeNode):
     hidden: jax.Array
 
     def add(self, tree, scored, verdict: Verdict, place: jax.Array, active: jax.Array) -> "Features":
-        """The record with the accepted path of one more round, of the rows that are ``active``, bool [B].
+        """The record with the accepted path of one more round, of ``active`` rows, bool [B].
 
         Args:
           tree: not read.

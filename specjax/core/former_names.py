@@ -6,7 +6,8 @@ The table is for one release.
 import importlib.abc
 
 _SAME_NAME = {
-    "core": "cache checks conditional context logprobs recurrence sampling selection settings state stats tree truncation",
+    "core": "cache checks conditional context logprobs recurrence sampling selection settings state stats tree "
+    "truncation",
     "kernels.cpu": "processor",
     "loop": "decode drafter ending prefill",
     "text": "beam_search drafts generate machine result session",
@@ -124,7 +125,10 @@ NAMES = {name: f"{folder}.{name}" for folder, names in _SAME_NAME.items() for na
 
 
 def present_name(former: str) -> str | None:
-    """The present full name of a module or of a folder with this full name; None for one that never moved."""
+    """The present full name of a module or of a folder with this full name.
+
+    It is None for a module that never moved.
+    """
     parts = former.split(".")[1:]
     for size in range(len(parts), 0, -1):
         if (name := ".".join(parts[:size])) in NAMES:
@@ -133,7 +137,10 @@ def present_name(former: str) -> str | None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Refuses imports of former names. It comes last, so it sees only names that nothing else finds."""
+    """Refuses imports of former names.
+
+    It comes last, so it sees only names that nothing else finds.
+    """
 
     def find_spec(self, fullname, path=None, target=None):
         """Raises ImportError for a former name."""

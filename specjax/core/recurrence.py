@@ -50,8 +50,8 @@ class DeltaState(struct.PyTreeNode):
 
     Attributes:
       memory: float32 [B, H, Dk, Dv], S of each value head.
-      inputs: float32 [B, K, W - 1, C / K], the newest inputs of the convolution, in order; zeros before
-        the first token.
+      inputs: float32 [B, K, W - 1, C / K], the newest inputs of the convolution, in order; zeros
+        before the first token.
     """
 
     memory: jax.Array

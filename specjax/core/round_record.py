@@ -69,7 +69,8 @@ class Rounds(struct.PyTreeNode):
       drafted: int32 [B, R, D], the drafted tokens, then -1.
       draft: float32 [B, R, D], the probability with which the draft drew each of them, under the
         sampling options; 0 after the last.
-      accepted: int32 [B, R], the number of tokens that the rule accepted. The row's end may cut them.
+      accepted: int32 [B, R], the number of tokens that the rule accepted. The row's end may cut
+        them.
       correction: int32 [B, R], the token that the target drew after them.
       top_ids, top: int32 and float32 [B, R, D + 1, K], the target's likeliest tokens after the root
         and after each drafted token, and their probabilities before any sampling option. Entries

@@ -120,8 +120,8 @@ def sampling_params(
     """Sampling options for ``batch`` rows.
 
     ``numbers`` are options of ``NUMBERS``. Each is one value for all rows, or a list with one value
-    for each row. ``SamplingParams`` describes all options. Raises RequestError for an unknown option,
-    and for a value out of range.
+    for each row. ``SamplingParams`` describes all options. Raises RequestError for an unknown
+    option, and for a value out of range.
     """
     numbers["temperature"] = temperature
     unknown = numbers.keys() - NUMBERS.keys()

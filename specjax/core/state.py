@@ -56,7 +56,10 @@ class Requests(struct.PyTreeNode):
     def context(
         self, tokens: jax.Array, length: jax.Array, nodes: jax.Array, path: jax.Array, states: jax.Array
     ) -> Context:
-        """The history of nodes below the texts ``tokens``; the arguments are fields of ``Context``."""
+        """The history of nodes below the texts ``tokens``.
+
+        The arguments are fields of ``Context``.
+        """
         return Context(
             tokens=tokens,
             prompt_length=self.lengths,
@@ -94,8 +97,8 @@ class DecodeState(struct.PyTreeNode):
       logprobs: log-probabilities of the emitted tokens, or None if they are not recorded.
       counters: sums over rounds, for statistics.
       rounds: the newest rounds, or the features of the newest tokens; None if nothing is recorded.
-      progress: int32 [B, R, 3], the drafted tokens of each of the first R rounds that the target scored,
-        the accepted ones among them, and the emitted tokens; None if they are not recorded.
+      progress: int32 [B, R, 3], the drafted tokens of each of the first R rounds that the target
+        scored, the accepted ones among them, and the emitted tokens; None if they are not recorded.
     """
 
     request: Requests
@@ -129,7 +132,10 @@ class DecodeState(struct.PyTreeNode):
         return self.cache.length + 1
 
     def add_progress(self, drafted: jax.Array, accepted: jax.Array, emitted: jax.Array) -> jax.Array | None:
-        """``progress`` after this round; the arguments are int32 [B], void for rows that had ended."""
+        """``progress`` after this round.
+
+        The arguments are int32 [B], void for rows that had ended.
+        """
         if self.progress is None:
             return None
         tokens = jnp.where(self.done[:, None], 0, jnp.stack([drafted, accepted, emitted], 1))

@@ -32,7 +32,8 @@ def truncated_softmax(
     largest = logits.max(-1, keepdims=True)
     keep_all = jnp.zeros_like(largest)
 
-    # Functions instead of arrays: each use computes its values again, and none of [B, N, V] is stored.
+    # Functions instead of arrays: each use computes its values again, and none of [B, N, V] is
+    # stored.
     def scaled():
         return (logits - largest) / temperature  # the largest is 0, finite at any temperature
 
@@ -80,8 +81,8 @@ def search_bits(scores: jax.Array, weights: jax.Array, least_sum: jax.Array, *, 
 
     The search fixes t from the highest bits down, because non-negative floats have the order of
     their bits. Each pass sums the weights from t up for all values of the next ``bits`` bits, and
-    keeps the largest value whose sum reaches ``least_sum``. Scores below the least normal float count
-    as 0, because devices differ in how they compare them.
+    keeps the largest value whose sum reaches ``least_sum``. Scores below the least normal float
+    count as 0, because devices differ in how they compare them.
     """
 
     def fix(step, bits_of_t):

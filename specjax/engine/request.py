@@ -114,8 +114,7 @@ def read_request(
     if whole("sample", sample, 0, MOST_SAMPLES - 1):
         requests = requests.replace(keys=key_of_sample(requests.keys, sample))
     _check_records(batch, logprobs)
-    mend = "; shorten the prompt, lower max_new_tokens, or give the engine more capacity"
-    positions_needed(int(requests.limit[0]), generator.drafter, capacity, mend)
+    positions_needed(len(batch.prompts[0]), int(requests.limit[0]), generator.drafter, capacity)
     tokens, _ = pad_prompts(batch.prompts, capacity)
     arrays = requests.with_automata(None, None).replace(
         tokens=tokens, stop_ids=_pad_stop_ids(requests.stop_ids), stop_start=None

@@ -51,7 +51,8 @@ def advance(
     narrow, results = slots.advance(target, draft, narrow, rounds, **static)
 
     def copy_back(i, state):
-        # The target's cache only grows. A draft's may also lose tokens, and get others in their places.
+        # The target's cache only grows. A draft's may also lose tokens, and get others in their
+        # places.
         begin = lambda cache: before[i] if cache is narrow.cache else 0
         return _copy_row(axes, narrow, i, state, some[i], begin)
 

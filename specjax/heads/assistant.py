@@ -75,10 +75,11 @@ class AssistantConfig(HeadConfig):
 
 
 def sources(config: AssistantConfig, target: ModelConfig) -> list[tuple[int, AttentionConfig] | None]:
-    """For each layer of an assistant the target's layer whose keys and values it reads, and that layer's attention.
+    """For each layer of an assistant the target's layer that it reads, and that layer's attention.
 
-    It is the last layer that has keys and values of its own and, like the assistant's layer, an
-    attention window or none. None where there is none.
+    An assistant's layer reads keys and values of the target's last layer that has keys and values
+    of its own and, like the assistant's layer, an attention window or none. The entry is None where
+    there is no such layer.
     """
     last = {}
     for i, layer in enumerate(target.layers):
@@ -134,7 +135,10 @@ class Assistant(HeadModule):
         return linear(hidden, self.leave[...])
 
     def logits(self, target: Decoder, hidden: jax.Array) -> jax.Array:
-        """Logits float32 [..., V] of hidden states [..., W]; ``LACKING`` for tokens of clusters that are not read."""
+        """Logits float32 [..., V] of hidden states [..., W].
+
+        Tokens of clusters that are not read have ``LACKING``.
+        """
         if self.centroids is None or self.order is None:
             return linear(hidden, self.head[...])
         C = self.config.clusters
@@ -147,7 +151,9 @@ class Assistant(HeadModule):
 
 
 def usual(target: ModelConfig, layer: ModelConfig) -> AssistantConfig:
-    """Four layers of a sixth of the target's width. Three read a layer with a window, if the target has any.
+    """Four layers of a sixth of the target's width.
+
+    Three read a layer with a window, if the target has any.
 
     Raises RequestError for a target without keys of heads.
     """

@@ -136,7 +136,7 @@ class BlockHead(HeadModule):
         return scores if code is None else scores + self.correction(code)
 
     def codes(self, hidden: jax.Array, before: jax.Array) -> jax.Array | None:
-        """Codes float32 [..., D, r] of the D places that draft; None for a head without corrections.
+        """Codes float32 [..., D, r] of the D drafting places; None for a head without corrections.
 
         Args:
           hidden: float32 [..., block size, E], the hidden states of all places of a block.

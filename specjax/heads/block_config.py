@@ -32,7 +32,8 @@ class BlockForm:
       conv_taps: the number of places that a convolution reads, its own included (DFlash 2); 0 for
         no convolutions, see ``ConvolvedLayer``.
       conv_group: the number of channels that share the dynamic part of a kernel.
-      refiner_rank: the rank of the correction by a guess of the block (XPress); 0 for no correction.
+      refiner_rank: the rank of the correction by a guess of the block (XPress); 0 for no
+        correction.
       refiner_size: the width of the refiner's feed-forward.
     """
 

@@ -16,8 +16,9 @@ class Convolution(nnx.Module):
 
         out[i, c] = sum over t of (base[t, c] + delta[i, t, c // group]) x[i - t, c]
 
-    Places before the block count as zero. ``delta`` is a product of ``kernels`` with the sub-layer's
-    input before the first convolution, for both convolutions. Untrained ones change nothing.
+    Places before the block count as zero. ``delta`` is a product of ``kernels`` with the
+    sub-layer's input before the first convolution, for both convolutions. Untrained ones change
+    nothing.
     """
 
     def __init__(self, width: int, taps: int, group: int, places: int, key: jax.Array, dtype):
@@ -27,13 +28,14 @@ class Convolution(nnx.Module):
         self.kernels = matrix(key, (2 * taps * (width // group), width), (None, "embed"), dtype, 0.0)
 
     def deltas(self, x: jax.Array) -> jax.Array:
-        """The dynamic parts float32 [B, N, 2, taps, groups] of both kernels, of the input x [B, N, E]."""
+        """Both kernels' dynamic parts float32 [B, N, 2, taps, groups] of the input x [B, N, E]."""
         return linear(x, self.kernels[...]).reshape(*x.shape[:2], 2, self.taps, -1)
 
     def __call__(self, x: jax.Array, deltas: jax.Array, side: int) -> jax.Array:
-        """The convolution float32 [B, N, E] of x [B, N, E]; ``side`` 0 for the input, 1 for the output.
+        """The convolution float32 [B, N, E] of x [B, N, E].
 
-        The N places are those of one block or of several blocks, one after another.
+        ``side`` is 0 for the input and 1 for the output. The N places are those of one block or of
+        several blocks, one after another.
         """
         N, base = x.shape[1], self.base[...].astype(jnp.float32)
         place, out = jnp.arange(N)[:, None] % self.places, jnp.zeros(x.shape)

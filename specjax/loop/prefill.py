@@ -56,7 +56,7 @@ def make_requests(
         raise RequestError("a prompt is empty; give at least one token")
     B = len(prompts)
     longest = max(map(len, prompts))
-    need = positions_needed(longest + max_new_tokens, drafter, capacity)
+    need = positions_needed(longest, longest + max_new_tokens, drafter, capacity)
     tokens, lengths = pad_prompts(prompts, capacity or 1 << (need - 1).bit_length())
     arrays: dict[str, Any] = dict(
         tokens=tokens,
@@ -77,16 +77,17 @@ def pad_prompts(prompts: Sequence[Sequence[int]], width: int) -> tuple[np.ndarra
     return tokens, np.array([len(prompt) for prompt in prompts], np.int32)
 
 
-def positions_needed(limit: int, drafter: Drafter, capacity: int | None = None, mend: str = "") -> int:
-    """The positions of a row that ends at ``limit`` tokens.
+def positions_needed(prompt: int, limit: int, drafter: Drafter, capacity: int | None = None) -> int:
+    """The positions of a row that ends at ``limit`` tokens, with room for a draft's longest path.
 
-    They have room for the longest path of a draft.
-
-    Raises RequestError if they are more than ``capacity``. ``mend`` is the end of its message.
+    ``prompt`` is the number of its prompt's tokens. Raises RequestError if ``capacity`` is smaller.
     """
     need = limit + drafter.depth + 1
     if capacity is not None and capacity < need:
-        raise RequestError(f"capacity {capacity} is too small: prompt, max_new_tokens and one round need {need}{mend}")
+        raise RequestError(
+            f"the prompt has {prompt} tokens, and with max_new_tokens and one round it needs {need} positions; the "
+            f"capacity is {capacity}: shorten the prompt, lower max_new_tokens, or give more capacity"
+        )
     return need
 
 

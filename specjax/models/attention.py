@@ -80,8 +80,8 @@ def rotate_and_attend(
     ``kernels.gpu.attention.fits``.
 
     Args:
-      qkv: float32 [B, N, K, G + 2, D], the query heads, the key and the value of each key head. They
-        are not rotated yet.
+      qkv: float32 [B, N, K, G + 2, D], the query heads, the key and the value of each key head.
+        They are not rotated yet.
       angles: cosines and sines of the nodes' positions, see ``rope.rotary``.
       rows: keys and values of an earlier call, not committed. They come before the nodes' own.
       dtype: the dtype of the keys and values.
@@ -111,7 +111,10 @@ def rotate_and_attend(
 
 
 def rotate_keys(qkv: jax.Array, angles, dtype) -> tuple:
-    """Rotated keys, and values, each [B, K, N, D] of ``dtype``; ``qkv`` as in ``rotate_and_attend``."""
+    """Rotated keys, and values, each [B, K, N, D] of ``dtype``.
+
+    ``qkv`` is as in ``rotate_and_attend``.
+    """
     k = rotate(qkv[..., -2, :], *angles)
     v = qkv[..., -1, :]
     return store(k.transpose(0, 2, 1, 3), dtype), store(v.transpose(0, 2, 1, 3), dtype)
@@ -139,9 +142,10 @@ def attend(
       q: [B, N, K, G, D], G query heads for each key head.
       past: keys and values [B, K, T, D] of the cache; None without a cache (training, scoring).
       length: int32 [B], valid positions of the past.
-      rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones. None for
-        attention to the past alone.
-      mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``; None without rows.
+      rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones. None
+        for attention to the past alone.
+      mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``; None without
+        rows.
       positions: int32 [B, N], the positions of the nodes.
       scores: its window restricts the past only; the caller restricts the mask, see ``within``.
       sinks: [K * G], for each query head the score of a row without a value, which every node sees

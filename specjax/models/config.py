@@ -19,7 +19,9 @@ from .rope import Rope
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A transformer: a decoder, or with ``encoder`` an encoder-decoder. Hashable, static under ``jit``.
+    """A transformer: a decoder, or with ``encoder`` an encoder-decoder.
+
+    Hashable, static under ``jit``.
 
     The fields describe the model's usual layer; without changes it is the layer of Llama: rotary
     positions, RMS norms before the sub-layers, and gated SiLU blocks. Layers that differ stand in
@@ -122,7 +124,10 @@ class ModelConfig:
 
     @property
     def context(self) -> int:
-        """The longest sequence, prompt and output together, in tokens. It includes an encoder's source."""
+        """The longest sequence, prompt and output together, in tokens.
+
+        It includes an encoder's source.
+        """
         if self.encoder is not None:
             return self.encoder.context + self.max_position_embeddings
         trained = {"dynamic": self.max_position_embeddings, "yarn": self.rope.original_max_position_embeddings}
@@ -135,7 +140,7 @@ class ModelConfig:
         return prompts - len(self.decoder_prompt) + self.max_position_embeddings
 
     def refuse_encoder(self, what: str) -> None:
-        """Raises RequestError, if the model has an encoder, for something that only decoders support."""
+        """Raises RequestError if the model has an encoder: only decoders support ``what``."""
         if self.encoder is not None:
             raise RequestError(
                 f"{what} is for models without an encoder, and {self.family} has one; leave it out, or use another "
@@ -186,11 +191,14 @@ class ModelConfig:
 
     @property
     def is_llama_like(self) -> bool:
-        """Whether all layers are Llama's, with or without biases, windows and norms of queries and keys."""
+        """Whether all layers are Llama's.
+
+        Layers may have biases, windows and norms of queries and keys.
+        """
         return self == self.like_llama()
 
     def like_llama(self) -> "ModelConfig":
-        """The configuration with layers of Llama of the same sizes; itself if it has such layers."""
+        """The configuration with Llama's layers of the same sizes; itself if it has such layers."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)[_LLAMA_FIELDS:]}
         if self.rope.rotated == 1 and all(getattr(self, name) == value for name, value in defaults.items()):
             return self

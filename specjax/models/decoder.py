@@ -96,8 +96,8 @@ class Decoder(nnx.Module):
           mask: bool [B, N, M] or [N, M], the uncommitted rows that each node sees, its own
             included: a lower triangle for a chain, the ancestors for a tree. Training passes
             ``attention.Seen``, which takes less memory.
-          cache: the committed past, which every node sees; None in training. An encoder-decoder needs
-            one, with the source.
+          cache: the committed past, which every node sees; None in training. An encoder-decoder
+            needs one, with the source.
           rows: uncommitted rows of an earlier call. In ``mask`` they come before the nodes' own.
           taps: the layers whose input to return.
           rope_lengths: see ``rope.rotary``.
@@ -130,7 +130,7 @@ class Decoder(nnx.Module):
         return Output(self.last_norm(x), new_rows, tapped)
 
     def embedded(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        """The residual stream float32 [B, N, E] that enters the first layer, of tokens at positions."""
+        """The residual stream float32 [B, N, E] of tokens at positions, before the first layer."""
         x = self.token_embeddings(tokens)
         if self.positions is not None:
             at = positions + (self.config.position_offset or 0)
@@ -140,7 +140,7 @@ class Decoder(nnx.Module):
         return whole_features(x)
 
     def encode(self, tokens: jax.Array, lengths: jax.Array, dtype) -> tuple:
-        """The ``source`` of a cache: for each layer keys and values [B, K, T, D] of an encoder's outputs.
+        """The ``source`` of a cache: each layer's keys and values [B, K, T, D] of encoder outputs.
 
         Args:
           tokens: int32 [B, T], of which the encoder reads the first ``lengths`` int32 [B].

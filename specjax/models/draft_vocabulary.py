@@ -40,7 +40,7 @@ class DraftVocabulary(nnx.Module):
         return self.model(*args, **kwargs)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Logits float32 [..., V] of hidden states [..., E]; ``LACKING`` at tokens that are not known."""
+        """Logits float32 [..., V] of hidden states [..., E]; ``LACKING`` at unknown tokens."""
         inner = self.model.model if isinstance(self.model, Translated) else self.model
         scores = inner.logits(hidden, self.head)
         return over_target_vocabulary(scores, self.draft_to_target[...], self.config.vocab_size)

@@ -27,7 +27,8 @@ class MixerConfig(ABC):
 
     - ``normed`` float32 [B, N, E]: the normed stream.
     - ``nodes``: the forward's ``layer.Nodes``.
-    - ``past``: the mixer's arrays of the cache, each [B, K, T, D], or its state; None without a cache.
+    - ``past``: the mixer's arrays of the cache, each [B, K, T, D], or its state; None without
+      a cache.
     - ``rows``: the mixer's uncommitted rows of earlier calls, each [B, K, M, D], or None.
     - ``added`` float32 [B, N, E]: the output. ``new_rows``: ``rows`` followed by the rows of the N
       nodes.
@@ -36,7 +37,10 @@ class MixerConfig(ABC):
     @property
     @abstractmethod
     def row_shapes(self) -> tuple[tuple[int, int], ...]:
-        """(K, D) of each array that the mixer keeps in the cache: K vectors of size D for a token."""
+        """(K, D) of each array that the mixer keeps in the cache:
+
+        K vectors of size D for a token.
+        """
 
     def empty(self, batch: int, capacity: int, dtype):
         """The mixer's part of a cache without tokens: arrays [B, K, T, D], or a state."""
@@ -49,7 +53,7 @@ class MixerConfig(ABC):
 
     @property
     def stacks(self) -> Mapping[str, Stack]:
-        """The order of rows of each parameter that stacks several matrices, by its name in the module."""
+        """The row order of each parameter that stacks matrices, by its name in the module."""
         return {}
 
     @abstractmethod
@@ -75,7 +79,7 @@ class FeedForwardConfig(ABC):
 
     @property
     def stacks(self) -> Mapping[str, Stack]:
-        """The order of rows of each parameter that stacks several matrices, by its name in the module."""
+        """The row order of each parameter that stacks matrices, by its name in the module."""
         return {}
 
     @abstractmethod

@@ -126,11 +126,11 @@ class Layer(nnx.Module):
         return x, new_rows
 
     def before(self, name: str, x):
-        """The input of the sub-layer ``name``, "mixer", "cross" or "mlp", from the stream x [B, N, E]."""
+        """The input of sub-layer ``name`` ("mixer", "cross", "mlp") from the stream x [B, N, E]."""
         return x if self.config.normed == "stream" else self._norm(f"{name}_norm", x)
 
     def add(self, name: str, x, added):
-        """The stream x with the output ``added`` of the sub-layer ``name``, both float32 [B, N, E]."""
+        """The stream x with the output ``added`` of sub-layer ``name``, both float32 [B, N, E]."""
         x = x + self._norm(f"{name}_out_norm", added)
         return self._norm(f"{name}_norm", x) if self.config.normed == "stream" else x
 

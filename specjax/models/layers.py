@@ -89,10 +89,11 @@ def multiply(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def multiply_in_parts(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """The same product of rows [N, in], with the outputs in parts, if their number has such a divisor.
+    """The same product of rows [N, in], with outputs in parts if their number has such a divisor.
 
     XLA:CPU packs the right operand of a product at every call. If the outputs are split into parts,
-    and the parts come first in the result, the weights are the left operand, which is read as it lies.
+    and the parts come first in the result, the weights are the left operand, which is read as it
+    lies.
     """
     outputs = weight.shape[0]
     parts = next((n for n in _PARTS if outputs % n == 0), 1)
@@ -104,10 +105,11 @@ def multiply_in_parts(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def _multiply_few(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """The product of few rows [N, in] on CPU: by the kernel, or in the form that XLA:CPU computes fastest.
+    """The product of few rows [N, in] on CPU: by the kernel, or in XLA:CPU's fastest form.
 
-    Parts are faster for float32, and for 16-bit products with AMX. Without AMX 16-bit weights are packed
-    faster than they are multiplied from the left. Parts would cross the shards of split weights.
+    Parts are faster for float32, and for 16-bit products with AMX. Without AMX 16-bit weights are
+    packed faster than they are multiplied from the left. Parts would cross the shards of split
+    weights.
 
     XLA:CPU has a fast product of a single float32 row. It has none for a single 16-bit row, and
     would convert all weights to float32. Therefore such a row is doubled.
@@ -146,7 +148,10 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 def check_division(devices: int, what: str, size: int) -> None:
-    """Raises RequestError for a mesh whose ``devices`` do not divide ``size``, the number of ``what``."""
+    """Raises RequestError for a mesh whose ``devices`` do not divide ``size``.
+
+    ``size`` is the number of ``what``.
+    """
     if size % devices:
         fits = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
         raise RequestError(f"a mesh with model={devices} does not divide the model's {size} {what}; use model={fits}")
@@ -189,7 +194,8 @@ def lookup(table: jax.Array | Quantised, tokens: jax.Array) -> jax.Array:
     """Rows [..., E] of an embedding [V, E].
 
     XLA:CPU has no lookup of 16-bit floats, and would convert the whole table to float32. Such
-    tables are therefore read as integers there. Integers have no derivative, so the rule below gives it.
+    tables are therefore read as integers there. Integers have no derivative, so the rule below
+    gives it.
     """
     if isinstance(table, Quantised):
         return table[tokens].dequantise()
@@ -199,7 +205,8 @@ def lookup(table: jax.Array | Quantised, tokens: jax.Array) -> jax.Array:
 
 
 def _lookup_as_integers(table: jax.Array, tokens: jax.Array) -> jax.Array:
-    # The barrier ties the table to the tokens. Without it XLA copies the whole table before a loop of rounds.
+    # The barrier ties the table to the tokens. Without it XLA copies the whole table before a loop
+    # of rounds.
     table, tokens = lax.optimization_barrier((table, tokens))
     return lax.bitcast_convert_type(lax.bitcast_convert_type(table, jnp.uint16)[tokens], table.dtype)
 

@@ -41,7 +41,7 @@ def is_streamed(module) -> bool:
 
 
 def check_streaming(mesh: jax.sharding.Mesh | None) -> None:
-    """Raises RequestError for a device without a memory beside the host's, and for several devices."""
+    """Raises RequestError for devices without memory beside the host's, and for several devices."""
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     if device.platform == "cpu":
         raise RequestError(

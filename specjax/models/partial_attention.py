@@ -39,7 +39,8 @@ def attend_to_sink(score: jax.Array, like: Partial) -> Partial:
 def attend_to_part(q, k, v, mask, softcap: float | None, bias: jax.Array | None = None) -> Partial:
     """Attention of q [B, K, M, D] over k and v [B, K, T, D].
 
-    ``bias`` [B, K, M, T] is added to the scores; or None. Scales multiply scores and weights, not vectors.
+    ``bias`` [B, K, M, T] is added to the scores; or None. Scales multiply scores and weights, not
+    vectors.
     """
     k, key_scales = _numbers(k)
     v, value_scales = _numbers(v)

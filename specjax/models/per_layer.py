@@ -45,6 +45,6 @@ class PerLayerInput(nnx.Module):
         self.norm = param(jnp.ones(E, dtype), ("embed",))
 
     def __call__(self, x: jax.Array, layer_input: jax.Array) -> jax.Array:
-        """The stream x float32 [B, N, E] with ``layer_input`` [B, N, P], the input of this layer."""
+        """The stream x float32 [B, N, E] with ``layer_input`` [B, N, P], this layer's input."""
         gated = ACTIVATIONS["gelu_tanh"](linear(x, self.gate[...])) * layer_input
         return x + normalize(linear(gated, self.project[...]), self.config.norm, self.norm[...])

@@ -1,10 +1,9 @@
 """Weights of fewer bits: a weight [out, in] as small numbers times scales.
 
 ``layers.linear`` and ``layers.lookup`` read such weights. Latent attention widens its own, and the
-experts of a layer are one weight [X, out, in], of which ``linear`` reads one matrix at a time. No other
-part of a model knows them.
-Activations keep their dtype, and sums are float32. These sums define the quantised model: a method
-that drafts with it, and plain decoding, compute the same ones.
+experts of a layer are one weight [X, out, in], of which ``linear`` reads one matrix at a time. No
+other part of a model knows them. Activations keep their dtype, and sums are float32. These sums
+define the quantised model: a method that drafts with it, and plain decoding, compute the same ones.
 
     int8    y[o] = s[o] * sum over i of x[i] q[o, i],  q from -127 to 127
     fp8     the same with q in float8_e4m3fn
@@ -31,18 +30,22 @@ GROUP = 128
 """Consecutive inputs that share a scale in int4."""
 
 _HALF = 32
-"""Of 64 consecutive int4 numbers, byte i holds number i in its lower and number i + 32 in its upper half."""
+"""Of 64 consecutive int4 numbers, byte i holds number i (lower half) and i + 32 (upper half)."""
 
 _CLIPS = 16
 _SMALLEST_CLIP = 0.6
-"""int4 tries scales that clip the largest numbers of a group down to this fraction, and keeps the best."""
+"""int4 tries scales that clip the largest numbers of a group down to this fraction.
+
+It keeps the best scale.
+"""
 
 
 class Quantised(struct.PyTreeNode):
     """A quantised weight [out, in], or the weights [X, out, in] of experts.
 
     Attributes:
-      values: int8 or float8_e4m3fn [..., out, in]; for int4 uint8 [..., out, in / 2], two numbers in a byte.
+      values: int8 or float8_e4m3fn [..., out, in]; for int4 uint8 [..., out, in / 2], two numbers
+        in a byte.
       scales: float32 [..., out, 1], for int4 [..., out, in / 128].
       scheme: one of ``SCHEMES``.
       dtype: the dtype of the activations that the weight multiplies.
@@ -92,8 +95,8 @@ class Quantised(struct.PyTreeNode):
 def quantise(weight: jax.Array, scheme: str) -> Quantised:
     """The weight [..., out, in] in another form, each number rounded to the nearest.
 
-    The scales are those of the largest number of a row, or of a group of 128 inputs. int4 also tries
-    smaller scales, and keeps the one with the least squared error.
+    The scales are those of the largest number of a row, or of a group of 128 inputs. int4 also
+    tries smaller scales, and keeps the one with the least squared error.
     """
     w = weight.astype(jnp.float32)
     if scheme == "int4":
@@ -132,11 +135,12 @@ def bits(scheme: str | None, dtype) -> int:
 
 
 def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised, scheme: str) -> jax.Array | Quantised:
-    """The value of a parameter in a form of ``SCHEMES``; the value itself for all but matrices of several rows.
+    """The value of a parameter in a form of ``SCHEMES``.
 
-    Tables of embeddings and output matrices have at least eight bits. Routers keep their numbers,
-    because rounding could change the choice of experts. Raises RequestError, which names the
-    parameter, for inputs that groups of 128 do not divide.
+    Parameters other than matrices of several rows keep their value. Tables of embeddings and output
+    matrices have at least eight bits. Routers keep their numbers, because rounding could change the
+    choice of experts. Raises RequestError, which names the parameter, for inputs that groups of 128
+    do not divide.
     """
     if not is_quantisable(param):
         return value
@@ -148,7 +152,10 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
 
 
 def is_quantisable(param: nnx.Param) -> bool:
-    """Whether a quantised module has another form of the parameter: matrices of rows or experts, no routers."""
+    """Whether a quantised module has another form of the parameter.
+
+    Matrices of rows or experts have another form. Routers have none.
+    """
     is_matrix = len(param.axes) == 2 and param.shape[0] > 1
     holds_experts = len(param.axes) == 3 and param.axes[0] is None
     return (is_matrix or holds_experts) and param.axes[0] != "choice"
@@ -191,7 +198,10 @@ def _multiply_by_xla(rows: jax.Array, weight: Quantised) -> jax.Array:
 
 
 def _multiply_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
-    """The product of a single row on a GPU, where XLA's sum reads weights of int8 faster than its product."""
+    """The product of a single row on a GPU.
+
+    There XLA's sum reads weights of int8 faster than XLA's product does.
+    """
     row = lax.optimization_barrier(rows).astype(jnp.float32)  # else each sum would compute the row anew
     sums = (weight.values.astype(jnp.float32) * row.reshape(-1)).sum(-1) * weight.scales[:, 0]
     return sums.reshape(*rows.shape[:-1], -1)

@@ -12,7 +12,7 @@ from .layers import lookup, matrix
 
 
 class Bias(struct.PyTreeNode):
-    """Numbers that are added to the scores by the distance between row and node (Raffel et al. 2020).
+    """Numbers added to the scores by the distance between row and node (Raffel et al. 2020).
 
     Every query head has its own key head.
 
@@ -49,7 +49,8 @@ class Relative:
     def numbers(self, both: bool) -> np.ndarray:
         """Int32 [2 most + 1], the bucket of each distance from -most to most, see ``RelativeBias``.
 
-        One half of the buckets is for single distances, and the other half grows with their logarithm.
+        One half of the buckets is for single distances, and the other half grows with their
+        logarithm.
         """
         distance = np.arange(-self.most, self.most + 1)
         count = self.buckets // 2 if both else self.buckets
@@ -62,7 +63,9 @@ class Relative:
 
 
 class RelativeBias(nnx.Module):
-    """A number for each bucket of distances and each head, ``table`` [buckets, H]. All layers share it.
+    """A number for each bucket of distances and each head, ``table`` [buckets, H].
+
+    All layers share it.
 
     Args:
       both: whether later tokens have buckets of their own, as in an encoder.
@@ -73,6 +76,6 @@ class RelativeBias(nnx.Module):
         self.table = matrix(key, (config.buckets, heads), ("table", None), dtype)
 
     def __call__(self, positions: jax.Array, rows: jax.Array) -> Bias:
-        """The bias between nodes at ``positions`` [B, N] and uncommitted rows at ``rows`` [B, M]."""
+        """The bias of nodes at ``positions`` [B, N] to uncommitted rows at ``rows`` [B, M]."""
         numbers = lookup(self.table[...], jnp.asarray(self.config.numbers(self.both)))
         return Bias(numbers.astype(jnp.float32).T, positions, rows)

@@ -58,9 +58,10 @@ class Rope:
 
     @property
     def score_factor(self) -> float:
-        """The factor on the scores by which "yarn" applies ``mscale_all_dim`` to whole heads (DeepSeek-V2).
+        """The factor on the scores: "yarn" applies ``mscale_all_dim`` to whole heads (DeepSeek-V2).
 
-        Only latent attention has it. The other kinds of attention scale the rotated dimensions only.
+        Only latent attention has it. The other kinds of attention scale the rotated dimensions
+        only.
         """
         return _temperature(self.factor, self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
@@ -98,7 +99,7 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def _by_length(rope: Rope, dim: int, lengths: jax.Array) -> tuple[jax.Array, float]:
-    """Inverse frequencies float32 [..., dim / 2] of sequences of ``lengths`` [...], and their factor."""
+    """Inverse frequencies float32 [..., dim / 2] by sequence ``lengths`` [...]; their factor."""
     if rope.rope_type == "dynamic":
         base = _dynamic_base(rope, dim, rope.original_max_position_embeddings, lengths)
         return 1 / base[..., None] ** (jnp.arange(0, dim, 2, dtype=jnp.float32) / dim), 1.0

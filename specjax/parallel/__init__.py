@@ -1,4 +1,4 @@
-"""Many devices and many hosts: meshes, the layout of arrays on them, and processes that start together."""
+"""Many devices and hosts: meshes, array layouts on them, and processes that start together."""
 
 from .hosts import end_all, is_first_host, leave_others, several_hosts, start
 from .mesh import (

@@ -34,10 +34,10 @@ def start(
 ) -> bool:
     """Joins the processes of all hosts. Call it before any other function of JAX or specjax.
 
-    On TPU pods, under SLURM and under Open MPI the arguments may be left out. Elsewhere they default
-    to the environment variables JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID. From
-    then on every process watches the others. If one of them dies, this process prints one line and
-    ends with exit code 1.
+    On TPU pods, under SLURM and under Open MPI the arguments may be left out. Elsewhere they
+    default to the environment variables JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID. From then on every process watches the others. If one of them dies, this process
+    prints one line and ends with exit code 1.
 
     Args:
       coordinator: the address and the port of process 0, such as "10.0.0.1:1234".

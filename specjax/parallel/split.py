@@ -1,4 +1,4 @@
-"""The layout of arrays in traced functions: the axes that the mesh in use splits, and those it does not.
+"""The layout of arrays in traced functions: the axes that the mesh in use splits or keeps whole.
 
 Without a mesh, or with a mesh of one device, all functions return their arguments.
 """
@@ -26,10 +26,10 @@ def split_rows(tree, rows: int):
 
 
 def each_part_of_rows(function: Callable, *arrays: Any) -> Any:
-    """``function(*arrays)``, computed by each device for its own rows of all arrays [B, ...], in pytrees.
+    """``function(*arrays)``, computed by each device for its own rows of all arrays [B, ...].
 
-    ``function`` must compute each row from the same rows of its arguments. XLA would gather the
-    rows of all devices for a loop over rows.
+    The arguments are pytrees of such arrays. ``function`` must compute each row from the same rows
+    of its arguments. XLA would gather the rows of all devices for a loop over rows.
     """
     if not _divides("data", jax.tree.leaves(arrays)[0].shape[0]):
         return function(*arrays)
@@ -41,9 +41,9 @@ def each_part_of_rows(function: Callable, *arrays: Any) -> Any:
 def each_part_of_heads(function: Callable, leaf: jax.Array, of_runs: jax.Array) -> jax.Array:
     """``function(leaf, of_runs)``, computed by each device for its own rows and key heads.
 
-    ``leaf`` is an array [B, K, ...] of a cache, and so is the result; ``of_runs`` is [B, K or 1, ...].
-    ``function`` must compute each row and head from the same row and head of its arguments. XLA would
-    gather the rows and heads of all devices for a loop over them.
+    ``leaf`` is an array [B, K, ...] of a cache, and so is the result; ``of_runs`` is [B, K or 1,
+    ...]. ``function`` must compute each row and head from the same row and head of its arguments.
+    XLA would gather the rows and heads of all devices for a loop over them.
     """
     split = [name if _divides(name, size) else None for name, size in zip(("data", "model"), leaf.shape)]
     if split == [None, None]:
@@ -59,8 +59,9 @@ def each_part_of_heads(function: Callable, leaf: jax.Array, of_runs: jax.Array) 
 def each_part_of_queries(function: Callable, queries: jax.Array, *whole) -> jax.Array:
     """``function(queries, *whole)``, computed by each device for its own query heads.
 
-    ``queries`` is [B, N, 1, H, D], and the result [B, N, H * ...]. Every device has the arrays in ``whole``,
-    pytrees, for all heads. XLA would gather the heads where they share an axis with the nodes.
+    ``queries`` is [B, N, 1, H, D], and the result [B, N, H * ...]. Every device has the arrays in
+    ``whole``, pytrees, for all heads. XLA would gather the heads where they share an axis with the
+    nodes.
     """
     if not _divides("model", queries.shape[3]):
         return function(queries, *whole)
@@ -72,16 +73,17 @@ def each_part_of_queries(function: Callable, queries: jax.Array, *whole) -> jax.
 
 
 def sum_over_parts(function: Callable, nodes: tuple, weights: tuple, axes: tuple[int, ...]) -> jax.Array:
-    """``function(*nodes, *weights)`` [B, N, ...], computed by each device for its own nodes and part of the weights.
+    """``function(*nodes, *weights)`` [B, N, ...], computed in parts by the devices.
 
-    The results are summed over the mesh axis ``model``. ``function`` must compute each node from the
-    same node of its arguments. XLA would sum in every iteration of a loop inside.
+    Each device computes it for its own nodes and its part of the weights. The results are summed
+    over the mesh axis ``model``. ``function`` must compute each node from the same node of its
+    arguments. XLA would sum in every iteration of a loop inside.
 
     Args:
       nodes: arrays [B, N, ...].
       weights: arrays, pytrees of arrays with the same axes, or None.
-      axes: the axis of each of the weights of which a device has a part. If the mesh does not divide
-        an axis, every device has all weights. An axis of size 1 stands for all parts.
+      axes: the axis of each of the weights of which a device has a part. If the mesh does not
+        divide an axis, every device has all weights. An axis of size 1 stands for all parts.
     """
     names = {name for name in ("data", "model", "nodes") if _axis_size(name) > 1}
     sizes = {leaf.shape[axis] for w, axis in zip(weights, axes) for leaf in jax.tree.leaves(w)} - {1}

@@ -56,11 +56,12 @@ def greedy_block(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 def choose(p: jax.Array, q: jax.Array, siblings: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """How a path chooses one of several ``siblings``, whose tokens are drawn independently from q.
 
-    It takes a sibling with the highest level among the first j, the first of several. The level of a
-    token is log2(p / q), rounded. For j = 1 the chosen token is distributed as q. For more siblings
-    tokens that q proposes too rarely come more often, and in the end too often. So j is the number
-    for which the sum of min(p, law) is largest. Any levels and any j are exact if they do not depend
-    on the drawn tokens. Levels take the place of p / q itself, which would need a sort.
+    It takes a sibling with the highest level among the first j, the first of several. The level of
+    a token is log2(p / q), rounded. For j = 1 the chosen token is distributed as q. For more
+    siblings tokens that q proposes too rarely come more often, and in the end too often. So j is
+    the number for which the sum of min(p, law) is largest. Any levels and any j are exact if they
+    do not depend on the drawn tokens. Levels take the place of p / q itself, which would need a
+    sort.
 
     All of j siblings are at most at the level of x with probability a^j, where a is the sum of q up
     to that level, and all are below it with b^j. The first sibling at that level is x with

@@ -30,11 +30,11 @@ def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, 
 class SoftMatch:
     """Accepts a token whose probability is within a margin of the likeliest token's. **Lossy**.
 
-    A node passes if p(x) >= max p - margin and p(x) > 0. A forbidden token never passes. The longest
-    path wins; among equally long paths the most probable one wins. The bonus token is the likeliest
-    in a greedy row, and is drawn from p in other rows. In a greedy row p is the distribution at
-    temperature 1, so drafts that are nearly as likely as the target's own choice pass. The relaxed
-    acceptance of TensorRT-LLM is similar.
+    A node passes if p(x) >= max p - margin and p(x) > 0. A forbidden token never passes. The
+    longest path wins; among equally long paths the most probable one wins. The bonus token is the
+    likeliest in a greedy row, and is drawn from p in other rows. In a greedy row p is the
+    distribution at temperature 1, so drafts that are nearly as likely as the target's own choice
+    pass. The relaxed acceptance of TensorRT-LLM is similar.
 
     Attributes:
       margin: the largest distance to the probability of the likeliest token, from 0 to 1.
@@ -78,8 +78,9 @@ class Loosening:
 class NearMatch:
     """Accepts a token whose embedding is near that of the target's likeliest token. **Lossy**.
 
-    A node passes if the cosine of the two embeddings is at least 1 - margin, and p(x) > 0. So it may
-    accept a token to which the target gives a small probability. All else is as in ``SoftMatch``.
+    A node passes if the cosine of the two embeddings is at least 1 - margin, and p(x) > 0. So it
+    may accept a token to which the target gives a small probability. All else is as in
+    ``SoftMatch``.
 
     Attributes:
       margin: the largest distance of the embeddings, 1 - cosine, from 0 to 1.
@@ -95,7 +96,8 @@ class NearMatch:
         greedy: jax.Array | bool = False,
         cosines: jax.Array | None = None,
     ) -> Verdict:
-        # The likeliest token itself passes, whatever rounding does to its cosine; without cosines, it alone.
+        # The likeliest token itself passes, whatever rounding does to its cosine; without cosines,
+        # it alone.
         near = False if cosines is None else cosines >= 1 - self.margin
         return _accept_passed(near | (tree.tokens == argmax(p)[tree.parent]), p, tree, key, greedy)
 

@@ -62,7 +62,8 @@ def traversal(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
             accepted,
         )
 
-    # last_child[i] is the last visited child of node i, at first i itself: children have higher numbers.
+    # last_child[i] is the last visited child of node i, at first i itself: children have higher
+    # numbers.
     start = (jnp.int32(0), nodes, jnp.ones(nodes.size), p, tree.q, jnp.bool(False))
     node, _, _, p, _, _ = lax.fori_loop(0, 2 * nodes.size - 1, visit, start)  # enters and leaves each node at most once
     return verdict_at(node, draw(bonus_key, p[node]), tree, ancestors(tree))

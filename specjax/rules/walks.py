@@ -30,7 +30,7 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
 
 
 def _walk(next_token: jax.Array, tree: Tree) -> Verdict:
-    """The verdict on the deepest path of tokens that equal their parent's ``next_token``, int32 [N]."""
+    """The verdict on the deepest path of tokens equal to the parent's ``next_token`` int32 [N]."""
     last, lineage = deepest(tree.tokens == next_token[tree.parent], tree)
     return verdict_at(last, next_token[last], tree, lineage)
 

@@ -36,7 +36,8 @@ def bind(host: str, port: int) -> socket.socket:
     Raises RequestError if it cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # For sockets of another protocol asyncio keeps Nagle's algorithm on, and small pieces of text wait up to 40 ms.
+    # For sockets of another protocol asyncio keeps Nagle's algorithm on, and small pieces of text
+    # wait up to 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

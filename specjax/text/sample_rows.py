@@ -1,4 +1,4 @@
-"""The rows of a prompt's samples: one row reads the prompt, and the batch has a row for each sample."""
+"""Rows of a prompt's samples: one row reads the prompt, and the batch has a row for each sample."""
 
 from functools import partial
 

@@ -242,7 +242,7 @@ class Session:
 
     def _sizes(self, prompt: int, limit: int) -> tuple[int, int]:
         """Capacity and prefill chunk, powers of two, so that similar prompts share a program."""
-        need = positions_needed(limit, self.drafter, self.capacity)
+        need = positions_needed(prompt, limit, self.drafter, self.capacity)
         capacity = _power_of_two(max(self.capacity or need, _LEAST_CAPACITY))
         return capacity, min(_power_of_two(max(prompt - 1, _LEAST_CHUNK)), _LARGEST_CHUNK, capacity)
 

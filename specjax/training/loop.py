@@ -99,8 +99,8 @@ def fit(
             record = {"step": step + 1, "loss": float(value), "gradient_norm": float(norm)}
             if not np.isfinite([record["loss"], record["gradient_norm"]]).all():
                 raise NumericsError(
-                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}{batches.describe(step)}; "
-                    f"the last checkpoint in {directory} is good; try a lower rate"
+                    f"loss {record['loss']}, gradient {record['gradient_norm']} at step {step + 1}"
+                    f"{batches.describe(step)}; the last checkpoint in {directory} is good; try a lower rate"
                 )
             now = time.perf_counter()
             tokens = max(x.size for x in jax.tree.leaves(batch) if np.ndim(x) == 2 and x.dtype != bool)

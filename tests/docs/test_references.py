@@ -21,7 +21,8 @@ def read_modules() -> dict[str, str]:
     for path in FILES:
         name = path.parent.name if path.stem == "__init__" else path.stem
         texts[name] = texts.get(name, "") + path.read_text()
-        texts[path.parent.name] = texts.get(path.parent.name, "") + f" {path.stem} "
+        inner, outer = (path.parent, path.parent.parent) if path.stem == "__init__" else (path, path.parent)
+        texts[outer.name] = texts.get(outer.name, "") + f" {inner.stem} "
     return texts
 
 

@@ -186,7 +186,7 @@ def test_a_quantised_model_of_each_class_is_the_model_with_rounded_weights(kind,
     model = CLASSES[kind]
     quantised, tokens = quantise_module(model, scheme), jnp.asarray(np.random.default_rng(0).integers(0, 61, (2, 12)))
     if kind == "experts":
-        mlp = quantised_weights.layers[0].mlp
+        mlp = quantised.layers[0].mlp
         assert mlp.downs[...].scheme == scheme and not isinstance(mlp.router[...], Quantised)
     found, wanted, full = (scores(each, tokens) for each in (quantised, rounded(quantised), model))
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())

@@ -69,13 +69,16 @@ WITH_TEXT = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
-"""Models of text and images, whose ``text_config`` and tensors hold a language model of a family."""
+"""Models of text and images: ``text_config`` and tensors hold a language model of a family."""
 
 _TEXT_PREFIXES = {
     "model.language_model.": ("model.", "model.language_model."),
     "language_model.": ("", "language_model."),
 }
-"""How a model of text and images renames the tensors of its language model: a prefix becomes another."""
+"""How a model of text and images renames the tensors of its language model.
+
+A prefix becomes another prefix.
+"""
 
 NAMES = {name: family.names for name, family in FAMILIES.items()}
 """The tensors of each parameter, by family and path. N stands for the number of the layer."""
@@ -107,7 +110,10 @@ def names_in(config: ModelConfig, tensors: Collection[str]) -> dict[str, list[st
 
 
 def name_in(name: str, tensors: Collection[str]) -> str:
-    """The name of a language model's tensor, or its beginning, as a checkpoint with these tensors has it."""
+    """The name of a language model's tensor in a checkpoint with these tensors.
+
+    ``name`` may also be the beginning of a tensor's name.
+    """
     wrapper = _text_prefix(tensors)
     old, new = _TEXT_PREFIXES[wrapper] if wrapper else ("", "")
     return new + name.removeprefix(old) if name.startswith(old) else name
@@ -129,7 +135,10 @@ def tensors_in(config: ModelConfig, tensors: Collection[str]) -> list[str]:
 
 
 def _text_prefix(tensors: Collection[str]) -> str | None:
-    """The prefix of a language model's tensors in a model of text and images; None in other models."""
+    """The prefix of a language model's tensors in a model of text and images.
+
+    It is None in other models.
+    """
     return next((prefix for prefix in _TEXT_PREFIXES if any(name.startswith(prefix) for name in tensors)), None)
 
 

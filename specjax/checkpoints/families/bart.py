@@ -1,4 +1,7 @@
-"""BART: an encoder-decoder with learned positions from row 2 on, which norms the stream and the embeddings."""
+"""BART: an encoder-decoder with learned positions from row 2 on.
+
+It norms the stream and the embeddings.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A family of models: how its config.json is read, what its maths needs, and the names of its tensors."""
+"""A family of models: how its config.json is read, what its maths needs, and its tensors' names."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

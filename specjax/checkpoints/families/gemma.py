@@ -1,4 +1,7 @@
-"""Gemma 2 and 3: norms before and after each sub-layer, local and global layers, scaled embeddings."""
+"""Gemma 2 and 3: norms before and after each sub-layer.
+
+Layers are local or global. Embeddings are scaled.
+"""
 
 from ...models.config import ModelConfig
 from ..json_fields import flag, integer

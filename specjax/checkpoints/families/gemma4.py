@@ -1,4 +1,7 @@
-"""Gemma 4, text: global layers with heads of their own, shared keys and values, and inputs of each layer."""
+"""Gemma 4, text: global layers with heads of their own.
+
+Layers share keys and values. Each layer has inputs of its own.
+"""
 
 import re
 
@@ -80,7 +83,10 @@ def _read(options: dict, where: str) -> dict:
 
 
 def _read_mixer(options: dict, number: int, window: int | None, rope: Rope, where: str) -> dict:
-    """The attention of a layer. Global layers have another size of heads, and may use keys as values."""
+    """The attention of a layer.
+
+    Global layers have another size of heads, and may use keys as values.
+    """
     as_values = False
     heads = options["num_key_value_heads"]
     size = options["head_dim"]
@@ -140,7 +146,7 @@ def _write(config: ModelConfig) -> dict:
 
 
 def _is_unused(config: ModelConfig, name: str) -> bool:
-    """Whether a tensor is a projection of keys or values in a layer that reads those of another layer."""
+    """Whether a tensor projects keys or values in a layer that reads those of another layer."""
     match = _SHARED.search(name)
     return match is not None and config.layer(int(match[1])).mixer.source is not None
 

@@ -1,6 +1,7 @@
-"""GLM-4: rotary positions in neighbouring dimensions of half a head; the later models norm outputs too.
+"""GLM-4: rotary positions in neighbouring dimensions of half a head.
 
-GLM-4.5 has experts, and pairs the halves of the rotated dimensions.
+The later models norm outputs too. GLM-4.5 has experts, and pairs the halves of the rotated
+dimensions.
 """
 
 from ...models.config import ModelConfig

@@ -50,8 +50,8 @@ def read_routing(options: dict, **changes) -> GroupedRouting:
 def read_experts(options: dict, where: str, routing: GroupedRouting) -> tuple[ExpertsConfig | None, ...]:
     """For each layer the experts, or None for the dense MLP.
 
-    ``mlp_layer_types`` goes before ``first_k_dense_replace``. Raises ConfigError for groups from which
-    a node's experts cannot be chosen.
+    ``mlp_layer_types`` goes before ``first_k_dense_replace``. Raises ConfigError for groups from
+    which a node's experts cannot be chosen.
     """
     layers, types, width = range(options["num_hidden_layers"]), options.get("mlp_layer_types"), "moe_intermediate_size"
     if types is not None and len(types) != len(layers):

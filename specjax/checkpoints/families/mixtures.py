@@ -92,7 +92,10 @@ def _read_qwen(options: dict, where: str, windows: tuple, shared: GatedMlpConfig
 
 
 def _read_qwen2(options: dict, where: str) -> dict:
-    """Windows are those of every other layer below ``max_window_layers``; transformers writes 0 for none."""
+    """Windows are those of every other layer below ``max_window_layers``.
+
+    The library transformers writes 0 for none.
+    """
     used, first = options["use_sliding_window"], options["max_window_layers"]
     alternating = every(options["num_hidden_layers"], options["sliding_window"] or None if used else None, 2)
     default = tuple(window if i < first else None for i, window in enumerate(alternating))

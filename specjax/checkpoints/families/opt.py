@@ -1,4 +1,7 @@
-"""OPT: learned positions from row 2 on, and ReLU; the 350M model norms the stream and has narrow embeddings."""
+"""OPT: learned positions from row 2 on, and ReLU.
+
+The 350M model norms the stream and has narrow embeddings.
+"""
 
 from ...models.config import ModelConfig
 from ...models.rope import Rope

@@ -1,4 +1,7 @@
-"""Phi-3 and Phi-4: Llama's layers with fused projections, and stretched or partial rotary positions."""
+"""Phi-3 and Phi-4:
+
+Llama's layers with fused projections, and stretched or partial rotary positions.
+"""
 
 from ...models.config import ModelConfig
 from ..json_fields import Field, integer

@@ -1,4 +1,7 @@
-"""Qwen3-Next and Qwen3.5: the gated delta rule in three of four layers, gated attention in the others."""
+"""Qwen3-Next and Qwen3.5: the gated delta rule in three of four layers.
+
+The other layers have gated attention.
+"""
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig

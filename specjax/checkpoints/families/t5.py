@@ -1,4 +1,7 @@
-"""T5: an encoder-decoder with biases of scores by distance, without positions and without a scale of scores."""
+"""T5: an encoder-decoder with biases of scores by distance.
+
+It has no positions and no scale of scores.
+"""
 
 from typing import Any
 

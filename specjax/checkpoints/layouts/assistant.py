@@ -23,7 +23,9 @@ _TOKENS = ("_token_id", "_token_index")
 
 
 class AssistantLayout(Layout):
-    """An assistant of Gemma 4. The tensors are ``pre_projection``, ``post_projection``, ``model`` and, with
+    """An assistant of Gemma 4.
+
+    The tensors are ``pre_projection``, ``post_projection``, ``model`` and, with
     clusters, ``masked_embedding``. The embeddings in ``model`` serve as the output matrix alone.
     """
 
@@ -44,8 +46,8 @@ class AssistantLayout(Layout):
             "tie_word_embeddings": choice(True).optional(True),
         }
         options = checkpoint.read(checkpoint.raw, fields)
-        # The file says that all layers share keys and values. The family knows only layers that share
-        # those of an earlier layer.
+        # The file says that all layers share keys and values. The family knows only layers that
+        # share those of an earlier layer.
         inner = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 1}
         text = {"model_type": _FAMILY} | options["text_config"]
         if text.get("hidden_size_per_layer_input"):

@@ -145,11 +145,11 @@ class Layout(ABC):
         """
         return True
 
-    def check_values(self, module: nnx.Module, checkpoint: RawCheckpoint) -> None:  # noqa: B027 - most layouts have nothing to check
+    def check_values(self, module: nnx.Module, checkpoint: RawCheckpoint) -> None:  # noqa: B027 - few layouts need it
         """Raises CheckpointError for values of tensors that no head can have."""
 
     def stack(self, tensors: dict[str, Any], config, where: str) -> dict[str, Any]:
-        """The head's tensors, with stacks in place of those of experts, see ``checkpoints.experts``."""
+        """The head's tensors, with the experts' tensors stacked, see ``checkpoints.experts``."""
         return tensors
 
     def complete(self, tensors: dict[str, np.ndarray], config) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The parts that DFlash 2 and XPress add to a block head: their options and the names of their tensors."""
+"""The parts that DFlash 2 and XPress add to a block head: their options and tensors' names."""
 
 from typing import Any
 

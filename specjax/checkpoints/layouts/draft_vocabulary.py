@@ -19,7 +19,8 @@ def check_offsets(offsets: np.ndarray, vocab_size: int, checkpoint: RawCheckpoin
     known = np.arange(offsets.size) + offsets
     if known.min() < 0 or known.max() >= vocab_size:
         raise CheckpointError(
-            f"{checkpoint.where}: d2t leads outside the vocabulary of {vocab_size}; it holds offsets: token i is i + d2t[i]"
+            f"{checkpoint.where}: d2t leads outside the vocabulary of {vocab_size}; "
+            "it holds offsets: token i is i + d2t[i]"
         )
     if np.unique(known).size < known.size:
         raise CheckpointError(

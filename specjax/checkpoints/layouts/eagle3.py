@@ -63,7 +63,8 @@ class Eagle3Layout(Layout):
         outputs = checkpoint.read(nested, fields, "eagle_config")
         if not outputs["use_aux_hidden_state"]:
             raise ConfigError(
-                f"{checkpoint.where}: use_aux_hidden_state = false is not supported; use a head that reads several layers"
+                f"{checkpoint.where}: use_aux_hidden_state = false is not supported; "
+                "use a head that reads several layers"
             )
         if outputs[IDS]:
             ids = [i + 1 for i in outputs[IDS]]

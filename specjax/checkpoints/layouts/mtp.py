@@ -31,7 +31,10 @@ _LIKE_TARGET = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
 """The families whose modules have layers of the target's kind, with latent attention or experts."""
 
 HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-"""Families whose modules have the gated attention and the experts of the target's full layers, and norms about zero."""
+"""Families whose modules have the gated attention and the experts of the target's full layers.
+
+Their norms are about zero.
+"""
 
 
 class MtpLayout(Layout):
@@ -64,7 +67,10 @@ class MtpLayout(Layout):
         return "mtp."
 
     def layer(self, prefix: str, i: int | str) -> str:
-        """The prefix of the tensors of decoder layer i of the module at ``prefix``; i may be the letter N."""
+        """The prefix of the tensors of decoder layer i of the module at ``prefix``.
+
+        ``i`` may be the letter N.
+        """
         return f"{prefix}layers.{i}"
 
     def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> MtpConfig:
@@ -157,7 +163,7 @@ class MtpLayout(Layout):
         return table
 
     def layer_names(self, config: MtpConfig, prefix: str) -> Names:
-        """The tensors of each parameter of the layer at ``prefix``, by paths with N for its number."""
+        """Each parameter's tensors in the layer at ``prefix``, by paths with N for its number."""
         if config.layers.family not in (*_LIKE_TARGET, *HYBRIDS):
             return layer_names(prefix)
         names = NAMES[config.layers.family]

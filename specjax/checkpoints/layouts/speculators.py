@@ -1,4 +1,4 @@
-"""EAGLE-3, P-EAGLE and multi-token prediction as speculators 0.9 writes them, and what all types share.
+"""EAGLE-3, P-EAGLE and multi-token prediction of speculators 0.9, and the form of all its types.
 
 All types share one form of config.json. The decoder layers are in ``transformer_layer_config``; the
 other options are at the top level. Layer numbers name the layers whose inputs are read, as ``taps``

@@ -48,7 +48,8 @@ class SpeculatorsDFlash(Speculators, DFlashLayout):
     node, as in serving code. The package itself trains with windows that end at the root.
 
     Attributes:
-      from_root, non_causal: the defaults of ``sample_from_anchor`` and ``sliding_window_non_causal``.
+      from_root, non_causal: the defaults of ``sample_from_anchor`` and
+        ``sliding_window_non_causal``.
       parts: what its heads have in addition, see ``parts_of``. DSpark's may lack the confidence.
     """
 

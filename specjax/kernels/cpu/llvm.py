@@ -1,7 +1,7 @@
-"""Kernels for CPUs: the parts of their code that LLVM compiles for this processor, and their way into XLA.
+"""Kernels for CPUs: parts of code that LLVM compiles for this processor, and their way into XLA.
 
-Needs the extra ``cpu`` (llvmlite). XLA calls a kernel through its interface for foreign functions. The call's
-frame holds pointers to the operands, the results and the attributes.
+Needs the extra ``cpu`` (llvmlite). XLA calls a kernel through its interface for foreign functions.
+The call's frame holds pointers to the operands, the results and the attributes.
 """
 
 import ctypes
@@ -17,22 +17,25 @@ _VERSION = 0, 3
 """The version of XLA's C interface that this file implements (xla/ffi/api/c_api.h)."""
 
 _EXTENSION, _ATTRIBUTES = 8, 160
-"""Bytes from the start of a call's frame to the pointer of an extension, and to the list of attributes."""
+"""Bytes from a call frame's start to the pointer of an extension and to the list of attributes."""
 
 OPERAND, RESULT = 72, 112
 """Bytes from the start of a call's frame to its lists of buffers."""
 
 _METADATA, _NUMBERS, _DATA, _SHAPE, _VALUE = 24, 24, 24, 40, 8
-"""Bytes to the members of the extension, of its metadata, of a buffer (two), and of a scalar attribute."""
+"""Bytes to members of the extension, its metadata, a buffer (two), and a scalar attribute."""
 
 I8, I32, I64, FLOAT, POINTER, VOID = *map(ir.IntType, (8, 32, 64)), ir.FloatType(), ir.PointerType(), ir.VoidType()
 LANES = 16
-"""The numbers of a vector, which fill a register of AVX-512. LLVM splits it for other processors."""
+"""The numbers of a vector, which fill a register of AVX-512.
+
+LLVM splits it for other processors.
+"""
 FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(I32, LANES)
 
 
 class Call:
-    """The code of a kernel: a handler of XLA's foreign functions, with the builder at its beginning."""
+    """A kernel's code: a handler of XLA's foreign functions, with the builder at its beginning."""
 
     def __init__(self, name: str):
         self.module = ir.Module()
@@ -72,7 +75,9 @@ class Call:
 
 
 def register(make, *options) -> str:
-    """Registers the kernel ``make(name, *options)``, a finished ``Call``, with XLA. Returns its name.
+    """Registers the kernel ``make(name, *options)``, a finished ``Call``, with XLA.
+
+    Returns its name.
 
     Any thread may call this.
     """
@@ -114,10 +119,10 @@ def _compile(module: ir.Module) -> binding.ExecutionEngine:
 
 @contextmanager
 def loop(build, start, end, step: int, carried: dict | None = None):
-    """Builds a loop around the code of the ``with`` block; gives the index from ``start`` to below ``end``.
+    """Builds a loop around the code of the ``with`` block.
 
-    The block runs at least once. Values of ``carried`` go from one iteration to the next: the block reads
-    and replaces them.
+    It gives the index from ``start`` to below ``end``. The block runs at least once. Values of
+    ``carried`` go from one iteration to the next: the block reads and replaces them.
     """
     before, body, after = build.block, build.append_basic_block(), build.append_basic_block()
     carried = {} if carried is None else carried

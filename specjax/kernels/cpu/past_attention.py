@@ -1,7 +1,7 @@
-"""Attention of a few nodes over the past on CPU, as one kernel that LLVM compiles for this processor.
+"""Attention of few nodes over the past on CPU, as a kernel that LLVM compiles for this processor.
 
-XLA:CPU reads the past in a loop of small steps, whose start costs a small model more than their work.
-``past_attention_llvm`` has the kernel's code.
+XLA:CPU reads the past in a loop of small steps, whose start costs a small model more than their
+work. ``past_attention_llvm`` has the kernel's code.
 """
 
 import jax
@@ -14,13 +14,17 @@ _PARTS = 16
 """The fewest parts of many queries. XLA shares nine or more waiting calls among threads."""
 
 _MOST, _MOST_ALONE = 18, 9
-"""Queries of a key head, on several threads and on one. XLA multiplies more of them faster than the kernel does."""
+"""Queries of a key head, on several threads and on one.
+
+XLA multiplies more of them faster than the kernel does.
+"""
 
 
 def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
-    """Whether the kernel computes attention of q [B, K, M, D] over keys k [B, K, T, D], and faster than XLA does.
+    """Whether the kernel computes attention of q [B, K, M, D] over keys k [B, K, T, D].
 
-    XLA cannot split a kernel over devices, so a mesh of several devices has none.
+    The result is False where XLA is faster. XLA cannot split a kernel over devices, so a mesh of
+    several devices has none.
     """
     return (
         q.shape[2] <= (_MOST if threads() > 1 else _MOST_ALONE)

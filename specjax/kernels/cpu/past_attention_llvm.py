@@ -2,8 +2,8 @@
 
 It is merged with the attention over other rows.
 
-All queries of a head read a block of positions before the next one, so its keys and values stay in the first
-cache. The softmax is that of FlashAttention: a larger score rescales the sums so far.
+All queries of a head read a block of positions before the next one, so its keys and values stay in
+the first cache. The softmax is that of FlashAttention: a larger score rescales the sums so far.
 """
 
 import math
@@ -17,16 +17,16 @@ from .llvm import FLOAT, FLOATS, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT
 _EXP = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1)
 """Taylor coefficients of exp, highest power first: 2e-8 relative for |r| <= log(2) / 2."""
 TOGETHER = 3
-"""Queries that read a block of positions together, so that its numbers are loaded once for all of them."""
+"""Queries that read a block of positions together, so that its numbers are loaded once."""
 _LOG2_E, _LN2_HIGH, _LN2_LOW, _LEAST = 1 / math.log(2), 0.693359375, -2.12194440e-4, -87.0
 
 
 def past(name: str, D: int) -> Call:
     """The kernel for a head dimension, a multiple of 16.
 
-    Operands: queries [H, M, D], keys and values [H, T, D], int32 lengths [H], and the ``Partial`` attention over other
-    rows, [H, M, D + 2]: values, top and weight. Result: the ``Partial`` over both, [n, D + 2], for n of the H M queries
-    from the attribute on. T is at least 16.
+    Operands: queries [H, M, D], keys and values [H, T, D], int32 lengths [H], and the ``Partial``
+    attention over other rows, [H, M, D + 2]: values, top and weight. Result: the ``Partial`` over
+    both, [n, D + 2], for n of the H M queries from the attribute on. T is at least 16.
     """
     call = Call(name)
     build = call.build
@@ -60,7 +60,10 @@ def past(name: str, D: int) -> Call:
 
 
 def _in_groups(build, first, end, attend: Callable) -> None:
-    """Builds ``attend`` for lists of ``TOGETHER`` queries from ``first`` to ``end``, and for each of the rest alone."""
+    """Builds ``attend`` for lists of ``TOGETHER`` queries from ``first`` to ``end``.
+
+    Builds it for each of the remaining queries alone.
+    """
     alone = build.sub(end, build.urem(build.sub(end, first), I64(TOGETHER)))
     for size, start, stop in ((TOGETHER, first, alone), (1, alone, end)):
         with build.if_then(build.icmp_unsigned("<", start, stop)), loop(build, start, stop, size) as m:

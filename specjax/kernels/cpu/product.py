@@ -1,9 +1,9 @@
-"""The product of few rows with bfloat16, int8 or int4 weights on CPU, as a kernel that LLVM compiles.
+"""The product of few rows with bfloat16, int8 or int4 weights on CPU, a kernel that LLVM compiles.
 
-XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half the
-speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its code and needs
-the extra ``cpu``; without it ``layers.linear`` uses XLA's products. ``models.quantised_weights`` describes the weights of
-fewer bits.
+XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half
+the speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its
+code and needs the extra ``cpu``; without it ``layers.linear`` uses XLA's products.
+``models.quantised_weights`` describes the weights of fewer bits.
 """
 
 import functools
@@ -19,10 +19,13 @@ _LLVMLITE = 0, 50
 """The oldest version of llvmlite that is tested."""
 
 _OUTPUTS, _INPUTS = 4, {"bfloat16": 32, "int8": 64, "int4": 128}
-"""Outputs and inputs are multiples of these numbers, so that the kernel needs no code for remainders."""
+"""Outputs and inputs are multiples of these numbers, so the kernel needs no code for remainders."""
 
 _PARTS = 16
-"""The least number of parts of a product that has parts: XLA shares nine or more waiting calls among threads."""
+"""The least number of parts of a product that has parts:
+
+XLA shares nine or more waiting calls among threads.
+"""
 
 _SMALLEST_PART = 1 << 15
 """Weights. A smaller part costs more time than a second thread saves."""
@@ -41,9 +44,9 @@ def is_installed() -> bool:
 def fits(rows: jax.Array, weight, form: str = "bfloat16") -> bool:
     """Whether the kernel computes the product with a weight of this form, and faster than XLA does.
 
-    Dot products of bfloat16 (AVX-512) make it faster for up to 64 rows. Without them, or where XLA uses
-    AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of several
-    devices has none.
+    Dot products of bfloat16 (AVX-512) make it faster for up to 64 rows. Without them, or where XLA
+    uses AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of
+    several devices has none.
     """
     outputs, inputs = weight.shape[-2:]
     most = 64 if _has_dot() and "amx_bf16" not in matrix_extensions() else 8
@@ -67,8 +70,8 @@ def product(
 ) -> jax.Array:
     """The product of rows [N, in] and weight [out, in]; float32 [N, out].
 
-    The order of the summands does not depend on the number of rows. The outputs are computed in parts,
-    which XLA shares among its threads.
+    The order of the summands does not depend on the number of rows. The outputs are computed in
+    parts, which XLA shares among its threads.
 
     Args:
       rows: bfloat16; for int8 and int4 weights also float32.

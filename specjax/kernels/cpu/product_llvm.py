@@ -1,8 +1,8 @@
 """The code of ``kernels.cpu.product``: y[r, o] = sum over i of x[r, i] w[first + o, i].
 
-A block of outputs is computed for a group of rows, with all sums in registers. Several groups share a tile of
-outputs, whose weights they find in a cache. Meanwhile the next tile is fetched into the second cache: a
-processor does not fetch far enough ahead by itself.
+A block of outputs is computed for a group of rows, with all sums in registers. Several groups share
+a tile of outputs, whose weights they find in a cache. Meanwhile the next tile is fetched into the
+second cache: a processor does not fetch far enough ahead by itself.
 
 Weights of fewer bits are widened in registers. int4 numbers have a scale for each group of inputs.
 """
@@ -65,10 +65,11 @@ def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
     """The kernel for a number of rows.
 
     Args:
-      dot: Whether x is bfloat16 and the processor has VDPBF16PS, which adds 32 products to 16 sums. Without it
-        x is float32, and the weights are widened.
+      dot: Whether x is bfloat16 and the processor has VDPBF16PS, which adds 32 products to 16 sums.
+        Without it x is float32, and the weights are widened.
       form: "bfloat16", "int8" or "int4".
-      stacked: Whether w is one of several bfloat16 matrices [X, o, i], whose number is the third operand.
+      stacked: Whether w is one of several bfloat16 matrices [X, o, i], whose number is the third
+        operand.
     """
     call = Call(name)
     build, first = call.build, call.attribute()
@@ -98,7 +99,9 @@ def product(name: str, rows: int, dot: bool, form: str, stacked: bool) -> Call:
 
 
 def _products(build, operands: _Operands, start, group: range, block: int, ahead: dict) -> dict:
-    """The sums, by row and output, of a group of rows with a block of outputs, whose weights begin at ``start``.
+    """The sums, by row and output, of a group of rows with a block of outputs.
+
+    The weights of the block begin at ``start``.
 
     Args:
       ahead: Distances from ``start`` to weights that the second cache fetches meanwhile.
@@ -184,7 +187,10 @@ def _int4_floats(build, at) -> list:
 
 
 def _scaled(build, scales, index, sum_, total):
-    """``total`` plus the sums of a group, whose weights begin at ``index``, times the group's scale."""
+    """``total`` plus the sums of a group times the group's scale.
+
+    The group's weights begin at ``index``.
+    """
     at = build.gep(scales, [build.lshr(index, I64(7))], source_etype=FLOAT)
     scale = build.load(at, typ=FLOAT, align=4)
     first = build.insert_element(FLOATS(ir.Undefined), scale, I32(0))

@@ -16,7 +16,10 @@ from jax import lax
 NEVER = -1e30
 """The score of a masked position. It is finite, because an empty past must not give NaN."""
 _CHUNK = {32: 64, 64: 64, 128: 64, 256: 16}
-"""Positions that a program reads at once, and the most queries that it has, by head size. Shared memory limits both."""
+"""Positions that a program reads at once, and the most queries that it has, by head size.
+
+Shared memory limits both.
+"""
 _SHARE, _PROGRAMS = 64, 512
 """Positions that are worth a program of their own, and programs that fill a GPU."""
 _WARPS, _STAGES = 4, 2
@@ -79,7 +82,10 @@ def fits(qkv: jax.Array, past: tuple | None, scores: Scores) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("scores", "interpret"))
 def attend(qkv, angles, past, length, rows, mask, positions, *, scores: Scores, interpret: bool = False):
-    """See ``attention.rotate_and_attend``; ``mask`` is bool [B, N, M]. ``interpret`` runs the kernel on any device."""
+    """See ``attention.rotate_and_attend``; ``mask`` is bool [B, N, M].
+
+    ``interpret`` runs the kernel on any device.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -115,7 +121,10 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, scores: Scores, 
 
 
 def _merge(values, top, weight, dtype, interpret: bool) -> jax.Array:
-    """The sum of all shares [S, Q, D], by their largest scores and weights [S, Q]; XLA would need two kernels."""
+    """The sum of all shares [S, Q, D], by their largest scores and weights [S, Q].
+
+    XLA would need two kernels.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
@@ -176,7 +185,7 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     position = load(positions, (b, node), real)
 
     def add(state, keys, values, seen):
-        """The online softmax after some more rows, of which each query sees ``seen`` [tile, rows]."""
+        """The online softmax after more rows, of which each query sees ``seen`` [tile, rows]."""
         acc, top, weight = state
         scores = sum(triton.dot(x, y, trans_b=True) for x, y in zip(q, keys))
         scores = jnp.where(seen, scores, NEVER)

@@ -16,7 +16,7 @@ _LAYERS = 32
 
 @functools.cache
 def _are_installed() -> bool:
-    """Whether JAX has a CUDA plug-in and Pallas for Triton, and no GPU here is older than Ampere."""
+    """Whether JAX has a CUDA plug-in and Pallas for Triton, and no GPU is older than Ampere."""
     exists = lambda module: util.find_spec(module.partition(".")[0]) and util.find_spec(module)
     if not any(exists(f"jax_plugins.xla_cuda{version}") for version in (12, 13)):
         return False
@@ -28,9 +28,9 @@ def _are_installed() -> bool:
 def are_usable() -> bool:
     """Whether functions that are traced now may contain kernels for CUDA.
 
-    They may where JAX runs on a GPU. The environment variable ``SPECJAX_KERNELS=0`` forbids kernels, and
-    ``SPECJAX_KERNELS=1`` allows them also in programs that are only compiled for a GPU. XLA cannot split
-    a kernel over devices, so a mesh of several devices has none.
+    They may where JAX runs on a GPU. The environment variable ``SPECJAX_KERNELS=0`` forbids
+    kernels, and ``SPECJAX_KERNELS=1`` allows them also in programs that are only compiled for a
+    GPU. XLA cannot split a kernel over devices, so a mesh of several devices has none.
     """
     if jax.sharding.get_abstract_mesh().size > 1:
         return False

@@ -1,8 +1,8 @@
 """The products of nodes with the experts that they chose.
 
-The choices are sorted by expert into tiles of a few nodes, and a loop computes one tile after another.
-It reads the chosen experts only, has static shapes, and gives each node the same sum in any batch, up to
-rounding. XLA for TPU would copy all weights [out, in] for ``jax.lax.ragged_dot``.
+The choices are sorted by expert into tiles of a few nodes, and a loop computes one tile after
+another. It reads the chosen experts only, has static shapes, and gives each node the same sum in
+any batch, up to rounding. XLA for TPU would copy all weights [out, in] for ``jax.lax.ragged_dot``.
 """
 
 from functools import partial
@@ -25,7 +25,9 @@ EXPECTED_TIMES = "about_{:.3f}_times"
 
 
 class Weights(NamedTuple):
-    """The weights of X experts: ``gate`` and ``up`` [X, F, E], ``down`` [X, E, F], biases [X, F] or None.
+    """The weights of X experts:
+
+    ``gate`` and ``up`` [X, F, E], ``down`` [X, E, F], biases [X, F] or None.
 
     The matrices may be ``Quantised``.
     """
@@ -57,8 +59,8 @@ def multiply_chosen(x: jax.Array, chosen: jax.Array, share: jax.Array, weights: 
 def _sum_of_chosen(clamp, x, chosen, share, weights: Weights) -> jax.Array:
     """The loop over tiles, in the form of the platform.
 
-    A GPU would wait for the host in each iteration of a loop whose end depends on the data. There the
-    loop runs through all tiles, and empty tiles read one expert again, from the cache.
+    A GPU would wait for the host in each iteration of a loop whose end depends on the data. There
+    the loop runs through all tiles, and empty tiles read one expert again, from the cache.
     """
     form = partial(in_tiles, clamp)
     to_the_end = partial(in_tiles, clamp, ends=False)
@@ -66,7 +68,10 @@ def _sum_of_chosen(clamp, x, chosen, share, weights: Weights) -> jax.Array:
 
 
 def in_tiles(clamp, x, chosen, share, weights: Weights, *, ends: bool = True) -> jax.Array:
-    """The sums float32 [n, E] for nodes x [n, E]. The loop ends after the last tile in use, if it ``ends``."""
+    """The sums float32 [n, E] for nodes x [n, E].
+
+    The loop ends after the last tile in use, if it ``ends``.
+    """
     k, X = chosen.shape[1], weights.gate.shape[0]
     size = tile_size(len(x), k, X)
     tiles = make_tiles(chosen, X, size)
@@ -103,7 +108,10 @@ def _linear(rows: jax.Array, weights: jax.Array | Quantised, biases: jax.Array |
 
 
 def activate(gate: jax.Array, up: jax.Array, clamp: tuple[float, float] | None) -> jax.Array:
-    """The units of gate and up projections: ``silu(gate) * up``, or the clamped units of gpt-oss."""
+    """The units of gate and up projections:
+
+    ``silu(gate) * up``, or the clamped units of gpt-oss.
+    """
     if clamp is None:
         return jax.nn.silu(gate) * up
     alpha, limit = clamp
@@ -112,7 +120,9 @@ def activate(gate: jax.Array, up: jax.Array, clamp: tuple[float, float] | None) 
 
 
 def expected_experts(count: int, chosen: int, nodes: int) -> float:
-    """How many of X experts n nodes read, if each chooses any k with equal chance: X (1 - (1 - k / X)^n).
+    """How many of X experts n nodes read, if each chooses any k with equal chance:
+
+    X (1 - (1 - k / X)^n).
 
     The nodes of a text choose alike more often, so they read fewer.
     """
@@ -136,7 +146,10 @@ class Tiles(NamedTuple):
 
 
 def tile_size(nodes: int, chosen: int, count: int) -> int:
-    """Places of a tile: about the mean number of nodes of an expert, a power of two, and no more than nodes."""
+    """Places of a tile: about the mean number of nodes of an expert.
+
+    The number is a power of two, and no more than ``nodes``.
+    """
     mean = -(-nodes * chosen // count)
     return min(1 << (nodes - 1).bit_length(), max(_SMALLEST_TILE, 1 << (mean - 1).bit_length()), _LARGEST_TILE)
 
@@ -161,7 +174,10 @@ def make_tiles(chosen: jax.Array, count: int, size: int) -> Tiles:
 
 
 def dense(clamp, x, chosen, share, weights: Weights) -> jax.Array:
-    """Every node with every expert, one expert after another. The backward pass computes the units again."""
+    """Every node with every expert, one expert after another.
+
+    The backward pass computes the units again.
+    """
 
     @jax.checkpoint
     def add(y, one):

@@ -1,8 +1,8 @@
 """Mixtures of experts: a router chooses a few of many gated MLPs for each node.
 
 The layer is that of Shazeer et al. 2017, section 2, with the gates of Mixtral (Jiang et al. 2024,
-section 2.1). No expert has a capacity, so no node is dropped, and a node's result does not depend on
-the other nodes.
+section 2.1). No expert has a capacity, so no node is dropped, and a node's result does not depend
+on the other nodes.
 """
 
 import dataclasses
@@ -34,7 +34,8 @@ class ExpertsConfig(FeedForwardConfig):
       clamp: alpha and the limit of the clamped units of gpt-oss; None for SiLU.
       shared: the MLP that all nodes read beside their experts; or None.
       shared_gate: whether a sigmoid gate weights ``shared``.
-      routing: how the experts are chosen in groups (DeepSeek); None for the experts with the highest logits.
+      routing: how the experts are chosen in groups (DeepSeek); None for the experts with the
+        highest logits.
     """
 
     count: int
@@ -57,7 +58,7 @@ class ExpertsConfig(FeedForwardConfig):
         return self.count * width * (3 * self.width + 1) + shared
 
     def expected_experts(self, nodes: int) -> float:
-        """How many of the experts ``nodes`` nodes read, see ``expert_products.expected_experts``."""
+        """How many experts ``nodes`` nodes read, see ``expert_products.expected_experts``."""
         return expected_experts(self.count, self.chosen, nodes)
 
     def split_over(self, devices: int) -> "ExpertsConfig":
@@ -73,12 +74,13 @@ class ExpertsConfig(FeedForwardConfig):
 class Experts(nnx.Module):
     """The experts of a layer, with their router.
 
-    Parameters: ``router`` [X, E], ``gates`` and ``ups`` [X, F, E], ``downs`` [X, E, F], their biases,
-    ``shared`` and its gate ``shared_gate`` [1, E], and ``correction`` [X], see ``GroupedRouting``.
+    Parameters: ``router`` [X, E], ``gates`` and ``ups`` [X, F, E], ``downs`` [X, E, F], their
+    biases, ``shared`` and its gate ``shared_gate`` [1, E], and ``correction`` [X], see
+    ``GroupedRouting``.
 
-    A mesh splits the units of each expert. Then all devices read equally much, whichever experts the
-    nodes choose, and the layer needs one all-reduce. If each device held some whole experts, a round
-    would wait for the device whose experts are chosen most.
+    A mesh splits the units of each expert. Then all devices read equally much, whichever experts
+    the nodes choose, and the layer needs one all-reduce. If each device held some whole experts, a
+    round would wait for the device whose experts are chosen most.
     """
 
     router: nnx.Param

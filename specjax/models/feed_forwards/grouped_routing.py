@@ -1,4 +1,7 @@
-"""Routing in groups: a node's experts come from a few groups of experts (DeepSeek-V2, 2405.04434, section 2.2.2)."""
+"""Routing in groups: a node's experts come from a few groups of experts.
+
+The source is DeepSeek-V2 (2405.04434, section 2.2.2).
+"""
 
 import dataclasses
 
@@ -11,9 +14,9 @@ from jax import lax
 class GroupedRouting:
     """How DeepSeek-V2 and DeepSeek-V3 route.
 
-    The score of a group is the sum of the scores of its ``best`` experts. A node's experts are those
-    with the highest scores in the ``kept`` groups with the highest scores. The weights are the
-    experts' scores, times ``factor``.
+    The score of a group is the sum of the scores of its ``best`` experts. A node's experts are
+    those with the highest scores in the ``kept`` groups with the highest scores. The weights are
+    the experts' scores, times ``factor``.
 
     Attributes:
       scores: "softmax" over all experts, or the "sigmoid" of each logit.

@@ -71,7 +71,10 @@ class AttentionConfig(MixerConfig):
 
     @property
     def stacks(self) -> dict[str, Stack]:
-        """Queries, keys and values, by key head. A norm of all heads together has the order of the heads."""
+        """Queries, keys and values, by key head.
+
+        A norm of all heads together has the order of the heads.
+        """
         K, D, copies = self.num_kv_heads, self.head_dim, self.kv_copies
         head = self._rotated_head()
         gated = HeadRows(2 * D, (*(head.order or ((0, D),)), (D, 2 * D)), head.rotated)
@@ -90,8 +93,9 @@ class AttentionConfig(MixerConfig):
     def _rotated_head(self) -> HeadRows:
         """The rows of a query or a key, in the order of ``rope.rotate``.
 
-        There, dimension i is paired with dimension i + D / 2. In a checkpoint, the rotated dimensions
-        come first. "proportional" positions rotate whole heads, some by the frequency zero.
+        There, dimension i is paired with dimension i + D / 2. In a checkpoint, the rotated
+        dimensions come first. "proportional" positions rotate whole heads, some by the frequency
+        zero.
         """
         D = self.head_dim
         size = self.rope.rotated_size(D)
@@ -159,7 +163,7 @@ class Attention(nnx.Module):
         return linear(attended, self.out[...], value_of(self.out_bias)), new
 
     def attend(self, normed, nodes, past, rows):
-        """The values that the heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
+        """The values that heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
         config = self.config
         projected, gates = self._project(normed)
         angles = nodes.angles(config.rope, config.head_dim)
@@ -178,12 +182,15 @@ class Attention(nnx.Module):
         return rotate_keys(self._project(normed)[0], nodes.angles(self.config.rope, self.config.head_dim), nodes.dtype)
 
     def queries(self, normed, nodes):
-        """The queries of N positions, rotated, float32 [B, N, K, G, D]. Attention is not computed."""
+        """The queries of N positions, rotated, float32 [B, N, K, G, D].
+
+        Attention is not computed.
+        """
         angles = nodes.angles(self.config.rope, self.config.head_dim)
         return rotate(self._project(normed)[0][..., :-2, :], *angles)
 
     def _project(self, normed):
-        """Queries, keys and values float32 [B, N, K, G + 2, D], not rotated, and output gates or None.
+        """Unrotated queries, keys and values float32 [B, N, K, G + 2, D]; output gates or None.
 
         A layer that ``reads`` another's keys has queries only. Gates are [B, N, H * D].
         """

@@ -78,9 +78,9 @@ class DeltaRule(nnx.Module):
     """The gated delta rule of a layer.
 
     Rows that are computed with one another lie together, so that they stay on one device when the
-    matrix is split. ``qkvz`` [C + H * Dv, E] stacks for each key head its query, its key, the values
-    of its G value heads, and their output gates. ``ba`` [2 * H, E] stacks for each key head the G
-    writing strengths and the G decays. ``conv`` is [C, 1, W], ``out_proj`` [E, H * Dv].
+    matrix is split. ``qkvz`` [C + H * Dv, E] stacks for each key head its query, its key, the
+    values of its G value heads, and their output gates. ``ba`` [2 * H, E] stacks for each key head
+    the G writing strengths and the G decays. ``conv`` is [C, 1, W], ``out_proj`` [E, H * Dv].
     """
 
     def __init__(self, config: LayerConfig, keys: jax.Array, dtype):

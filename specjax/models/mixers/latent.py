@@ -1,9 +1,9 @@
 """Multi-head latent attention (DeepSeek-V2, 2405.04434, section 2.1).
 
-A token keeps one row for all heads: a compressed vector c and a rotated key k. The keys of head i are
-``(W_UK,i c, k)`` and its values ``W_UV,i c``. They are never computed. The query is multiplied by W_UK,i
-instead, and the weighted sum of the rows by W_UV,i (section 2.1.2 calls this absorption). So all heads
-attend to the rows themselves, which are both keys and values.
+A token keeps one row for all heads: a compressed vector c and a rotated key k. The keys of head i
+are ``(W_UK,i c, k)`` and its values ``W_UV,i c``. They are never computed. The query is multiplied
+by W_UK,i instead, and the weighted sum of the rows by W_UV,i (section 2.1.2 calls this absorption).
+So all heads attend to the rows themselves, which are both keys and values.
 
 A prompt takes more operations this way: a score costs R + Dr products instead of Dn + Dr. For a few
 nodes over a long past, reading the rows costs more than the products.
@@ -108,9 +108,10 @@ def _rotated_end(before: int, rotated: int) -> HeadRows:
 class LatentAttention(nnx.Module):
     """Latent attention of a layer.
 
-    Parameters: ``down`` [Rq + R + Dr, E] stacks W_DQ, W_DKV and W_KR. ``query`` [H * (Dn + Dr), Rq or E] stacks
-    W_UQ and W_QR of each head. ``up_key`` [H * Dn, R] is W_UK, ``up_value`` [H * Dv, R] is W_UV, and ``out``
-    [E, H * Dv] is W_O. ``query_norm`` [Rq] and ``row_norm`` [R] norm the compressed vectors.
+    Parameters: ``down`` [Rq + R + Dr, E] stacks W_DQ, W_DKV and W_KR.
+    ``query`` [H * (Dn + Dr), Rq or E] stacks W_UQ and W_QR of each head. ``up_key`` [H * Dn, R] is
+    W_UK, ``up_value`` [H * Dv, R] is W_UV, and ``out`` [E, H * Dv] is W_O. ``query_norm`` [Rq] and
+    ``row_norm`` [R] norm the compressed vectors.
 
     A mesh splits the heads. Every device compresses all tokens and has the whole cache.
     """

@@ -62,8 +62,9 @@ def other_checkpoint(evidence: Evidence) -> Reason | None:
     if acceptance > _READS * shuffled_acceptance:
         return None
     text = (
-        f"the head does not read this target: it is accepted with {acceptance:.3f}, and with {shuffled_acceptance:.3f} if it gets "
-        "the target's hidden states in random order; it was trained for another checkpoint, or not at all"
+        f"the head does not read this target: it is accepted with {acceptance:.3f}, "
+        f"and with {shuffled_acceptance:.3f} if it gets the target's hidden states in random order; "
+        "it was trained for another checkpoint, or not at all"
     )
     return Reason("checkpoint", text, {"acceptance": acceptance, "acceptance_of_shuffled_states": shuffled_acceptance})
 

@@ -123,7 +123,8 @@ def time_rounds(
         whole = start(plain, texts[0], new_tokens)
         seconds = min(_run(plain, [whole]) for _ in range(2)) * new_tokens  # the first run is slower
         texts = texts[: max(1, int(_TEXT_SECONDS / seconds))]
-    # 3. A timer for each generator. Runs that are no whole texts begin in the middle of the new tokens.
+    # 3. A timer for each generator. Runs that are no whole texts begin in the middle of the new
+    # tokens.
     timers: dict[object, Callable[[], float]] = {}
     for name, generator in (("plain", plain), ("verify", blank), ("whole", method)):
         if texts and name != "verify":

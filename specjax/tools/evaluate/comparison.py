@@ -254,8 +254,8 @@ def _note(method: str, speedup: float, differences: list[dict], fidelity_figures
         )
     if fidelity_figures and method != "none":
         notes.append(
-            f"{method} is lossy: {100 * fidelity_figures['agreement']:.1f} % of its tokens are the target's own choice after the "
-            f"same text, and a token is {fidelity_figures['nats']:.3f} nats less likely than that choice"
+            f"{method} is lossy: {100 * fidelity_figures['agreement']:.1f} % of its tokens are the target's own choice "
+            f"after the same text, and a token is {fidelity_figures['nats']:.3f} nats less likely than that choice"
         )
     elif not all(d["tie"] for d in differences):
         notes.append(

@@ -121,7 +121,8 @@ def abstract(
 
     Raises RequestError for a mesh that does not divide the model.
     """
-    # 1. The parameters. CUDA's compiler has no memories, so a mesh with layers on the host is abstract.
+    # 1. The parameters. CUDA's compiler has no memories, so a mesh with layers on the host is
+    # abstract.
     devices = tuple(mesh.devices.flat)
     grid = mesh.abstract_mesh if offload else mesh
     model = place_shapes(_abstract_model(Placement(mesh).split(target), dtype, quantize), grid, RULES)

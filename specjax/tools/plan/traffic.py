@@ -118,7 +118,8 @@ class Program:
         """The bytes of a copy or a slice from the host's memory; 0 for another instruction."""
         if i.opcode not in _COPIES or _HOST not in self._shapes.get(_operands(i)[0], ""):
             return 0.0
-        # The result of an instruction that starts a copy also names the operand, and holds small numbers.
+        # The result of an instruction that starts a copy also names the operand, and holds small
+        # numbers.
         return max(size for size, layout in zip(_sizes(_result(i)), _layouts(_result(i))) if _HOST not in layout)
 
     def _round(self) -> list[Step]:

@@ -145,8 +145,9 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
         session.advance(start(batch, min(contexts)), 0)
         progress(next(steps), all_steps)
 
-    # 2. The programs. Compiling one keeps a core and a half busy. On a mesh, programs that two threads run at the
-    # same time may reach the devices in different orders, and then wait for one another for ever.
+    # 2. The programs. Compiling one keeps a core and a half busy. On a mesh, programs that two
+    # threads run at the same time may reach the devices in different orders, and then wait for one
+    # another for ever.
     with ThreadPoolExecutor(max_workers=None if session.mesh is None else 1) as pool:
         list(pool.map(compile_prefill, contexts))
         list(pool.map(compile_rounds, batches))

@@ -269,7 +269,8 @@ def round_timers(
     first = {}
     states = {}
     for name, drafter in drafters.items():
-        # Drafters of trees with the same ``init`` have the same first state, and a text is read once for all.
+        # Drafters of trees with the same ``init`` have the same first state, and a text is read
+        # once for all.
         kind = drafter if unread else drafter.init.__func__
         if kind not in first:
             read = jax.jit(partial(prefill, drafter=drafter, chunk=chunk, dtype=dtype))

@@ -64,7 +64,8 @@ def tune_lookahead(
     options = dict(temperature=temperature)
     tried: dict[Sizes, dict] = {}
     candidates = [start]
-    # 2. The climb: all candidates of a step run, and the neighbours of the best are the next candidates.
+    # 2. The climb: all candidates of a step run, and the neighbours of the best are the next
+    # candidates.
     while candidates:
         sizes = candidates[: budget - len(tried)]
         generators = {None: Generator(target, "none")} | {size: _generator(target, size) for size in sizes}

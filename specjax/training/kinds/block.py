@@ -118,8 +118,8 @@ class BlockLoss:
         anchors = choose_anchors(key, B, S + 1 - drafts, self.anchors)  # [B, A]
         places = run_blocks(head, target, window, out, anchors)
         first = config.block_size - drafts
-        # 2. The places before the drafted tokens. The target's hidden states at these places predict
-        # the drafted tokens.
+        # 2. The places before the drafted tokens. The target's hidden states at these places
+        # predict the drafted tokens.
         before = (anchors[..., None] + jnp.arange(drafts)).reshape(B, -1)
         take = partial(jnp.take_along_axis, axis=1)
         flat = lambda x: x.reshape(B, -1, x.shape[-1])

@@ -217,9 +217,9 @@ def test_arguments_that_do_not_fit(arguments, message):
 @pytest.mark.parametrize(
     ("missing", "module", "message"),
     [
-        ("ray.data.block", "ray", r"needs Ray Data .*; install it with pip install 'specjax\[ray\]'$"),
-        ("pyarrow", "ray", r"needs Ray Data .*; install it with pip install 'specjax\[ray\]'$"),
-        ("ray", "ray_serve", r"needs Ray Serve .*; install it with pip install 'specjax\[ray,serve\]'$"),
+        ("ray.data.block", "data", r"needs Ray Data .*; install it with pip install 'specjax\[ray\]'$"),
+        ("pyarrow", "data", r"needs Ray Data .*; install it with pip install 'specjax\[ray\]'$"),
+        ("ray", "serve", r"needs Ray Serve .*; install it with pip install 'specjax\[ray,serve\]'$"),
     ],
 )
 def test_without_ray_one_line_names_the_extra(missing, module, message, monkeypatch):
@@ -232,4 +232,4 @@ def test_without_ray_one_line_names_the_extra(missing, module, message, monkeypa
 def test_no_other_module_imports_ray():
     folder = Path(specjax.__file__).parent
     importing = [path for path in folder.rglob("*.py") if re.search(r"^\s*(import|from) ray\b", path.read_text(), re.M)]
-    assert sorted(importing) == [folder / "integrations" / "ray.py", folder / "integrations" / "ray_serve.py"]
+    assert sorted(importing) == [folder / "tools" / "ray" / "data.py", folder / "tools" / "ray" / "serve.py"]

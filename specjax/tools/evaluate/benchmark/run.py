@@ -91,8 +91,8 @@ def run_suite(
     fit = [question for question in questions if lengths[question.id][0] <= target.config.context]
     if not fit:
         raise RequestError(
-            f"every question and {answer_options.max_new_tokens} new tokens exceed the model's context of {target.config.context}; "
-            "lower --max-new-tokens"
+            f"every question and {answer_options.max_new_tokens} new tokens exceed "
+            f"the model's context of {target.config.context}; lower --max-new-tokens"
         )
     room = min(target.config.context, max(lengths[question.id][1] for question in fit))
     sampling = dict(temperature=answer_options.temperature, seed=answer_options.seed, logprobs=0)
