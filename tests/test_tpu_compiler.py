@@ -114,7 +114,7 @@ def test_rounds_of_some_slots_copy_no_cache_whole():
     run = jax.jit(partial(row_subset.advance, axes=axes, **static), donate_argnums=(2, 3))
     states, which = (all_slots.state, some_slots.state), (number(jnp.int32, 2), number(bool, 2), number(jnp.int32))
     with use_mesh(mesh), own_settings():
-        compiled = run.lower(all_slots.model, all_slots.given, *states, *which).compile()
+        compiled = run.lower(all_slots.model, all_slots.parameters, *states, *which).compile()
     caches = [*caches_of(all_slots.state), *caches_of(some_slots.state)]
     assert hlo.moved(compiled.as_text(), {leaf.size for leaf in caches}, everywhere=True) == []
     assert compiled.memory_analysis().alias_size_in_bytes >= sum(map(stored_bytes, caches))

@@ -81,8 +81,8 @@ BUGS = (
     Bug(
         "cache: the rows of a branching tree are kept in the order of nodes",
         "specjax/core/cache.py",
-        "kept = Rows(rows) if path is None else Rows(rows).gather(path)",
-        "kept = Rows(rows) if path is None else Rows(rows).first(path.shape[1])",
+        "on_path = Rows(rows) if path is None else Rows(rows).gather(path)",
+        "on_path = Rows(rows) if path is None else Rows(rows).first(path.shape[1])",
         "tests/drafters/test_tree_drafts.py",
     ),
     Bug(

@@ -6,7 +6,8 @@ import pytest
 from support.command_line import OPTIONS, assert_one_line, kept, models, reuse, specjax_main
 from support.models import byte_tokenizer
 
-from specjax.tools import evaluate as evaluation
+from specjax.cli import compare as command
+from specjax.tools.evaluate.report import caption
 
 pytestmark = pytest.mark.usefixtures("reuse")
 
@@ -34,7 +35,7 @@ def test_compare_prints_a_table_or_json(specjax_main, models, tmp_path, monkeypa
     assert found["settings"]["prompts"] == 2
     assert all(method["equal_to_plain"] for method in found["methods"])
 
-    monkeypatch.setattr(evaluation, "compare", lambda *args, **options: found)
+    monkeypatch.setattr(command, "compare", lambda *args, **options: found)
     code, out, _ = specjax_main(*argv)
     assert code == 0
     assert "speed-up" in out
@@ -42,20 +43,20 @@ def test_compare_prints_a_table_or_json(specjax_main, models, tmp_path, monkeypa
 
 
 def test_chat_measures_every_turn_after_the_models_own_answers(specjax_main, models, tmp_path, monkeypatch):
-    prompts, measured, real = tmp_path / "prompts.jsonl", [], evaluation.compare
+    prompts, measured, real = tmp_path / "prompts.jsonl", [], command.compare
 
     def compare(target, methods, prompts, **options):
         measured.extend(prompts)
         return real(target, methods, prompts, **options)
 
-    monkeypatch.setattr(evaluation, "compare", compare)
+    monkeypatch.setattr(command, "compare", compare)
     prompts.write_text('{"turns": ["AB", "C"]}\n{"turns": ["left out"]}\n')
     argv = ("compare", "--methods", "none", "--chat", *OPTIONS, "--prompts", prompts)
     code, out, err = specjax_main(*argv, "--model", models["chat"], "--num-prompts", "1", "--json")
     assert (code, err) == (0, "")
     settings = json.loads(out)["settings"]
     assert (settings["chat"], settings["prompts"]) == (True, 2)
-    assert "2 turns of conversations" in evaluation.report.caption(json.loads(out))
+    assert "2 turns of conversations" in caption(json.loads(out))
 
     code, out, _ = specjax_main("generate", "--chat", "--prompt", "AB", "--model", models["chat"], *OPTIONS, "--json")
     answer = json.loads(out)["text"]

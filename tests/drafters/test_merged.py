@@ -9,12 +9,11 @@ from support.decoding import NEW, rounds, texts
 from support.models import disturbed, p_value, random_prompts, tiny_model, warped
 from support.reference import is_greedy, logits_after
 
-from specjax import Generator, RequestError
+from specjax import Generator, RequestError, generate
 from specjax.cli.main import make_parser
 from specjax.drafters import Merged, default_method
 from specjax.drafters.merged import merge
 from specjax.rules import RULES
-from specjax.text import generate
 
 V, M, D, DRAWS, UNLIKELY = 5, 3, 2, 60_000, 1e-4
 NODES = 1 + M * D

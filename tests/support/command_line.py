@@ -72,7 +72,7 @@ def reuse(monkeypatch, kept):
         return kept[key]
 
     monkeypatch.setattr(sys.modules["specjax.checkpoints.load"], "load", load)
-    monkeypatch.setattr(sys.modules["specjax.generate"], "Generator", generator)
+    monkeypatch.setattr(sys.modules["specjax.text.generate"], "Generator", generator)
 
 
 def assert_one_line(found: tuple, words: str, code: int = 2) -> None:

@@ -7,8 +7,7 @@ from flax import nnx
 from support.models import byte_tokenizer, p_value, tiny_model
 from transformers import AddedToken
 
-from specjax import Generator, LanguageModel, RequestError
-from specjax.text import generate
+from specjax import Generator, LanguageModel, RequestError, generate
 from specjax.text.session import Session
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
