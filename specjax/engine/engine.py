@@ -157,11 +157,9 @@ class Engine(StepLoop):
         return self.has_work
 
     def compile_rounds(self) -> None:
-        """Compiles the rounds of all ``widths`` and of all slots.
+        """Compiles the rounds of all ``widths`` and of all slots, before a request waits for them.
 
-        No request waits for them later.
-
-        Does nothing on several hosts, where requests compile the rounds of all slots.
+        It does nothing on several hosts, where requests compile the rounds of all slots.
         """
         with self._stepping:
             for width in () if self._is_shared else self.programs.widths:
@@ -246,9 +244,7 @@ class Engine(StepLoop):
         return [*(row.handle for row in self._rows), *self._waiting]
 
     def _take_changes(self) -> set[Handle]:
-        """Puts the requests that came into the queue.
-
-        Returns those that were cancelled since the last step.
+        """Puts new requests into the queue. Returns the requests cancelled since the last step.
 
         On several hosts process 0 tells the others of both.
         """
@@ -279,10 +275,7 @@ class Engine(StepLoop):
         self._slots[row.slot] = None
 
     def _read_chunks(self) -> None:
-        """Reads a chunk of the next prompt.
-
-        Further chunks follow if running rows may wait for them.
-        """
+        """Reads a chunk of the next prompt, and further chunks if running rows may wait for them."""
         began = time.perf_counter()
         chunks = 0
         while self._read_chunk():
@@ -291,11 +284,9 @@ class Engine(StepLoop):
                 break
 
     def _read_chunk(self) -> bool:
-        """Reads a chunk of the next prompt, if a slot is free.
+        """Reads a chunk of the next prompt, if a slot is free. Returns whether there was a prompt.
 
-        After the last one the row is decoded.
-
-        Returns whether there was a prompt to read.
+        The row of a prompt is decoded after its last chunk.
         """
         self._take_next()
         row = self._reading

@@ -1,4 +1,4 @@
-"""The suites of ``specjax evaluate``: public benchmarks, and one that ships with specjax."""
+"""The suites of ``specjax evaluate``: public benchmarks, and the suite ``small`` of specjax."""
 
 import difflib
 
