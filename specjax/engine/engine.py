@@ -275,7 +275,7 @@ class Engine(StepLoop):
         self._slots[row.slot] = None
 
     def _read_chunks(self) -> None:
-        """Reads a chunk of the next prompt, and further chunks if running rows may wait for them."""
+        """Reads a chunk of the next prompt. Further chunks follow where running rows may wait."""
         began = time.perf_counter()
         chunks = 0
         while self._read_chunk():
