@@ -161,7 +161,7 @@ def rate(a, b, axis=-1):
 
 
 def encode_prompts(target: LanguageModel, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """The token ids of prompts. Raises RequestError for no prompt, and for a prompt without room."""
+    """The token ids of prompts. Raises RequestError without prompts or without room."""
     ids = [target.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     context = target.config.context
     for i, prompt in enumerate(ids, 1):
