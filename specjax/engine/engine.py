@@ -20,19 +20,19 @@ from . import multi_host
 from .constraints import Constraints
 from .handle import Handle
 from .options import EngineOptions
-from .prefix_cache import Prefixes, longest_shared_prompt
+from .prefix_cache import PrefixCache, longest_shared_prompt
 from .programs import LEAST_CHUNK, Programs
 from .prompt_reader import Reader, Row
 from .request import read_blank, read_request
-from .request_result import take_outcome
-from .step_size import Pace
-from .step_thread import StepLoop
+from .request_result import take_result
+from .step_size import StepSize
+from .step_thread import StepThread
 
 _USUAL_CHUNK = 128
 _USUAL_ROUNDS = 32
 
 
-class Engine(StepLoop):
+class Engine(StepThread):
     """Decodes requests that come at any time, in a batch of ``slots`` rows.
 
     A request waits for a free slot. Its prompt is read in chunks of its own between rounds of the
@@ -95,9 +95,9 @@ class Engine(StepLoop):
         # 3. Make the parts of the engine.
         self.programs = Programs(session, blank, **sizes)
         store_bytes = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
-        self.prefixes = Prefixes(store_bytes, longest_shared_prompt(self.target.config))
+        self.prefixes = PrefixCache(store_bytes, longest_shared_prompt(self.target.config))
         least_chunk = LEAST_CHUNK if options.chunk is None and by_time else most_chunk
-        self._pace = Pace(least_chunk, most_chunk, options.rounds or 1, most_rounds)
+        self._pace = StepSize(least_chunk, most_chunk, options.rounds or 1, most_rounds)
         self._reader = Reader(self.programs, self.prefixes, self._pace)
         self.constraints = Constraints(options.constraint_states, options.constraint_classes, session.mesh)
         # 4. Begin with empty slots.
@@ -328,7 +328,7 @@ class Engine(StepLoop):
             logprobs = jax.tree.map(lambda x: x[i], results.logprobs)
             row.add_rounds(results.rounds[i].tolist(), len(tokens[:stop]))
             is_over = stop is not None or bool(results.done[i])
-            outcome = take_outcome(row, self.programs, self.generator, stop is not None) if is_over else None
+            outcome = take_result(row, self.programs, self.generator, stop is not None) if is_over else None
             row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:
                 self._forget(row)

@@ -31,7 +31,7 @@ class Stored(NamedTuple):
         return sum(leaf.nbytes for leaf in jax.tree.leaves(tuple(self)))
 
 
-class Prefixes:
+class PrefixCache:
     """The store of an engine.
 
     A key stands for all tokens up to the end of a block. It is a digest, so that a key of a long

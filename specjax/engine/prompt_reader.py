@@ -10,9 +10,9 @@ import jax
 from ..loop.prefill import Filled
 from .handle import Handle
 from .prefix_blocks import BLOCK, has_states, put_states, take_states
-from .prefix_cache import Prefixes, Stored
+from .prefix_cache import PrefixCache, Stored
 from .programs import Programs
-from .step_size import Pace
+from .step_size import StepSize
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Row:
 class Reader:
     """Reads prompts into slots. A beginning that an earlier prompt had is copied from the store."""
 
-    def __init__(self, programs: Programs, prefixes: Prefixes, pace: Pace):
+    def __init__(self, programs: Programs, prefixes: PrefixCache, pace: StepSize):
         self._programs = programs
         self.prefixes = prefixes
         self.pace = pace

@@ -16,7 +16,7 @@ from .programs import Programs
 from .prompt_reader import Row
 
 
-def take_outcome(row: Row, programs: Programs, generator: Generator, stopped: bool) -> Result | NumericsError:
+def take_result(row: Row, programs: Programs, generator: Generator, stopped: bool) -> Result | NumericsError:
     """The end of a request after its last round.
 
     Its slot is then empty. ``stopped``: a stop string ended it.

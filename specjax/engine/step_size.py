@@ -4,7 +4,7 @@ _WEIGHT = 0.2
 """The weight of the newest time in a running average."""
 
 
-class Pace:
+class StepSize:
     """Chooses the rounds of a step and the size of a chunk.
 
     The size is a power of two from ``least`` to ``most``.

@@ -8,7 +8,7 @@ from ..parallel import end_all, is_first_host
 from . import multi_host
 
 
-class StepLoop:
+class StepThread:
     """The base of ``Engine``, which defines ``step`` and ``has_work``.
 
     Attributes:

@@ -13,7 +13,7 @@ from specjax.core.cache import EightBitRows, KVCache
 from specjax.core.recurrence import DeltaState
 from specjax.engine import prefix_blocks
 from specjax.engine.prefix_blocks import BLOCK, Block
-from specjax.engine.prefix_cache import Prefixes, Stored, longest_shared_prompt
+from specjax.engine.prefix_cache import PrefixCache, Stored, longest_shared_prompt
 from specjax.loop.prefill import Filled
 from specjax.models.rope import Rope
 
@@ -26,7 +26,7 @@ def stored(size: int = 4, states: dict | None = NONE) -> Stored:
 
 
 def test_a_key_stands_for_all_tokens_up_to_its_block():
-    store, prompt = Prefixes(100), list(range(3 * BLOCK + 1))
+    store, prompt = PrefixCache(100), list(range(3 * BLOCK + 1))
     keys = store.keys(prompt)
     assert len(keys) == 3 and len(store.keys(prompt[:-1])) == 2  # the last token is never read
     assert store.keys([*prompt, 5]) == keys
@@ -34,12 +34,12 @@ def test_a_key_stands_for_all_tokens_up_to_its_block():
         other = prompt.copy()
         other[place] = 99
         assert [a == b for a, b in zip(store.keys(other), keys)] == [True] * same + [False] * (3 - same)
-    assert Prefixes(0).keys(prompt) == [] and Prefixes(100, longest=48).keys(prompt) == []
-    assert Prefixes(100, longest=49).keys(prompt) == keys
+    assert PrefixCache(0).keys(prompt) == [] and PrefixCache(100, longest=48).keys(prompt) == []
+    assert PrefixCache(100, longest=49).keys(prompt) == keys
 
 
 def test_the_least_recently_used_blocks_leave_and_the_ends_of_prompts_first():
-    store = Prefixes(5 * 4)
+    store = PrefixCache(5 * 4)
     one, two = store.keys([1] * 49), store.keys([2] * 49)
     store.add(one, 0, [stored()] * 3)
     store.add(two, 0, [stored()] * 2)
@@ -53,7 +53,7 @@ def test_the_least_recently_used_blocks_leave_and_the_ends_of_prompts_first():
 
 
 def test_a_row_continues_only_where_its_states_are_known():
-    store = Prefixes(100)
+    store = PrefixCache(100)
     keys = store.keys([1] * 100)
     store.add(keys, 0, [stored(states=None), stored(states={0: np.zeros(2)}), stored(states=None)])
     assert len(store.find(keys)) == 2

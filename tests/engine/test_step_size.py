@@ -2,10 +2,10 @@
 
 import pytest
 
-from specjax.engine.step_size import Pace
+from specjax.engine.step_size import StepSize
 
 
-def read(pace: Pace, seconds, chunks: int = 30) -> list[int]:
+def read(pace: StepSize, seconds, chunks: int = 30) -> list[int]:
     """The sizes of chunks beside running rows; one of n tokens takes ``seconds(n)``."""
     sizes = []
     for _ in range(chunks):
@@ -25,7 +25,7 @@ def read(pace: Pace, seconds, chunks: int = 30) -> list[int]:
     ],
 )
 def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
-    pace = Pace(16, 128, ratio=2.0)
+    pace = StepSize(16, 128, ratio=2.0)
     sizes = read(pace, seconds)
     assert sizes[0] == 16 and set(sizes[10:]) == {size}
     assert all(seconds(n) <= 2.0 or n == 16 for n in sizes)
@@ -34,13 +34,13 @@ def test_the_size_is_the_largest_whose_time_is_within_the_bound(seconds, size):
 
 def test_a_chunk_takes_at_most_nine_tenths_of_the_rounds_by_default():
     """A chunk of 128 tokens would take 0.92 and 0.88 times as long as the rounds."""
-    assert read(Pace(16, 128), lambda n: n / 139)[-1] == 64
-    assert read(Pace(16, 128), lambda n: n / 145)[-1] == 128
+    assert read(StepSize(16, 128), lambda n: n / 139)[-1] == 64
+    assert read(StepSize(16, 128), lambda n: n / 145)[-1] == 128
 
 
 def test_the_size_shrinks_before_the_first_chunk_beside_fewer_rounds():
     """A chunk of 64 tokens takes 17 ms, beside three rounds of 7.5 ms and then two of 8.3."""
-    pace = Pace(16, 128, 1, 8)
+    pace = StepSize(16, 128, 1, 8)
     for _ in range(30):
         pace.add_rounds(pace.rounds, pace.rounds * 0.0075)
         pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.017 / 64)
@@ -51,7 +51,7 @@ def test_the_size_shrinks_before_the_first_chunk_beside_fewer_rounds():
 
 
 def test_the_size_follows_the_device_and_ignores_other_chunks():
-    pace = Pace(16, 128, ratio=2.0)
+    pace = StepSize(16, 128, ratio=2.0)
     read(pace, lambda n: n / 128)
     pace.add_chunk(16, 99.0)  # the end of a prompt
     assert pace.size(running=True) == 128
@@ -65,17 +65,17 @@ def test_the_size_follows_the_device_and_ignores_other_chunks():
     ("seconds", "rounds"), [(0.001, 8), (0.0045, 4), (0.0075, 3), (0.0083, 2), (0.014, 1), (0.5, 1)]
 )
 def test_a_step_has_the_rounds_that_come_nearest_to_20_ms(seconds, rounds):
-    pace = Pace(16, 128, 1, 8)
+    pace = StepSize(16, 128, 1, 8)
     assert pace.rounds == 1  # before the first time
     pace.add_rounds(4, 4 * seconds)
     assert pace.rounds == rounds
-    assert Pace(16, 128, 3, 3).rounds == 3  # a number that the user gave
+    assert StepSize(16, 128, 3, 3).rounds == 3  # a number that the user gave
 
 
 def test_a_chunk_is_compared_with_all_rounds_of_a_step():
     """A round of 5 ms: four fit a step. A chunk of 64 tokens takes 35 ms, which is within twice their 20 ms."""
     for most_rounds, size in ((8, 64), (1, 16)):
-        pace = Pace(16, 128, 1, most_rounds, ratio=2.0)
+        pace = StepSize(16, 128, 1, most_rounds, ratio=2.0)
         for _ in range(30):
             pace.add_rounds(pace.rounds, pace.rounds * 0.005)
             pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.035 / 64)
@@ -84,7 +84,7 @@ def test_a_chunk_is_compared_with_all_rounds_of_a_step():
 
 def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
     """Four rounds of 5 ms: running rows wait 18 ms, for three chunks of 5.9 ms, two of 8.9 ms, or one of any time."""
-    pace = Pace(16, 128, 1, 8)
+    pace = StepSize(16, 128, 1, 8)
     assert not pace.has_room(1, 0.001)  # no round has been timed
     pace.add_rounds(4, 0.020)
     for seconds, most in ((0.0059, 3), (0.0089, 2), (0.0095, 1), (0.5, 1)):
@@ -92,6 +92,6 @@ def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
         while pace.has_room(chunks, chunks * seconds):
             chunks += 1
         assert chunks == most
-    fixed = Pace(32, 32, 1, 8)  # chunks of a size that the user gave
+    fixed = StepSize(32, 32, 1, 8)  # chunks of a size that the user gave
     fixed.add_rounds(4, 0.020)
     assert not fixed.has_room(1, 0.001)
