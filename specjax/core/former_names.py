@@ -145,5 +145,8 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         """Raises ImportError for a former name."""
         if fullname.startswith("specjax.") and (present := present_name(fullname)):
-            raise ImportError(f"{fullname} is {present} now; import that", name=fullname)
+            # Python imports a folder before its modules, so this error is the only one for them.
+            is_folder = any(f"specjax.{name}".startswith(f"{fullname}.") for name in NAMES)
+            others = ", and specjax.core.former_names has the names of its modules" if is_folder else ""
+            raise ImportError(f"{fullname} is {present} now{others}; import that", name=fullname)
         return None
