@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.torch_files import described, number, text, torch_file, tuple_of
 
-from specjax.checkpoints import torch_files
+from specjax.checkpoints import torch_pickle
 from specjax.checkpoints.torch_files import open_torch
 from specjax.errors import CheckpointError
 
@@ -166,7 +166,7 @@ def test_a_description_of_huge_or_deep_objects_is_refused_in_a_few_seconds(tmp_p
 
 
 def test_a_description_of_too_many_opcodes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch_files, "_MOST_OPCODES", 1000)
+    monkeypatch.setattr(torch_pickle, "_MOST_OPCODES", 1000)
     assert "more than 1000 opcodes" in refusal(tmp_path / "x.bin", torch_file({"a": TENSOR}, b"\x80\x02" + b"]" * 1000))
 
 
