@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ..core.cache import KV_SCHEMES
+from ..core.eight_bits import KV_SCHEMES
 from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core.cache import KV_SCHEMES
+from ..core.eight_bits import KV_SCHEMES
 from ..drafters import METHODS
 from ..errors import RequestError
 from ..models.quantised_weights import SCHEMES

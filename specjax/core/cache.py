@@ -5,14 +5,12 @@ never writes it. It returns the keys and values of the nodes that it scored. Aft
 ``commit`` writes the keys and values of the accepted path into the cache of each layer. Positions
 from ``length`` on are void: attention masks them, and later writes overwrite them.
 
-Keys and values may have eight bits. They are rounded when they are computed, so nodes see the same
-numbers before and after they are committed, and a commit copies bits.
+Keys and values may have eight bits, see ``eight_bits``.
 
 A layer that reads tokens one after another has a state instead, see ``recurrence``. ``commit``
 advances the state along the accepted path.
 """
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -22,72 +20,12 @@ from jax import lax
 
 from ..errors import RequestError
 from ..kernels.gpu import cache_write
-from ..parallel import each_part_of_heads, each_part_of_rows, split_rows
+from ..parallel import each_part_of_rows, split_rows
+from .eight_bits import EightBitRows, EightBits, blank
 from .recurrence import DeltaState
 
 _POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
-
-
-KV_SCHEMES = {"int8": jnp.dtype(jnp.int8), "fp8": jnp.dtype(jnp.float8_e4m3fn)}
-"""The types of keys and values of eight bits, by name."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EightBits:
-    """Stands in place of the dtype of keys and values of eight bits.
-
-    Attributes:
-      values: one of ``KV_SCHEMES``.
-      full: the dtype in which attention multiplies them, and of the scales.
-    """
-
-    values: jnp.dtype
-    full: jnp.dtype
-
-
-class EightBitRows(struct.PyTreeNode):
-    """Keys or values of eight bits. They stand in place of an array [B, K, positions, D].
-
-    Attributes:
-      values: int8 or float8_e4m3fn [B, K, positions, D].
-      scales: [B, K, positions, 1], the factor of each key head's vector at a position.
-    """
-
-    values: jax.Array
-    scales: jax.Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    @property
-    def dtype(self) -> EightBits:
-        return EightBits(self.values.dtype, self.scales.dtype)
-
-
-def store(x: jax.Array, dtype) -> jax.Array | EightBitRows:
-    """Keys or values float32 [B, K, positions, D] in a dtype, or rounded to ``EightBits``."""
-    if not isinstance(dtype, EightBits):
-        return x.astype(dtype)
-    whole = dtype.values == jnp.int8
-    most = 127.0 if whole else float(jnp.finfo(dtype.values).max)
-    largest = jnp.abs(x).max(-1, keepdims=True)
-    scales = (jnp.where(largest == 0, 1, largest) / most).astype(dtype.full)
-    q = jnp.clip(x / scales.astype(jnp.float32), -most, most)
-    return EightBitRows((jnp.round(q) if whole else q).astype(dtype.values), scales)
-
-
-def read(rows: jax.Array | EightBitRows) -> jax.Array:
-    """Keys or values as float32 [B, K, positions, D]."""
-    if isinstance(rows, EightBitRows):
-        return rows.values.astype(jnp.float32) * rows.scales.astype(jnp.float32)
-    return rows.astype(jnp.float32)
-
-
-def full_dtype(dtype):
-    """The dtype of activations beside keys and values of a dtype or ``EightBits``."""
-    return dtype.full if isinstance(dtype, EightBits) else dtype
 
 
 class KVCache(struct.PyTreeNode):
@@ -216,44 +154,6 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
         pair = (blank((batch, config.num_kv_heads, capacity, config.head_dim), dtype),) * 2
         layers = (pair,) * config.num_layers
     return split_rows(KVCache(layers, jnp.zeros(batch, jnp.int32)), batch)
-
-
-def blank(shape: tuple[int, ...], dtype) -> jax.Array | EightBitRows:
-    """Keys or values of zeros, in a dtype or ``EightBits``."""
-    if not isinstance(dtype, EightBits):
-        return jnp.zeros(shape, dtype)
-    return EightBitRows(jnp.zeros(shape, dtype.values), jnp.zeros((*shape[:-1], 1), dtype.full))
-
-
-def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
-    """Runs of ``size`` positions, [B, K, N * size, D], from an array [B, K, T, D] of a cache.
-
-    Args:
-      starts: int32 [B, K or 1, N], the first position of each run; with 1 all key heads have the
-        same runs. A run must not reach beyond T.
-    """
-    in_parts = partial(each_part_of_heads, partial(_take_run_by_run, size=size))
-    return lax.platform_dependent(leaf, starts, tpu=in_parts, default=partial(_take_at_once, size=size))
-
-
-def _take_at_once(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
-    places = (starts[..., None] + jnp.arange(size)).reshape(*starts.shape[:2], -1)
-    return jnp.take_along_axis(leaf, places[..., None], _POSITIONS, mode="clip")
-
-
-def _take_run_by_run(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
-    """Reads one slice for each run, in a loop. XLA:TPU copies the cache for a gather."""
-    B, K, _, D = leaf.shape
-    _, heads, N = starts.shape
-
-    def take(run):
-        b = run // (heads * N)
-        head = run // N % heads
-        start = starts[b, head, run % N]
-        return lax.dynamic_slice(leaf, (b, head, start, 0), (1, K // heads, size, D))[0]
-
-    runs = lax.map(take, jnp.arange(B * heads * N)).reshape(B, heads, N, K // heads, size, D)
-    return jnp.moveaxis(runs, 3, 2).reshape(B, K, N * size, D)
 
 
 def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Array, *, valid: jax.Array) -> KVCache:

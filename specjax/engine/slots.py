@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..core.cache import KVCache, full_dtype, is_cache, without_keys
+from ..core.cache import KVCache, is_cache, without_keys
+from ..core.eight_bits import full_dtype
 from ..core.logprobs import Logprobs
 from ..core.state import DecodeState, Requests
 from ..errors import RequestError

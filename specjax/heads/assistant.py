@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from ..core.cache import KVCache, full_dtype
+from ..core.cache import KVCache
+from ..core.eight_bits import full_dtype
 from ..errors import ConfigError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder

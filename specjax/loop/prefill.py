@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..core.cache import EightBits, KVCache, commit, empty, full_dtype
+from ..core.cache import KVCache, commit, empty
+from ..core.eight_bits import EightBits, full_dtype
 from ..core.feature_record import FeatureRecording
 from ..core.logprobs import empty_logprobs
 from ..core.round_record import Recording

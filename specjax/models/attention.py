@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..core.cache import EightBitRows, EightBits, full_dtype, store
+from ..core.eight_bits import EightBitRows, EightBits, full_dtype, store
 from ..kernels.cpu import past_attention
 from ..kernels.gpu import attention as attention_kernel
 from ..kernels.gpu import cache_write

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
-from ..core.cache import blank
+from ..core.eight_bits import blank
 from .cross_attention import CrossConfig
 from .layers import Norm
 from .stacks import Stack

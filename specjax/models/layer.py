@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..core.cache import EightBits
+from ..core.eight_bits import EightBits
 from .attention import Seen, within
 from .cross_attention import CrossAttention
 from .feed_forwards import FEED_FORWARDS

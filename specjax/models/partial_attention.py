@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..core.cache import EightBitRows
+from ..core.eight_bits import EightBitRows
 from ..kernels.gpu.attention import NEVER
 
 

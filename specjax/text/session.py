@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ..checkpoints.load import LanguageModel
-from ..core.cache import KV_SCHEMES, EightBits
 from ..core.checks import LARGEST
+from ..core.eight_bits import KV_SCHEMES, EightBits
 from ..core.feature_record import FeatureRecording
 from ..core.round_record import Recording
 from ..core.settings import own_settings

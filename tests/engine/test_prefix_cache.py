@@ -9,7 +9,8 @@ from support.grid.methods import TARGETS
 from support.models import TINY, language_model, tiny_model
 
 from specjax import Engine, Generator
-from specjax.core.cache import EightBitRows, KVCache
+from specjax.core.cache import KVCache
+from specjax.core.eight_bits import EightBitRows
 from specjax.core.recurrence import DeltaState
 from specjax.engine import prefix_blocks
 from specjax.engine.prefix_blocks import BLOCK, Block

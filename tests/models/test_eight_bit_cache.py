@@ -11,7 +11,8 @@ from support.models import disturbed, language_model, random_prompts, tiny_model
 
 import specjax
 from specjax import Generator, RequestError
-from specjax.core.cache import KV_SCHEMES, EightBitRows, EightBits, commit, empty, read, store
+from specjax.core.cache import commit, empty
+from specjax.core.eight_bits import KV_SCHEMES, EightBitRows, EightBits, read, store
 from specjax.kernels.gpu.attention import Scores
 from specjax.models import attention
 from specjax.models.attend import attend as by_definition

@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...core.cache import EightBitRows, KVCache, commit, full_dtype, read, take_runs
+from ...core.cache import KVCache, commit
+from ...core.cache_runs import take_runs
 from ...core.checks import whole
+from ...core.eight_bits import EightBitRows, full_dtype, read
 from ...errors import RequestError
 from ...models.base import Output, Sizes
 from ...models.config import ModelConfig
