@@ -9,7 +9,7 @@ min-p.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from flax import struct
 from ..errors import RequestError
 from .checks import LARGEST, per_row
 from .context import Context
+from .logit_adjustments import ConstraintTable, constrain, penalise
 from .selection import argmax, draw, likeliest
 from .truncation import truncated_softmax
 
@@ -28,19 +29,6 @@ KEYS = "threefry2x32"
 "rbg", the default on many TPU hosts, is unsuitable: a vmapped draw uses the first key of the batch
 for all rows. Sampling would be neither lossless nor independent of the batch.
 """
-
-
-class ConstraintTable(Protocol):
-    """The tables of an automaton that ``_constrain`` reads, see ``requests.constraint``."""
-
-    @property
-    def next(self) -> jax.Array: ...
-    @property
-    def classes(self) -> jax.Array: ...
-    @property
-    def shortest(self) -> jax.Array: ...
-    @property
-    def longest(self) -> jax.Array: ...
 
 
 def _number(default: float, dtype: type = np.float32, **bounds) -> dict[str, Any]:
@@ -248,67 +236,25 @@ def adjust(logits: jax.Array, params: SamplingParams, context: Context) -> jax.A
     """
     penalties = (params.repetition_penalty != 1) | (params.presence_penalty != 0) | (params.frequency_penalty != 0)
     has_effect = jnp.any(penalties | (params.min_new_tokens > 0)) | jnp.any(params.bias != 0)
-    logits = jax.lax.cond(has_effect, _penalise, lambda logits, *_: logits, logits, params, context)
+    logits = jax.lax.cond(has_effect, _penalise_rows, lambda logits, *_: logits, logits, params, context)
     if params.constraint is not None:
-        logits = _constrain(logits, params, context)
+        logits = constrain(logits, context, params.constraint, params.min_new_tokens)
     for processor in params.processors:
         logits = processor(logits, context)
     return logits
 
 
-def _penalise(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Logits after bias, penalties and ``min_new_tokens``.
-
-    All nodes of a row share the histogram of its text. Only the tokens on a node's path have other
-    counts. Their few logits are computed apart and written over the others.
-    """
-    # 1. The tokens of each row that would end it too early.
-    V = logits.shape[-1]
-    rows = jnp.arange(logits.shape[0])[:, None, None]
-    nodes = jnp.arange(logits.shape[1])[:, None]
-    drafted = context.nodes[:, None]
-    early = (context.generated < params.min_new_tokens[:, None])[..., None]
-    stop_ids = jnp.where(context.stop_ids < 0, V, context.stop_ids)
-    stops = jnp.zeros((logits.shape[0], V), bool).at[rows[:, 0], stop_ids].set(True, mode="drop")
-
-    def penalise(logits, bias, occurs, count, stops):
-        logits = logits + bias
-        repetition = jnp.where(occurs, _by_row(params.repetition_penalty), 1)
-        logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
-        presence = _by_row(params.presence_penalty) * jnp.float32(count > 0)
-        logits = logits - (_by_row(params.frequency_penalty) * count + presence)
-        return jnp.where(early & stops, -jnp.inf, logits)
-
-    # 2. The logits of the tokens on each path.
-    text, output = context.text_counts(V)
-    of_row = (jnp.broadcast_to(params.bias, stops.shape), text > 0, output, stops)  # each [B, V]
-    bias, _, counts, stopping = (jnp.take_along_axis(table[:, None], drafted, 2) for table in of_row)  # [B, 1, M]
-    on_path = jnp.take_along_axis(logits, drafted, 2)  # [B, N, M]
-    on_path = penalise(on_path, bias, True, counts + context.path_counts, stopping)
-
-    # 3. The logits of all tokens, then those on the path over them.
-    logits = penalise(logits, *(table[:, None] for table in of_row))
-    return logits.at[rows, nodes, jnp.where(context.path, drafted, V)].set(on_path, mode="drop")
-
-
-def _constrain(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
-    """Logits with minus infinity at the tokens that the constraint forbids.
-
-    A token is forbidden if no completion after it meets the constraint, ``min_new_tokens`` and the
-    row's limit. A node whose path has broken the constraint keeps its logits, because it is never
-    reached.
-    """
-    automaton = params.constraint
-    assert automaton is not None
-    after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
-    reached = jnp.maximum(after, 0)
-    least = params.min_new_tokens[:, None] - context.generated - 1
-    room = context.limit[:, None] - context.length[:, None] - context.path.sum(-1) - 1
-    long_enough = automaton.longest[reached] >= least[..., None]
-    short_enough = automaton.shortest[reached] <= room[..., None]
-    allowed = (after >= 0) & long_enough & short_enough
-    allowed = (allowed | (context.states < 0)[..., None])[..., automaton.classes]
-    return jnp.where(allowed | ~allowed.any(-1, keepdims=True), logits, -jnp.inf)
+def _penalise_rows(logits: jax.Array, params: SamplingParams, context: Context) -> jax.Array:
+    """Logits after the options of ``penalise``."""
+    return penalise(
+        logits,
+        context,
+        bias=params.bias,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        min_new_tokens=params.min_new_tokens,
+    )
 
 
 def _by_row(option: jax.Array) -> jax.Array:

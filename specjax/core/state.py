@@ -9,9 +9,10 @@ from flax import struct
 from .cache import KVCache
 from .context import Context, advance_tree
 from .feature_record import Features
+from .logit_adjustments import ConstraintTable
 from .logprobs import Logprobs
 from .round_record import Rounds
-from .sampling import ConstraintTable, SamplingParams
+from .sampling import SamplingParams
 from .stats import Counters
 from .tree import Tree, ancestors
 

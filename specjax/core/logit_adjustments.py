@@ -1,0 +1,85 @@
+"""Adjustments of logits by a node's history: bias, penalties, minimal lengths and constraints."""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from .context import Context
+
+
+class ConstraintTable(Protocol):
+    """The tables of an automaton that ``constrain`` reads, see ``requests.constraint``."""
+
+    @property
+    def next(self) -> jax.Array: ...
+    @property
+    def classes(self) -> jax.Array: ...
+    @property
+    def shortest(self) -> jax.Array: ...
+    @property
+    def longest(self) -> jax.Array: ...
+
+
+def penalise(
+    logits: jax.Array,
+    context: Context,
+    *,
+    bias: jax.Array,
+    repetition_penalty: jax.Array,
+    presence_penalty: jax.Array,
+    frequency_penalty: jax.Array,
+    min_new_tokens: jax.Array,
+) -> jax.Array:
+    """Logits float32 [B, N, V] after bias, penalties and ``min_new_tokens``.
+
+    ``SamplingParams`` describes these options.
+
+    All nodes of a row share the histogram of its text. Only the tokens on a node's path have other
+    counts. Their few logits are computed apart and written over the others.
+    """
+    # 1. The tokens of each row that would end it too early.
+    V = logits.shape[-1]
+    rows = jnp.arange(logits.shape[0])[:, None, None]
+    nodes = jnp.arange(logits.shape[1])[:, None]
+    drafted = context.nodes[:, None]
+    early = (context.generated < min_new_tokens[:, None])[..., None]
+    stop_ids = jnp.where(context.stop_ids < 0, V, context.stop_ids)
+    stops = jnp.zeros((logits.shape[0], V), bool).at[rows[:, 0], stop_ids].set(True, mode="drop")
+
+    def penalise_tokens(logits, bias, occurs, count, stops):
+        logits = logits + bias
+        repetition = jnp.where(occurs, repetition_penalty[:, None, None], 1)
+        logits = jnp.where(logits < 0, logits * repetition, logits / repetition)
+        presence = presence_penalty[:, None, None] * jnp.float32(count > 0)
+        logits = logits - (frequency_penalty[:, None, None] * count + presence)
+        return jnp.where(early & stops, -jnp.inf, logits)
+
+    # 2. The logits of the tokens on each path.
+    text, output = context.text_counts(V)
+    of_row = (jnp.broadcast_to(bias, stops.shape), text > 0, output, stops)  # each [B, V]
+    bias, _, counts, stopping = (jnp.take_along_axis(table[:, None], drafted, 2) for table in of_row)  # [B, 1, M]
+    on_path = jnp.take_along_axis(logits, drafted, 2)  # [B, N, M]
+    on_path = penalise_tokens(on_path, bias, True, counts + context.path_counts, stopping)
+
+    # 3. The logits of all tokens, then those on the path over them.
+    logits = penalise_tokens(logits, *(table[:, None] for table in of_row))
+    return logits.at[rows, nodes, jnp.where(context.path, drafted, V)].set(on_path, mode="drop")
+
+
+def constrain(logits: jax.Array, context: Context, automaton: ConstraintTable, min_new_tokens: jax.Array) -> jax.Array:
+    """Logits float32 [B, N, V] with minus infinity at the tokens that the constraint forbids.
+
+    A token is forbidden if no completion after it meets the constraint, ``min_new_tokens`` and the
+    row's limit. A node whose path has broken the constraint keeps its logits, because it is never
+    reached.
+    """
+    after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
+    reached = jnp.maximum(after, 0)
+    least = min_new_tokens[:, None] - context.generated - 1
+    room = context.limit[:, None] - context.length[:, None] - context.path.sum(-1) - 1
+    long_enough = automaton.longest[reached] >= least[..., None]
+    short_enough = automaton.shortest[reached] <= room[..., None]
+    allowed = (after >= 0) & long_enough & short_enough
+    allowed = (allowed | (context.states < 0)[..., None])[..., automaton.classes]
+    return jnp.where(allowed | ~allowed.any(-1, keepdims=True), logits, -jnp.inf)
