@@ -14,16 +14,16 @@ from ...loop.chooser import Chooser, Run, at_largest_shape
 from ...loop.drafter import Models
 from ...rules.acceptance import Drawn
 from ..ngram import Ngram
-from ..parts.running_acceptance import tally
 from .arms import ARMS, Arm
 from .calibration import Calibration
 from .choice import Outlook, choose
 from .constants import CONSTANTS
 from .experience import Experience
-from .probes import Probing, confidence
+from .probes import Probing
 from .proposal import run_draft, select
-from .rates import MATCHES, RATES, ModelRate, rate_of_match, rate_of_model, start_rates, tally_model, upper_bounds
-from .resting import RestingHead, RestingModel, resting
+from .rates import MATCHES, ModelRate, rate_of_match, rate_of_model, start_rates, upper_bounds
+from .resting import RestingHead, RestingModel, commit_or_rest, resting
+from .round_statistics import update_statistics
 from .state import AutoState, Parameters, Prepared
 from .times import Times, predict
 
@@ -233,56 +233,24 @@ class Auto(Chooser):
     def commit(self, target, draft, state, tree, scored, verdict) -> AutoState:
         if self.shape is None:
             return at_largest_shape(self).commit(target, draft, state, tree, scored, verdict)
-        own = state.drafter
-        prepared = state.drafter.prepared
-        models = self._commit_model(target, draft, state, tree, scored, verdict)
-        probing = own.probing
-        tests = own.tests
-        looked_up = prepared.looked_up[:, : self.depth + 1]  # the last one is tested by the bonus token
-        accepted, tested = tally(looked_up, jnp.where(prepared.matched > 0, looked_up.shape[1], 0), tree, verdict)
-        source = jnp.arange(1, RATES + 1) == prepared.matched[:, None]
-        accepted, tested = (jnp.where(source, x[:, None], 0) for x in (accepted, tested))
-        if self._draws_here:
-            sampled = state.request.sampling.temperature > 0
-            of_model = tally_model(tree, verdict, prepared.from_model, sampled, prepared.count)
-            accepted, tested = (x.at[:, MATCHES:].set(own) for x, own in zip((accepted, tested), of_model))
-            tests += jnp.where(state.done[:, None, None], 0, jnp.stack(of_model, 2)[:, :2])
-            probing = probing.tried(prepared.from_model, jnp.maximum(verdict.length - 1, 0) == prepared.count)
-        acceptance = own.acceptance.update(accepted, tested)
-        calibration = own.calibration
-        if calibration is not None:
-            calibration = calibration.after(prepared.arm, verdict.length, prepared.expected)
-        if self._has_model:
-            idle = jnp.stack([jnp.bool(False)] * MATCHES + [~prepared.ran] * 2 + [jnp.bool(not self._is_tree)])
-            acceptance = acceptance.fade(idle, CONSTANTS.idle_memory)
-            probing = probing if self._draws_here else probing.tried(jnp.zeros_like(prepared.from_model), False)
-            probing = probing.observe(confidence(scored.logits, verdict))
-        since_near = jnp.where(prepared.near, 0, own.since_near + 1)
-        return AutoState(models, acceptance, tests, probing, calibration, since_near)
+        models = commit_or_rest(self._model, target, draft, state, tree, scored, verdict, draws=self._draws_here)
+        own = update_statistics(
+            state,
+            tree,
+            scored,
+            verdict,
+            depth=self.depth,
+            has_model=self._has_model,
+            draws=self._draws_here,
+            is_tree=self._is_tree,
+        )
+        return own.replace(models=models)
 
     def _make_room(self, target, draft, state):
         """The state before a round, see ``resting``."""
         room = lambda one, own: self._model.make_room(target, one, state.replace(drafter=own))
         models = tuple(map(room, draft.models, state.drafter.models))
         return state.replace(drafter=state.drafter.replace(models=models))
-
-    def _commit_model(self, target, draft, state, tree, scored, verdict) -> tuple:
-        """The state of the model, if there is one, for the next round."""
-        prepared = state.drafter.prepared
-        model = self._model
-
-        def commit(own):
-            before = state.replace(drafter=own.replace(rows=prepared.draft.rows, row_of=prepared.draft.row_of))
-            return model.commit(target, draft.models[0], before, tree, scored, verdict, prepared.from_model)
-
-        def rest(own):
-            return model.rest(target, draft.models[0], state.replace(drafter=own), scored, verdict)
-
-        def after(own):
-            own = run_if(prepared.ran, commit, own) if self._draws_here else own
-            return run_if(~prepared.ran, rest, own)
-
-        return tuple(map(after, state.drafter.models))
 
     def _look_up(self, state) -> tuple[jax.Array, jax.Array]:
         """The longest match's next tokens int32 [B, D + 1], and its length int32 [B].

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...core.cache import commit
+from ...core.cache import commit as commit_rows
+from ...core.conditional import run_if
 from ...errors import RequestError
 from ...heads import KINDS
 from ...heads.base import HeadConfig
@@ -141,7 +142,7 @@ class RestingHead:
             length = jnp.maximum(jnp.minimum(own.cache.length + R, n - 1), own.cache.length)
             assert first.hidden is not None  # ``begin`` sets it
             valid = jnp.isfinite(first.hidden).all((1, 2))
-            cache = commit(own.cache, first.rows.layers, None, length, valid=valid)
+            cache = commit_rows(own.cache, first.rows.layers, None, length, valid=valid)
             at = jnp.arange(self._room) + (length - own.cache.length)[:, None]
             features = jnp.take_along_axis(own.features, jnp.minimum(at, self._room - 1)[..., None], 1)
             return own.replace(cache=cache, features=features)
@@ -172,6 +173,30 @@ class RestingHead:
         at = state.cache.length - own.cache.length
         put = jax.vmap(lambda features, new, place: lax.dynamic_update_slice(features, new, (place, 0)))
         return own.replace(features=put(own.features, path.astype(own.features.dtype), at))
+
+
+def commit_or_rest(
+    model: RestingModel | RestingHead, target, draft, state, tree, scored, verdict, *, draws: bool
+) -> tuple:
+    """The state of the model, if there is one, for the next round of ``Auto``.
+
+    ``draws``: whether the model may draft in a round of this shape. Whether it did is in the
+    round's ``Prepared``.
+    """
+    prepared = state.drafter.prepared
+
+    def commit(own):
+        before = state.replace(drafter=own.replace(rows=prepared.draft.rows, row_of=prepared.draft.row_of))
+        return model.commit(target, draft.models[0], before, tree, scored, verdict, prepared.from_model)
+
+    def rest(own):
+        return model.rest(target, draft.models[0], state.replace(drafter=own), scored, verdict)
+
+    def after(own):
+        own = run_if(prepared.ran, commit, own) if draws else own
+        return run_if(~prepared.ran, rest, own)
+
+    return tuple(map(after, state.drafter.models))
 
 
 def resting(
