@@ -4,8 +4,8 @@
 pure functions of the device, and ``programs`` compiles them. ``batch_widths`` has the number of
 rows that a round computes. ``request`` reads a request, and ``handle`` is the user's part of it.
 ``prompt_reader`` reads prompts, in chunks that ``step_size`` chooses, and ``prefix_cache`` stores
-their beginnings. ``constraints`` has the table of all requests' constraints, and ``engine`` has the
-step that joins these.
+their beginnings. ``constraints`` has the table of all requests' constraints. ``scheduler`` gives
+slots to requests, and ``engine`` has the step that joins these.
 """
 
 from .batch_widths import usual_widths

@@ -3,7 +3,6 @@
 import dataclasses
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,9 +21,10 @@ from .handle import Handle
 from .options import EngineOptions
 from .prefix_cache import PrefixCache, longest_shared_prompt
 from .programs import LEAST_CHUNK, Programs
-from .prompt_reader import Reader, Row
+from .prompt_reader import Reader
 from .request import read_blank, read_request
 from .request_result import take_result
+from .scheduler import Scheduler
 from .step_size import StepSize
 from .step_thread import StepThread
 
@@ -102,14 +102,10 @@ class Engine(StepThread):
         self.constraints = Constraints(options.constraint_states, options.constraint_classes, session.mesh)
         # 4. Begin with empty slots.
         self.slots = options.slots
-        self._slots: list[Row | None] = [None] * options.slots
-        self._reading: Row | None = None
-        self._arrivals: list[tuple[Handle, dict]] = []
-        self._waiting: deque[Handle] = deque()
         self._stepping = threading.Lock()
         self._updating = threading.Lock()
-        self._is_paused = False
         super().__init__()
+        self._scheduler = Scheduler(options.slots, self.constraints, self.changed)
 
     def submit(self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, **options) -> Handle:
         """Adds a request to the queue. Any thread may call this.
@@ -134,9 +130,7 @@ class Engine(StepThread):
             if not self._is_shared:
                 self.programs.compile_constrained_rounds(self.constraints.prepare(request.constraint))
         handle = Handle(self, request, self.generator.drafter.depth)
-        with self.changed:
-            self._arrivals.append((handle, arguments))
-            self.changed.notify_all()
+        self._scheduler.add(handle, arguments)
         return handle
 
     def step(self) -> bool:
@@ -148,7 +142,7 @@ class Engine(StepThread):
         """
         with self._stepping:
             try:
-                self._free_cancelled(self._take_changes())
+                self._take_changes()
                 self._read_chunks()
                 self._run_rounds()
             except Exception as error:
@@ -183,13 +177,13 @@ class Engine(StepThread):
         with self._updating:
             try:
                 with self.changed:
-                    self._is_paused = True
+                    self._scheduler.is_paused = True
                 self.wait(lambda: self.num_running == 0)
                 with self._stepping:
                     self._replace(parameters)
             finally:
                 with self.changed:
-                    self._is_paused = False
+                    self._scheduler.is_paused = False
                     self.changed.notify_all()
 
     def _replace(self, parameters) -> None:
@@ -206,24 +200,17 @@ class Engine(StepThread):
     @property
     def has_work(self) -> bool:
         """Whether a request waits, is being read or is being decoded."""
-        return bool(self._arrivals or self._waiting or self._reading or any(self._slots))
+        return self._scheduler.has_work
 
     @property
     def num_running(self) -> int:
         """The number of requests that are read or decoded."""
-        return len(self._rows)
+        return self._scheduler.num_running
 
     @property
     def num_waiting(self) -> int:
         """The number of requests that wait for a slot."""
-        with self.changed:
-            waiting = [*self._waiting, *(handle for handle, _ in self._arrivals)]
-        return len([handle for handle in waiting if not handle.is_over])
-
-    @property
-    def _rows(self) -> list[Row]:
-        """The requests that are read or decoded."""
-        return [row for row in [self._reading, *self._slots] if row is not None]
+        return self._scheduler.num_waiting
 
     def follow(self) -> None:
         """Makes the steps of process 0 until its engine stops.
@@ -232,47 +219,28 @@ class Engine(StepThread):
         """
         while (changes := multi_host.receive()) is not None:
             arrivals, over = changes
-            handles = self._handles()
+            handles = self._scheduler.handles
             for i in over:
                 handles[i].cancel()
             for arguments in arrivals:
                 self._submit(arguments)
             self.step()
 
-    def _handles(self) -> list[Handle]:
-        """The requests that all processes have, in the same order."""
-        return [*(row.handle for row in self._rows), *self._waiting]
-
-    def _take_changes(self) -> set[Handle]:
-        """Puts new requests into the queue. Returns the requests cancelled since the last step.
+    def _take_changes(self) -> None:
+        """Puts new requests into the queue, and frees the slots of cancelled ones.
 
         On several hosts process 0 tells the others of both.
         """
-        with self.changed:
-            arrivals = [pair for pair in self._arrivals if not pair[0].is_over]
-            self._arrivals = []
-            handles = self._handles()
-            over = [i for i, handle in enumerate(handles) if handle.is_over]
-            cancelled = {handles[i] for i in over}
-            queue = [*self._waiting, *(handle for handle, _ in arrivals)]
-            self._waiting = deque(handle for handle in queue if handle not in cancelled)
+        arrivals, over, cancelled = self._scheduler.take_changes()
         if self._is_shared and is_first_host():
-            multi_host.broadcast(([arguments for _, arguments in arrivals], over))
-        return cancelled
-
-    def _free_cancelled(self, cancelled: set[Handle]) -> None:
-        for row in filter(None, self._slots):
+            multi_host.broadcast((arrivals, over))
+        for row in self._scheduler.rows:
             if row.handle in cancelled:
                 self.programs.release(row.slot)
-                self._forget(row)
-        if self._reading is not None and self._reading.handle in cancelled:
-            self.constraints.release(self._reading.handle.request.constraint)
-            self._reading = None
-
-    def _forget(self, row: Row) -> None:
-        """Gives the slot of a row, which is empty, to the next request."""
-        self.constraints.release(row.handle.request.constraint)
-        self._slots[row.slot] = None
+                self._scheduler.free(row)
+        reading = self._scheduler.reading
+        if reading is not None and reading.handle in cancelled:
+            self._scheduler.drop_reading()
 
     def _read_chunks(self) -> None:
         """Reads a chunk of the next prompt. Further chunks follow where running rows may wait."""
@@ -288,30 +256,15 @@ class Engine(StepThread):
 
         The row of a prompt is decoded after its last chunk.
         """
-        self._take_next()
-        row = self._reading
-        if row is not None and self._reader.read(row, running=any(self._slots)):
-            self._slots[row.slot] = row  # before the next line, see ``num_running``
-            self._reading = None
+        self._scheduler.take_next(self.programs.compile_seconds)
+        row = self._scheduler.reading
+        if row is not None and self._reader.read(row, running=bool(self._scheduler.rows)):
+            self._scheduler.begin_decoding()
         return row is not None
-
-    def _take_next(self) -> None:
-        """Takes the next request from the queue.
-
-        It needs a free slot, and room for its constraint in the table.
-        """
-        with self.changed:
-            if self._is_paused or self._reading is not None or not self._waiting or None not in self._slots:
-                return
-            handle = self._waiting[0]
-            state = self.constraints.hold(handle.request.constraint)
-            if state is not None:
-                self._reading = Row(handle, self._slots.index(None), state, self.programs.compile_seconds)
-                self._waiting.popleft()
 
     def _run_rounds(self) -> None:
         """Runs the next rounds of the running rows, and hands out their tokens."""
-        rows = [row for row in self._slots if row is not None]
+        rows = self._scheduler.rows
         if not rows:
             return
         constrained = any(row.handle.request.constraint is not None for row in rows)
@@ -331,18 +284,12 @@ class Engine(StepThread):
             outcome = take_result(row, self.programs, self.generator, stop is not None) if is_over else None
             row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:
-                self._forget(row)
+                self._scheduler.free(row)
 
     def _fail(self, error: Exception) -> None:
         """Ends all requests with ``error``, and empties the slots."""
-        with self.changed:
-            handles = [*self._handles(), *(handle for handle, _ in self._arrivals)]
-            self._waiting.clear()
-            self._arrivals.clear()
-        self._reading = None
-        self._slots = [None] * len(self._slots)
+        handles = self._scheduler.clear()
         self.prefixes.clear()
-        self.constraints.release_all()
         for handle in handles:
             handle.end(error)
         if not self._is_shared:
