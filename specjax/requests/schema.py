@@ -3,7 +3,7 @@
 Every text of the pattern is valid for the schema. The pattern leaves out some valid texts: objects
 have their properties in the order of the schema, a string matches its ``pattern`` in full, and
 values without a schema have at most two nested levels. See also ``json_text``. A keyword that the
-pattern cannot enforce is refused; the error names its path.
+pattern cannot enforce is refused; the error names its path, see ``schema_keywords``.
 """
 
 from collections.abc import Mapping
@@ -14,29 +14,10 @@ from ..errors import RequestError
 from . import json_text
 from .limits import check_limit
 from .pattern import Either, Pattern, read_regex
+from .schema_keywords import check_keywords, path_step
 
 RECURSIONS = 3
 """The number of times that a schema may contain itself through $ref."""
-
-_NOTES = {
-    "title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly",
-}  # fmt: skip
-_DEFINITIONS = {"$defs", "definitions"}
-_OF_TYPE = {
-    "object": {"properties", "required", "additionalProperties", "minProperties", "maxProperties"},
-    "array": {"items", "prefixItems", "minItems", "maxItems"},
-    "string": {"minLength", "maxLength", "pattern", "format"},
-    "integer": set(),
-    "number": set(),
-    "boolean": set(),
-    "null": set(),
-}
-_ALONE = ("enum", "const", "anyOf", "$ref")
-_EXCLUSIVE = [
-    ("properties", "minProperties"), ("properties", "maxProperties"), ("pattern", "minLength"),
-    ("pattern", "maxLength"), ("pattern", "format"), ("format", "minLength"), ("format", "maxLength"),
-]  # fmt: skip
-"""Pairs of keywords of which the pattern can enforce only one."""
 
 
 def read_schema(schema: Mapping | str) -> Pattern:
@@ -101,7 +82,7 @@ class _Reader:
 
     def read(self, schema, path: str, within: dict[str, int]) -> Pattern | None:
         """The pattern of one part. ``within`` counts each reference on the way to the part."""
-        kinds, alone = _check_keywords(schema, path)
+        kinds, alone = check_keywords(schema, path)
         self.parts += 1
         check_limit(
             self.parts,
@@ -159,7 +140,7 @@ class _Reader:
         properties = schema.get("properties", {})
         check_limit(len(properties), "MOST_PROPERTIES", f"json_schema: {path}.properties", "use fewer")
         for name, value in properties.items():
-            inner = self.read(value, f"{path}.properties{_step(name)}", within)
+            inner = self.read(value, f"{path}.properties{path_step(name)}", within)
             if inner is None and name in needed:
                 return None
             if inner is not None:
@@ -248,54 +229,3 @@ def _bounds(schema, low: str, high: str, path: str) -> tuple[int, int | None]:
     if most is not None and least > most:
         raise RequestError(f"json_schema: {path}.{low} {least} is above {high} {most}; no JSON has both")
     return least, None if most is None else int(most)
-
-
-def _step(name: str) -> str:
-    """A property's name as a step of a path."""
-    return f".{name}" if name.isidentifier() else f"[{shorten(name)}]"
-
-
-def _check_keywords(schema, path: str) -> tuple[list[str], str | None]:
-    """The types of one part, and its keyword among ``_ALONE``, if it has one.
-
-    Raises RequestError for keywords that are not supported.
-    """
-    # 1. Check the types.
-    if not isinstance(schema, Mapping):
-        raise RequestError(f"json_schema: {path} must be an object with a type, not {shorten(schema)}")
-    keywords = [name for name in schema if name not in _NOTES | _DEFINITIONS]
-    kinds = schema.get("type", [])
-    kinds = kinds if isinstance(kinds, list) else [kinds]
-    for kind in kinds:
-        if kind not in _OF_TYPE:
-            raise RequestError(
-                f"json_schema: {path}.type {shorten(kind)} is not supported; use one of {', '.join(_OF_TYPE)}"
-            )
-    # 2. Check that each keyword is known for these types.
-    alone = next((name for name in _ALONE if name in keywords), None)
-    known = {alone} if alone else _OF_TYPE[kinds[0]] if len(kinds) == 1 else set()
-    if alone:
-        beside = f" beside {alone}"
-    elif len(kinds) > 1:
-        beside = " beside several types"
-    else:
-        beside = f" for type {kinds[0]}" if kinds else ""
-    for name in keywords:
-        if name not in known | {"type"}:
-            raise RequestError(f"json_schema: {path}{_step(name)} is not supported{beside}; leave it out")
-    # 3. Check that the keywords agree.
-    if not kinds and not alone:
-        raise RequestError(f"json_schema: {path} has no type; give one, or enum, const, anyOf or $ref")
-    if alone in ("anyOf", "$ref") and kinds:
-        raise RequestError(f"json_schema: {path}.type is not supported beside {alone}; leave one out")
-    for a, b in _EXCLUSIVE:
-        if a in keywords and b in keywords:
-            raise RequestError(f"json_schema: {path}.{b} is not supported beside {a}; leave one out")
-    missing = [name for name in schema.get("required", ()) if name not in schema.get("properties", {})]
-    if missing:
-        raise RequestError(
-            f"json_schema: {path}.required names {shorten(missing[0])}, which is no property; describe it there"
-        )
-    if "properties" in schema and isinstance(schema.get("additionalProperties"), Mapping):
-        raise RequestError(f"json_schema: {path}.additionalProperties beside properties must be true or false")
-    return kinds, alone
