@@ -38,7 +38,8 @@ from .parallel import make_mesh
 from .requests.shared_vocabulary import restrict_draft
 from .rules.acceptance import accept
 from .text.beam_search import beam_search
-from .text.generate import Generator, generate
+from .text.generate import generate
+from .text.generator import Generator
 from .text.result import Result
 
 __version__ = "0.1.0"

@@ -96,6 +96,6 @@ def test_there_are_no_circles():
 
 def test_the_reader_of_imports_sees_all_kinds():
     """``cli`` imports inside functions, ``drafters.parts`` from two folders above, ``specjax`` a folder itself."""
-    assert "specjax.text.session" in find_imports("specjax.text.generate")
+    assert "specjax.text.session" in find_imports("specjax.text.generator")
     assert "specjax.core.cache" in find_imports("specjax.drafters.parts.self_chain")
     assert "specjax.drafters" in find_imports("specjax")

@@ -17,7 +17,7 @@ from page import Result, arguments, section
 import specjax
 from specjax.cli.parser import integer
 from specjax.text.drafts import load_drafts
-from specjax.text.generate import Generator
+from specjax.text.generator import Generator
 from specjax.tools.doctor import examine
 from specjax.tools.evaluate import compare, held_out_prompts, left_out, machine
 from specjax.tools.evaluate.comparison import select_drafts

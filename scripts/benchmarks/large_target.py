@@ -22,7 +22,7 @@ import specjax
 from specjax.cli.parser import integer
 from specjax.drafters import METHODS
 from specjax.text.drafts import load_drafts
-from specjax.text.generate import Generator
+from specjax.text.generator import Generator
 from specjax.tools.evaluate import held_out_prompts, machine
 from specjax.tools.evaluate.comparison import make_generators
 from specjax.tools.evaluate.report import markdown_table

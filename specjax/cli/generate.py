@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
         raise RequestError("--stream takes one prompt and one sample; leave it out for several")
     check_method(args, choose_method(args), drafting)
     # 2. Load the models.
-    from ..text.generate import Generator
+    from ..text.generator import Generator
 
     with status("loading"):
         setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)

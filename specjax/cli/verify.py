@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from ..drafters import default_method
     from ..requests.chat import end_of_turn_ids
     from ..text.drafts import load_drafts
-    from ..text.generate import Generator
+    from ..text.generator import Generator
 
     sampling = sampling_options(args)
     drafting = drafting_options(args)

@@ -14,7 +14,7 @@ from ..drafters import all_options
 from ..errors import RequestError
 from ..parallel import is_first_host, several_hosts
 from ..text.draft_devices import ApartSession
-from ..text.generate import Generator, Prompt
+from ..text.generator import Generator, Prompt
 from . import multi_host
 from .constraints import Constraints
 from .handle import Handle

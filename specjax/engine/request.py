@@ -20,7 +20,7 @@ from ..requests.limits import MOST_SAMPLES
 from ..requests.options import Options
 from ..requests.samples import key_of_sample
 from ..requests.stop_strings import StopAutomaton
-from ..text.generate import Generator
+from ..text.generator import Generator
 
 STOP_IDS = 32
 """The most tokens that may end a request: end-of-text tokens and ``stop_token_ids``."""

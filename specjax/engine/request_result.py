@@ -9,7 +9,7 @@ import numpy as np
 from ..core.cache import KVCache
 from ..errors import NumericsError
 from ..parallel import fetch
-from ..text.generate import Generator
+from ..text.generator import Generator
 from ..text.result import Result, results_of
 from ..text.session import Decoding
 from .programs import Programs

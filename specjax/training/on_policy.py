@@ -9,7 +9,7 @@ from ..checkpoints.load import LanguageModel
 from ..core.stats import total
 from ..heads.base import Head, HeadModule
 from ..models.decoder import Decoder
-from ..text.generate import Generator
+from ..text.generator import Generator
 from .data import Mixture
 from .kinds import KINDS
 

@@ -18,7 +18,7 @@ from ..errors import RequestError
 from ..heads import Head
 from ..heads.base import HeadModule
 from ..models.decoder import Decoder
-from ..text.generate import Generator
+from ..text.generator import Generator
 from . import data
 from .kinds import KINDS
 from .loop import BatchSource, fit

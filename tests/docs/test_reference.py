@@ -31,7 +31,7 @@ def test_reference_builds_and_documents_every_public_name(tmp_path):
     assert done.returncode == 0, done.stderr
     names = documented((tmp_path / "objects.inv").read_bytes())
     assert {f"specjax.{name}" for name in specjax.__all__} <= names
-    assert "specjax.text.generate.Generator.__call__" in names
+    assert "specjax.text.generator.Generator.__call__" in names
     assert {f"specjax.drafters.{drafter.__name__}" for drafter in specjax.METHODS.values()} <= names
     missing = {_module_of(rule.apply) for rule in RULES.values()} - names
     assert not missing, f"docs/api/rules.md lacks {missing}"

@@ -72,7 +72,8 @@ def reuse(monkeypatch, kept):
         return kept[key]
 
     monkeypatch.setattr(sys.modules["specjax.checkpoints.load"], "load", load)
-    monkeypatch.setattr(sys.modules["specjax.text.generate"], "Generator", generator)
+    for name in ("generate", "generator"):
+        monkeypatch.setattr(sys.modules[f"specjax.text.{name}"], "Generator", generator)
 
 
 def assert_one_line(found: tuple, words: str, code: int = 2) -> None:

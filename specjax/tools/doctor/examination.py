@@ -14,7 +14,7 @@ from ...errors import RequestError
 from ...requests.chat import render_chat
 from ...requests.prompts import encode_prompts
 from ...text.drafts import load_drafts
-from ...text.generate import Generator, Prompt
+from ...text.generator import Generator, Prompt
 from ...text.machine import machine
 from . import texts
 from .forecast import forecast

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...heads import Head
 from ...requests.shared_vocabulary import translate_draft
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.result import Result
 from .distributions import Places, compare_places
 from .texts import write_texts

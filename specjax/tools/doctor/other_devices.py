@@ -6,7 +6,7 @@ import numpy as np
 
 from ...checkpoints.load import LanguageModel
 from ...models.quantised_weights import scheme_of
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ..plan.plan import plan
 from .round_time import RoundTimes
 

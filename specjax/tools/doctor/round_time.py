@@ -16,7 +16,7 @@ from ...drafters.parts.self_chain import stops_early
 from ...loop.chooser import at_largest_shape
 from ...parallel import use_mesh
 from ...rules.acceptance import Drawn, resolve
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.session import Decoding, Session
 from ..tune.cost import Blank, alternate
 

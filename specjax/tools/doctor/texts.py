@@ -8,7 +8,7 @@ import numpy as np
 from ...core.tree import expansion
 from ...errors import RequestError
 from ...heads import Head
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.result import Result
 from ..tune.head_trees import ranks_of
 from .distributions import compare_places

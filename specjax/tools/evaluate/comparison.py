@@ -19,7 +19,7 @@ from ...loop.drafter import Models, Nothing, TrainedHead
 from ...rules.acceptance import is_lossy
 from ...text.draft_devices import ApartSession
 from ...text.drafts import load_drafts
-from ...text.generate import Generator, Prompt
+from ...text.generator import Generator, Prompt
 from ...text.machine import machine
 from ...text.result import Result
 from .draft_share import drafting_share

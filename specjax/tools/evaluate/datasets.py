@@ -12,7 +12,7 @@ import numpy as np
 from ...checkpoints.load import LanguageModel
 from ...core.checks import parse_json, shorten
 from ...errors import RequestError
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...training.data import read_texts, standard_library
 
 _DEFINITION = re.compile(r"\s*(async def|def|class) .*:\s*$")

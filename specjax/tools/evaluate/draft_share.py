@@ -10,7 +10,7 @@ from jax import lax
 
 from ...loop import decode
 from ...parallel import use_mesh
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.session import Decoding
 
 

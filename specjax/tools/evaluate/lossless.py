@@ -16,7 +16,7 @@ from ...core.sampling import adjust
 from ...errors import RequestError
 from ...requests.batch import build_batch
 from ...requests.options import Options
-from ...text.generate import Generator, Prompt
+from ...text.generator import Generator, Prompt
 from ...text.result import Result
 from ...text.session import Session
 from .fidelity import difference, logits_after

@@ -9,7 +9,7 @@ from ...checkpoints.load import load
 from ...drafters import all_options
 from ...errors import RequestError, SpecjaxError
 from ...parallel import make_mesh, parse_mesh
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.result import Result
 from .rows import check_columns, check_defaults, check_options, decode_rows
 

@@ -14,7 +14,7 @@ from ...requests.chat import end_of_turn_ids, render_chat
 from ...requests.options import Options
 from ...requests.other_libraries import rename_options
 from ...requests.prompts import encode_prompts
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.result import Result
 
 PROMPTS = {

@@ -17,7 +17,7 @@ from ...checkpoints.load import LanguageModel
 from ...core.sampling import probabilities, sampling_params
 from ...core.verdict import normalise, residual
 from ...drafters import TokenRecycling
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.result import Result
 
 RANKS = 16

@@ -21,7 +21,7 @@ from ...drafters.auto.times import Times
 from ...requests.limits import MOST_SAMPLES
 from ...text import round_times
 from ...text.drafts import as_list
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.session import Decoding
 
 CANDIDATES = (Arm(0), Arm(2), Arm(5), Arm(15), Arm(2, True), Arm(5, True))

@@ -22,7 +22,7 @@ from ...errors import RequestError
 from ...loop.prefill import pad_prompts
 from ...models.decoder import Decoder, Skip
 from ...models.feed_forwards import Experts
-from ...text.generate import Prompt
+from ...text.generator import Prompt
 from ...text.machine import machine
 from ...text.session import cache_dtype
 from .layer_cost import Costs, measure_costs, speedup

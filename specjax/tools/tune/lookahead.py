@@ -7,7 +7,7 @@ from rich.table import Table
 
 from ...checkpoints.load import LanguageModel
 from ...core.checks import per_row, whole
-from ...text.generate import Generator, Prompt
+from ...text.generator import Generator, Prompt
 from ...text.machine import machine
 from ..evaluate.comparison import alternate_runs, encode_prompts, interval, rate, seconds_of
 from ..evaluate.report import with_interval

@@ -18,7 +18,7 @@ from ...drafters import default_method, needs_of
 from ...errors import RequestError
 from ...heads import KINDS, Head
 from ...loop.drafter import TrainedHead
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ...text.machine import machine
 from ...text.result import Result
 from . import acceptance, cost, head_trees, tree_search

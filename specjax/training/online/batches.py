@@ -8,7 +8,7 @@ from flax import nnx
 from ...checkpoints.load import LanguageModel
 from ...heads import Head
 from ...heads.base import HeadModule
-from ...text.generate import Generator
+from ...text.generator import Generator
 from .. import data
 from ..on_policy import Writer
 from ..recipe import Recipe

@@ -9,7 +9,7 @@ from ...core.feature_record import FeatureRecording
 from ...errors import NumericsError, RequestError
 from ...heads import Eagle3Head
 from ...text.drafts import module_of
-from ...text.generate import Generator
+from ...text.generator import Generator
 from ..loop import make_step, place_parameters
 from ..recipe import Recipe, make_recipe
 from ..run import cast, cast_target, make_loss

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ....core.checks import parse_json
-from ....text.generate import Generator
+from ....text.generator import Generator
 from ..draft_share import drafting_share
 from ..lossless import verify
 from .answers import replace_text

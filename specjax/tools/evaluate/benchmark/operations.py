@@ -9,7 +9,7 @@ from ....core.settings import own_settings
 from ....loop import decode
 from ....loop.chooser import at_largest_shape
 from ....parallel import use_mesh
-from ....text.generate import Generator
+from ....text.generator import Generator
 from ..products import Work, of_round
 
 

@@ -7,7 +7,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ....checkpoints.load import LanguageModel
-from ....text.generate import Generator
+from ....text.generator import Generator
 from ..report import markdown_table, with_interval
 from ..suites import Question, Suite
 from .figures import figures_by_task

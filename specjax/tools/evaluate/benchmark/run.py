@@ -8,7 +8,7 @@ from pathlib import Path
 from ....checkpoints.load import LanguageModel
 from ....core.checks import pop_fields
 from ....errors import RequestError
-from ....text.generate import Generator
+from ....text.generator import Generator
 from ..comparison import machine, make_generators
 from ..suites import Question, Suite
 from .answers import Answer, append, begin

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ....checkpoints.load import LanguageModel
 from ....requests.chat import render_chat
-from ....text.generate import Generator
+from ....text.generator import Generator
 from ....text.result import Result, results_of
 from ..fidelity import difference
 from ..suites import Question
