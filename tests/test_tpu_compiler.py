@@ -18,8 +18,10 @@ from specjax.parallel import use_mesh
 from specjax.rules.acceptance import resolve
 from specjax.tools.evaluate.products import stored_bytes
 from specjax.tools.plan import hlo, traffic
+from specjax.tools.plan.abstract_arguments import abstract
 from specjax.tools.plan.devices import compile_only, parse_device
-from specjax.tools.plan.program import Figures, abstract, caches_of, compile_loop, figures_of
+from specjax.tools.plan.program import compile_loop
+from specjax.tools.plan.program_figures import Figures, caches_of, figures_of
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,8 @@ from specjax.tools.evaluate.comparison import alternate_runs, encode_prompts, in
 from specjax.tools.evaluate.datasets import held_out_prompts
 from specjax.tools.evaluate.report import markdown_table, with_interval
 from specjax.tools.grow.grow import grow_model
-from specjax.tools.plan.program import abstract, products_of
+from specjax.tools.plan.abstract_arguments import abstract
+from specjax.tools.plan.program import products_of
 from specjax.training import data, losses
 
 FORMS = (None, *SCHEMES)

@@ -26,7 +26,7 @@ from ...models.feed_forwards import ExpertsConfig
 from ...models.quantised_weights import SCHEMES
 from ...parallel import make_mesh
 from .devices import DEVICES, Device, compile_only, parse_device
-from .program import Figures
+from .program_figures import Figures
 from .round_time import Round, plan_round, prefill_memory
 
 ACCEPTANCES = (0.6, 0.7, 0.8)

@@ -16,8 +16,10 @@ from ...loop.drafter import Drafter, TrainedHead
 from ...models.config import ModelConfig
 from ...models.quantised_weights import bits
 from ..evaluate.products import stored_bytes
+from .abstract_arguments import abstract
 from .devices import Device
-from .program import Figures, abstract, caches_of, compile_loop, compile_prefill, figures_of, temporaries
+from .program import compile_loop, compile_prefill
+from .program_figures import Figures, caches_of, figures_of, temporaries
 
 _FILLED = 0.15e9
 """Bytes of a model's layers on a device that no TPU's fast memory holds."""
@@ -31,7 +33,7 @@ class Round:
     """A round of one method with models of all their layers, on one device.
 
     Attributes:
-      figures: see ``program.Figures``.
+      figures: see ``program_figures.Figures``.
       launches_a_layer: kernels of one more layer of the target.
       seconds: the predicted time.
     """
@@ -52,7 +54,7 @@ def plan_round(
     layers is compiled in full.
 
     Args:
-      sizes: the further arguments of ``program.abstract``.
+      sizes: the further arguments of ``abstract_arguments.abstract``.
     """
     models = (target, *drafts)
     deep = _compiled_depths(target, drafter, drafts, mesh, **sizes)

@@ -11,7 +11,8 @@ from specjax.drafters import DraftModel, Plain, QuantizedSelf
 from specjax.loop.chooser import at_largest_shape
 from specjax.parallel import make_mesh
 from specjax.tools.evaluate.products import Work, of_round
-from specjax.tools.plan.program import abstract, products_of
+from specjax.tools.plan.abstract_arguments import abstract
+from specjax.tools.plan.program import products_of
 from specjax.tools.plan.usual_heads import make_planned_drafter
 
 ON_CPU = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -11,8 +11,10 @@ from specjax.drafters import Ngram, Plain
 from specjax.models.feed_forwards import ExpertsConfig
 from specjax.parallel import make_mesh
 from specjax.tools.plan import hlo
+from specjax.tools.plan.abstract_arguments import abstract
 from specjax.tools.plan.plan import plan
-from specjax.tools.plan.program import abstract, compile_loop, figures_of, products_of
+from specjax.tools.plan.program import compile_loop, products_of
+from specjax.tools.plan.program_figures import figures_of
 from specjax.tools.plan.report import table
 
 SIZES = dict(batch=2, capacity=256, dtype=jnp.dtype("bfloat16"))

@@ -10,8 +10,9 @@ from support.latent import LATENT, MIXER
 from specjax.drafters import Plain
 from specjax.parallel import make_mesh
 from specjax.tools.evaluate.products import stored_bytes
+from specjax.tools.plan.abstract_arguments import abstract
 from specjax.tools.plan.plan import plan
-from specjax.tools.plan.program import abstract, products_of
+from specjax.tools.plan.program import products_of
 
 SIZES = dict(batch=2, capacity=256, dtype=jnp.dtype("bfloat16"))
 ROWS = 256 * (MIXER.rank + MIXER.rope_dim) * LATENT.num_layers * 2

@@ -11,8 +11,10 @@ from specjax import make_mesh
 from specjax.core.tree import from_paths
 from specjax.drafters import DraftTree
 from specjax.tools.plan import hlo
+from specjax.tools.plan.abstract_arguments import abstract
 from specjax.tools.plan.devices import DEVICES, compile_only, parse_device
-from specjax.tools.plan.program import abstract, compile_loop, figures_of
+from specjax.tools.plan.program import compile_loop
+from specjax.tools.plan.program_figures import figures_of
 
 TREE = from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
 """Eight nodes with the root."""

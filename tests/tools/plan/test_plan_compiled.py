@@ -13,9 +13,11 @@ from specjax.checkpoints.config import to_hf
 from specjax.drafters import DraftModel, EarlyExit, Plain
 from specjax.tools.design.draft_latency import fit, plan_samples
 from specjax.tools.design.search import make_shape
+from specjax.tools.plan.abstract_arguments import abstract
 from specjax.tools.plan.devices import DEVICES, compile_only, parse_device
 from specjax.tools.plan.plan import capacity_for, tokens_a_round
-from specjax.tools.plan.program import abstract, compile_loop, compile_prefill, figures_of
+from specjax.tools.plan.program import compile_loop, compile_prefill
+from specjax.tools.plan.program_figures import figures_of
 from specjax.tools.plan.round_time import plan_round
 from specjax.tools.plan.settings import make_plan
 
