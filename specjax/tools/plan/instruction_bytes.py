@@ -1,0 +1,120 @@
+"""The bytes that one run of an instruction moves."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from .hlo import Instruction
+from .instruction_text import FAST, HOST, JOINED, layouts, operands_of, place_of, result_of, sizes_of
+
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "iota", "while",
+    "conditional", "call", "async-start", "partition-id", "replica-id",
+}  # fmt: skip
+_SLICES = ("dynamic-slice", "gather", "slice")
+_SLICE_STARTS = ("slice-start", "dynamic-slice-start")
+STARTS = ("copy-start", *_SLICE_STARTS)
+"""Operations that start a copy, and end while others run."""
+
+_COPIES = ("copy", *_SLICES, *STARTS)
+_VIEWS = ("bitcast", "bitcast-convert", "reshape")
+
+
+class InstructionBytes:
+    """Counts the bytes that instructions of a compiled program move.
+
+    Args:
+      bodies: the computations of the program, see ``hlo.computations``.
+      shapes: the types of the results of all instructions, by their names.
+    """
+
+    def __init__(self, bodies: Mapping[str, list[Instruction]], shapes: Mapping[str, str]):
+        self._bodies = bodies
+        self._shapes = shapes
+
+    def moved(self, i: Instruction, resident: Collection[str]) -> float:
+        """The bytes that one run of an instruction reads from memory and writes to it.
+
+        ``resident``: the names of its operands that count wherever they lie, see ``traffic.Step``.
+        """
+        operands = operands_of(i)
+        if i.opcode in _FREE or i.opcode.endswith(("-done", "-update")) or JOINED in i.text:
+            return 0.0
+
+        def read(name: str) -> float:
+            return sum(sizes_of(self._shapes.get(name, ""), elsewhere=name in resident))
+
+        result = sum(sizes_of(result_of(i), elsewhere=False))
+        if copied := self.from_host(i):
+            return copied
+        if i.opcode.endswith("-start"):
+            new = int(i.opcode in _SLICE_STARTS)  # a slice follows its operand in the result, a copy precedes it
+            if i.opcode in STARTS and operands[0] in resident and FAST in layouts(result_of(i))[new]:
+                return 0.0  # the reads of the copy count
+            started = sizes_of(result_of(i))[new] if new else sum(read(name) for name in operands[:1])
+            return sizes_of(result_of(i), elsewhere=False)[new] + started
+        if i.opcode in _SLICES:
+            return 2 * result
+        if i.opcode == "dynamic-update-slice":
+            return 2 * read(operands[1])
+        if i.opcode == "fusion" and i.calls and i.calls[0] in self._bodies:
+            return self._moved_by_fusion(self._bodies[i.calls[0]], operands, read, result)
+        return result + sum(read(name) for name in operands)
+
+    def _moved_by_fusion(
+        self, inside: list[Instruction], operands: list[str], read: Callable[[str], float], result: float
+    ) -> float:
+        """The bytes that one run of a fusion moves.
+
+        ``read`` and ``result``: the bytes of an operand and of the whole result, 0 in fast memory.
+        """
+
+        def size(name: str) -> float:
+            return sum(sizes_of(self._shapes[name], elsewhere=False))
+
+        written = [one for one in inside if one.opcode in ("dynamic-update-slice", "scatter")]
+        total = 0.0
+        for place, name in _parameters(inside):
+            users = _users(name, inside, self._bodies)
+            if place >= len(operands) or not read(operands[place]):
+                continue
+            if users and all(one.opcode in _SLICES and is_first for one, is_first in users):
+                total += sum(size(one.name) for one, _ in users)
+            elif not users or not all(one in written and is_first for one, is_first in users):
+                total += read(operands[place])  # all of it, unless it is the array that is written in place
+        if written:
+            return total + sum(size(operands_of(one)[-1 if one.opcode == "scatter" else 1]) for one in written)
+        return total + result
+
+    def from_host(self, i: Instruction) -> float:
+        """The bytes of a copy or a slice from the host's memory; 0 for another instruction."""
+        if i.opcode not in _COPIES or HOST not in self._shapes.get(operands_of(i)[0], ""):
+            return 0.0
+        # The result of an instruction that starts a copy also names the operand, and holds small
+        # numbers.
+        return max(size for size, layout in zip(sizes_of(result_of(i)), layouts(result_of(i))) if HOST not in layout)
+
+
+def _parameters(inside: list[Instruction]) -> list[tuple[int, str]]:
+    """Place and name of each parameter of a fusion."""
+    return [(place_of(i), i.name) for i in inside if i.opcode == "parameter"]
+
+
+def _users(
+    name: str, inside: list[Instruction], bodies: Mapping[str, list[Instruction]]
+) -> list[tuple[Instruction, bool]]:
+    """The instructions of a fusion that use a value, each with True if it is their first operand.
+
+    They may see the value's bits under another type or shape, and may be in a fusion inside.
+    """
+    users: list[tuple[Instruction, bool]] = []
+    for one in inside:
+        if name not in (operands := operands_of(one)):
+            continue
+        if one.opcode in _VIEWS:
+            users += _users(one.name, inside, bodies)
+        elif one.opcode == "fusion" and one.calls and one.calls[0] in bodies:
+            inner = bodies[one.calls[0]]
+            aliases = [parameter for place, parameter in _parameters(inner) if operands[place] == name]
+            users += [user for parameter in aliases for user in _users(parameter, inner, bodies)]
+        else:
+            users.append((one, operands[0] == name))
+    return users
