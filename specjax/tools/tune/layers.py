@@ -8,27 +8,18 @@ the whole target on this device.
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax import lax
 from rich.table import Table
 
 from ...checkpoints.load import LanguageModel
 from ...core.checks import per_row, whole
-from ...core.sampling import SamplingParams, sampling_params, warp
 from ...errors import RequestError
-from ...loop.prefill import pad_prompts
-from ...models.decoder import Decoder, Skip
-from ...models.feed_forwards import Experts
+from ...models.decoder import Skip
 from ...text.generator import Prompt
 from ...text.machine import machine
 from ...text.session import cache_dtype
+from .layer_agreement import Rate, agreement_on
 from .layer_cost import Costs, measure_costs, speedup
-
-_LONGEST_TEXT = 512
-"""The most tokens of a text that are read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +39,6 @@ class Setting:
     cost: float
     drafted: int
     speedup: float
-
-
-Rate = Callable[[Skip], float]
 
 
 def tune_layers(
@@ -152,29 +140,6 @@ def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budge
     return sorted(settings.values(), key=lambda s: -s.speedup)
 
 
-def agreement_on(target: LanguageModel, texts: Sequence[Prompt], temperature: float) -> Rate:
-    """A function that returns the alpha of a part of the target on ``texts``.
-
-    Alpha is the mean of sum(min(p, q)) over the places of the texts. At temperature 0 it is the
-    share of places with the same argmax. Every place counts as the first draft of a round: the
-    whole target computed its past.
-    """
-    longest = min(_LONGEST_TEXT, target.config.context)
-    encoded = [target.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts]
-    ids = [text[:longest] for text in encoded]
-    if not ids or not all(ids):
-        raise RequestError("a text is empty, or there are no texts; give texts of at least one token")
-    tokens, lengths = pad_prompts(ids, max(map(len, ids)))
-    sampling = sampling_params(1, temperature)
-    place = np.arange(target.config.num_layers)
-
-    def rate(skip: Skip) -> float:
-        keep = [~np.isin(place, layers) for layers in (skip.attention, skip.mlp)]
-        return float(_agreement(target.model, jnp.asarray(tokens), lengths, jnp.asarray(keep), sampling))
-
-    return rate
-
-
 def report(
     target: LanguageModel, texts: int, temperature: float, costs: Costs, exits: list[Setting], skips: list[Setting]
 ) -> dict:
@@ -238,50 +203,6 @@ def _evaluate(skip: Skip, rate: Rate, costs: Costs, L: int, longest: int) -> Set
     gains = [speedup(alpha, drafted, skip, costs, L) for drafted in range(1, longest + 1)]
     cost = costs(1, L - len(skip.attention), L - len(skip.mlp)) / costs(1, L, L)
     return Setting(skip, alpha, cost, int(np.argmax(gains)) + 1, max(gains))
-
-
-@jax.jit
-def _agreement(model: Decoder, tokens, lengths, keep, sampling: SamplingParams) -> jax.Array:
-    """The alpha of a part, see ``agreement_on``.
-
-    ``keep`` bool [2, L] marks the attentions and the MLPs that the part has. It is an array, so one
-    program serves all parts.
-    """
-    S = tokens.shape[1]
-    place = jnp.arange(S)
-    positions = place[None]
-    causal = jnp.tril(jnp.ones((S, S), bool))
-    itself = jnp.eye(S, dtype=bool)
-    own = jnp.concatenate([causal & ~itself, itself], 1)  # earlier rows of the target, and the part's own row
-    part = _without(model, keep)
-
-    def agreed(text):
-        tokens, length = text
-        out = model(tokens[None], positions, causal)
-        drafts = part(tokens[None], positions, own, rows=out.rows, row_positions=jnp.tile(positions, 2))
-        p, q = (warp(model.logits(hidden).astype(jnp.float32), sampling) for hidden in (out.hidden, drafts.hidden))
-        return jnp.where(place < length, jnp.minimum(p, q).sum(-1)[0], 0).sum()
-
-    return lax.map(agreed, (tokens, lengths)).sum() / lengths.sum().astype(jnp.float32)
-
-
-def _without(model: Decoder, keep: jax.Array) -> Decoder:
-    """A copy of the model that skips sub-layers: those outside ``keep`` add zero to the stream."""
-    graph, params = nnx.split(model)
-    model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
-    for layer, attention, mlp in zip(model.layers, *keep):
-        for has_part, outputs in ((attention, (layer.mixer.out, layer.mixer.out_bias)), (mlp, _outputs(layer.mlp))):
-            for param in outputs:
-                if param is not None:
-                    param[...] = jnp.where(has_part, param[...], 0)
-    return model
-
-
-def _outputs(mlp) -> tuple:
-    """The parameters of a feed-forward that scale its output."""
-    if not isinstance(mlp, Experts):
-        return mlp.down, mlp.down_bias
-    return mlp.downs, mlp.downs_bias, *(() if mlp.shared is None else (mlp.shared.down,))
 
 
 def _named(costs: Costs, i: int) -> dict:

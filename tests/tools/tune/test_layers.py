@@ -12,7 +12,7 @@ from support.reference import softmax
 from specjax import RequestError, save
 from specjax.cli.main import main
 from specjax.models.decoder import Skip
-from specjax.tools.tune import layer_cost, layers
+from specjax.tools.tune import layer_agreement, layer_cost, layers
 from specjax.tools.tune.layer_cost import Costs, solve, speedup
 
 L = 4
@@ -37,7 +37,7 @@ def target():
 @pytest.mark.parametrize("temperature", [0.0, 1.7])
 def test_agreement_is_that_of_the_first_drafts_of_rounds(temperature):
     model = language_model(TARGET)
-    rate = layers.agreement_on(model, TEXTS, temperature)
+    rate = layer_agreement.agreement_on(model, TEXTS, temperature)
     law = lambda logits: np.eye(logits.size)[logits.argmax()] if temperature == 0 else softmax(logits / temperature)
     for skip in (Skip((2,), (1,)), Skip((1, 2), (1, 2))):
         lacks, found = {"attention": {*skip.attention}, "mlp": {*skip.mlp}}, []
@@ -67,7 +67,7 @@ def test_speedup_is_leviathans_where_further_nodes_are_free():
 
 
 def test_the_best_exit_is_where_the_layers_begin_to_do_nothing(target):
-    rate = layers.agreement_on(target, TEXTS, 0.0)
+    rate = layer_agreement.agreement_on(target, TEXTS, 0.0)
     found = layers.find_exit(rate, EACH, L, longest=8)
     assert [s.skip.mlp[0] for s in found if s.alpha == 1] == [2, 3] and found[0].skip == Skip((2, 3), (2, 3))
     assert found[0].drafted == 8 and found[0].cost == pytest.approx((1 + 4) / (1 + 8)) and found[0].speedup > 1
@@ -77,7 +77,9 @@ def test_the_best_exit_is_where_the_layers_begin_to_do_nothing(target):
 
 def test_texts_may_be_token_ids(target):
     ids, skip = [target.tokenizer.encode(text) for text in TEXTS], Skip((3,), (3,))
-    assert layers.agreement_on(target, ids, 0.0)(skip) == layers.agreement_on(target, TEXTS, 0.0)(skip)
+    assert layer_agreement.agreement_on(target, ids, 0.0)(skip) == layer_agreement.agreement_on(target, TEXTS, 0.0)(
+        skip
+    )
 
 
 def test_a_table_or_json_and_the_flags_to_use(target, tmp_path, monkeypatch, capsys):
