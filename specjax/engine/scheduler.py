@@ -14,7 +14,7 @@ class Changes(NamedTuple):
 
     Attributes:
       arrivals: the arguments of each new request, see ``request.read_request``.
-      over: the numbers of the cancelled requests among ``Scheduler.handles`` before the new ones.
+      over: the numbers of the cancelled requests in ``Scheduler.handles``, without new ones.
       cancelled: the handles of these requests.
     """
 
@@ -36,7 +36,7 @@ class Scheduler:
 
     Attributes:
       reading: the row whose prompt is read, or None.
-      is_paused: while it is true, no request begins.
+      is_paused: while it is true, no request begins. A thread that holds ``changed`` may set it.
     """
 
     def __init__(self, slots: int, constraints: Constraints, changed: threading.Condition):
