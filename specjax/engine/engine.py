@@ -124,12 +124,12 @@ class Engine(StepThread):
         return self._submit(dict(prompt=prompt, messages=messages, sample=sample, options=options))
 
     def _submit(self, arguments: dict) -> Handle:
-        request = read_request(self.generator, **arguments, capacity=self.capacity, logprobs=self.options.logprobs)
-        if request.constraint is not None:
-            self.constraints.check_size(request.constraint)
+        batch = read_request(self.generator, **arguments, capacity=self.capacity, logprobs=self.options.logprobs)
+        handle = Handle(self, batch, self.generator.drafter.depth)
+        if handle.constraint is not None:
+            self.constraints.check_size(handle.constraint)
             if not self._is_shared:
-                self.programs.compile_constrained_rounds(self.constraints.prepare(request.constraint))
-        handle = Handle(self, request, self.generator.drafter.depth)
+                self.programs.compile_constrained_rounds(self.constraints.prepare(handle.constraint))
         self._scheduler.add(handle, arguments)
         return handle
 
@@ -267,7 +267,7 @@ class Engine(StepThread):
         rows = self._scheduler.rows
         if not rows:
             return
-        constrained = any(row.handle.request.constraint is not None for row in rows)
+        constrained = any(row.handle.constraint is not None for row in rows)
         began = time.perf_counter()
         compiled = self.programs.compile_seconds
         running = [row.slot for row in rows]
@@ -277,7 +277,7 @@ class Engine(StepThread):
             self._pace.add_rounds(num_rounds, time.perf_counter() - began)
         for i, row in enumerate(rows):
             tokens = results.tokens[i, : results.count[i]].tolist()
-            row.stop_state, stop = row.handle.request.find_stop(row.stop_state, tokens)
+            stop = row.find_stop(tokens)
             logprobs = jax.tree.map(lambda x: x[i], results.logprobs)
             row.add_rounds(results.rounds[i].tolist(), len(tokens[:stop]))
             is_over = stop is not None or bool(results.done[i])

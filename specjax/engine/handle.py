@@ -8,9 +8,10 @@ from typing import Protocol
 from ..checkpoints.load import LanguageModel
 from ..core.logprobs import Logprobs
 from ..errors import CancelledError, RequestError
+from ..requests.batch import Batch
+from ..requests.constraint import Constraint
 from ..requests.vocabulary import decode_continuation
 from ..text.result import Result, settled_text
-from .request import Request
 
 
 class Driver(Protocol):
@@ -34,7 +35,7 @@ class Handle:
     ``await`` need a started engine, see ``Engine.start``.
 
     Attributes:
-      request: the prompt and its options.
+      batch: the prompt and its options, see ``request.read_request``.
       token_ids: the new tokens so far.
       drafted: the drafted tokens so far that the target scored.
       rounds: drafted, accepted and emitted tokens of each round so far. It grows after
@@ -46,9 +47,9 @@ class Handle:
         if not asked for.
     """
 
-    def __init__(self, engine: Driver, request: Request, depth: int):
+    def __init__(self, engine: Driver, batch: Batch, depth: int):
         self._engine = engine
-        self.request = request
+        self.batch = batch
         self.token_ids: list[int] = []
         self.drafted = 0
         self.rounds = list[tuple[int, int, int]]()
@@ -59,6 +60,16 @@ class Handle:
         self.policy_logprobs: list[float] = []
         self._outcome: Result | Exception | None = None
         self._watchers: list[Callable[[], object]] = []
+
+    @property
+    def prompt(self) -> list[int]:
+        """The prompt's token ids."""
+        return self.batch.prompts[0]
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The constraint of the text, on the host; or None."""
+        return self.batch.constraints[0]
 
     @property
     def is_over(self) -> bool:
@@ -150,9 +161,8 @@ class Handle:
         if isinstance(outcome, Result):
             return outcome.text
         target = self._engine.target
-        batch = self.request.batch
-        grown = decode_continuation(target.tokenizer, target.config.vocab_size, self.request.prompt, ids)
-        grown = settled_text(grown, ids, target, batch.stop_strings[0])
+        grown = decode_continuation(target.tokenizer, target.config.vocab_size, self.prompt, ids)
+        grown = settled_text(grown, ids, target, self.batch.stop_strings[0])
         return grown if grown.startswith(text) else text
 
     def _raise_failure(self) -> None:
@@ -185,12 +195,12 @@ class Handle:
 
     def _append(self, tokens: list[int], rounds: list[tuple[int, int, int]], logprobs: Logprobs | None) -> None:
         self.token_ids.extend(tokens)
-        (wanted,) = self.request.batch.logprobs
+        (wanted,) = self.batch.logprobs
         if logprobs is not None and wanted is not None:
             self.logprobs += logprobs.chosen[: len(tokens)].tolist()
             top = zip(logprobs.top_ids[: len(tokens), :wanted].tolist(), logprobs.top[: len(tokens), :wanted].tolist())
             self.top_logprobs += [dict(zip(ids, values)) for ids, values in top]
-        if logprobs is not None and self.request.batch.policy_logprobs[0]:
+        if logprobs is not None and self.batch.policy_logprobs[0]:
             self.policy_logprobs += logprobs.policy[: len(tokens)].tolist()
         for drafted, accepted, _ in (new := rounds[len(self.rounds) :]):
             self.drafted += drafted

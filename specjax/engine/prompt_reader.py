@@ -12,6 +12,7 @@ from .handle import Handle
 from .prefix_blocks import BLOCK, has_states, put_states, take_states
 from .prefix_cache import PrefixCache, Stored
 from .programs import Programs
+from .request import slot_arrays
 from .step_size import StepSize
 
 
@@ -49,9 +50,17 @@ class Row:
     began: float = 0.0
 
     def __post_init__(self, state: int):
-        request = self.handle.request
-        self.arrays = request.arrays_from(state)
-        self.stop_state = request.stop_start
+        requests = self.handle.batch.requests
+        self.arrays = slot_arrays(requests, state)
+        self.stop_state = 0 if requests.stop_start is None else int(requests.stop_start[0])
+
+    def find_stop(self, tokens: Sequence[int]) -> int | None:
+        """The number of ``tokens``, the newest, up to the end of the first stop string, or None."""
+        stops = self.handle.batch.requests.stops
+        if stops is None:
+            return None
+        self.stop_state, count = stops.find(self.stop_state, tokens)
+        return count
 
     def add_rounds(self, rounds: Sequence[Sequence[int]], emitted: int) -> None:
         """Appends rounds up to the one with the last of ``emitted`` tokens, and cuts it there."""
@@ -76,7 +85,7 @@ class Reader:
         other rows wait for this chunk.
         """
         programs = self._programs
-        unread = len(row.handle.request.prompt) - 1
+        unread = len(row.handle.prompt) - 1
         began = time.perf_counter()
         compiled = programs.compile_seconds
         if row.filled is None:
@@ -103,7 +112,7 @@ class Reader:
     def _begin(self, row: Row) -> None:
         """The row before its first chunk, with the blocks that the store has."""
         programs = self._programs
-        prompt = row.handle.request.prompt
+        prompt = row.handle.prompt
         filled = programs.begin_reading()
         row.keys = self.prefixes.keys(prompt)
         row.drafted = programs.begin_reading_draft(row.arrays, filled)
@@ -116,7 +125,7 @@ class Reader:
     def _read_chunk(self, row: Row, most: int) -> int:
         """The target reads a chunk of at most ``most`` tokens. Returns the size of the chunk."""
         programs = self._programs
-        unread = len(row.handle.request.prompt) - 1
+        unread = len(row.handle.prompt) - 1
         size = programs.chunk_for(unread - row.start, most, row.start)
         row.filled = programs.read(row.arrays, row.filled, row.start, size)
         first = row.start // BLOCK
@@ -130,7 +139,7 @@ class Reader:
 
         It reads no further than the target.
         """
-        unread = len(row.handle.request.prompt) - 1
+        unread = len(row.handle.prompt) - 1
         start = row.draft_start
         size = self._programs.chunk_for(unread - start, most, start)
         while row.start < unread and start + size > row.start:

@@ -1,7 +1,4 @@
-"""Requests of an engine, on the host.
-
-Options are checked, and turned into arrays of fixed shapes.
-"""
+"""Requests of an engine: batches of one row, whose arrays have the shapes of a slot."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,70 +12,13 @@ from ..errors import RequestError
 from ..loop.prefill import pad_prompts, positions_needed
 from ..parallel import place
 from ..requests.batch import Batch
-from ..requests.constraint import Constraint
 from ..requests.limits import MOST_SAMPLES
 from ..requests.options import Options
 from ..requests.samples import key_of_sample
-from ..requests.stop_strings import StopAutomaton
 from ..text.generator import Generator
 
 STOP_IDS = 32
 """The most tokens that may end a request: end-of-text tokens and ``stop_token_ids``."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """One request.
-
-    Attributes:
-      batch: its prompt and its options, a batch of one row.
-      arrays: prompt and options for the device, one row of the engine's capacity. They have no
-        constraint, because the engine has one table for all requests, see ``constraints``. They
-        have no stop strings, because the tables of these have no fixed shape, so the host searches
-        them.
-      stops: the automaton of its stop strings on the host, or None.
-    """
-
-    batch: Batch
-    arrays: Requests
-    stops: StopAutomaton | None
-
-    @property
-    def prompt(self) -> list[int]:
-        """The prompt's token ids."""
-        return self.batch.prompts[0]
-
-    @property
-    def constraint(self) -> Constraint | None:
-        """Its constraint on the host, or None."""
-        return self.batch.constraints[0]
-
-    @property
-    def stop_start(self) -> int:
-        """The state of ``stops`` before the first new token."""
-        start = self.batch.requests.stop_start
-        return 0 if start is None else int(start[0])
-
-    def find_stop(self, state: int, tokens: list[int]) -> tuple[int, int | None]:
-        """Follows the stop strings along ``tokens`` from a state of their automaton.
-
-        Returns the state after the tokens, and the number of tokens up to the end of the first stop
-        string; None if no stop string ends there.
-        """
-        if self.stops is None:
-            return state, None
-        for i, token in enumerate(tokens):
-            state = int(self.stops.next[state, self.stops.classes[token]])
-            if self.stops.accept[state]:
-                return state, i + 1
-        return state, None
-
-    def arrays_from(self, state: int) -> Requests:
-        """``arrays`` of a row whose constraint starts in this state of the engine's table.
-
-        The number of the state is on the host.
-        """
-        return self.arrays.replace(sampling=self.arrays.sampling.replace(start=np.array([state], np.int32)))
 
 
 def read_request(
@@ -90,8 +30,13 @@ def read_request(
     capacity: int,
     logprobs: int | None = None,
     sample: int = 0,
-) -> Request:
-    """The request of one prompt, or of one conversation.
+) -> Batch:
+    """One prompt or one conversation, as a batch of one row.
+
+    Its ``requests`` are for the device and have the engine's capacity, except the automata. The
+    constraint's is left out, because the engine has one table for all requests, see
+    ``constraints``. That of the stop strings is on the host, where the engine follows it, because
+    its tables have no fixed shape.
 
     Args:
       capacity: positions of a slot.
@@ -120,7 +65,18 @@ def read_request(
         tokens=tokens, stop_ids=_pad_stop_ids(requests.stop_ids), stop_start=None
     )
     arrays = place(arrays, generator.session.mesh, rows=False)
-    return Request(batch=batch, arrays=arrays, stops=jax.device_get(requests.stops))
+    followed = dict(stops=jax.device_get(requests.stops), stop_start=requests.stop_start)
+    return dataclasses.replace(batch, requests=arrays.replace(**followed))
+
+
+def slot_arrays(requests: Requests, state: int) -> Requests:
+    """What the device holds of a request: ``requests`` of ``read_request`` without stop strings.
+
+    Args:
+      state: the state of the engine's table in which the row's constraint starts, on the host.
+    """
+    sampling = requests.sampling.replace(start=np.array([state], np.int32))
+    return requests.replace(sampling=sampling, stops=None, stop_start=None)
 
 
 def _check_records(batch: Batch, logprobs: int | None) -> None:
@@ -147,5 +103,6 @@ def _pad_stop_ids(stop_ids) -> np.ndarray:
 
 def read_blank(generator: Generator, capacity: int) -> Requests:
     """The request of an empty slot: a row at its limit, which has ended."""
-    blank = read_request(generator, [0], None, dict(max_new_tokens=1), capacity=capacity).arrays
+    batch = read_request(generator, [0], None, dict(max_new_tokens=1), capacity=capacity)
+    blank = batch.requests.replace(stops=None, stop_start=None)
     return blank.replace(limit=blank.lengths)

@@ -21,11 +21,11 @@ def take_result(row: Row, programs: Programs, generator: Generator, stopped: boo
 
     Its slot is then empty. ``stopped``: a stop string ended it.
     """
-    request = row.handle.request
+    batch = row.handle.batch
     text = fetch(programs.release(row.slot))
     if stopped:  # what the rounds emitted after the stop string is no part of the text
         drafted, accepted, emitted = np.array(row.rounds).T
-        end: Any = np.array([len(request.prompt) + emitted.sum() - 1])
+        end: Any = np.array([len(batch.prompts[0]) + emitted.sum() - 1])
         reached: Any = (accepted[:, None] > np.arange(text.counters.accepted_at.shape[1])).sum(0)[None]
         calls = np.array([len(row.rounds)])
         drafts = np.array([drafted.sum()])
@@ -35,7 +35,7 @@ def take_result(row: Row, programs: Programs, generator: Generator, stopped: boo
     try:
         decoded = Decoding(
             text,
-            request.batch,
+            batch,
             prefill_seconds=row.prefill_seconds,
             decode_seconds=time.perf_counter() - row.began,
             compile_seconds=compiling,

@@ -113,7 +113,7 @@ class Scheduler:
             if self.is_paused or self.reading is not None or not self._waiting or None not in self._slots:
                 return
             handle = self._waiting[0]
-            state = self._constraints.hold(handle.request.constraint)
+            state = self._constraints.hold(handle.constraint)
             if state is not None:
                 self.reading = Row(handle, self._slots.index(None), state, compile_seconds)
                 self._waiting.popleft()
@@ -126,13 +126,13 @@ class Scheduler:
 
     def free(self, row: Row) -> None:
         """Gives the slot of a row, which is empty, to the next request."""
-        self._constraints.release(row.handle.request.constraint)
+        self._constraints.release(row.handle.constraint)
         self._slots[row.slot] = None
 
     def drop_reading(self) -> None:
         """Ends the reading of a prompt."""
         assert self.reading is not None
-        self._constraints.release(self.reading.handle.request.constraint)
+        self._constraints.release(self.reading.handle.constraint)
         self.reading = None
 
     def clear(self) -> list[Handle]:

@@ -27,6 +27,18 @@ class StopAutomaton(struct.PyTreeNode):
     classes: jax.Array
     accept: jax.Array
 
+    def find(self, state: int, tokens: Sequence[int]) -> tuple[int, int | None]:
+        """Follows ``tokens`` from a state, on the host.
+
+        Returns the state after the tokens, and the number of tokens up to the end of the first stop
+        string; None if no stop string ends there.
+        """
+        for i, token in enumerate(tokens):
+            state = int(self.next[state, self.classes[token]])
+            if self.accept[state]:
+                return state, i + 1
+        return state, None
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stops:

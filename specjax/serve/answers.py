@@ -115,7 +115,7 @@ class Answer:
     def usage(self, handles: Sequence[Handle]) -> dict[str, Any]:
         """The tokens of prompts and texts. A prompt counts once for all its samples."""
         firsts = handles[:: self.samples]
-        prompts = sum(len(handle.request.prompt) for handle in firsts)
+        prompts = sum(len(handle.prompt) for handle in firsts)
         texts = sum(len(handle.token_ids) for handle in handles)
         cached = {"cached_tokens": sum(handle.cached_tokens for handle in firsts)}
         return {

@@ -89,7 +89,7 @@ class _Follower:
         rounds = handle.rounds[self._told :]
         if rounds and not self._told:
             for counter in (m._prompt_tokens, m._looked_up):
-                counter.inc(len(handle.request.prompt))
+                counter.inc(len(handle.prompt))
             m._found.inc(handle.cached_tokens)
             m._first.observe(now - self._began)
         elif rounds:
