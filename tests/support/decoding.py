@@ -20,7 +20,16 @@ CAPACITY, CHUNK, NEW = 256, 64, 32
 says otherwise.
 """
 
-prefill = jax.jit(prefill, static_argnames=("drafter", "chunk", "dtype"))
+_of_loop = prefill
+
+
+@partial(jax.jit, static_argnames=("drafter", "chunk", "dtype"))
+def prefill(*args, **options) -> DecodeState:
+    """The state after the prefill, without weak types, which would compile the first round apart from the next."""
+    strong = lambda x: x.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.number) else x
+    return jax.tree.map(strong, _of_loop(*args, **options))
+
+
 run = jax.jit(decode.run, static_argnames=("drafter", "rule"))
 
 

@@ -1,6 +1,7 @@
 """Method auto: seeded texts are plain decoding's, the choice is the best by plain arithmetic, and trying costs little."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +48,21 @@ def certain(state):
     return state.replace(drafter=state.drafter.replace(acceptance=sure))
 
 
+@partial(jax.jit, static_argnames="auto")
 def choose_arm(auto, given, state, matched):
     """The number of the arm that ``auto`` chooses, and whether drafts nearly pay."""
     return auto._choose_arm(given, state, auto._outlook(given, state, matched))
+
+
+@partial(jax.jit, static_argnames="drafter")
+def propose(target, draft, drafter, state):
+    """The drafter's tree and its state after that."""
+    return drafter.propose(target, draft, state, jnp.broadcast_to(jax.random.key(0), 4))
+
+
+def spell(state):
+    """The tokens of each row, for a new prefill."""
+    return [tokens[:length].tolist() for tokens, length in zip(np.asarray(state.tokens), np.asarray(state.length))]
 
 
 def decode_with(times, seeded, prompts=PROMPTS, **options):
@@ -184,9 +197,10 @@ def test_a_probe_is_made_if_the_saving_that_it_may_find_is_larger_than_its_cost(
     state = unsure(start(TARGET, given, AUTO, PROMPTS, **SIZES))
     deviation = np.sqrt(0.4 * 0.6 / 2)
     saved = (1 / 1.15 - 1.9 / tokens(0.4 + deviation)) / 6  # for each token to come
-    compiled = jax.jit(lambda given, state: choose_arm(AUTO, given, state, jnp.zeros(4, jnp.int32))[0])
     ends_after = lambda state, left: state.replace(request=state.request.replace(limit=state.length + left))
-    choose = lambda given, state, left: int(compiled(given, ends_after(state, left)))
+    choose = lambda given, state, left: int(
+        choose_arm(AUTO, given, ends_after(state, left), jnp.zeros(4, jnp.int32))[0]
+    )
     state = state.replace(drafter=all_ask(state.drafter))
     for unread in (6, 18):  # tokens, each read in a quarter of a step
         rested = skip(state, unread)
@@ -237,7 +251,13 @@ def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying()
     """The last prompt repeats itself, so that a look-up finds a match."""
     far, near = parameters([1, 9, 9, 9]), parameters([1, 9, 9, 2.26])
     state = certain(start(TARGET, far, AUTO, PROMPTS, **SIZES))
-    begin = jax.jit(lambda given, state: AUTO.choose(TARGET, given, state))
+    state = state.replace(request=state.request.replace(seeded=jnp.zeros(4, bool)))  # the program of ``decode_with``
+
+    @jax.jit
+    def begin(given, state):
+        _, prepared, chosen = AUTO.choose(TARGET, given, state)
+        return chosen, prepared.ran, prepared.matched
+
     one_round = lambda given, state: run(
         TARGET, given, state, state.round + 1, drafter=AUTO, rule=RULES["walk_if_seeded"]
     )
@@ -245,9 +265,9 @@ def test_plain_decoding_holds_for_four_rounds_while_drafts_are_far_from_paying()
     def play(given, since_near, done=(False, False, False, False)):
         own = state.drafter.replace(since_near=jnp.array([0, 0, since_near, 1]))
         before = state.replace(drafter=own, done=jnp.array(done))
-        _, prepared, chosen = begin(given, before)
-        assert int(chosen) == 0 and not prepared.ran
-        return bool(prepared.matched[3] > 0), one_round(given, before).drafter.since_near.tolist()
+        chosen, ran, matched = begin(given, before)
+        assert int(chosen) == 0 and not ran
+        return bool(matched[3] > 0), one_round(given, before).drafter.since_near.tolist()
 
     for since_near in range(30):
         assert play(far, since_near) == (since_near < 16 or since_near % 4 == 0, [1, 1, since_near + 1, 2])
@@ -263,6 +283,7 @@ def test_a_call_of_many_rounds_ends_where_as_many_calls_of_one_round_end():
     """Rounds that hold a choice repeat inside of a call. They stop at its last round, as others do."""
     far = parameters([1, 9, 9, 9])
     begun = certain(start(TARGET, far, AUTO, PROMPTS, **SIZES))
+    begun = begun.replace(request=begun.request.replace(seeded=jnp.zeros(4, bool)))  # the program of ``decode_with``
     rounds = 18  # a hold begins before the last round, and would go on after it
     at_once = run(TARGET, far, begun, jnp.int32(rounds), drafter=AUTO, rule=RULES["walk_if_seeded"])
     one_by_one = begun
@@ -296,12 +317,12 @@ def test_a_losing_drafter_is_tried_seldom_and_soon_when_the_text_changes():
 
 
 def test_one_odd_token_at_the_beginning_is_no_change_of_the_text():
-    probing = Probing.start(1)
+    probing, observe = Probing.start(1), jax.jit(Probing.observe)
     for heard in [0.95] + [0.3] * 40:
-        probing = probing.observe(jnp.full(1, heard))
+        probing = observe(probing, jnp.full(1, heard))
     assert probing.level == 1
     for _ in range(12):
-        probing = probing.observe(jnp.full(1, 0.95))
+        probing = observe(probing, jnp.full(1, 0.95))
     assert probing.level < 1
 
 
@@ -317,36 +338,37 @@ def test_confidence_is_the_highest_probability_at_the_end_of_the_path(nodes, pat
 def test_times_interpolate_the_table_and_learn_from_runs():
     table = np.arange(12).reshape(2, 2, 3) + 1.0
     times = Times.of_table(table, [1, 5], [10, 20])
-    np.testing.assert_allclose(times.at(5, 10), table[1, 0], rtol=1e-5)
-    np.testing.assert_allclose(times.at(3, 15), table.mean((0, 1)), rtol=1e-5)
-    np.testing.assert_allclose(times.at(1, 99), table[0, 1], rtol=1e-5)
     rise = np.maximum(table[1, 0] - table[0, 0], 0)  # of four rows more
-    np.testing.assert_allclose(times.at(13, 1), table[1, 0] + 2 * rise, rtol=1e-5)
-    np.testing.assert_allclose(times.at(13, 1, xp=np), times.at(13, 1), rtol=1e-5)
     falling = Times.of_table([[[5.0]], [[3.0]]], [1, 4], [1])
-    np.testing.assert_allclose(falling.at(64, 1), [3.0])
+    apart = Times.of_table([[[[1.0, 2.0]]], [[[3.0, 9.0]]]], [1], [1])
+    sizes = (times, 5, 10), (times, 3, 15), (times, 1, 99), (times, 13, 1), (falling, 64, 1)
+    sizes += (apart, 1, 1, False), (apart, 1, 1, True)
+    expected = table[1, 0], table.mean((0, 1)), table[0, 1], table[1, 0] + 2 * rise, [3], [1, 2], [3, 9]
+    on_device = jax.jit(lambda: [times.at(*size) for times, *size in sizes])()
+    on_host = [times.at(*size, xp=np) for times, *size in sizes]
+    for own, host, value in zip(on_device, on_host, expected, strict=True):
+        np.testing.assert_allclose(own, value, rtol=1e-5)
+        np.testing.assert_allclose(host, value, rtol=1e-5)
     true, rng = table[0, 0] * [3.0, 2.0, 5.0], np.random.default_rng(0)
     for _ in range(60):
         rounds = rng.integers(0, 9, 3)
         times = times.correct(rounds, 1, 1, float(rounds @ true) * rng.normal(1, 0.02) + 1e-9)
-    np.testing.assert_allclose(times.at(1, 1), true, rtol=0.1)
-    np.testing.assert_allclose(times.at(5, 10), table[1, 0], rtol=1e-5)  # another batch size has times of its own
-    np.testing.assert_allclose(times.at(1, 1, True), table[0, 0], rtol=1e-5)  # and sampled rows too
-    apart = Times.of_table([[[[1.0, 2.0]]], [[[3.0, 9.0]]]], [1], [1])
-    np.testing.assert_allclose(apart.at(1, 1, False), [1, 2])
-    np.testing.assert_allclose(apart.at(1, 1, True), [3, 9])
+    at = jax.jit(lambda times: (times.at(1, 1), times.at(5, 10), times.at(1, 1, True)))
+    here, other_batch, sampled = at(times)  # another batch size has times of its own, and sampled rows too
+    np.testing.assert_allclose(here, true, rtol=0.1)
+    np.testing.assert_allclose(other_batch, table[1, 0], rtol=1e-5)
+    np.testing.assert_allclose(sampled, table[0, 0], rtol=1e-5)
     runs = [(np.array([8, 0]), 8.0), (np.array([0, 8]), 48.0)] * 9  # arm 1 takes three times as long as in the table
     learnt = []
     for trust in (CONSTANTS.predicted_rounds, CONSTANTS.measured_rounds):
         found = Times.of_table([[[1.0, 2.0]]], [1], [1], trust)
         for rounds, seconds in runs:
             found = found.correct(rounds, 1, 1, seconds)
-        learnt.append(float(found.at(1, 1)[1] / found.at(1, 1)[0]))
+        learnt.append(found.at(1, 1, xp=np)[1] / found.at(1, 1, xp=np)[0])
     assert learnt[0] == pytest.approx(6, rel=0.2) and 2 < learnt[1] < 0.8 * learnt[0]  # a measured table gives way less
     once = Times.of_table([[[1.0, 2.0]]], [1], [1]).correct(np.array([7, 0]), 1, 1, 21.0)
-    np.testing.assert_allclose(
-        once.at(1, 1), [3.0, 6.0], rtol=1e-5
-    )  # an arm that has not run has the scale of the others
+    # An arm that has not run has the scale of the others.
+    np.testing.assert_allclose(once.at(1, 1, xp=np), [3.0, 6.0], rtol=1e-5)
 
 
 def test_a_run_counts_by_its_rounds_and_old_rounds_fade():
@@ -382,8 +404,8 @@ def test_a_slower_machine_changes_no_choice_and_a_slower_arm_does():
 
 
 def test_predicted_times_grow_with_nodes_rows_and_the_draft():
-    at = lambda batch, platform="tpu": np.asarray(
-        predict([Arm(0), Arm(4), Arm(4, True), Arm(4, True, 20, 3)], 0.1, platform).at(batch, 9)
+    at = lambda batch, platform="tpu": predict([Arm(0), Arm(4), Arm(4, True), Arm(4, True, 20, 3)], 0.1, platform).at(
+        batch, 9, xp=np
     )
     assert at(1)[0] == 1 and at(1)[1] == pytest.approx(1 + 4 / 200) and at(1)[2] == pytest.approx(1.42)
     assert at(1)[3] == pytest.approx(1 + 20 / 200 + 4 * 0.1 * (1 + 2 / 200))
@@ -409,7 +431,7 @@ HEAD_ARMS = Arm(0), Arm(1), Arm(2, True), Arm(4, True)
 
 def certain_of_the_model(rows):
     """Rates at which all rows take the model's tokens."""
-    tested = jnp.full((rows, RATES), 1e3)
+    tested = jnp.full((rows, RATES), 1e3, jnp.float32)
     return RunningAcceptance(jnp.full_like(tested, 1e-3).at[:, MATCHES:].set(1e3 - 1), tested)
 
 
@@ -453,10 +475,9 @@ def test_a_head_that_has_rested_drafts_like_one_that_reads_the_text_anew():
             length, going = HEAD_ARMS[arm].length, ~np.asarray(state.done)
             found, from_model = draft_with(force(arm), state)
             assert np.all(from_model) and going.any()
-            texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
             fresh = Eagle3(num_speculative_tokens=length, head=HEAD.config)
-            anew = start(TARGET, HEAD, fresh, texts, **sizes, limit=127)
-            expected = fresh.propose(TARGET, HEAD, anew, jnp.broadcast_to(jax.random.key(0), 4))[0].tokens
+            anew = start(TARGET, HEAD, fresh, spell(state), **sizes, limit=127)
+            expected = propose(TARGET, HEAD, fresh, anew)[0].tokens
             np.testing.assert_array_equal(np.asarray(found[length])[going], np.asarray(expected)[going])
             compared += going.sum()
         until = state.round + rounds
@@ -472,33 +493,37 @@ def test_a_head_of_short_arms_has_room_for_the_features_of_a_held_choice():
     given, sizes = auto.parameters((HEAD,), V), dict(capacity=128, chunk=32)
     force = lambda *times: given.replace(times=Times.of_table([[times]], [1], [1]))
     state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + 100 for prompt in PROMPTS])
+    fresh = Eagle3(num_speculative_tokens=2, head=HEAD.config)
+
+    @jax.jit
+    def draft(parameters, state):
+        state, prepared, _ = auto.choose(TARGET, parameters, state)
+        return auto.at_shape((2, 0, 0)).propose(TARGET, parameters, auto.with_prepared(state, prepared), None)[0]
+
     for until in range(2 * CONSTANTS.waiting, 2 * CONSTANTS.waiting + 8):  # one of them ends with all places taken
         state = run(TARGET, force(1.0, 1e9), state, jnp.int32(until), drafter=auto, rule=RULES["walk_if_seeded"])
         going = ~np.asarray(state.done)
         assert going.any() and state.counters.chosen[:, 1].sum() == 0
         awake = state.drafter.replace(acceptance=certain_of_the_model(4), since_near=jnp.zeros(4, jnp.int32))
-        before, prepared, _ = auto.choose(TARGET, force(1e9, 1.0), state.replace(drafter=awake))
-        ready = auto.with_prepared(before, prepared)
-        found = auto.at_shape((2, 0, 0)).propose(TARGET, force(1e9, 1.0), ready, None)[0].tokens
-        texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
-        fresh = Eagle3(num_speculative_tokens=2, head=HEAD.config)
-        anew = start(TARGET, HEAD, fresh, texts, **sizes, limit=127)
-        expected = fresh.propose(TARGET, HEAD, anew, jnp.broadcast_to(jax.random.key(0), 4))[0].tokens
+        found = draft(force(1e9, 1.0), state.replace(drafter=awake)).tokens
+        anew = start(TARGET, HEAD, fresh, spell(state), **sizes, limit=127)
+        expected = propose(TARGET, HEAD, fresh, anew)[0].tokens
         np.testing.assert_array_equal(np.asarray(found)[going], np.asarray(expected)[going])
 
 
 TREE_ARMS = Arm(0), Arm(2), Arm(3, True), Arm(3, True, 7, 2)
+LONG_SIZES = dict(capacity=128, chunk=32)
 
 
 @pytest.mark.parametrize("kind", ["model", pytest.param("head", marks=pytest.mark.slow)])
 def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(kind):
     """After rounds of other arms, its trees are those of dynamic_tree, and of eagle3 for a head."""
-    sizes, of_tree = dict(capacity=128, chunk=32), dict(tree_nodes=7, tree_depth=3, tree_top_k=2)
+    of_tree = dict(tree_nodes=7, tree_depth=3, tree_top_k=2)
     head, model = (HEAD.config, HEAD) if kind == "head" else (None, disturbed(TARGET, 0.3))
     fresh = Eagle3(**of_tree, head=head) if head else DynamicTree(**of_tree)
     auto = Auto(arms=TREE_ARMS, head=head)
     given = auto.parameters((model,), V)
-    state = start(TARGET, given, auto, PROMPTS, **sizes, limit=[len(prompt) + 60 for prompt in PROMPTS])
+    state = start(TARGET, given, auto, PROMPTS, **LONG_SIZES, limit=[len(prompt) + 60 for prompt in PROMPTS])
     compared, accepted = 0, 0
 
     @jax.jit
@@ -514,13 +539,12 @@ def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(
         state = state.replace(drafter=state.drafter.replace(acceptance=all_draw, since_near=awake))
         if arm == 3:
             found = draft_tree(forced, state)
-            texts = [np.asarray(state.tokens)[b, : int(state.length[b])].tolist() for b in range(4)]
-            anew = start(TARGET, model, fresh, texts, **sizes, limit=127)
-            expected, _ = fresh.propose(TARGET, model, anew, jnp.broadcast_to(jax.random.key(0), 4))
+            anew = start(TARGET, model, fresh, spell(state), **LONG_SIZES, limit=127)
+            expected, _ = propose(TARGET, model, fresh, anew)
             for own, other in ((found.tokens, expected.tokens), (found.parent, expected.parent)):
                 np.testing.assert_array_equal(np.asarray(own)[going], np.asarray(other)[going])
             compared += going.sum()
-            read, anew_read = state.drafter.models[0].cache, anew.drafter.cache
+            read, anew_read = jax.device_get((state.drafter.models[0].cache, anew.drafter.cache))
             for b in np.flatnonzero(going):
                 held = int(min(read.length[b], anew_read.length[b]))
                 for own, other in zip(*map(jax.tree.leaves, (read.layers, anew_read.layers))):
@@ -537,10 +561,11 @@ def test_a_tree_that_emits_less_than_expected_loses_value():
     auto = Auto(arms=TREE_ARMS)
     given = auto.parameters((disturbed(TARGET, 0.3),), V)
     at_times = lambda *times: given.replace(times=Times.of_table([[times]], [1], [1]))
-    state = start(TARGET, given, auto, PROMPTS, **SIZES)
+    state = start(TARGET, given, auto, PROMPTS, **LONG_SIZES, limit=60)  # the program of the test above
     missing = state.drafter.calibration.replace(emitted=state.drafter.calibration.emitted.at[:, 1].set(8))
     state = state.replace(drafter=state.drafter.replace(calibration=missing))
-    expected = auto._outlook(at_times(1, 9, 9, 0.1), state, auto._look_up(state)[1]).expected()[:, 3]
+    look = jax.jit(lambda given, state: auto._outlook(given, state, auto._look_up(state)[1]).expected())
+    expected = look(at_times(1, 9, 9, 0.1), state)[:, 3]
     after = run(TARGET, at_times(1, 9, 9, 0.1), state, jnp.int32(1), drafter=auto, rule=RULES["walk_if_seeded"])
     assert np.all(np.asarray(after.counters.chosen) == [0, 0, 0, 1]) and expected.max() > 1.5
     kept, emitted = after.drafter.calibration, np.asarray(after.counters.emitted)[:, 3]
@@ -562,14 +587,21 @@ def test_a_tree_that_emits_less_than_expected_loses_value():
 def test_a_resting_model_commits_any_path_of_its_tree_and_nothing_of_a_tree_that_was_not_taken():
     grower = DynamicTree(tree_nodes=10, tree_depth=3, tree_top_k=2).grower
     state = start(TARGET, DRAFT, grower, PROMPTS, **SIZES)
-    tree, drafted = grower.propose(TARGET, DRAFT, state, jnp.broadcast_to(jax.random.key(0), 4))
-    before, last = state.replace(drafter=drafted), jnp.argmax(jax.vmap(ancestors)(tree).sum(-1)[:, ::-1], 1)
-    node = tree.tokens.shape[1] - 1 - last  # the last of the deepest nodes
-    verdict = jax.vmap(lambda node, tree: verdict_at(node, jnp.int32(9), tree, ancestors(tree)))(node, tree)
+    tree, drafted = propose(TARGET, DRAFT, grower, state)
+    before = state.replace(drafter=drafted)
+
+    @jax.jit
+    def accept(tree):
+        """The verdict that accepts the last of the deepest nodes."""
+        last = jnp.argmax(jax.vmap(ancestors)(tree).sum(-1)[:, ::-1], 1)
+        node = tree.tokens.shape[1] - 1 - last
+        return jax.vmap(lambda node, tree: verdict_at(node, jnp.int32(9), tree, ancestors(tree)))(node, tree)
+
+    verdict = accept(tree)
     assert (verdict.path[:3, 2] > 3).any()  # not the first node of its level
-    resting, commit = RestingModel(grower), (TARGET, DRAFT, before, tree, None, verdict)
-    taken = resting.commit(*commit, jnp.array([True, True, True, False])).cache
-    expected = grower.commit(*commit).cache
+    commit = TARGET, DRAFT, before, tree, None, verdict
+    taken = jax.jit(RestingModel(grower).commit)(*commit, jnp.array([True, True, True, False])).cache
+    expected = jax.jit(grower.commit)(*commit).cache
     for own, other in zip(jax.tree.leaves(taken), jax.tree.leaves(expected)):
         np.testing.assert_array_equal(own[:3], other[:3])
     assert taken.length[3] == state.cache.length[3] < expected.length[3]
@@ -579,13 +611,15 @@ def test_the_tokens_of_a_tree_are_tested_apart_from_the_likeliest():
     """Each path of two trees, by counting along the path. Siblings stand in the order of their probability."""
     shape = from_paths([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)])
     bushy = Tree(jnp.arange(8), jnp.array(shape.parent), jnp.ones(8, bool), max_depth=3)
+    judge = jax.jit(lambda tree, node: verdict_at(node, jnp.int32(9), tree, ancestors(tree)))
+    counts = jax.jit(partial(tally_model, count=3))
     for tree, paths in ((bushy, shape.paths), (chain(jnp.arange(4)), [(), (0,), (0, 0), (0, 0, 0)])):
         for node, path in enumerate(paths):
-            verdict = jax.tree.map(lambda x: x[None], verdict_at(jnp.int32(node), jnp.int32(9), tree, ancestors(tree)))
+            verdict = jax.tree.map(lambda x: x[None], judge(tree, jnp.int32(node)))
             batched = jax.tree.map(lambda x: x[None], tree)
             first = next((i for i, rank in enumerate(path) if rank), len(path))
             others = (first < 3) * (not tree.is_chain)
-            count = lambda drawn, sampled: tally_model(batched, verdict, jnp.array([drawn]), jnp.array([sampled]), 3)
+            count = lambda drawn, sampled: counts(batched, verdict, jnp.array([drawn]), jnp.array([sampled]))
             accepted, tested = count(True, False)
             assert accepted.tolist() == [[first, 0, int(first < len(path))]]
             assert tested.tolist() == [[min(first + 1, 3), 0, others]]
