@@ -5,10 +5,8 @@ import json
 import sys
 
 import pytest
-from support.command_line import GENERATE, OPTIONS, SHORT, assert_one_line, kept, models, reuse, specjax_main
+from support.command_line import GENERATE, OPTIONS, PLAIN, SHORT, assert_one_line, kept, models, reuse, specjax_main
 from support.models import TINY, byte_tokenizer
-
-import specjax
 
 pytestmark = pytest.mark.usefixtures("reuse")
 
@@ -43,7 +41,7 @@ def speculative(models):
 
 
 def test_a_draft_alone_chooses_draft_model_and_keeps_the_output(specjax_main, models, speculative):
-    _, plain, _ = specjax_main("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--json")
+    _, plain, _ = specjax_main("generate", "--model", models["target"], "--prompt", "def f(", *PLAIN, "--json")
     code, out, err = specjax_main(*speculative, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["token_ids"] == json.loads(plain)["token_ids"]
@@ -78,7 +76,7 @@ def test_stream_prints_the_same(specjax_main, speculative):
 
 def test_several_prompts_and_stdin_are_one_batch(specjax_main, models, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def f(\n")))
-    argv = ("generate", "--model", models["target"], *GENERATE, "--json", "--prompt")
+    argv = ("generate", "--model", models["target"], *PLAIN, "--json", "--prompt")
     _, one, _ = specjax_main(*argv, "def f(")
     code, out, _ = specjax_main(*argv, "-", "--prompt", "x")
     first, second = json.loads(out)
@@ -94,8 +92,9 @@ SOME_OPTIONS = (
 )  # fmt: skip
 
 
-def test_options_reach_the_generator(specjax_main, models):
-    argv = ("generate", "--model", models["target"], "--prompt", "def f(", *OPTIONS, "--capacity", "300")
+def test_options_reach_the_generator(specjax_main, models, kept):
+    none = ("--capacity", "300", "--method", "none")
+    argv = ("generate", "--model", models["target"], "--prompt", "def f(", *OPTIONS, *none)
     code, out, err = specjax_main(*argv, *SOME_OPTIONS, "--stop", "!", "--stop", "#", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -104,7 +103,9 @@ def test_options_reach_the_generator(specjax_main, models):
         logit_bias={5: 1.5}, suppressed_tokens=[7, 8], stop_token_ids=[9], regex="[!-Z]+", logprobs=2, policy_logprobs=True, seed=3,
         stop=["!", "#"],
     )  # fmt: skip
-    wanted = specjax.Generator(specjax.load(models["target"]), capacity=300)("def f(", max_new_tokens=10, **options)
+    generator = kept["latest"]
+    wanted = generator("def f(", max_new_tokens=10, **options)
+    assert (generator.method, generator.session.capacity) == ("none", 300)
     assert (found["token_ids"], found["text"]) == (wanted.token_ids, wanted.text)
     assert found["logprobs"] == pytest.approx(wanted.logprobs) and [len(top) for top in found["top_logprobs"]] == [
         2
@@ -115,20 +116,20 @@ def test_options_reach_the_generator(specjax_main, models):
 
 
 def test_nan_logits_stop_with_one_line(specjax_main, models):
-    code, out, err = specjax_main("generate", "--model", models["nan"], "--prompt", "def f(", *GENERATE)
+    code, out, err = specjax_main("generate", "--model", models["nan"], "--prompt", "def f(", *PLAIN)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "NaN" in err
 
 
 def test_the_context_ends_a_row_with_length(specjax_main, models):
     prompt = "x" * (TINY.context - 3)
-    code, out, _ = specjax_main("generate", "--model", models["target"], "--prompt", prompt, *GENERATE, "--json")
+    code, out, _ = specjax_main("generate", "--model", models["target"], "--prompt", prompt, *PLAIN, "--json")
     assert code == 0
     assert (len(json.loads(out)["token_ids"]), json.loads(out)["finish_reason"]) == (3, "length")
 
 
 def test_chat_writes_the_prompt_in_the_template(specjax_main, models):
-    argv = ("generate", "--chat", "--prompt", "ab", *GENERATE)
+    argv = ("generate", "--chat", "--prompt", "ab", *PLAIN)
     code, out, err = specjax_main(*argv, "--model", models["chat"], "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["prompt_token_ids"] == byte_tokenizer().encode("[ab]")
@@ -141,7 +142,7 @@ def test_a_chat_template_from_a_file_stands_in_for_the_models_own(specjax_main, 
     (file := tmp_path / "template.jinja").write_text(
         "{% for message in messages %}<{{ message['content'] }}>{% endfor %}"
     )
-    argv = ("generate", "--prompt", "ab", *GENERATE, "--json", "--chat-template")
+    argv = ("generate", "--prompt", "ab", *PLAIN, "--json", "--chat-template")
     for model in ("target", "chat"):  # without and with a template of its own
         code, out, err = specjax_main(*argv, file, "--chat", "--model", models[model])
         assert (code, err) == (0, "")
@@ -153,7 +154,7 @@ def test_a_chat_template_from_a_file_stands_in_for_the_models_own(specjax_main, 
 
 
 def test_samples_of_a_prompt_differ_and_the_first_is_that_of_one(specjax_main, models):
-    argv = ("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--temperature", "1", "--json")
+    argv = ("generate", "--model", models["target"], "--prompt", "def f(", *PLAIN, "--temperature", "1", "--json")
     one = json.loads(specjax_main(*argv)[1])
     several = json.loads(specjax_main(*argv, "-n", "3")[1])
     assert several[0]["token_ids"] == one["token_ids"]

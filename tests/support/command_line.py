@@ -12,6 +12,7 @@ from support.models import byte_tokenizer, disturbed, language_model, tiny_model
 OPTIONS = ("--max-new-tokens", "10")
 SHORT = ("--num-speculative-tokens", "3")
 GENERATE = (*OPTIONS, "--capacity", "300", "--ignore-eos")
+PLAIN = (*GENERATE, "--method", "none")  # compiles in a fifth of the time of the default, auto
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +70,7 @@ def reuse(monkeypatch, kept):
         key = (id(target), method, str(draft), *options.items())
         if key not in kept:
             kept[key] = real_generator(target, method, draft, **options)
+        kept["latest"] = kept[key]
         return kept[key]
 
     monkeypatch.setattr(sys.modules["specjax.checkpoints.load"], "load", load)
