@@ -16,6 +16,7 @@ from specjax.tools.prune import Importance, Sizes, learn_masks, masks, measure_i
 from specjax.tools.prune.cut import prune_config
 from specjax.training import losses
 
+scores = jax.jit(losses.scores)
 WINDOWS = np.random.default_rng(0).integers(0, 61, (8, 24), np.int32)
 SHAPE = TINY.replace(num_layers=4, hidden_size=64, intermediate_size=80, num_heads=8, num_kv_heads=2)
 
@@ -39,7 +40,7 @@ def test_pruning_finds_the_parts_that_matter(grown):
     cut = prune(large, importance, sizes)
     assert cut.config.num_weights == c.num_weights
     tokens = jnp.asarray(WINDOWS)
-    np.testing.assert_allclose(losses.scores(cut, tokens), losses.scores(small, tokens), atol=2e-3)
+    np.testing.assert_allclose(scores(cut, tokens), scores(small, tokens), atol=2e-3)
 
 
 @pytest.mark.slow
@@ -98,7 +99,7 @@ def test_heads_and_units_are_cut_where_numpy_cuts_them():
     down[:, np.setdiff1d(np.arange(c.intermediate_size), kept_units)] = 0
     silent.layers[0].mixer.out[...], silent.layers[0].mlp.down[...] = jnp.asarray(out), jnp.asarray(down)
     tokens = jnp.asarray(WINDOWS)
-    np.testing.assert_allclose(losses.scores(cut, tokens), losses.scores(silent, tokens), atol=1e-4)
+    np.testing.assert_allclose(scores(cut, tokens), scores(silent, tokens), atol=1e-4)
 
 
 def test_layers_by_number():
