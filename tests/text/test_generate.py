@@ -49,7 +49,7 @@ def test_the_prompt_of_several_samples_is_read_once(generator, monkeypatch):
         return compile_once(self, key, function, modules, args, *rest)
 
     monkeypatch.setattr(Session, "compile", watched)
-    assert len(generator([5, 6, 7], n=4, **OPTIONS)) == 4
+    assert len(generator([5, 6, 7], n=6, **OPTIONS)) == 6  # as many rows as in the test above
     assert shapes == [1]
 
 
@@ -70,9 +70,9 @@ def test_equal_prompts_with_one_seed_give_equal_texts(generator):
 
 
 def test_messages_are_the_prompt_of_the_template(generator, target):
-    messages = [{"role": "user", "content": "!!"}]
+    messages = [{"role": "user", "content": "!"}]
     result = generator(messages=messages, max_new_tokens=4, ignore_eos=True)
-    rendered = target.tokenizer.encode("user:!!;assistant:", add_special_tokens=False)
+    rendered = target.tokenizer.encode("user:!;assistant:", add_special_tokens=False)
     assert result.prompt_token_ids == rendered
     assert result.token_ids == generator(rendered, max_new_tokens=4, ignore_eos=True).token_ids
     both = generator(messages=[messages, messages], max_new_tokens=4, ignore_eos=True)
@@ -91,7 +91,7 @@ def test_results_say_which_tokens_are_accepted_drafts(generator):
 
 
 def test_a_stream_of_a_conversation_ends_as_the_whole_answer_does(generator):
-    messages, options = [{"role": "user", "content": "!!"}], dict(max_new_tokens=4, ignore_eos=True)
+    messages, options = [{"role": "user", "content": "!"}], dict(max_new_tokens=4, ignore_eos=True)
     *_, last = generator.stream_results(messages=messages, **options)
     whole = generator(messages=messages, **options)
     assert (last.text, last.token_ids, last.prompt_token_ids) == (whole.text, whole.token_ids, whole.prompt_token_ids)
