@@ -10,7 +10,7 @@ from support.models import random_head, random_prompts
 from specjax import Generator
 from specjax.core.tree import from_paths
 from specjax.heads import Head, MedusaConfig, MedusaHeads
-from specjax.tools.doctor import examine, texts
+from specjax.tools.doctor import examination, examine, texts
 from specjax.tools.doctor import round_time as rounds
 from specjax.tools.doctor.forecast import expected_longest, forecast
 from specjax.tools.doctor.round_replay import count_rounds, tree_chances
@@ -124,25 +124,30 @@ def of_both_batches(method: str) -> set:
 
 
 @pytest.mark.parametrize(
-    ("method", "seconds", "rows", "whole"),
+    ("method", "batches", "rows", "whole"),
     [
-        pytest.param("auto", 1e9, [1, 2], of_both_batches("auto"), marks=pytest.mark.slow),
-        ("layer_skip", 1e9, [2], of_both_batches("layer_skip")),
-        ("layer_skip", 0, [2], {("none", 1), ("layer_skip", 1)}),  # the texts would take too long
-        ("draft_model", 1e9, [2], set()),
+        pytest.param("auto", (1, 2), [1, 2], of_both_batches("auto"), marks=pytest.mark.slow),
+        ("layer_skip", (1, 2), [2], of_both_batches("layer_skip")),
+        ("draft_model", (2,), [2], set()),
     ],
 )
-def test_rounds_that_vary_are_timed_over_whole_texts(method, seconds, rows, whole, target, draft, monkeypatch):
+def test_rounds_that_vary_are_timed_over_whole_texts(method, batches, rows, whole, target, draft, monkeypatch):
     """The choices of ``auto`` depend on the batch, which needs a count each, and on the place in a text."""
-    counted, timed, count, run = [], [], texts.count_rounds, rounds._run
+    counted, timed, given = [], [], []
+    count, run, time_rounds = texts.count_rounds, rounds._run, rounds.time_rounds
     monkeypatch.setattr(texts, "count_rounds", lambda *args: counted.append(args[-1]) or count(*args))
     monkeypatch.setattr(
         rounds, "_run", lambda *args: timed.append((args[0].method, len(args[1]), *args[2:])) or run(*args)
     )
-    monkeypatch.setattr(rounds, "_TEXT_SECONDS", seconds)
-    sizes = dict(batches=(1, 2), temperatures=(0.0,), max_new_tokens=8)
+    monkeypatch.setattr(examination, "time_rounds", lambda *args: given.append(args) or time_rounds(*args))
+    monkeypatch.setattr(rounds, "_TEXT_SECONDS", 1e9)
+    sizes = dict(batches=batches, temperatures=(0.0,), max_new_tokens=8)
     examine(target, random_prompts(5, 9), method, draft if method != "layer_skip" else None, **sizes)
     assert counted == rows
-    found = {(name, groups) for name, groups, *rounds in timed if not rounds}
-    assert found - {("none", 1)} == whole - {("none", 1)}
+    over_texts = lambda: {(name, groups) for name, groups, *rounds in timed if not rounds}
+    assert over_texts() - {("none", 1)} == whole - {("none", 1)}
     assert (method, 1, 1) in timed or whole  # else in short runs
+    timed.clear()
+    monkeypatch.setattr(rounds, "_TEXT_SECONDS", 0)  # the texts would take too long
+    time_rounds(*given[0])
+    assert over_texts() == ({("none", 1), (method, 1)} if whole else set())

@@ -1,10 +1,12 @@
 """The file of method auto's times: measured once, read by a Generator, measured anew for another machine."""
 
 import json
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.reference import continue_greedily
 
 from specjax import Engine, Generator, RequestError
 from specjax.drafters import Auto
@@ -25,18 +27,42 @@ def file(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def record(target, draft, file):
+def watched() -> SimpleNamespace:
+    """What the measurement of ``record`` ran: the lengths and the temperature of each run, and the greedy texts."""
+    return SimpleNamespace(starts=[], texts={})
+
+
+@pytest.fixture(scope="module")
+def record(target, draft, file, watched):
+    """The record of the file. Each run is checked while it is measured."""
+    advance = Session.advance
+
+    def watch(session, decoding, rounds):
+        state = decoding.state
+        before, heat = np.array(state.length), np.array(state.request.sampling.temperature)
+        watched.starts.append((tuple(before), heat[0]))
+        assert len(set(np.array(state.root))) > 1 and len(set(heat)) == 1
+        advance(session, decoding, rounds)
+        count = np.array(decoding.state.length) - before
+        assert (count >= rounds).all() and not np.array(decoding.state.done).any()
+        for row, (tokens, n) in enumerate(zip(np.array(decoding.state.tokens), before)):
+            if heat[0] == 0:
+                text, known = tokens[n : n + rounds].tolist(), watched.texts.get((row, n), [])
+                assert text[: len(known)] == known[: len(text)]
+                watched.texts[row, n] = max(text, known, key=len)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "advance", watch)
         patch.setattr(auto, "CANDIDATES", (Arm(0), Arm(2), Arm(2, True)))
-        patch.setattr(auto, "_SECONDS", 0.2)
-        return auto.tune_auto(target, draft, file=file, batches=(2,), contexts=(20,))
+        patch.setattr(auto, "_SECONDS", 0.5)
+        return auto.tune_auto(target, draft, file=file, batches=(4,), contexts=(12, 20))
 
 
 def test_the_file_names_machine_versions_and_models(record, file, target, draft):
     kept = json.loads(file.read_text())
     assert {"jax", "cpu", "device"} <= kept["machine"].keys() and kept["model"]["name"] == "target"
     assert kept["drafts"][0]["name"] == "draft" and Arm(**kept["arms"][0]) == Arm(0)
-    assert np.all(np.array(kept["seconds"]) > 0) and np.shape(kept["seconds"]) == (2, 1, 1, len(kept["arms"]))
+    assert np.all(np.array(kept["seconds"]) > 0) and np.shape(kept["seconds"]) == (2, 1, 2, len(kept["arms"]))
     again = auto.tune_auto(target, draft, file=file, batches=(1, 2))
     assert again["seconds"] == kept["seconds"] and "before" in again["note"]
 
@@ -46,8 +72,8 @@ def test_a_file_of_smaller_batches_is_measured_anew(record, file, target, draft,
     monkeypatch.setattr(auto, "CANDIDATES", (Arm(0), Arm(2)))
     copy = tmp_path / "costs.json"
     copy.write_text(file.read_text())
-    again = auto.tune_auto(target, draft, file=copy, batches=(4,), contexts=(20,))
-    assert "smaller batches" in again["note"] and json.loads(copy.read_text())["batches"] == [4]
+    again = auto.tune_auto(target, draft, file=copy, batches=(8,), contexts=(20,))
+    assert "smaller batches" in again["note"] and json.loads(copy.read_text())["batches"] == [8]
 
 
 def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, draft):
@@ -55,9 +81,7 @@ def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, 
     assert [str(arm) for arm in generator.drafter.arms] == [str(Arm(**arm)) for arm in record["arms"]]
     given = np.asarray(generator.session.parameters.times.at(2, 20))
     results = generator(PROMPTS, max_new_tokens=20, ignore_eos=True)
-    assert [r.token_ids for r in results] == [
-        r.token_ids for r in Generator(target, "none")(PROMPTS, max_new_tokens=20, ignore_eos=True)
-    ]
+    assert [r.token_ids for r in results] == continue_greedily(target.model, PROMPTS, 20)
     for result in results:
         choices = result.stats.choices
         assert sum(c.rounds for c in choices) == result.stats.target_calls
@@ -137,33 +161,13 @@ def test_without_a_file_a_tree_is_an_arm_except_on_a_cpu(target, draft, tmp_path
     assert not any(arm.model for arm in find([]))
 
 
-def test_all_rounds_are_timed_from_the_same_state(target, draft, monkeypatch):
+def test_all_rounds_are_timed_from_the_same_state(record, watched):
     """Whatever ran before, rows have the given numbers of tokens, and all greedy rounds write the same text."""
-    texts, starts = {}, []
-    advance = Session.advance
-
-    def watch(session, decoding, rounds):
-        state = decoding.state
-        before, heat = np.array(state.length), np.array(state.request.sampling.temperature)
-        starts.append((tuple(before), heat[0]))
-        assert len(set(np.array(state.root))) > 1 and len(set(heat)) == 1
-        advance(session, decoding, rounds)
-        count = np.array(decoding.state.length) - before
-        assert (count >= rounds).all() and not np.array(decoding.state.done).any()
-        for row, (tokens, n) in enumerate(zip(np.array(decoding.state.tokens), before)):
-            if heat[0] == 0:
-                text, known = tokens[n : n + rounds].tolist(), texts.get((row, n), [])
-                assert text[: len(known)] == known[: len(text)]
-                texts[row, n] = max(text, known, key=len)
-
-    monkeypatch.setattr(Session, "advance", watch)
-    monkeypatch.setattr(auto, "_SECONDS", 0.5)
-    seconds = auto.measure(target, [draft], [Arm(0), Arm(2), Arm(2, True)], (4,), (12, 20))
-    assert seconds.shape == (2, 1, 2, 3) and (seconds > 0).all()
-    assert {(length, heat) for lengths, heat in starts for length in lengths} == {
+    assert np.all(np.array(record["seconds"]) > 0)
+    assert {(length, heat) for lengths, heat in watched.starts for length in lengths} == {
         (12, 0.0), (12, 1.0), (20, 0.0), (20, 1.0)
     }  # fmt: skip
-    assert max(map(len, texts.values())) > 2 and len({tuple(text) for text in texts.values()}) > 4
+    assert max(map(len, watched.texts.values())) > 2 and len({tuple(text) for text in watched.texts.values()}) > 4
 
 
 @pytest.mark.parametrize("budget, rounds, calls_of_arms", [(0.04, 1, 6), (0.05, 1, 15), (1.0, 5, 18), (100.0, 30, 21)])
