@@ -1,5 +1,7 @@
 """Shared beginnings of prompts: the tokens that are read, and texts that stay those of each request alone."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,14 +92,14 @@ def test_a_common_beginning_is_read_once_and_samples_share_their_prompt(engine, 
 def test_blocks_of_every_kind_of_layer_are_put_where_they_were():
     """Keys and values, those of eight bits, a latent cache, a layer without arrays, a recurrent state, and taps."""
     rng, T = np.random.default_rng(0), 64
-    of = lambda *shape: jnp.float32(rng.normal(size=shape))
-    rows = EightBitRows(jnp.int8(rng.integers(-9, 9, (1, 2, T, 4))), of(1, 2, T, 1))
+    of = lambda *shape: jnp.asarray(rng.normal(size=shape).astype(np.float32))
+    rows = EightBitRows(jnp.asarray(rng.integers(-9, 9, (1, 2, T, 4)).astype(np.int8)), of(1, 2, T, 1))
     state = DeltaState(of(1, 2, 3, 3), of(1, 1, 2, 5))
     layers = ((of(1, 2, T, 4), of(1, 2, T, 4)), (rows, rows), (of(1, 1, T, 6),), (), state)
     full = Filled(KVCache(layers, jnp.array([50])), (of(1, T, 3),), jnp.array([True]))
-    empty = jax.tree.map(jnp.zeros_like, full)
-    one, two = prefix_blocks.take_blocks(full, jnp.int32(16), count=2)
-    found = prefix_blocks.put_blocks(empty, (one, two), jnp.int32(16))
+    empty = jax.tree.map(np.zeros_like, full)
+    one, two = jax.jit(partial(prefix_blocks.take_blocks, count=2))(full, np.int32(16))
+    found = jax.jit(prefix_blocks.put_blocks)(empty, (one, two), np.int32(16))
     found = prefix_blocks.put_states(found, prefix_blocks.take_states(full))
     assert prefix_blocks.has_states(full) and not prefix_blocks.has_states(
         full._replace(cache=full.cache.replace(layers=layers[:4]))

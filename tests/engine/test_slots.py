@@ -64,10 +64,10 @@ def test_a_placed_row_is_whole_and_leaves_the_others_alone():
     axes = find_axes(drafter)
     read = partial(start, target, draft, drafter, capacity=32, chunk=16)
     state, row = read([[1, 2], [2, 1, 1], [1]], seeds=[1, 2, 3]), read([[2, 2, 2, 1]], seeds=9, temperature=0.5)
-    placed = slots.place(state, row, jnp.int32(1), axes=axes)
+    placed = jax.jit(partial(slots.place, axes=axes))(state, row, jnp.int32(1))
     for new, old, own in zip(*(map(numbers, jax.tree.leaves(t.replace(round=None))) for t in (placed, state, row))):
         np.testing.assert_array_equal(new, np.stack([old[0], own[0], old[2]]))
-    full = slots.spread(row, axes=axes, slots=3)
+    full = jax.jit(partial(slots.spread, axes=axes, slots=3))(row)
     for new, own in zip(*(map(numbers, jax.tree.leaves(t.replace(round=None))) for t in (full, row))):
         np.testing.assert_array_equal(new, np.repeat(own, 3, 0))
 
@@ -77,7 +77,7 @@ def test_a_freed_slot_has_ended_and_keeps_its_keys_and_values_alone():
     target, draft = target_of(drafter), draft_of(drafter, 1)
     read = partial(start, target, draft, drafter, capacity=32, chunk=16)
     state, empty = read([[1, 2], [2, 1, 1], [1]], seeds=[1, 2, 3]), read([[2]], limit=1)
-    freed = slots.free(state, without_keys(empty), jnp.int32(1), axes=find_axes(drafter))
+    freed = jax.jit(partial(slots.free, axes=find_axes(drafter)))(state, without_keys(empty), jnp.int32(1))
     assert freed.done.tolist() == [False, True, False]
     new, old, own = map(named, (freed, state, empty))
     assert new.keys() == old.keys() and sum(".layers" in name for name in new) == 4  # target and draft have one layer

@@ -320,7 +320,6 @@ def test_options_that_leave_no_token_stop_with_one_line(method, generators):
 
 
 def test_typical_acceptance_says_that_it_is_lossy(generators):
-    draft = generators["draft_model"]
-    lossy = Generator(draft.target, "draft_model", draft.draft, rule="typical", capacity=256)
+    lossy = Generator(generators["ngram"].target, "ngram", rule="typical", capacity=256)
     results = lossy(PROMPTS[:2], temperature=[1.0, 0.0], max_new_tokens=5)
     assert [r.stats.lossy for r in results] == [True, False]

@@ -369,8 +369,10 @@ def test_chains_are_named_as_such():
         (("--tree", "--draft", "draft", "--output", "/"), "--output"),
     ],
 )
-def test_bad_input_gets_one_line(specjax_main, argv, words):
-    code, out, err = specjax_main("tune", "--model", "target", *argv)
+def test_bad_input_gets_one_line(specjax_main, argv, words, tmp_path):
+    """Three errors need the loaded models. A file of prompts is read faster than held-out code is found."""
+    (prompts := tmp_path / "prompts.jsonl").write_text('{"prompt": "def f("}\n')
+    code, out, err = specjax_main("tune", "--model", "target", "--prompts", prompts, *argv)
     assert (code, out, err.count("\n")) == (2, "", 1) and words in err
 
 
