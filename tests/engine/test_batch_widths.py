@@ -20,7 +20,7 @@ from specjax.engine import row_subset, slots
 from specjax.engine.batch_widths import Copies, usual_widths
 from specjax.rules.acceptance import resolve
 
-METHODS_OF_CASES = ("draft_model", "lookahead", "partial_cache", "partial_cascade", "merged", "eagle3", "switch")
+METHODS_OF_CASES = ("lookahead", "partial_cache", "partial_cascade", "merged", "eagle3", "switch")
 CASES = {"hybrid": ("draft_model", "hybrid")} | {name: (name, "dense") for name in METHODS_OF_CASES}
 """Methods and kinds of targets with caches of several kinds. Those of all other methods are like these.
 

@@ -96,10 +96,10 @@ def test_a_row_that_fails_in_the_model_fails_alone(target):
 
 
 def test_batches_share_the_program_of_the_next_power_of_two(generator):
-    rows = make_rows(options=[{}] * len(PROMPTS))
-    decode = lambda count: decode_rows(generator, rows[:count], "prompt_token_ids", DEFAULTS)
-    decode(4)
-    for count in (3, 4):
+    rows = make_rows()
+    decode = lambda count: decode_rows(generator, rows[-count:], "prompt_token_ids", DEFAULTS)
+    decode(8)
+    for count in (5, 6, 8):
         assert [result.stats.compile_seconds for result in decode(count)] == [0] * count
 
 
