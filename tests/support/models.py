@@ -1,9 +1,14 @@
 """Tiny models, prompts and tokenizers, the sampling options by their definitions, and the chi-square test."""
 
+from contextlib import contextmanager
+from functools import partial
+from unittest.mock import patch
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.random import fold_in, key_data, normal, split, wrap_key_data
 from scipy import stats
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -24,20 +29,56 @@ TINY = ModelConfig(
 )
 
 
+_wrap = partial(wrap_key_data, impl="threefry2x32")
+_split = jax.jit(lambda key, count: key_data(split(_wrap(key), count)), static_argnums=1)
+_fold_in = jax.jit(lambda key, number: key_data(fold_in(_wrap(key), number)))
+_normal = jax.jit(lambda key, count: normal(_wrap(key), (count,)), static_argnums=1)
+
+
+def random_normal(key: np.ndarray, shape=(), dtype=np.float32) -> np.ndarray:
+    """The numbers of ``jax.random.normal``. Those of a longer array begin with them, so all shapes share few programs."""
+    size = int(np.prod(shape))
+    count = 4 ** max(5, -(-(size - 1).bit_length() // 2))
+    return np.asarray(_normal(key, count))[:size].reshape(shape).astype(dtype).view(_Weak)
+
+
+class _Weak(np.ndarray):
+    """An array whose product with a number of Python keeps the dtype, also bfloat16."""
+
+    def __mul__(self, number: float) -> np.ndarray:
+        return np.asarray(self) * self.dtype.type(number)
+
+
+@contextmanager
+def random_in_numpy():
+    """Modules get the random parameters that JAX draws, as arrays of numpy. A key is uint32 [2].
+
+    With JAX each shape of a parameter has several programs, which take longer than what most tests do with the model.
+    """
+    numpy = dict(
+        split=lambda key, num=2: np.asarray(_split(key, max(64, num)))[:num],  # more keys begin with the same ones
+        fold_in=lambda key, number: np.asarray(_fold_in(key, number)),
+        normal=random_normal,
+    )
+    with patch.multiple(jax.random, **numpy), patch.multiple(jnp, ones=np.ones, zeros=np.zeros, full=np.full):
+        yield
+
+
 def tiny_model(seed: int = 0, sharpness: float = 6.0, config: ModelConfig = TINY, **changes) -> Decoder:
     """A random Decoder. The factor ``sharpness`` on its matrices makes its distributions far from uniform."""
-    model = Decoder(config.replace(**changes), jax.random.key(seed))
+    with random_in_numpy():
+        model = Decoder(config.replace(**changes), np.array([0, seed], np.uint32))
     graph, params = nnx.split(model)
-    sharp = lambda path, x: by_parts(path, x * sharpness if x.ndim > 1 else x)
-    return nnx.merge(graph, jax.tree_util.tree_map_with_path(sharp, params))
+    sharp = lambda path, x: by_parts(path, x * x.dtype.type(sharpness) if x.ndim > 1 else x)
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(sharp, jax.device_get(params)))
 
 
-def by_parts(path: tuple, x):
+def by_parts(path: tuple, x) -> jax.Array:
     """A random parameter; one with the rows of a gate and then of an up projection gets the order of ``Layer.gate_up``."""
-    if "gate_up" not in jax.tree_util.keystr(path):
-        return x
-    parts = np.gcd(len(x) // 2, 16)
-    return jnp.reshape(x, (2, parts, -1, *x.shape[1:])).swapaxes(0, 1).reshape(x.shape)
+    if "gate_up" in jax.tree_util.keystr(path):
+        parts = np.gcd(len(x) // 2, 16)
+        x = np.asarray(x).reshape(2, parts, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+    return jax.device_put(x)  # jnp.asarray would compile a program for each shape
 
 
 def random_head(kind, config, seed: int = 0, scale: float = 0.16):
@@ -53,7 +94,7 @@ def random_head(kind, config, seed: int = 0, scale: float = 0.16):
         if x.dtype == jnp.int32:
             return jnp.zeros(x.shape, x.dtype)
         centre, spread = (0, scale) if len(x.shape) == 2 else ("bias" not in jax.tree_util.keystr(path), 0.3)
-        return by_parts(path, jnp.asarray(rng.normal(centre, spread, x.shape), x.dtype))
+        return by_parts(path, rng.normal(centre, spread, x.shape).astype(x.dtype))
 
     return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, params))
 
@@ -91,8 +132,16 @@ def random_prompts(count: int, longest: int, vocab_size: int = 61, seed: int = 0
 def disturbed(model: Decoder, amount: float = 0.05) -> Decoder:
     """A model that often agrees with ``model``: its parameters plus noise of ``amount`` times their deviation."""
     graph, params = nnx.split(model)
-    noise = lambda x: amount * x.std() * jax.random.normal(jax.random.key(x.size), x.shape)
-    return nnx.merge(graph, jax.tree_util.tree_map_with_path(lambda path, x: x + by_parts(path, noise(x)), params))
+
+    def add(path, x):
+        noise = (
+            np.float32(amount)
+            * np.asarray(x.std())
+            * np.asarray(random_normal(np.array([0, x.size], np.uint32), x.shape))
+        )
+        return jax.device_put(np.asarray(x) + np.asarray(by_parts(path, noise)))
+
+    return nnx.merge(graph, jax.tree_util.tree_map_with_path(add, params))
 
 
 def warped(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:
