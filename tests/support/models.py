@@ -32,7 +32,7 @@ TINY = ModelConfig(
 _wrap = partial(wrap_key_data, impl="threefry2x32")
 _split = jax.jit(lambda key, count: key_data(split(_wrap(key), count)), static_argnums=1)
 _fold_in = jax.jit(lambda key, number: key_data(fold_in(_wrap(key), number)))
-_normal = jax.jit(lambda key, count: normal(_wrap(key), (count,)), static_argnums=1)
+_normal = jax.jit(lambda key, count: normal(_wrap(key), (count,), jnp.float32), static_argnums=1)
 
 
 def random_normal(key: np.ndarray, shape=(), dtype=np.float32) -> np.ndarray:

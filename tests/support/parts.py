@@ -6,21 +6,35 @@ import pytest
 from specjax.models import cross_attention as cross
 from specjax.models import decoder, encoder, layer, per_layer
 from specjax.models.feed_forwards import experts, gated, plain
-from specjax.models.mixers import attention, latent
+from specjax.models.mixers import DeltaRule, LatentAttention, attention, latent
 
 PARTS = {
     "rotate_and_attend": (("scores", "dtype"), (attention,)),
     "attend": ("scores", (attention, latent, cross)),
     "normalize": ("config", (decoder, layer, per_layer, attention, encoder)),
     "linear": ((), (decoder, per_layer, attention, experts, gated, plain, latent, cross)),
+    "lookup": ((), (decoder, per_layer)),
     "route": ("config", (experts,)),
     "multiply_chosen": ("clamp", (experts,)),
 }
 """The functions that are compiled, with their static arguments and the modules that call them."""
 
+METHODS = {
+    LatentAttention: ("_project", "_expand"),
+    DeltaRule: ("_convolve", "_strengths", "_update"),
+    gated.GatedMlp: ("__call__",),
+    plain.PlainMlp: ("__call__",),
+    per_layer.PerLayerInputs: ("__call__",),
+    per_layer.PerLayerInput: ("__call__",),
+}
+"""The methods that are compiled."""
+
 
 def compile_parts(patch: pytest.MonkeyPatch) -> None:
     """Replaces the parts by compiled ones until ``patch`` is undone."""
+    for kind, names in METHODS.items():
+        for name in names:
+            patch.setattr(kind, name, jax.jit(getattr(kind, name)))
     for name, (static, modules) in PARTS.items():
         compiled = jax.jit(getattr(modules[0], name), static_argnames=static)
         for module in modules:
