@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.decoding import decode_all
 from support.latent import LATENT, MIXER, PUBLISHED
-from support.models import on_mesh, random_prompts, tiny_model
+from support.models import on_mesh, random_in_numpy, random_prompts, tiny_model
 from support.numpy_layer import linear, rms, rotate
 from support.reference import is_greedy
 
@@ -32,13 +32,14 @@ SEEN = np.concatenate([np.array([[1, 1, 0]] * 3 + [[1, 1, 1]], bool), TREE], 1)
 def layer_of(**changes):
     """Random latent attention with plain rotary positions."""
     config = dataclasses.replace(LATENT.layer(0), mixer=dataclasses.replace(MIXER, rope=Rope(100.0), **changes))
-    module = LatentAttention(config, jax.random.split(jax.random.key(0)), jnp.float32)
+    with random_in_numpy():
+        module = LatentAttention(config, np.zeros((2, 2), np.uint32), jnp.float32)  # its parameters follow
     rng = np.random.default_rng(1)
     for name in ("down", "query", "up_key", "up_value", "out", "query_norm", "row_norm", "down_bias", "out_bias"):
         parameter = getattr(module, name)
         if parameter is not None:
             centre = 1.0 if name.endswith("norm") else 0.0
-            parameter[...] = jnp.asarray(rng.normal(centre, 0.4, parameter.shape), jnp.float32)
+            parameter[...] = jax.device_put(np.float32(rng.normal(centre, 0.4, parameter.shape)))
     return module
 
 
@@ -81,15 +82,17 @@ def test_absorbed_attention_equals_attention_over_keys_and_values(kind):
     x = rng.normal(size=(START + EARLIER + len(TREE), LATENT.hidden_size))
     positions = np.r_[np.arange(START + EARLIER), START + EARLIER + TREE.sum(1) - 1]
     expected = not_absorbed(module, x, positions, whole_mask())
-    call = lambda at, past, rows, mask, length: module(
-        jnp.asarray(x[None, at], jnp.float32),
-        Nodes(jnp.asarray(positions[None, at]), jnp.asarray(mask), jnp.dtype("float32"), jnp.array([length])),
-        past,
-        rows,
+
+    @jax.jit
+    def compiled(module, x, positions, mask, length, past, rows):
+        return module(x, Nodes(positions, mask, jnp.dtype("float32"), length), past, rows)
+
+    call = lambda at, past, rows, mask, length: compiled(
+        module, np.float32(x[None, at]), np.int32(positions[None, at]), mask, np.int32([length]), past, rows
     )
     chain = lambda n: np.tri(n, dtype=bool)
     prompt, rows = call(slice(0, START), None, None, chain(START), 0)
-    past = (jnp.pad(rows[0], ((0, 0), (0, 0), (0, 12), (0, 0)), constant_values=9.0),)  # void positions
+    past = (np.pad(rows[0], ((0, 0), (0, 0), (0, 12), (0, 0)), constant_values=9.0),)  # void positions
     earlier, rows = call(slice(START, START + EARLIER), past, None, chain(EARLIER), START)
     nodes, rows = call(slice(START + EARLIER, None), past, rows, SEEN, START)
     assert rows[0].shape == (1, 1, EARLIER + len(TREE), MIXER.rank + MIXER.rope_dim)
@@ -178,6 +181,6 @@ def test_bfloat16_weights_give_nearly_the_same_logits(nodes):
     """XLA:CPU lacks some 16-bit products of several nodes with the matrices of heads."""
     exact, rounded = tiny_model(config=LATENT), tiny_model(config=LATENT, dtype="bfloat16")
     tokens, positions = jnp.arange(3, 3 + nodes)[None], jnp.arange(nodes)[None]
-    call = lambda model: model.logits(model(tokens, positions, jnp.tri(nodes, dtype=bool)).hidden)
-    expected, found = call(exact), jax.jit(call)(rounded)
-    assert jnp.abs(found - expected).max() < 0.1 * jnp.abs(expected).max()
+    call = jax.jit(lambda model: model.logits(model(tokens, positions, jnp.tri(nodes, dtype=bool)).hidden))
+    expected, found = np.asarray(call(exact)), np.asarray(call(rounded))
+    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
