@@ -52,15 +52,20 @@ def test_attention_reads_the_rounded_rows_committed_or_not(form):
     """The same six nodes: all uncommitted, and the first four of them in the cache."""
     q, (k, v) = random(B, N, K, G, D, seed=1), (store(random(B, K, N, D, seed=s), FORMS[form]) for s in (2, 3))
     positions, mask = jnp.broadcast_to(jnp.arange(N), (B, N)), jnp.tril(jnp.ones((N, N), bool))
-    whole = attend(q, None, jnp.zeros(B, int), (k, v), mask, positions, Scores())
-    wanted = by_definition(q, None, None, (read(k), read(v)), mask, positions, Scores())
+    attend_at_once = jax.jit(attend, static_argnums=6)
+    whole = attend_at_once(q, None, np.zeros(B, int), (k, v), mask, positions, Scores())
+    by_rows = lambda q, k, v: by_definition(q, None, None, (read(k), read(v)), mask, positions, Scores())
+    wanted = np.asarray(jax.jit(by_rows)(q, k, v))
     np.testing.assert_allclose(whole, wanted, atol=1e-5)
     config = TARGET.config.replace(num_kv_heads=K, head_dim=D, num_layers=1)
-    rows = lambda part: jax.tree.map(lambda leaf: leaf[:, :, part], (k, v))
-    length = jnp.full(B, 4)
-    cache = commit(empty(config, B, T, FORMS[form]), (rows(slice(4)),), None, length, valid=jnp.ones(B, bool))
+    rows = lambda part: jax.tree.map(lambda leaf: np.asarray(leaf)[:, :, part], (k, v))
+    length = np.full(B, 4, np.int32)
+    cache = jax.jit(
+        lambda rows: commit(empty(config, B, T, FORMS[form]), (rows,), None, length, valid=np.ones(B, bool))
+    )(rows(slice(4)))
     assert cache.dtype == FORMS[form] and cache.capacity == T
-    later = attend(q[:, 4:], cache.layers[0], length, rows(slice(4, 6)), mask[4:, 4:], positions[:, 4:], Scores())
+    given = cache.layers[0], length, rows(slice(4, 6)), mask[4:, 4:], positions[:, 4:], Scores()
+    later = attend_at_once(q[:, 4:], *given)
     np.testing.assert_allclose(later, wanted[:, 4:], atol=1e-5)
 
 

@@ -80,7 +80,7 @@ def kernel(request, monkeypatch):
 
 def operands(rows: int, outputs: int = 804, inputs: int = 1056):
     random = np.random.default_rng(rows)
-    return [jnp.asarray(random.normal(size=(n, inputs)), jnp.bfloat16) for n in (rows, outputs)]
+    return [jax.device_put(random.normal(size=(n, inputs)).astype(jnp.bfloat16)) for n in (rows, outputs)]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 8, 13, 64])
@@ -98,15 +98,17 @@ def test_the_kernel_is_the_product(monkeypatch, kernel, rows, threads):
 
 def test_a_row_of_the_kernel_does_not_depend_on_other_rows(kernel):
     x, weight = operands(64)
-    whole = np.asarray(kernel.product(x, weight))
+    multiply = jax.jit(lambda *given: kernel.product(*given))
+    whole = np.asarray(multiply(x, weight))
     for rows in (1, 2, 6, 7):
-        np.testing.assert_array_equal(whole[:rows], kernel.product(x[:rows], weight))
+        np.testing.assert_array_equal(whole[:rows], multiply(np.asarray(x)[:rows], weight))
 
 
 def test_the_kernel_maps_over_a_further_axis(kernel):
     x, weight = operands(6)
-    found = jax.vmap(kernel.product, (0, None))(x.reshape(2, 3, -1), weight)
-    np.testing.assert_array_equal(found.reshape(6, -1), kernel.product(x, weight))
+    found = jax.jit(jax.vmap(lambda *given: kernel.product(*given), (0, None)))(np.reshape(x, (2, 3, -1)), weight)
+    multiply = jax.jit(lambda *given: kernel.product(*given))
+    np.testing.assert_array_equal(np.reshape(found, (6, -1)), multiply(x, weight))
 
 
 def test_where_the_kernel_fits(monkeypatch):

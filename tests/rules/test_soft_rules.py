@@ -1,5 +1,6 @@
 """Soft rules against plain Python over paths, and texts of the loop against forwards without a cache."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -114,8 +115,13 @@ def test_near_match_by_hand():
     )
     cosine = lambda a, b: float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     far = 1 - cosine(embeddings[2], embeddings[3])
-    near_match = lambda margin: resolve(f"near_match={margin}", Drawn.CHAIN)
-    length = lambda margin, p=p: int(accept(near_match(margin), p, tree, keys, jnp.zeros(1), target=target).length[0])
+
+    @jax.jit
+    def judge(margin, p):
+        rule = dataclasses.replace(RULES["near_match"], apply=RULES["near_match"].with_margin(margin))
+        return accept(rule, p, tree, keys, jnp.zeros(1), target=target).length[0]
+
+    length = lambda margin, p=p: int(judge(margin, p))
     assert [length(margin) for margin in (0.9, far + 1e-4, far - 1e-4, 0.0, 1.0)] == [2, 2, 1, 1, 2]
     assert length(0.9, p.at[0, 0, 3].set(0)) == 1  # a forbidden token
     assert length(0.0, p.at[0, 0, 3].set(0.7)) == 2  # the target's own choice

@@ -1,7 +1,9 @@
 """Heads grown with their target: they predict what the small head predicts for the small target."""
 
 import dataclasses
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -65,28 +67,33 @@ def head_of(config) -> Head:
 
 def predictions(head: Head, target: LanguageModel) -> list[np.ndarray]:
     """The logits of the head for three steps after a text, and the confidence of a block head."""
-    module, config, N = head.module, head.config, TOKENS.shape[1] - 2
+    return jax.device_get(_predictions(head.module, target.model, head.config))
+
+
+@partial(jax.jit, static_argnums=2)
+def _predictions(module, model, config) -> list[jax.Array]:
+    N = TOKENS.shape[1] - 2
     tokens, positions = jnp.asarray(TOKENS), jnp.broadcast_to(jnp.arange(N), (2, N))
     mask = jnp.tril(jnp.ones((N, N), bool))
-    taps = target.model(tokens[:, :N], positions, mask, taps=config.taps).taps
+    taps = model(tokens[:, :N], positions, mask, taps=config.taps).taps
     if config.kind == "block":
         rows, read = module.context(taps, positions, jnp.float32), jnp.array([[7, 60, 60, 60]] * 2)
         seen = jnp.ones((4, N + 4), bool)
-        out = module(target.model, read, N + jnp.zeros_like(read) + jnp.arange(4), None, seen, rows)
+        out = module(model, read, N + jnp.zeros_like(read) + jnp.arange(4), None, seen, rows)
         code = None if module.markov is None else module.markov.codes(out.hidden, tokens[:, :4])
         sure = [] if module.confidence is None else [module.sure(out.hidden, tokens[:, :4])]
-        return [np.asarray(x) for x in (module.logits(target.model, out.hidden, code), *sure)]
-    features = module.fuse(target.model, taps)
+        return [module.logits(model, out.hidden, code), *sure]
+    features = module.fuse(model, taps)
     if config.num_heads:
-        hidden = module(target.model, tokens[:, 1 : N + 1], features, positions, mask).hidden[:, -1]
-        return [np.asarray(module.logits(target.model, k, hidden, tokens[:, : k + 1])) for k in range(config.num_heads)]
+        hidden = module(model, tokens[:, 1 : N + 1], features, positions, mask).hidden[:, -1]
+        return [module.logits(model, k, hidden, tokens[:, : k + 1]) for k in range(config.num_heads)]
     found = []
     for step in range(3):
         part = module.modules[min(step, config.modules - 1)]
         read = tokens[:, 1 + min(step, 1) : N + 1 + min(step, 1)]
-        out = part(target.model, read, features, positions, mask)
+        out = part(model, read, features, positions, mask)
         features = out.hidden
-        found.append(np.asarray(part.logits(target.model, features)))
+        found.append(part.logits(model, features))
     return found
 
 
