@@ -12,6 +12,10 @@ from specjax.core.tree import Tree, ancestors
 V, T, NODES, END = 11, 24, 7, 4
 
 
+masks_of = jax.jit(jax.vmap(ancestors))
+read = jax.jit(lambda context: (context.generated, context.counts(V), context.seen(V), context.last(4)))
+
+
 def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
     """A context of three rows with random trees. For each row and node also its tokens and how many of them are the prompt's."""
     rng = np.random.default_rng(seed)
@@ -19,9 +23,10 @@ def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
     text, nodes = rng.integers(0, V, (3, T)), rng.integers(0, V, (3, NODES))
     parent = np.array([[rng.integers(0, max(i, 1)) for i in range(NODES)] for _ in range(3)])
     nodes[:, 0] = text[range(3), length - 1]
-    tree = Tree(*map(jnp.asarray, (nodes, parent, np.ones((3, NODES), bool))), max_depth=NODES - 1)
-    path = jax.vmap(ancestors)(tree).at[:, :, 0].set(False)
-    whole = lambda values: jnp.asarray(values, jnp.int32)
+    tree = Tree(*map(np.asarray, (nodes, parent, np.ones((3, NODES), bool))), max_depth=NODES - 1)
+    path = np.array(masks_of(tree))
+    path[:, :, 0] = False
+    whole = lambda values: np.asarray(values, np.int32)
     context = Context(
         tokens=whole(text),
         prompt_length=whole(prompt),
@@ -30,7 +35,7 @@ def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
         stop_ids=whole([[END, -1]] * 3),
         nodes=whole(nodes),
         path=path,
-        states=jnp.zeros((3, NODES), jnp.int32),
+        states=np.zeros((3, NODES), np.int32),
     )
 
     def lineage(b: int, i: int) -> list[int]:
@@ -44,7 +49,7 @@ def histories(seed: int) -> tuple[Context, list[list[tuple[list[int], int]]]]:
 @pytest.mark.parametrize("seed", range(5))
 def test_each_node_has_its_own_history(seed):
     context, wanted = histories(seed)
-    generated, counts, seen, last = context.generated, context.counts(V), context.seen(V), context.last(4)
+    generated, counts, seen, last = jax.device_get(read(context))
     for b, row in enumerate(wanted):
         for i, (tokens, prompt) in enumerate(row):
             new = tokens[prompt:]
@@ -90,7 +95,7 @@ def test_lookback_options_and_their_order_are_those_of_transformers():
     row[suppressed] = -np.inf
     least = 4
     params = sampling_params(3, repetition_penalty=1.4, min_new_tokens=least, bias=jnp.tile(row, (3, 1)))
-    ours = np.asarray(adjust(jnp.asarray(logits), params, context))
+    ours = np.asarray(jax.jit(adjust)(logits, params, context))
     early = 0
     for b, nodes in enumerate(wanted):
         for i, (tokens, prompt) in enumerate(nodes):

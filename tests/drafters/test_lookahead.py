@@ -177,12 +177,13 @@ def test_a_window_derived_by_hand():
         verdict = jax.vmap(argmax_walk)(out.logits, tree)
         return tree, verdict, drafter.commit(None, None, state, tree, out, verdict)
 
-    pool = jnp.zeros((1, 10, 2, 3), jnp.int32)
-    kept = LookaheadState(jnp.array([[[0, 8, 2, 6], [0] * 4]]), jnp.array([0]), pool)
+    pool = np.zeros((1, 10, 2, 3), np.int32)
+    kept = LookaheadState(np.array([[[0, 8, 2, 6], [0] * 4]], np.int32), np.array([0], np.int32), pool)
     window, text, guessed = [], [5], []
     for _ in range(8):
         window.append([[text[-1], *rows_of(drafter, kept, 0)[0]], *rows_of(drafter, kept, 0)[1:]])
-        tree, verdict, kept = turn(kept, jnp.array([*text, *[0] * (30 - len(text))]), jnp.array([len(text) - 1]))
+        tokens, length = np.array([*text, *[0] * (30 - len(text))], np.int32), np.array([len(text) - 1], np.int32)
+        tree, verdict, kept = jax.device_get(turn(kept, tokens, length))
         guessed.append({path for path in spell_paths(tree, 0) if len(path) == 2})
         drafted = tree.tokens[0, verdict.path[0, 1 : verdict.length[0]]].tolist()
         text += [*drafted, int(verdict.bonus[0])]
@@ -209,40 +210,48 @@ def test_a_window_derived_by_hand():
 
 
 def test_a_full_pool_drops_the_ngram_that_was_not_used_for_longest():
-    pool = jnp.zeros((1, 4, 2, 3), jnp.int32)
+    pool = np.zeros((1, 4, 2, 3), np.int32)
+    insert = jax.jit(_insert)
     for following, expected in (
         ((1, 1), [((1, 1), 1)]),
         ((2, 2), [((1, 1), 1), ((2, 2), 1)]),
         ((1, 1), [((2, 2), 1), ((1, 1), 2)]),  # a second use moves it to the end
         ((0, 0), [((1, 1), 2), ((0, 0), 1)]),  # (2, 2) is dropped
     ):
-        pool = _insert(pool, jnp.array([[3, *following]]), jnp.array([True]))
+        pool = insert(pool, np.array([[3, *following]]), np.array([True]))
         assert pool_of(pool[0]) == {3: expected}
-    assert np.array_equal(_insert(pool, jnp.array([[3, 2, 2]]), jnp.array([False])), pool)
+    assert np.array_equal(insert(pool, np.array([[3, 2, 2]]), np.array([False])), pool)
 
 
 def test_guesses_are_the_most_frequent_ngrams_and_of_equals_the_most_recent():
     drafter = Lookahead(2, 3, 2, pool_guesses=4)
     known = [((1, 1), 1), ((2, 2), 3), ((0, 0), 1), ((3, 1), 1)]  # the least recently used first
-    pool = jnp.zeros((4, 4, 3), jnp.int32).at[3].set(jnp.array([[*following, count] for following, count in known]))
-    tree = drafter._propose_row(jnp.int32(3), LookaheadState(jnp.zeros((2, 3), jnp.int32), jnp.int32(1), pool))
+    pool = np.zeros((4, 4, 3), np.int32)
+    pool[3] = [[*following, count] for following, count in known]
+    kept = LookaheadState(np.zeros((2, 3), np.int32), np.int32(1), pool)
+    tree = jax.device_get(jax.jit(drafter._propose_row)(np.int32(3), kept))
     assert tree.tokens[drafter.nodes :].tolist() == [2, 2, 3, 1] and tree.valid[drafter.nodes :].all()
 
 
 def test_end_tokens_are_replaced_in_the_window_but_kept_in_the_pool():
     drafter, prompt = Lookahead(3, 3, 2), [7, 3, 9]
-    state = SimpleNamespace(
-        root=jnp.array([9]),
-        tokens=jnp.array([prompt]),
-        prompt_length=jnp.array([3]),
-        cache=SimpleNamespace(length=jnp.array([2])),
-        drafter=LookaheadState(
-            jnp.array([[[0, 5, 5, 0], [4, 4, 4, 0]]]), jnp.array([1]), jnp.zeros((1, 10, 2, 3), jnp.int32)
-        ),
-        request=SimpleNamespace(stop_ids=jnp.array([[8, 2]])),
-    )
-    logits = jnp.zeros((1, 10, 10)).at[0, jnp.arange(3, 6), jnp.array([2, 6, 8])].set(1)  # predictions after row 1
-    kept = drafter.commit(None, None, state, None, SimpleNamespace(logits=logits), Verdict(None, None, None))
+    logits = np.zeros((1, 10, 10), np.float32)
+    logits[0, [3, 4, 5], [2, 6, 8]] = 1  # predictions after row 1
+
+    @jax.jit
+    def commit(kept):
+        state = SimpleNamespace(
+            root=jnp.array([9]),
+            tokens=jnp.array([prompt]),
+            prompt_length=jnp.array([3]),
+            cache=SimpleNamespace(length=jnp.array([2])),
+            drafter=kept,
+            request=SimpleNamespace(stop_ids=jnp.array([[8, 2]])),
+        )
+        return drafter.commit(None, None, state, None, SimpleNamespace(logits=logits), Verdict(None, None, None))
+
+    window, filled = np.array([[[0, 5, 5, 0], [4, 4, 4, 0]]], np.int32), np.array([1], np.int32)
+    kept = jax.device_get(commit(LookaheadState(window, filled, np.zeros((1, 10, 2, 3), np.int32))))
     (a, b, c) = kept.window[0, 1, :3].tolist()
     assert a in prompt and b == 6 and c in prompt
     assert pool_of(kept.pool[0]) == {9: [((4, 2), 1)], 5: [((4, 6), 1), ((4, 8), 1)]}
@@ -259,19 +268,20 @@ def test_guesses_that_begin_alike_leave_the_law_exact():
     """
     V, draws, rng = 4, 40_000, np.random.default_rng(0)
     bigram = rng.dirichlet(np.ones(V), V)
-    guesses, found = jnp.array([[1, 2], [1, 3], [1, 0], [2, 2]]), jnp.ones(4, bool)
-    tokens, *shared = _trie(guesses, found, 1)
+    guesses, found = np.array([[1, 2], [1, 3], [1, 0], [2, 2]], np.int32), np.ones(4, bool)
+    tokens, *shared = jax.device_get(jax.jit(partial(_trie, first=1))(guesses, found))
     law = np.einsum("a,ab,bc->abc", bigram[0], bigram, bigram)
-    chains = jnp.array([0, 1, 0, 3, 0, 5, 0, 7]), jnp.ones(8, bool)
+    chains = np.array([0, 1, 0, 3, 0, 5, 0, 7], np.int32), np.ones(8, bool)
+    keys = jax.random.split(jax.random.key(1), (draws, 3))
+    judge = jax.jit(lambda p, tree, rule: jax.vmap(partial(rule, p, tree))(keys), static_argnames="rule")
     for (parent, valid), rule, exact in (
         (shared, sample_and_walk, True),
         (chains, sample_and_walk, True),
         (chains, drawn_node_by_node, False),
     ):
-        tree = Tree(jnp.append(0, tokens), jnp.append(0, parent), jnp.append(True, valid), max_depth=2)
-        p = jnp.asarray(bigram[tree.tokens], jnp.float32)
-        verdict = jax.jit(jax.vmap(partial(rule, p, tree)))(jax.random.split(jax.random.key(1), (draws, 3)))
-        path, length, bonus = (np.asarray(x) for x in (tree.tokens[verdict.path], verdict.length, verdict.bonus))
+        tree = Tree(np.int32([0, *tokens]), np.int32([0, *parent]), np.array([True, *valid]), max_depth=2)
+        verdict = jax.device_get(judge(np.float32(bigram[tree.tokens]), tree, rule))
+        path, length, bonus = tree.tokens[verdict.path], verdict.length, verdict.bonus
         texts = np.concatenate([path[:, 1:], np.zeros((draws, 1), int)], 1)
         texts[np.arange(draws), length - 1] = bonus
         for place in (1, 2):  # the target draws the tokens after the round
@@ -291,16 +301,16 @@ def greedy(texts: list[list[int]], prompts: list[list[int]]) -> bool:
     )
 
 
-def test_the_text_is_greedy_alone_and_in_a_batch():
+def test_the_text_is_greedy_beside_other_rows_and_beside_itself():
     prompts, drafter = [*PROMPTS, *random_prompts(4, 40, vocab_size=12, seed=9)], Lookahead(5, 2, 4)
     state = start(TARGET, None, drafter, prompts)
-    alone = finish(TARGET, None, drafter, jax.tree.map(lambda x: x[3:4] if x.ndim else x, state))
+    alone = finish(TARGET, None, drafter, jax.tree.map(lambda x: x[np.full(8, 3)] if x.ndim else x, state))
     together = finish(TARGET, None, drafter, state)
     new = new_tokens(together, prompts)
     assert greedy([prompt + more for prompt, more in zip(prompts, new)], prompts) and {len(more) for more in new} == {
         NEW
     }
-    assert new_tokens(alone, prompts[3:4]) == new[3:4]
+    assert new_tokens(alone, [prompts[3]] * 8) == [new[3]] * 8
     assert alone.counters.accepted_at[0].tolist() == together.counters.accepted_at[3].tolist()
     assert float(together.counters.accepted_at.sum()) > 0.1 * NEW * len(prompts)
 

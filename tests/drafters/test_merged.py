@@ -179,7 +179,7 @@ def test_every_draft_reads_the_emitted_tokens_of_all_drafts(rows):
 
     Greedy rows write greedy text.
     """
-    prompts, deep, foreign = [[7], *random_prompts(7, 40, seed=3)][-rows:], 3, 0
+    prompts, deep, foreign = [[7], *random_prompts(7, 40, seed=3)][-rows:], 2, 0
     temperature = np.where(np.arange(rows) % 2, 1.3, 0)
     for i, (state, tree) in enumerate(
         rounds(TARGET, DRAFTERS, Merged(deep), NEW + 1, prompts, temperature=temperature)
