@@ -38,10 +38,10 @@ for name, wide in {"block, path selector": dict(candidates=4), "assistant": dict
 FIRST_TIER = ("draft_model", "tree")
 
 
-def propose(drafter, **sampling):
-    """The tree of the first round."""
+def propose(drafter, plain, **sampling):
+    """The tree of the first round, after the prefill of the drafter ``plain`` without options."""
     target, draft = target_of(drafter), drafter.parameters(draft_of(drafter, 1), V)
-    state = start(target, draft, drafter, PROMPTS, capacity=12, chunk=4, limit=9, **sampling)
+    state = start(target, draft, plain, PROMPTS, capacity=12, chunk=4, limit=9, **sampling)
     key, _ = decode.round_keys(state, drafter.depth + 1)
     return jax.jit(lambda state: drafter.propose(target, draft, state, key)[0])(state)
 
@@ -52,7 +52,8 @@ def propose(drafter, **sampling):
 def test_the_draft_draws_as_under_a_request_with_its_options(method):
     """Each node's token and q are those of a request with these options. A greedy row stays greedy."""
     plain = DRAWN[method]
-    own, wanted = propose(with_own(plain, **OWN), **REQUEST), propose(plain, **OWN | dict(temperature=[4.0, 0.0]))
+    own = propose(with_own(plain, **OWN), plain, **REQUEST)
+    wanted = propose(plain, plain, **OWN | dict(temperature=[4.0, 0.0]))
     jax.tree.map(np.testing.assert_array_equal, own, wanted)
     sampled, greedy = np.asarray(own.q)
     assert (sampled > 0).sum(-1).max() > REQUEST["top_k"] and {*np.unique(greedy)} <= {0.0, 1.0}

@@ -15,17 +15,23 @@ from specjax.models.quantised_weights import Quantised, quantise_module
 
 DRAFTS = 3
 PROMPTS = random_prompts(6, 30, seed=3)
-TARGET = tiny_model(num_layers=2)
+TARGET = tiny_model(num_layers=1)
 DRAFTER = QuantizedSelf("int8", DRAFTS)
 
 
 def rounded(model):
     """The model with the weights that its int8 copy has."""
-    graph, params = nnx.split(quantise_module(model, "int8"))
     is_weight = lambda leaf: isinstance(leaf, Quantised)
-    flat = jax.tree.leaves(params, is_leaf=is_weight)
-    values = [leaf.dequantise() if is_weight(leaf) else leaf for leaf in flat]
-    return nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(params, is_leaf=is_weight), values))
+
+    @jax.jit
+    def both(graph, params):
+        copy = nnx.split(quantise_module(nnx.merge(graph, params), "int8"))[1]
+        flat = jax.tree.leaves(copy, is_leaf=is_weight)
+        values = [leaf.dequantise() if is_weight(leaf) else leaf for leaf in flat]
+        return jax.tree.unflatten(jax.tree.structure(copy, is_leaf=is_weight), values)
+
+    graph, params = nnx.split(model)
+    return nnx.merge(graph, both(graph, params))
 
 
 @pytest.mark.parametrize("model", [TARGET, rounded(TARGET)], ids=["rounds", "rounds nothing"])

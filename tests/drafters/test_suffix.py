@@ -114,7 +114,7 @@ def test_a_full_store_drops_the_oldest_texts():
 
 
 def test_earlier_requests_speed_up_and_leave_the_text_as_it_is():
-    target = language_model(tiny_model(0, 4.0))
+    target = language_model(tiny_model(0, 4.0, num_layers=1))
     plain, drafting = Generator(target, "none"), Generator(target, "suffix", store_tokens=512)
     options = dict(max_new_tokens=24, temperature=[0.0, 1.0], seed=[1, 2], ignore_eos=True)
     prompts = random_prompts(2, 9, seed=4)
