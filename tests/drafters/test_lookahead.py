@@ -301,16 +301,17 @@ def greedy(texts: list[list[int]], prompts: list[list[int]]) -> bool:
     )
 
 
-def test_the_text_is_greedy_beside_other_rows_and_beside_itself():
+@pytest.mark.parametrize("copies", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_text_is_greedy_beside_other_rows_and_beside_itself(copies):
     prompts, drafter = [*PROMPTS, *random_prompts(4, 40, vocab_size=12, seed=9)], Lookahead(5, 2, 4)
     state = start(TARGET, None, drafter, prompts)
-    alone = finish(TARGET, None, drafter, jax.tree.map(lambda x: x[np.full(8, 3)] if x.ndim else x, state))
+    alone = finish(TARGET, None, drafter, jax.tree.map(lambda x: x[np.full(copies, 3)] if x.ndim else x, state))
     together = finish(TARGET, None, drafter, state)
     new = new_tokens(together, prompts)
     assert greedy([prompt + more for prompt, more in zip(prompts, new)], prompts) and {len(more) for more in new} == {
         NEW
     }
-    assert new_tokens(alone, [prompts[3]] * 8) == [new[3]] * 8
+    assert new_tokens(alone, [prompts[3]] * copies) == [new[3]] * copies
     assert alone.counters.accepted_at[0].tolist() == together.counters.accepted_at[3].tolist()
     assert float(together.counters.accepted_at.sum()) > 0.1 * NEW * len(prompts)
 
