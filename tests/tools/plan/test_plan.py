@@ -24,7 +24,7 @@ from specjax.tools.plan.round_time import add, plan_round, predict
 from specjax.tools.plan.settings import read_settings
 from specjax.tools.plan.usual_heads import make_planned_drafter
 
-PLANS = sorted((Path(__file__).parents[2] / "configs" / "plans").glob("*.toml"))
+PLANS = sorted((Path(__file__).parents[3] / "configs" / "plans").glob("*.toml"))
 FIGURES = Figures(
     weights=10, draft=0, cache=2, temporaries=1, moved=3.35e9, least=3e9, operations=1e9, launches=100,
     collectives={("all-reduce", 4500): 10, ("all-gather", 900): 1}, copies=0,
