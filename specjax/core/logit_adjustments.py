@@ -21,6 +21,7 @@ class ConstraintTable(Protocol):
     def longest(self) -> jax.Array: ...
 
 
+@jax.jit
 def penalise(
     logits: jax.Array,
     context: Context,
@@ -67,6 +68,7 @@ def penalise(
     return logits.at[rows, nodes, jnp.where(context.path, drafted, V)].set(on_path, mode="drop")
 
 
+@jax.jit
 def constrain(logits: jax.Array, context: Context, automaton: ConstraintTable, min_new_tokens: jax.Array) -> jax.Array:
     """Logits float32 [B, N, V] with minus infinity at the tokens that the constraint forbids.
 

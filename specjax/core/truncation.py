@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 
+@jax.jit
 def truncated_softmax(
     logits: jax.Array, temperature: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array
 ) -> jax.Array:
