@@ -44,11 +44,8 @@ CAPACITY = 1280
 DRAFTERS = make_drafters(WIDE.replace(**ONE_LAYER))
 CHIPS = {1: ("v5e:1", dict()), 4: ("v5e:2x2", dict(model=4)), 8: ("v5e:2x4", dict(data=2, model=4))}
 """Devices and axes of the meshes by their number of chips."""
-CELLS = sorted(
-    {(name, (1, 4, 8)[i % 3]) for i, name in enumerate((*STRUCTURES, *SHARES["tpu"]))}
-    | {("draft_model", chips) for chips in CHIPS}
-)
-"""Drafters of each structure on one mesh, and a draft model on every mesh; a compilation takes 10 to 25 s of a core."""
+CELLS = sorted((name, (1, 4, 8)[i % 3]) for i, name in enumerate((*STRUCTURES, *SHARES["tpu"])))
+"""Drafters of each structure on one mesh; plain rounds run on every mesh. A compilation takes 10 to 25 s of a core."""
 
 
 def compile_for(chips: int, config, drafter: Drafter, batch: int, capacity: int) -> tuple[str, Figures]:

@@ -48,15 +48,17 @@ FAMILIES = make_drafters(TINY.replace(num_layers=1, num_kv_heads=1))
 DRAFTERS = {
     name: FAMILIES[name]
     for name in (*STRUCTURES, *SHARES["apart"])
-    if not isinstance(FAMILIES[name].needs, Nothing) and not FAMILIES[name].reads_target
+    if not isinstance(FAMILIES[name].needs, Nothing)
+    and not FAMILIES[name].reads_target
+    and name not in ("draft_model", "dynamic_tree")  # like "ahead" and "tree"
 } | {"ahead": DraftModel(3, draft_ahead=3), "ahead by one": DraftModel(1, draft_ahead=61)}
 MESHES = {  # of the target, or None, and of the drafts
     "one device each": (None, dict()),
     "data and model": (dict(data=2, model=2), dict(data=2, model=2)),
 }
-CELLS = [(name, "one device each") for name in DRAFTERS] + [
-    ("ahead", "data and model"),
-    ("eagle3", "data and model"),
+ON_MESH = ("ahead", "eagle3")
+CELLS = [(name, "one device each") for name in DRAFTERS if name != "eagle3"] + [
+    (name, "data and model") for name in ON_MESH
 ]
 """Each drafter of ``DRAFTERS``, and the mesh with both axes with a drafter of each kind."""
 
@@ -413,6 +415,7 @@ def test_the_command_line_with_a_draft_apart(tmp_path, capsys):
     save(language_model(tiny_model(0), "tiny"), tmp_path / "target")
     save(language_model(disturbed(tiny_model(0)), "draft"), tmp_path / "draft")
     command = ["generate", "--model", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--prompt", "ab"]
+    command += ["--method", "draft_model"]
     printed = []
     for flags in ([], ["--mesh", "data=2,model=2", "--draft-mesh", "model=2", "--draft-ahead", "2"]):
         assert main([*command, "--json", "--max-new-tokens", "12", *flags]) == 0
