@@ -21,7 +21,7 @@ from specjax.models.layers import linear, lookup
 from specjax.tools.plan import hlo
 
 DRAFTERS = DRAFTERS | {"auto": Auto(arms=(Arm(0), Arm(2), Arm(2, True), Arm(2, True, 6)))}
-PROGRAMS = [("none", 1), ("ngram", 1), ("draft_model", 1)] + [(method, 4) for method in DRAFTERS]
+PROGRAMS = [("none", 1), ("draft_model", 1)] + [(method, 4) for method in DRAFTERS if method != "none"]
 FIRST_TIER = [("none", 1), ("tree", 4), ("eagle3", 4)]
 
 
