@@ -6,8 +6,9 @@
 #
 # The first tier checks every behaviour. The second tier adds statistics, soaks, the compilers of
 # TPU and GPU, comparisons with transformers on PyTorch, and the documentation. With --all, no test
-# may be skipped. From an empty compilation cache (.pytest_cache/jax), two cores with AVX2 take 8 to 11
-# minutes for the first tier and 31 to 46 for both, besides the set-up. The goals are 8 and 40. A test that
+# may be skipped. On 2026-11-28 two cores of an Intel Xeon (AVX-512) took 20 minutes for the first tier from an empty
+# compilation cache (.pytest_cache/jax); programs that tests share have since cut the time of the slowest files by two
+# fifths. The goals are 8 minutes for the first tier and 40 for both, besides the set-up. A test that
 # hangs ends the run.
 tier=(-m "not slow")
 if [ "${1:-}" = "--all" ]; then
