@@ -6,10 +6,8 @@
 #
 # The first tier checks every behaviour. The second tier adds statistics, soaks, the compilers of
 # TPU and GPU, comparisons with transformers on PyTorch, and the documentation. With --all, no test
-# may be skipped. On 2026-11-28 two cores of an Intel Xeon (AVX-512) took 20 minutes for the first tier from an empty
-# compilation cache (.pytest_cache/jax); programs that tests share have since cut the time of the slowest files by two
-# fifths. The goals are 8 minutes for the first tier and 40 for both, besides the set-up. A test that
-# hangs ends the run.
+# may be skipped. The goals on two cores, besides the set-up, are 8 minutes for the first tier and 40 for both. A test
+# that hangs ends the run.
 tier=(-m "not slow")
 if [ "${1:-}" = "--all" ]; then
     shift

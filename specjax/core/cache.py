@@ -24,7 +24,7 @@ from ..parallel import each_part_of_rows, split_rows
 from .eight_bits import EightBitRows, EightBits, blank
 from .recurrence import DeltaState
 
-_POSITIONS = 2
+POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
 
 
@@ -60,7 +60,7 @@ class KVCache(struct.PyTreeNode):
     @property
     def capacity(self) -> int:
         """T, the number of positions that the cache has room for."""
-        return self._first.shape[_POSITIONS]
+        return self._first.shape[POSITIONS]
 
     @property
     def dtype(self):
@@ -117,7 +117,7 @@ class Rows(struct.PyTreeNode):
         """
 
         def overwrite(old, new):
-            return lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, _POSITIONS)
+            return lax.dynamic_update_slice_in_dim(old, new[:, :, -count:], at, POSITIONS)
 
         return Rows(jax.tree.map(overwrite, self.layers, layers))
 
@@ -131,11 +131,11 @@ class Rows(struct.PyTreeNode):
 
     def join(self, others: "Rows") -> "Rows":
         """These rows, followed by the ``others``."""
-        return jax.tree.map(lambda own, new: jnp.concatenate([own, new], _POSITIONS), self, others)
+        return jax.tree.map(lambda own, new: jnp.concatenate([own, new], POSITIONS), self, others)
 
     def gather(self, nodes: jax.Array) -> "Rows":
         """The rows of ``nodes`` int32 [B, P], in this order."""
-        return jax.tree.map(lambda leaf: jnp.take_along_axis(leaf, nodes[:, None, :, None], axis=_POSITIONS), self)
+        return jax.tree.map(lambda leaf: jnp.take_along_axis(leaf, nodes[:, None, :, None], axis=POSITIONS), self)
 
 
 def empty(config, batch: int, capacity: int, dtype) -> KVCache:
@@ -229,7 +229,7 @@ def _write_at_once(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
     """
 
     def write_row(leaf, rows, start):
-        return lax.dynamic_update_slice_in_dim(leaf, rows.astype(leaf.dtype), start, _POSITIONS - 1)
+        return lax.dynamic_update_slice_in_dim(leaf, rows.astype(leaf.dtype), start, POSITIONS - 1)
 
     def write(leaf, rows):
         if start.size == 1:  # One slice takes a smaller kernel than a scatter.

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..parallel import each_part_of_heads
-
-_POSITIONS = 2
-"""The axis of positions in every array of keys or values, [B, K, positions, D]."""
+from .cache import POSITIONS
 
 
 def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
@@ -25,7 +23,7 @@ def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
 
 def _take_at_once(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
     places = (starts[..., None] + jnp.arange(size)).reshape(*starts.shape[:2], -1)
-    return jnp.take_along_axis(leaf, places[..., None], _POSITIONS, mode="clip")
+    return jnp.take_along_axis(leaf, places[..., None], POSITIONS, mode="clip")
 
 
 def _take_run_by_run(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:

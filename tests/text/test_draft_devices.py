@@ -60,7 +60,7 @@ ON_MESH = ("ahead", "eagle3")
 CELLS = [(name, "one device each") for name in DRAFTERS if name != "eagle3"] + [
     (name, "data and model") for name in ON_MESH
 ]
-"""Each drafter of ``DRAFTERS``, and the mesh with both axes with a drafter of each kind."""
+"""Each drafter of ``DRAFTERS``, and the mesh with both axes with a model that drafts ahead and with a head."""
 
 
 def test_every_drafter_is_compiled_for_several_devices():
