@@ -9,7 +9,7 @@ from pathlib import Path
 from specjax.checkpoints.families import FAMILIES, WITH_TEXT, Family
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
-HEADER = "| `model_type` | checkpoints | published drafters | refused, besides unknown options |\n|---|---|---|---|"
+HEADER = "| `model_type` | checkpoints | published drafters | refused, besides options that are not listed |\n|---|---|---|---|"
 BETWEEN = re.compile(r"(<!-- families -->\n).*(<!-- end -->)", re.S)
 
 

@@ -19,7 +19,7 @@ from .blocks import name_of
 from .families import names_in
 from .files import read_json
 from .json_fields import choice, flag, integer, list_of, number, read_fields, show, table, text
-from .schemas import check_options
+from .unlisted_options import check_options
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """Names of files with an adapter's weights. The first file found is read."""

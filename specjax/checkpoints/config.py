@@ -1,8 +1,8 @@
 """Reads and writes the ``config.json`` of a Hugging Face checkpoint.
 
-Reading is strict. A family gives the type, the range and the default of each of its options, see
-``families.Family``. An option that the family does not list is refused, because it may change the
-maths. Only options listed as harmless are ignored.
+A family gives the type, the range and the default of each of its options, see
+``families.Family``. An option that the family does not list is refused if transformers knows it,
+because it may change the maths, and else ignored with a warning.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,8 @@ from .files import read_json
 from .hub import ZOO, zoo
 from .json_fields import read_fields, show, table, text
 from .rope_options import read_rope, write_rope
-from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_ID, TOKEN_IDS, WRITTEN_ACTIVATIONS, check_options
+from .schemas import ACTIVATIONS, DTYPES, LONGEST, TOKEN_ID, TOKEN_IDS, WRITTEN_ACTIVATIONS
+from .unlisted_options import ignore_or_refuse
 
 _GENERATION = {"eos_token_id": TOKEN_IDS, "decoder_start_token_id": TOKEN_ID, "forced_bos_token_id": TOKEN_ID}
 """The options of ``generation_config.json`` that are read."""
@@ -94,7 +95,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     family = FAMILIES.get(SAME_DECODER.get(model_type or "", model_type or ""))
     if family is None:
         raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
-    check_options(raw, family.options, where, family.harmless)
+    ignore_or_refuse(family.model_type, raw, family.options, where, family.harmless)
     options = read_fields(raw, family.options, where)
     usual = options | {name: options[theirs] for name, theirs in family.renamed.items()}
     heads = usual["num_attention_heads"]

@@ -3,7 +3,8 @@
 from ..errors import ConfigError
 from ..models.rope import Rope
 from .json_fields import read_fields
-from .schemas import ROPE, ROPE_NEEDS, ROPE_OPTIONS, check_options
+from .schemas import ROPE, ROPE_NEEDS, ROPE_OPTIONS
+from .unlisted_options import check_options
 
 
 def read_rope(options: dict, head_dim: int, where: str, theta: float, rotated: float | None) -> Rope:

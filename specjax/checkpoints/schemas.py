@@ -1,7 +1,6 @@
 """The options of ``config.json`` of each family: their types, ranges and defaults."""
 
-from ..errors import ConfigError
-from .json_fields import choice, flag, integer, list_of, number, show, table, text
+from .json_fields import choice, flag, integer, list_of, number, table, text
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The types that weights may have in memory."""
@@ -119,12 +118,3 @@ ROPE = {
     "partial_rotary_factor": number(0, 1).optional(),
 }
 """Options in ``rope_scaling`` and ``rope_parameters``; ``type`` is the old ``rope_type``."""
-
-
-def check_options(raw: dict, known, where: str, harmless: frozenset[str] = frozenset()) -> None:
-    """Raises ConfigError for an option in ``raw`` that is set, and neither known nor harmless."""
-    for key, value in raw.items():
-        if key not in known and key not in HARMLESS | harmless and value not in (None, False, [], {}):
-            raise ConfigError(
-                f"{where}: option {key!r} = {show(value)} is not supported; remove it if it does not change the model"
-            )

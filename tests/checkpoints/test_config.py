@@ -125,7 +125,6 @@ def test_written_and_read_again(extra):
         (dict(rope_scaling=dict(rope_type="linear")), "factor"),
         (dict(rope_scaling=dict(rope_type="llama3", factor=8.0)), "low_freq_factor"),
         (dict(rope_parameters=dict(rope_theta=1e4, partial_rotary_factor=0.5)), "partial_rotary_factor"),
-        (dict(logit_scale=0.1), "logit_scale"),
         (dict(sliding_window=16), "sliding_window"),
         (dict(model_type="mistral", attention_bias=True), "attention_bias"),
         (dict(model_type="qwen2", mlp_bias=True), "mlp_bias"),

@@ -5,9 +5,10 @@ import json
 import pytest
 from support.golden import ENCODER_DECODERS, FILES, read_file
 
+from specjax.checkpoints import unlisted_options
 from specjax.checkpoints.config import from_hf, to_hf
 from specjax.checkpoints.families import FAMILIES
-from specjax.errors import ConfigError
+from specjax.errors import ConfigError, SpecjaxWarning
 
 RAW = {path.stem: read_file(path.stem)[1] for path in FILES + ENCODER_DECODERS}
 """The config.json of each recorded model, as transformers wrote it."""
@@ -25,7 +26,6 @@ REFUSED = [
     ("phi3", dict(rope_parameters=dict(partial_rotary_factor=0.45))),
     ("phi3", dict(rope_parameters=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))),
     ("glm4", dict(hidden_act="relu")),
-    ("olmo2", dict(clip_qkv=8.0)),
     ("gpt2", dict(scale_attn_by_inverse_layer_idx=True)),
     ("gpt2", dict(reorder_and_upcast_attn=True)),
     ("gpt_neox", dict(hidden_act="quick_gelu")),
@@ -82,6 +82,21 @@ def test_options_that_are_not_supported_are_refused_by_name(family: str, options
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_unknown_option_is_refused_in_every_family(family: str):
-    with pytest.raises(ConfigError, match="'residual_multiplier' = 0.5"):
-        from_hf(BY_FAMILY[family] | dict(residual_multiplier=0.5))
+def test_an_option_that_transformers_does_not_know_is_ignored_with_a_warning(family: str):
+    raw = BY_FAMILY[family]
+    with pytest.warns(SpecjaxWarning, match="ignores options 'surprise', 'is_llama_config'") as warned:
+        assert from_hf(raw | dict(surprise=0.5, is_llama_config=True, rope_interleaved=False)) == from_hf(raw)
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_option_that_transformers_alone_knows_is_refused(family: str, monkeypatch):
+    raw = BY_FAMILY[family]
+    monkeypatch.setattr(unlisted_options, "fields_in_transformers", lambda model_type: frozenset({"new_scale"}))
+    with pytest.raises(ConfigError, match="'new_scale' = 0.5 is not supported"):
+        from_hf(raw | dict(new_scale=0.5))
+
+
+def test_fields_in_transformers_have_their_other_names():
+    fields = unlisted_options.fields_in_transformers("gpt2")
+    assert {"n_embd", "hidden_size", "scale_attn_weights"} <= fields and "is_llama_config" not in fields

@@ -2,7 +2,7 @@
 
 from ...models.config import ModelConfig
 from ..json_fields import flag
-from ..schemas import ACTIVATION, CORE, EPS, POSITIONS, ROPE, ROTARY, SIZES
+from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, POSITIONS, ROPE, ROTARY, SIZES
 from .base import Family, layer_names
 
 _LAYER = {
@@ -44,6 +44,7 @@ GPT_NEOX = Family(
     CORE
     | {name: SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
     | {
+        "head_dim": HEAD_DIM,
         "max_position_embeddings": POSITIONS.otherwise(2048),
         "hidden_act": ACTIVATION.otherwise("gelu"),
         "layer_norm_eps": EPS.otherwise(1e-5),

@@ -2,7 +2,7 @@
 
 from ...models.config import ModelConfig
 from ..json_fields import flag
-from ..schemas import CORE, EPS, POSITIONS, ROTARY, SIZES
+from ..schemas import CORE, EPS, HEAD_DIM, POSITIONS, ROTARY, SIZES
 from .base import LLAMA_LAYER, Family, model_names
 
 _NAMES = model_names(
@@ -31,6 +31,7 @@ OLMO2 = Family(
     | SIZES
     | ROTARY
     | {
+        "head_dim": HEAD_DIM,
         "max_position_embeddings": POSITIONS.otherwise(2048),
         "rms_norm_eps": EPS.otherwise(1e-5),
         "attention_bias": flag(),

@@ -5,7 +5,7 @@ Llama's layers with fused projections, and stretched or partial rotary positions
 
 from ...models.config import ModelConfig
 from ..json_fields import Field, integer
-from ..schemas import CORE, EPS, NEVER, POSITIONS, ROPE, ROTARY, SIZES, WINDOW
+from ..schemas import CORE, EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 
 _NAMES = model_names(
@@ -45,6 +45,7 @@ PHI3 = Family(
     | {
         "rope_scaling": _TABLE,
         "rope_parameters": _TABLE,
+        "head_dim": HEAD_DIM,
         "max_position_embeddings": POSITIONS.otherwise(4096),
         "original_max_position_embeddings": POSITIONS.otherwise(4096),
         "partial_rotary_factor": ROPE["partial_rotary_factor"],

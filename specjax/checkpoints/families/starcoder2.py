@@ -2,7 +2,7 @@
 
 from ...models.config import ModelConfig
 from ..json_fields import choice, flag
-from ..schemas import ACTIVATION, CORE, EPS, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
+from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 
 _NAMES = model_names(
@@ -37,6 +37,7 @@ STARCODER2 = Family(
     | {
         "tie_word_embeddings": flag(True),
         "hidden_act": ACTIVATION.otherwise("gelu_pytorch_tanh"),
+        "head_dim": HEAD_DIM,
         "max_position_embeddings": POSITIONS.otherwise(4096),
         "norm_epsilon": EPS.otherwise(1e-5),
         "sliding_window": WINDOW.optional(),

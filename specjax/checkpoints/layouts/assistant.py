@@ -11,7 +11,8 @@ from ..blocks import Names
 from ..config import from_hf, to_hf
 from ..families import NAMES
 from ..json_fields import choice, flag, integer, table
-from ..schemas import CORE, check_options
+from ..schemas import CORE
+from ..unlisted_options import check_options
 from .base import WIDTH, Layout, RawCheckpoint
 
 _OWN = {

@@ -16,7 +16,7 @@ from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
 from ..json_fields import Field, choice, flag, integer, table
-from ..schemas import check_options
+from ..unlisted_options import check_options
 from .base import DEPTH, TOKEN, WIDTH, Layout, RawCheckpoint, layer_ids, read_layers, without
 from .block_parts import NAMES, PARTS, REFINER_NAMES, SELECTOR_NAMES, has_selector, read_parts, write_parts
 

@@ -19,7 +19,7 @@ from ..blocks import Names
 from ..config import to_hf
 from ..families import layer_names
 from ..json_fields import flag, table
-from ..schemas import check_options
+from ..unlisted_options import check_options
 from .base import DEPTH, TOKEN, TOKENS, WIDTH, Layout, RawCheckpoint, layer_ids, read_layers, without
 from .draft_vocabulary import add_marks, check_offsets
 

@@ -13,7 +13,7 @@ from ...heads.mtp import MtpConfig
 from ...models.config import ModelConfig
 from ..config import to_hf
 from ..json_fields import table
-from ..schemas import check_options
+from ..unlisted_options import check_options
 from .base import Layout, RawCheckpoint, layer_ids
 from .eagle3 import FLAGS, IDS, Eagle3Layout, own_options
 from .mtp import MTP_FLAGS, MimoLayout, write_flags

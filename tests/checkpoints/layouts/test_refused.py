@@ -75,7 +75,7 @@ REFUSED = {
     "quantised": (lambda: changed(eagle, lambda raw, t: t.update({"fc.weight_scale_inv": normal(2)})), "quantised"),
     "one layer": (lambda: eagle3(eagle_config=dict(use_aux_hidden_state=False)), "use_aux_hidden_state"),
     "eagle option": (lambda: eagle3(eagle_config=dict(surprise=1)), "surprise"),
-    "option": (lambda: eagle(logit_scale=0.5), "logit_scale"),
+    "option": (lambda: eagle(hidden_act="gelu"), "hidden_act"),
     "nested option": (
         lambda: dflash(dflash_config=dict(mask_token_id=60, target_layer_ids=[1], attention_sinks=4)),
         "attention_sinks",
