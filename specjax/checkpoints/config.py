@@ -137,13 +137,18 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
 def text_options(raw: dict, where: str) -> dict:
     """The options of the language model alone, where ``raw`` describes a model of text and images.
 
+    Transformers reads the outer ``tie_word_embeddings``. Older files have the inner one only.
+
     Raises ConfigError where such a model has no ``text_config``.
     """
     if raw.get("model_type") not in (*WITH_TEXT,):
         return raw
     inner = read_fields(raw, {"text_config": table()}, where)["text_config"]
     outside = {name: raw[name] for name in ("dtype", "torch_dtype", "eos_token_id") if name in raw}
-    return outside | inner | {"model_type": WITH_TEXT[raw["model_type"]]}
+    family = FAMILIES[WITH_TEXT[raw["model_type"]]]
+    default = family.options["tie_word_embeddings"].default
+    tied = raw.get("tie_word_embeddings", default) or inner.get("tie_word_embeddings", False)
+    return outside | inner | {"model_type": family.model_type, "tie_word_embeddings": tied}
 
 
 def check_dtype(dtype: Any) -> str:

@@ -60,9 +60,12 @@ def _check(rope: Rope, head_dim: int, where: str, within: str) -> None:
     """Raises ConfigError for options that do not fit together."""
     kind = rope.rope_type
     size = rope.rotated_size(head_dim)
-    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
-        if low in ROPE_OPTIONS[kind] and getattr(rope, low) >= getattr(rope, high):
-            raise ConfigError(f"{where}: {within}.{high} is {getattr(rope, high)}; it must be above {low}")
+    if kind == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+        raise ConfigError(
+            f"{where}: {within}.high_freq_factor is {rope.high_freq_factor}; it must be above low_freq_factor"
+        )
+    if kind == "yarn" and rope.beta_slow > rope.beta_fast:  # equal in Kimi K2
+        raise ConfigError(f"{where}: {within}.beta_fast is {rope.beta_fast}; it must be at least beta_slow")
     if kind == "dynamic" and (rope.factor < 1 or head_dim < 4):
         raise ConfigError(
             f"{where}: {within}.rope_type 'dynamic' needs a factor of at least 1 and a head_dim of at least 4"

@@ -29,6 +29,7 @@ from .float8 import open_float8
 from .packed_weights import unpack_tensors
 from .placement import Placement
 from .shape_check import check_tensors, least_shapes
+from .tied_head import untie_if_different
 from .torch_files import open_torch
 
 M = TypeVar("M", bound=nnx.Module)
@@ -65,6 +66,7 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
         stored = open_tensors(directory, stack)
         where = directory / "config.json"
         stored = unpack_tensors(stored, read_json(where).get("quantization_config"), str(where))
+        config = untie_if_different(config, stored, where)
         tensors = {name: stored[name] for name in tensors_in(config, stored)}
         if adapter is not None:
             own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)

@@ -71,6 +71,12 @@ def pop_fields(record: type, options: dict) -> dict:
     return {name: options.pop(name) for name in field_names(record) if name in options}
 
 
+def plain(value):
+    """``value`` with tuples instead of lists, and with numbers and tuples instead of arrays."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
 def check_names(names: Iterable[str], known: Sequence[str]) -> None:
     """Raises RequestError for a name of an option that is not among the ``known`` ones."""
     for name in names:

@@ -44,7 +44,7 @@ class SamplingParams(struct.PyTreeNode):
 
     Attributes:
       temperature: float32 [B]. 0 is greedy: all probability lies on the likeliest token.
-      top_k: int32 [B]. Keeps the k likeliest tokens; 0 keeps all.
+      top_k: int32 [B]. Keeps the k likeliest tokens; 0 and -1 keep all.
       top_p: float32 [B], in (0, 1]. Keeps the likeliest tokens that together reach this
         probability.
       min_p: float32 [B], in [0, 1]. Drops tokens less likely than this fraction of the likeliest.
@@ -64,7 +64,7 @@ class SamplingParams(struct.PyTreeNode):
     """
 
     temperature: jax.Array = struct.field(metadata=_number(0.0))
-    top_k: jax.Array = struct.field(metadata=_number(0, np.int32))
+    top_k: jax.Array = struct.field(metadata=_number(0, np.int32, least=-1))
     top_p: jax.Array = struct.field(metadata=_number(1.0, most=1, above=True))
     min_p: jax.Array = struct.field(metadata=_number(0.0, most=1))
     repetition_penalty: jax.Array = struct.field(metadata=_number(1.0, above=True))

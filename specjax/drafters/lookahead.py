@@ -22,7 +22,7 @@ from jax import lax
 from ..core.checks import whole
 from ..core.sampling import KEYS
 from ..core.selection import argmax
-from ..core.tree import Tree, ancestors
+from ..core.tree import MOST_TREE_NODES, Tree, ancestors
 from ..errors import RequestError
 from ..loop.drafter import Drafter
 
@@ -79,6 +79,11 @@ class Lookahead(Drafter):
             raise RequestError(
                 f"pool_guesses {self.pool_guesses} is below guesses {self.guesses}, which come from it; raise it or "
                 "leave it out"
+            )
+        if self.nodes + self.guesses * self.depth > MOST_TREE_NODES:
+            raise RequestError(
+                f"window {self.window}, ngram_size {self.ngram_size} and guesses {self.guesses} make a round of more"
+                f" than {MOST_TREE_NODES} tokens (MOST_TREE_NODES); lower one of them"
             )
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.checks import shorten, whole
+from ..core.checks import plain, shorten, whole
 from ..core.sampling import NUMBERS, SamplingParams, sampling_params
 from ..errors import RequestError
 from .limits import MOST_SAMPLES
@@ -31,7 +31,7 @@ class Options:
       max_new_tokens: the most new tokens after each prompt.
       min_new_tokens: no token may end the text before this number of new tokens.
       temperature: divides the logits; 0 is greedy.
-      top_k: sample from the k likeliest tokens; 0 for all.
+      top_k: sample from the k likeliest tokens; 0 or -1 for all.
       top_p: sample from the likeliest tokens that together reach this probability.
       min_p: leave out tokens below this fraction of the largest probability.
       repetition_penalty: make tokens that occurred less likely, by this factor on the logit; 1
@@ -160,7 +160,7 @@ _KINDS = {
 def _per_prompt(name: str, value, batch: int) -> list:
     """The value of an option for each prompt; None where the option is not given."""
     is_one, wanted = _KINDS[name]
-    value = value.tolist() if isinstance(value, np.ndarray) else value
+    value = plain(value)
     if name == "stop" and isinstance(value, str):
         value = [value]
     if name == "choices" and isinstance(value, str):
@@ -194,7 +194,7 @@ def read_bias(row: dict, vocab_size: int) -> np.ndarray:
     and where no token is left.
     """
     bias = np.zeros(vocab_size, np.float32)
-    biases = {_bias_token(id): value for id, value in (row["logit_bias"] or {}).items()}
+    biases = {_bias_token(id): plain(value) for id, value in (row["logit_bias"] or {}).items()}
     ids = read_tokens("logit_bias", biases, vocab_size)
     for value in biases.values():
         if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from ..core.checks import shorten
 from ..errors import RequestError
 
-_RENAMED = {"num_return_sequences": "n", "max_tokens": "max_new_tokens"}
+_RENAMED = {"num_return_sequences": "n", "max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 """Options by their names in transformers and vLLM, with their names in specjax."""
+
+_TOTALS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+"""Options of transformers that count the prompt too, with those that do not."""
 
 
 def from_other_libraries(
@@ -43,7 +46,10 @@ def rename_options(options: Mapping) -> dict:
     Raises RequestError where an option is given under two names.
     """
     renamed = {}
+    options = _read_do_sample(options)
     for name, value in options.items():
+        if name in _TOTALS:
+            raise RequestError(f"{name} counts the tokens of the prompt too; use {_TOTALS[name]}, which does not")
         if name == "response_format":
             name = "json_schema"
             value = _read_response_format(value)
@@ -54,6 +60,17 @@ def rename_options(options: Mapping) -> dict:
             raise RequestError(f"{' and '.join(others)} are names of one option; give one of them")
         renamed[name] = value
     return renamed
+
+
+def _read_do_sample(options: Mapping) -> Mapping:
+    """The options with a temperature in place of transformers' ``do_sample``."""
+    if "do_sample" not in options:
+        return options
+    drawn = options["do_sample"]
+    others = {name: value for name, value in options.items() if name != "do_sample"}
+    if not isinstance(drawn, bool):
+        raise RequestError(f"do_sample must be true or false, not {shorten(drawn)}; or give temperature alone")
+    return {"temperature": 1.0} | others if drawn else others | {"temperature": 0.0}
 
 
 def _read_response_format(value):

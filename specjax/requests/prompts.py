@@ -34,8 +34,11 @@ def is_single(prompts) -> bool:
 def encode_prompts(prompts, tokenizer, config: ModelConfig) -> list[list[int]]:
     """The token ids of each prompt. ``prompts`` is one prompt or a list of prompts.
 
-    Raises RequestError for a prompt that is empty, that is longer than the model's context or its
-    encoder's, or that is neither a string nor a list of token ids of the vocabulary.
+    An empty string is a prompt if the tokenizer begins every text with a token.
+
+    Raises RequestError for a prompt that has no token, that leaves no room for output in the
+    model's context, that is longer than its encoder's, or that is neither a string nor a list of
+    token ids of the vocabulary.
     """
     prompts = [prompts] if is_single(prompts) else prompts
     if not len(prompts):
@@ -49,16 +52,19 @@ def encode_prompts(prompts, tokenizer, config: ModelConfig) -> list[list[int]]:
 
 def _encode(prompt, name: str, tokenizer, config: ModelConfig) -> list[int]:
     ids = _encode_text(prompt, name, tokenizer) if isinstance(prompt, str) else _read_ids(prompt, name)
-    if not ids or isinstance(prompt, str) and not prompt:
+    if not ids:
         raise RequestError(f"{name} is empty; give at least one token")
     if min(ids) < 0 or max(ids) >= config.vocab_size:
         wrong = min(ids) if min(ids) < 0 else max(ids)
         raise RequestError(
             f"{name} holds a token outside the vocabulary of {config.vocab_size}: {shorten(wrong)}; leave it out"
         )
-    context = config.context if config.encoder is None else config.encoder.context
-    if len(ids) > context:
-        raise RequestError(f"{name} has {len(ids)} tokens and the model's context is {context}; shorten it")
+    longest = config.context - 1 if config.encoder is None else config.encoder.context
+    if len(ids) > longest:
+        context = config.context if config.encoder is None else config.encoder.context
+        raise RequestError(
+            f"{name} has {len(ids)} tokens and the model's context is {context}; shorten it to {longest} at most"
+        )
     return ids
 
 

@@ -116,8 +116,8 @@ class CompletionRequest(Common):
     @property
     def prompts(self) -> list:
         """The prompts, each a text or token ids."""
-        if not self.prompt:
-            raise ServeError(400, "prompt is empty; give at least one token", param="prompt")
+        if [] in (self.prompt, *self.prompt):
+            raise ServeError(400, "prompt holds an empty list; give a text, token ids or a list of these", param="prompt")
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if one else list(self.prompt)
 

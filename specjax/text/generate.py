@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..checkpoints.load import LanguageModel
+from ..core.checks import plain
 from ..drafters import all_options
 from ..requests.other_libraries import from_other_libraries
 from .drafts import as_list
@@ -39,12 +40,7 @@ def generate(
     setting |= {name: options.pop(name, default) for name, default in _SETTINGS.items()}
     setting = from_other_libraries(setting, assistant_model, prompt_lookup_num_tokens, speculative_config)
     setting |= {"draft": as_list(setting["draft"]), "processors": tuple(setting["processors"])}
-    key = tuple((name, _hashable(value)) for name, value in setting.items())
+    key = tuple((name, plain(value)) for name, value in setting.items())
     if key not in target.generators:
         target.generators[key] = Generator(target, **setting)
     return target.generators[key](prompts, messages=messages, **options)
-
-
-def _hashable(value):
-    """``value``, with lists replaced by tuples at every level."""
-    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

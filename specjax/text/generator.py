@@ -90,6 +90,11 @@ class Generator:
         if drafter.chooser and drafter.chooser.has_arms:
             drafter, times, self.costs_file = find_costs(drafter.chooser, target, self.drafts)
         drafter.check(target.config)
+        if drafter.depth >= target.config.context:
+            raise RequestError(
+                f"method {self.method!r} drafts {drafter.depth} tokens at once, and the model's context is"
+                f" {target.config.context}; draft fewer"
+            )
         if not drafter.with_encoder:
             target.config.refuse_encoder(f"method {self.method!r}")
         capacity = None if capacity is None else whole("capacity", capacity)

@@ -116,7 +116,7 @@ def test_half_precision_logits_are_warped_in_float32():
     ("name", "value"),
     [
         ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", "hot"), ("temperature", None),
-        ("temperature", [1.0, 1.0, 1.0]), ("top_k", -1), ("top_k", 2.5), ("top_k", [1, -1]), ("top_k", 2**40), ("top_p", 0.0), ("top_p", 1.1),
+        ("temperature", [1.0, 1.0, 1.0]), ("top_k", -2), ("top_k", 2.5), ("top_k", [1, -2]), ("top_k", 2**40), ("top_p", 0.0), ("top_p", 1.1),
         ("top_p", float("nan")), ("top_p", [0.5, 0.0]), ("min_p", -0.1), ("min_p", 1.5), ("min_p", [[0.1, 0.1]]),
     ],
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.models import random_prompts
+from support.models import TINY, language_model, random_prompts, tiny_model
 from support.reference import assert_greedy, read_target
 
 from specjax import METHODS, Generator, RequestError
@@ -136,3 +136,28 @@ def test_needs_are_known_before_any_option():
     assert isinstance(make_drafter("ngram", draft_length="ema"), Adaptive) and isinstance(
         make_drafter("ngram,suffix"), Switch
     )
+
+
+@pytest.mark.parametrize("value", [4097, 10**6, 10**30, 1e9])
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [("ngram", "num_speculative_tokens"), ("ngram", "prompt_lookup_max"), ("token_recycling", "candidates"),
+     ("lookahead", "window"), ("lookahead", "ngram_size"), ("suffix", "max_match"), ("dynamic_tree", "tree_nodes")],
+)  # fmt: skip
+def test_an_option_that_would_fill_the_memory_is_refused_at_once(method, option, value):
+    with pytest.raises(RequestError, match=f"{option} is .*; it must be at most 4096") as error:
+        make_drafter(method, **{option: value})
+    assert len(str(error.value)) < 200
+
+
+def test_rounds_of_lookahead_are_bounded_as_a_whole():
+    with pytest.raises(
+        RequestError, match="window 4000, ngram_size 1000 and guesses 15 make a round of more than 4096"
+    ):
+        make_drafter("lookahead", window=4000, ngram_size=1000)
+
+
+def test_drafts_are_shorter_than_the_context():
+    target = language_model(tiny_model())
+    with pytest.raises(RequestError, match=f"drafts {TINY.context} tokens at once, and the model's context is"):
+        Generator(target, "ngram", num_speculative_tokens=TINY.context)

@@ -7,11 +7,11 @@ import string
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.models import TINY, disturbed, random_prompts, tiny_model
+from support.models import TINY, disturbed, language_model, random_prompts, tiny_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specjax import Generator, LanguageModel, RequestError
+from specjax import Generator, LanguageModel, RequestError, generate
 from specjax.errors import NumericsError
 from specjax.requests.options import Options
 from specjax.text.result import results_of
@@ -323,3 +323,17 @@ def test_typical_acceptance_says_that_it_is_lossy(generators):
     lossy = Generator(generators["ngram"].target, "ngram", rule="typical", capacity=256)
     results = lossy(PROMPTS[:2], temperature=[1.0, 0.0], max_new_tokens=5)
     assert [r.stats.lossy for r in results] == [True, False]
+
+
+def test_scalars_and_arrays_of_jax_are_numbers():
+    target = language_model(tiny_model())
+    given = dict(
+        max_new_tokens=jnp.int32(3), top_k=jnp.int32(-1), ignore_eos=jnp.bool_(True), logit_bias={5: jnp.float32(2)},
+        stop_token_ids=[jnp.int32(3)], allowed_tokens=jnp.array([3, 5]), num_speculative_tokens=jnp.int32(4),
+    )  # fmt: skip
+    alike = dict(
+        max_new_tokens=3, top_k=0, ignore_eos=True, logit_bias={5: 2.0}, stop_token_ids=[3], allowed_tokens=[3, 5],
+        num_speculative_tokens=4,
+    )  # fmt: skip
+    results = [generate(target, [5, 6], "ngram", **options) for options in (given, alike)]
+    assert results[0].token_ids == results[1].token_ids and len(target.generators) == 1

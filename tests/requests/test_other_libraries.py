@@ -33,6 +33,7 @@ def test_methods_named_twice_or_not_at_all(setting, given, named):
 def test_options_of_other_libraries():
     assert Options.of(dict(num_return_sequences=3)).n == 3
     assert Options.of(dict(max_tokens=9)).max_new_tokens == 9
+    assert Options.of(dict(min_tokens=2)).min_new_tokens == 2
     schema = {"type": "integer"}
     assert rename_options(
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
@@ -42,8 +43,24 @@ def test_options_of_other_libraries():
 
 
 @pytest.mark.parametrize(
+    ("given", "temperature"),
+    [
+        (dict(do_sample=True), 1.0),
+        (dict(do_sample=True, temperature=0.5), 0.5),
+        (dict(do_sample=False), 0.0),
+        (dict(do_sample=False, temperature=0.5), 0.0),
+    ],
+)
+def test_do_sample_is_a_temperature(given, temperature):
+    assert Options.of(given) == Options(temperature=temperature)
+
+
+@pytest.mark.parametrize(
     ("given", "named"),
     [
+        (dict(max_length=20), "max_length counts the tokens of the prompt too; use max_new_tokens"),
+        (dict(min_length=2), "min_length counts the tokens of the prompt too; use min_new_tokens"),
+        (dict(do_sample="yes"), "do_sample must be true or false"),
         (dict(n=2, num_return_sequences=2), "n and num_return_sequences are names of one option"),
         (dict(max_tokens=2, max_new_tokens=2), "max_tokens and max_new_tokens are names of one option"),
         (dict(json_schema={}, response_format={"type": "json_object"}), "json_schema and response_format are names"),

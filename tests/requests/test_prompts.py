@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.models import TINY, byte_tokenizer
+from tokenizers import processors
 
 from specjax.errors import RequestError
 from specjax.requests.prompts import encode_prompts, is_single
@@ -79,3 +80,18 @@ def test_everything_else_is_refused_on_one_line(prompts, named):
     with pytest.raises(RequestError) as error:
         encode(prompts)
     assert named in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_empty_text_begins_with_the_tokenizers_first_token():
+    begins = byte_tokenizer(61)
+    begins.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<end> $A", special_tokens=[("<end>", 0)]
+    )
+    assert encode_prompts(["", "A"], begins, TINY) == [[0], [0, *TOKENIZER.encode("A")]]
+
+
+def test_a_prompt_leaves_room_for_a_token():
+    longest = TINY.context - 1
+    assert len(encode([5] * longest)[0]) == longest
+    with pytest.raises(RequestError, match=f"has {longest + 1} tokens .* shorten it to {longest} at most"):
+        encode([5] * TINY.context)

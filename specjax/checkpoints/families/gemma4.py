@@ -11,7 +11,7 @@ from ...models.config import ModelConfig
 from ...models.feed_forwards import GatedMlpConfig
 from ...models.mixers import AttentionConfig
 from ...models.rope import Rope
-from ..json_fields import flag, integer, read_fields, table
+from ..json_fields import choice, flag, integer, read_fields, table
 from ..rope_options import read_table, write_rope
 from ..schemas import (
     ACTIVATION,
@@ -173,7 +173,8 @@ GEMMA4 = Family(
         "attention_bias": NEVER,
         "attention_k_eq_v": flag(),
         "final_logit_softcapping": BOUND.optional(),
-        "use_bidirectional_attention": NEVER,
+        # Tokens of images see one another in both directions. Tokens of text do not.
+        "use_bidirectional_attention": choice("vision", False).optional(),
         "hidden_size_per_layer_input": integer(0, 2**16).optional(256),
         "vocab_size_per_layer_input": integer(1, 2**24).otherwise(262144),
         "num_kv_shared_layers": integer(0, 1023).otherwise(0),
