@@ -117,7 +117,8 @@ class CompletionRequest(Common):
     def prompts(self) -> list:
         """The prompts, each a text or token ids."""
         if [] in (self.prompt, *self.prompt):
-            raise ServeError(400, "prompt holds an empty list; give a text, token ids or a list of these", param="prompt")
+            message = "prompt holds an empty list; give a text, token ids or a list of these"
+            raise ServeError(400, message, param="prompt")
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if one else list(self.prompt)
 
