@@ -39,7 +39,15 @@ ADAPTERS = {
     "saved_modules": LoraConfig(
         r=2, lora_alpha=2, target_modules=["up_proj"], modules_to_save=["embed_tokens", "lm_head", "norm"]
     ),
+    "tokens": LoraConfig(r=2, target_modules=["up_proj"], trainable_token_indices=[3, 7]),
+    "tokens_tied": LoraConfig(r=2, target_modules=["up_proj"], trainable_token_indices={"embed_tokens": [3, 7]}),
+    "resized": LoraConfig(r=2, target_modules=["up_proj"]),
+    "resized_tied": LoraConfig(r=2, target_modules=["up_proj"]),
+    "saved_head_tied": LoraConfig(r=2, target_modules=["up_proj"], modules_to_save=["lm_head"]),
+    "saved_embedding_tied": LoraConfig(r=2, target_modules=["up_proj"], modules_to_save=["embed_tokens"]),
+    "embeddings_tied": LoraConfig(r=2, target_modules=["up_proj", "embed_tokens"]),
 }
+"""By name. The base is tied, and has three more tokens, where the name says so."""
 
 
 @torch.no_grad()
@@ -47,15 +55,18 @@ def main():
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for name, settings in ADAPTERS.items():
         torch.manual_seed(0)
-        model = get_peft_model(build_base(), settings)
+        base = build_base(tied="tied" in name)
+        if "resized" in name:
+            base.resize_token_embeddings(base.config.vocab_size + 3)
+        model = get_peft_model(base, settings)
         for path, param in model.named_parameters():
             if "lora_" in path:
                 param.normal_(0, param.shape[0] ** -0.5)
-            elif "modules_to_save" in path:
+            elif "modules_to_save" in path or "trainable_tokens_delta" in path:
                 param.add_(0.3 * torch.randn_like(param))
         logits = model(load_file(BASE)["tokens"].long()).logits
         with tempfile.TemporaryDirectory() as directory:
-            model.save_pretrained(directory)
+            model.save_pretrained(directory, save_embedding_layers=True if "resized" in name else "auto")
             tensors = load_file(Path(directory, "adapter_model.safetensors"))
             config = json.loads(Path(directory, "adapter_config.json").read_text())
         config = {key: sorted(value) if isinstance(value, list) else value for key, value in config.items()}
@@ -64,8 +75,11 @@ def main():
         print(f"{name:16} {len(tensors)} tensors, {(GOLDEN / f'{name}.safetensors').stat().st_size} bytes")
 
 
-def build_base():
-    """The model that the golden tests of models record without an adapter."""
+def build_base(tied: bool = False):
+    """The model that the golden tests of models record without an adapter.
+
+    ``tied``: whether its output matrix becomes its embedding.
+    """
     with safe_open(BASE, framework="pt") as file:
         raw = json.loads(file.metadata()["config"])
         weights = {name: file.get_tensor(name) for name in file.keys() if name not in ("tokens", "logits", "prompt")}
@@ -74,6 +88,9 @@ def build_base():
         config = AutoConfig.from_pretrained(directory)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     model.load_state_dict(weights)
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
     return model
 
 

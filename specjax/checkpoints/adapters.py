@@ -34,19 +34,22 @@ _OPTIONS = {
     "target_modules": (text() | list_of(text())).optional(),
     "modules_to_save": list_of(text()).optional(),
     "bias": choice("none", "all", "lora_only").otherwise("none"),
+    "trainable_token_indices": (list_of(integer(0, 2**24)) | table()).optional(),
+    "ensure_weight_tying": flag(),
     "fan_in_fan_out": choice(False).optional(),
     "init_lora_weights": choice(True, False, "gaussian", "eva", "orthogonal").optional(),
 }
 """The options of ``adapter_config.json``. Other initialisations change the base model's weights."""
 
 _HARMLESS = {
-    "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config", "exclude_modules",
-    "inference_mode", "layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_version",
+    "auto_mapping", "base_model_name_or_path", "eva_config", "exclude_modules", "inference_mode",
+    "layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_version",
     "qalora_group_size", "revision", "runtime_config", "task_type",
 }  # fmt: skip
 """Options that do not change the weights, or change them only together with another option."""
 
 _PREFIX = "base_model.model."
+_TOKENS = ".token_adapter.trainable_tokens_delta"
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<letter>[AB])(\.weight)?")
 _NAMED_FAULTS = 12
 
@@ -84,8 +87,41 @@ class Adapted(NamedTuple):
         return _floats(self.base[index]) + self.scale * change
 
 
+class NewRows(NamedTuple):
+    """A table W [V, E] in which the rows of some tokens are replaced. Indexing it reads slices.
+
+    Attributes:
+      base: W.
+      ids: the n tokens.
+      rows: their rows [n, E].
+    """
+
+    base: Any
+    ids: list[int]
+    rows: Any
+
+    def get_shape(self) -> list[int]:
+        return self.base.get_shape()
+
+    def get_dtype(self) -> str:
+        return self.base.get_dtype()
+
+    def __getitem__(self, index) -> np.ndarray:
+        """The slice of rows and columns, at least float32."""
+        rows, *columns = index if isinstance(index, tuple) else (index,)
+        values = _floats(self.base[index]).copy()
+        first, last, _ = rows.indices(len_of(self.base))
+        for place, id in enumerate(self.ids):
+            if first <= id < last:
+                values[id - first] = self.rows[(slice(place, place + 1), *columns)][0]
+        return values
+
+
 def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory: Path, config: ModelConfig, where):
-    """The tensors of a language model with an adapter merged.
+    """The tensors of a language model with an adapter merged, and the model's configuration.
+
+    The adapter may bring tables of embeddings with more tokens. If it changes one of two tied
+    tables, the model has both, see ``tied_head``.
 
     Args:
       tensors: the model's tensors, see ``tensors.open_tensors``.
@@ -101,34 +137,53 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
     raw = read_json(path)
     check_options(raw, _OPTIONS.keys() | _HARMLESS, str(path))
     options = read_fields(raw, _OPTIONS, str(path))
-    updates, replaced = _sort(own)
+    updates, tokens, replaced = _sort(own)
     faults = _missing(options, updates)
+    embed, head = (name_of(names_in(config, tensors)[path][0]) for path in ("embed", "head"))
+    if config.tie_embeddings:  # a missing output matrix is the embedding
+        tensors = {head: tensors[embed], **tensors}
     merged = dict(tensors)
+    config = _resized(config, [replaced[name] for name in {embed, head} & replaced.keys()])
     for name, tensor in replaced.items():
-        faults += _faults_of_copy(name, tensor, tensors)
+        faults += _faults_of_copy(name, tensor, tensors, config.vocab_size if name in (embed, head) else None)
         merged[name] = tensor
     for module, parts in updates.items():
         name = f"{module}.weight"
         scale = _scale(options, module)
         faults += _faults_of_update(module, parts, tensors, _entry(options["rank_pattern"], module, options["r"]))
         merged[name] = Adapted(merged.get(name), parts.get("A"), parts.get("B"), scale, "table" in parts)
-    if config.tie_embeddings:
-        names = names_in(config, tensors)
-        tables = {name_of(entry) for entry in names["embed"] + names["head"]}
-        changed = {name for name in tables if merged.get(name) is not tensors.get(name)}
-        faults += [f"it changes {name}, and the model ties its embedding to its head" for name in sorted(changed)]
+    for name, tensor in tokens.items():
+        ids = _ids(options["trainable_token_indices"], name)
+        faults += _faults_of_tokens(name, tensor, tensors, ids)
+        merged[name] = NewRows(merged.get(name), ids, tensor)
     if faults:
         more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
         raise CheckpointError(
             f"{directory}: the adapter does not fit the model in {where}: {'; '.join(faults[:_NAMED_FAULTS])}{more}; "
             "use an adapter that was trained on this model"
         )
-    return merged
+    is_own = embed in replaced or embed.removesuffix(".weight") in updates
+    if config.tie_embeddings and head not in replaced and (not is_own or options["ensure_weight_tying"]):
+        merged = {name: tensor for name, tensor in merged.items() if name == embed or name != head}
+    return merged, config
 
 
-def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any]]:
-    """The matrices A and B of each module, and the tensors that replace the model's."""
+def len_of(tensor) -> int:
+    """The rows of a tensor."""
+    return tensor.get_shape()[0]
+
+
+def _resized(config: ModelConfig, tables: list) -> ModelConfig:
+    """The configuration with the vocabulary of the adapter's own tables, if it brings all of them."""
+    rows = {len_of(table) for table in tables}
+    whole = len(tables) == 2 or config.tie_embeddings
+    return config.replace(vocab_size=rows.pop()) if whole and len(rows) == 1 else config
+
+
+def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any], dict[str, Any]]:
+    """Matrices A and B by module, rows of new tokens by table, and tensors that replace the model's."""
     updates = {}
+    tokens = {}
     replaced = {}
     for name, tensor in own.items():
         name = name.removeprefix(_PREFIX)
@@ -137,9 +192,18 @@ def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any]]:
             parts[match["letter"]] = tensor
             if match["table"]:
                 parts["table"] = True
+        elif name.endswith(_TOKENS):
+            tokens[f"{name.removesuffix(_TOKENS)}.weight"] = tensor
         else:
             replaced[name.replace(".base_layer.", ".")] = tensor
-    return updates, replaced
+    return updates, tokens, replaced
+
+
+def _ids(indices: list | dict | None, name: str) -> list[int]:
+    """The tokens whose rows of the table ``name`` the adapter has. A list is about the embedding."""
+    if isinstance(indices, dict):
+        return next((ids for module, ids in indices.items() if f".{name}".endswith(f".{module}.weight")), [])
+    return indices or []
 
 
 def _entry(patterns: Mapping[str, Any], module: str, default):
@@ -163,12 +227,24 @@ def _missing(options: Mapping[str, Any], updates: Mapping[str, dict]) -> list[st
     return [f"target module {show(target)} has no tensors" for target in listed if not has(target)]
 
 
-def _faults_of_copy(name: str, tensor, tensors: Mapping[str, Any]) -> list[str]:
+def _faults_of_copy(name: str, tensor, tensors: Mapping[str, Any], rows: int | None) -> list[str]:
+    """``rows``: of a table of embeddings, the tokens."""
     if name not in tensors:
         return [f"the model has no {name}"]
     theirs = tuple(tensor.get_shape())
     ours = tuple(tensors[name].get_shape())
+    ours = ours if rows is None else (rows, *ours[1:])
     return [] if theirs == ours else [f"{name} has shape {theirs}, not {ours}"]
+
+
+def _faults_of_tokens(name: str, tensor, tensors: Mapping[str, Any], ids: list) -> list[str]:
+    if name not in tensors:
+        return [f"the model has no {name}"]
+    rows, columns = tensors[name].get_shape()
+    if not all(type(id) is int and 0 <= id < rows for id in ids):
+        return [f"trainable_token_indices of {name} holds a token outside the vocabulary of {rows}"]
+    theirs, ours = tuple(tensor.get_shape()), (len(ids), columns)
+    return [] if theirs == ours else [f"{name} has new rows {theirs}, not {ours}"]
 
 
 def _faults_of_update(module: str, parts: Mapping[str, Any], tensors: Mapping[str, Any], rank: int) -> list[str]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from transformers.tokenization_utils_base import PreTrainedTokenizerBase  # reads no model
 
 
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LanguageModel:
     """A model with its tokenizer.
@@ -75,7 +78,7 @@ def load(
       rules: the mesh axis of each logical axis; with ``parallel.WHOLE`` each device holds all
         weights.
       adapter: a LoRA adapter in the layout of PEFT, a directory or a hub id. It is merged into the
-        weights as they are read.
+        weights as they are read. Its tokenizer, if it has one, replaces the model's.
       quantize: "int8", "int4" or "fp8", the form of weights in memory, see
         ``models.quantised_weights``; by default weights keep their dtype.
       kv_quantize: "int8" or "fp8", the form of keys and values in the model's cache when it is a
@@ -98,7 +101,9 @@ def load(
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise
-    return LanguageModel(model, model.config, _read_tokenizer(directory), str(name), kv_quantize=kv_quantize)
+    own = adapter_directory is not None and any((adapter_directory / file).exists() for file in _TOKENIZERS)
+    tokenizer = _read_tokenizer(adapter_directory if own else directory)
+    return LanguageModel(model, model.config, tokenizer, str(name), kv_quantize=kv_quantize)
 
 
 def load_tokenizer(name: str | Path, revision: str | None = None) -> tuple["PreTrainedTokenizerBase", ModelConfig]:

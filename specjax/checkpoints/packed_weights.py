@@ -6,7 +6,7 @@ has its numbers and scales. Such a weight keeps its numbers in memory, and other
 that was asked for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,20 @@ def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str
             f"remove quantization_config if the weights are full"
         )
     return unpacked
+
+
+def without_zero_biases(tensors: Mapping[str, Any], expected: Collection[str]) -> dict[str, Any]:
+    """The tensors without biases of packed weights that are zero and not ``expected``.
+
+    GPTQ's tools write a bias for each linear map, whether the model has one or not.
+    """
+
+    def is_extra(name: str) -> bool:
+        weight = tensors.get(f"{name.removesuffix('bias')}weight")
+        extra = name.endswith(".bias") and name not in expected and isinstance(weight, Packed)
+        return extra and not np.any(tensors[name][:])
+
+    return {name: tensor for name, tensor in tensors.items() if not is_extra(name)}
 
 
 def read_method(settings: dict, where: str) -> tuple[str, dict]:

@@ -26,7 +26,7 @@ from .experts import LAYER, stack_experts, unstack_experts
 from .families import NAMES, name_in, names_in, tensors_in
 from .files import WEIGHTS, check_file, read_json, weight_files
 from .float8 import open_float8
-from .packed_weights import unpack_tensors
+from .packed_weights import unpack_tensors, without_zero_biases
 from .placement import Placement
 from .shape_check import check_tensors, least_shapes
 from .tied_head import untie_if_different
@@ -70,7 +70,9 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
         tensors = {name: stored[name] for name in tensors_in(config, stored)}
         if adapter is not None:
             own = open_tensors(adapter, stack, ADAPTER_WEIGHTS)
-            tensors = merge_adapter(tensors, own, adapter, config, directory)
+            tensors, config = merge_adapter(tensors, own, adapter, config, directory)
+            config = untie_if_different(config, tensors, where)
+            tensors = {name: tensors[name] for name in tensors_in(config, tensors)}
         tensors = stack_experts(tensors, config, directory, name_in(LAYER, tensors))
         blocks_of = partial(blocks, names=names_in(config, tensors), config=config)
         model = abstract_decoder(config, placement.dtype)
@@ -106,6 +108,7 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
     pieces = {path: blocks_of(dotted(path), param.shape[0]) for path, param in params}
+    tensors = without_zero_biases(tensors, {block.name for row_blocks in pieces.values() for block in row_blocks})
     shapes = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
     check_tensors(shapes, [(param, pieces[path]) for path, param in params], where)
     loaded = []

@@ -37,5 +37,5 @@ def _equal(first, second) -> bool:
     if tuple(first.get_shape()) != tuple(second.get_shape()):
         return False
     rows = first.get_shape()[0]
-    pieces = [slice(low, min(low + _ROWS, rows)) for low in range(0, rows, _ROWS)]
+    pieces = [(slice(low, min(low + _ROWS, rows)), slice(None)) for low in range(0, rows, _ROWS)]
     return all(np.array_equal(first[piece], second[piece]) for piece in pieces)

@@ -1,16 +1,20 @@
 """Language models by name: revisions, tokenizers with code of their own, refusals in one line."""
 
+import io
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 from support.models import TINY, byte_tokenizer, language_model, tiny_model
 
 import specjax
 from specjax import load_drafter
 from specjax.checkpoints.load import load_tokenizer
+from specjax.checkpoints.tensors import save_model
 from specjax.errors import CheckpointError, RequestError
 
 
@@ -35,6 +39,29 @@ def test_a_directory_without_tokenizer(checkpoint):
     with pytest.raises(CheckpointError, match="no usable tokenizer") as error:
         specjax.load(checkpoint)
     assert "\n" not in str(error.value)
+
+
+TEXTS = ["Hello world", "def f(x):\n    return x*12345", "a  b   c\t\td", "🙂 and 中文", "Ünïcödé ﬁ ½", ""]
+
+
+def test_a_directory_with_tokenizer_model_alone(checkpoint):
+    """The ids are those of the library that makes such files."""
+    sentences = (Path(__file__).parents[2] / "docs/methods.md").read_text().splitlines()
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=written, vocab_size=500, model_type="bpe", byte_fallback=True,
+        bos_id=1, eos_id=2, unk_id=0, remove_extra_whitespaces=False, normalization_rule_name="identity",
+        minloglevel=2,
+    )  # fmt: skip
+    for file in checkpoint.glob("*token*"):
+        file.unlink()
+    save_model(tiny_model(vocab_size=500), checkpoint)
+    (checkpoint / "tokenizer.model").write_bytes(written.getvalue())
+    (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer", "add_bos_token": true}')
+    judge = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    tokenizer = specjax.load(checkpoint).tokenizer
+    for text in TEXTS:
+        assert tokenizer.encode(text) == [1, *judge.encode(text)]
 
 
 @pytest.mark.parametrize("named", [{"tokenizer_class": "Own"}, {"tokenizer_class": "PreTrainedTokenizerFast"}, {}])

@@ -187,6 +187,27 @@ def test_each_device_reads_its_own_part(format_, tmp_path):
     assert any(not leaf.sharding.is_fully_replicated for leaf in split_)
 
 
+def with_biases(number: float):
+    """Adds a bias of this number to each packed module."""
+
+    def change(tensors):
+        modules = [name.removesuffix(".qweight") for name in tensors if name.endswith(".qweight")]
+        return tensors | {f"{module}.bias": np.full(3, number, np.float16) for module in modules}
+
+    return change
+
+
+def test_biases_of_zeros_that_the_model_has_not_are_left_out(tmp_path):
+    packed, whole = write(tmp_path, *FORMATS["gptq"][:2], change=with_biases(0))
+    assert len(weights(packed)) == len(weights(whole))
+
+
+def test_biases_of_other_numbers_are_unexpected(tmp_path):
+    packed, _ = write(tmp_path, *FORMATS["gptq"][:2], change=with_biases(1))
+    with pytest.raises(CheckpointError, match="q_proj.bias is unexpected"):
+        load_model(packed)
+
+
 def test_another_form_and_a_dtype_may_be_asked_for(tmp_path):
     packed, whole = write(tmp_path, *FORMATS["gptq"][:2])
     for ours, theirs in zip(weights(packed, quantize="int8"), weights(whole, quantize="int8"), strict=True):
