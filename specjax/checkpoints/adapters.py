@@ -174,14 +174,14 @@ def len_of(tensor) -> int:
 
 
 def _resized(config: ModelConfig, tables: list) -> ModelConfig:
-    """The configuration with the vocabulary of the adapter's own tables, if it brings all of them."""
+    """The configuration with the vocabulary of the adapter's tables, if it has all of them."""
     rows = {len_of(table) for table in tables}
     whole = len(tables) == 2 or config.tie_embeddings
     return config.replace(vocab_size=rows.pop()) if whole and len(rows) == 1 else config
 
 
 def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any], dict[str, Any]]:
-    """Matrices A and B by module, rows of new tokens by table, and tensors that replace the model's."""
+    """Matrices A and B by module, rows of tokens by table, and tensors that replace the model's."""
     updates = {}
     tokens = {}
     replaced = {}
@@ -200,7 +200,7 @@ def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any], dict
 
 
 def _ids(indices: list | dict | None, name: str) -> list[int]:
-    """The tokens whose rows of the table ``name`` the adapter has. A list is about the embedding."""
+    """The tokens whose rows of table ``name`` the adapter has. A list is of the embedding."""
     if isinstance(indices, dict):
         return next((ids for module, ids in indices.items() if f".{name}".endswith(f".{module}.weight")), [])
     return indices or []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from support.models import byte_tokenizer
 
 import specjax
 from specjax.checkpoints.placement import Placement
