@@ -4,7 +4,7 @@ import dataclasses
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -16,6 +16,7 @@ from ..models.offload import check_streaming
 from ..parallel import RULES, Rules
 from .config import check_scheme, read_config
 from .files import check_file, read_json
+from .generation_config import read_sampling
 from .hub import find
 from .layouts import LAYOUTS, RawCheckpoint
 from .placement import Placement
@@ -41,6 +42,8 @@ class LanguageModel:
         compiled.
       kv_quantize: "int8" or "fp8", the form of keys and values, or of compressed rows, in its
         cache; None for full ones. Recurrent states stay float32.
+      sampling: the options of a request that the checkpoint recommends. ``specjax serve`` and
+        conversations on the command line take them as defaults, other calls do not.
     """
 
     model: Decoder
@@ -49,6 +52,7 @@ class LanguageModel:
     name: str
     generators: dict = dataclasses.field(default_factory=dict, repr=False)
     kv_quantize: str | None = None
+    sampling: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self):
         """Raises RequestError for an unknown form of keys and values."""
@@ -103,7 +107,8 @@ def load(
         raise
     own = adapter_directory is not None and any((adapter_directory / file).exists() for file in _TOKENIZERS)
     tokenizer = _read_tokenizer(adapter_directory if own else directory)
-    return LanguageModel(model, model.config, tokenizer, str(name), kv_quantize=kv_quantize)
+    sampling = read_sampling(directory)
+    return LanguageModel(model, model.config, tokenizer, str(name), kv_quantize=kv_quantize, sampling=sampling)
 
 
 def load_tokenizer(name: str | Path, revision: str | None = None) -> tuple["PreTrainedTokenizerBase", ModelConfig]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..checkpoints.generation_config import GENERATION_CONFIGS
 from ..errors import RequestError
 from ..requests.limits import MOST_PROMPTS, MOST_SAMPLES
 from ..requests.options import Options
@@ -17,7 +18,7 @@ from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS, NEW_TOKENS, check_m
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
-from .sampling import sampling_flags, sampling_options
+from .sampling import recommended_options, sampling_flags, sampling_options
 from .terminal import print_prompt, print_stats, print_text, status
 
 
@@ -32,6 +33,8 @@ class Generate:
       output: with --prompts: the file of the results, JSON lines.
       slots: with --prompts: texts that are decoded together (default 16).
       chat: write each prompt as a user's turn in the model's chat template.
+      generation_config: with --chat: auto takes the sampling options in the model's
+        generation_config.json as defaults, none ignores them.
       capacity: positions of the cache; by default as many as needed, with --prompts 4096.
       stream: print the text as it grows; with --json, on standard error.
       json: print one JSON object.
@@ -46,6 +49,7 @@ class Generate:
     output: Path | None = None
     slots: int | None = flag(None, least=1, most=MOST_PROMPTS)
     chat: bool = False
+    generation_config: str = flag("auto", choices=GENERATION_CONFIGS)
     capacity: int | None = flag(None, least=1)
     stream: bool = False
     json: bool = False
@@ -101,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
         target = load_target(args)
         generator = Generator(target, args.method, load_given_drafts(args, target), **setting)
     # 3. Decode, and print texts as they come.
-    options |= {"n": args.n}
+    options = recommended_options(args, target) | options | {"n": args.n}
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts] if args.chat else None
     table = _spell_tokens(generator.target)
     if args.stream:

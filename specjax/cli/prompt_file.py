@@ -18,6 +18,7 @@ from ..core.checks import parse_json
 from ..errors import NumericsError, RequestError, SpecjaxError
 from .arguments import check_output
 from .loading import load_given_drafts, load_target
+from .sampling import recommended_options
 from .terminal import progress_bar, status
 
 _SLOTS = 16
@@ -44,6 +45,7 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
     # 2. Load the models.
     with status("loading"):
         target = load_target(args)
+        options = recommended_options(args, target) | options
         recorded = options.get("logprobs", 0 if "policy_logprobs" in options else None)
         sizes = dict(slots=args.slots or _SLOTS, logprobs=recorded)
         sizes |= {} if args.capacity is None else dict(capacity=args.capacity)
@@ -136,6 +138,7 @@ def _key(args: argparse.Namespace, options: dict, prompt) -> str:
     """
     target = [str(getattr(args, name)) for name in _TARGET]
     target += [args.chat_template.read_text(encoding="utf-8")] if args.chat_template else []
+    target += [args.generation_config] if args.chat else []
     return hashlib.sha256(json.dumps([target, options, prompt], sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -5,6 +5,7 @@ Fields and docstring of ``requests.options.Options`` declare them.
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from ..errors import RequestError
 from ..requests.options import Options, read_numbers
 from .fields import Flags, flags_of
 from .parser import integer
+from .terminal import describe_sampling
 
 LARGEST_SEED = 2**32 - 1
 
 _TOKEN = dict(type=int, action="append", metavar="ID")
 _TEXT = dict(type=str, action="append", metavar="TEXT")
 _FORMS: dict[str, dict[str, Any]] = {
-    "temperature": dict(default=0.0),
     "logit_bias": dict(type=str, metavar="JSON", help='numbers to add to logits: {"token id": number}, or @FILE'),
     "allowed_tokens": dict(_TOKEN, flags=("--allow-token",), help="allow only such tokens"),
     "suppressed_tokens": dict(_TOKEN, flags=("--suppress-token",), help="forbid this token"),
@@ -65,6 +66,14 @@ def sampling_options(args: argparse.Namespace) -> dict:
             options[option] = _read_json(f"--{option.replace('_', '-')}", options[option])
     read_numbers(Options.of(options), 1)
     return options
+
+
+def recommended_options(args: argparse.Namespace, target) -> dict:
+    """The options that the model's checkpoint recommends for conversations, told in one line."""
+    if not args.chat or args.generation_config == "none" or not target.sampling:
+        return {}
+    print(describe_sampling(target.sampling), file=sys.stderr)
+    return target.sampling
 
 
 def _read_json(flag: str, text: str) -> dict:

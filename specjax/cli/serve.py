@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+from ..checkpoints.generation_config import GENERATION_CONFIGS
 from ..engine import EngineOptions
 from ..engine.options import BOUNDS
 from ..errors import RequestError
@@ -18,7 +19,7 @@ from .fields import flag, flags_of
 from .interrupt import end_at_once
 from .loading import load_given_drafts, load_target
 from .parser import integer
-from .terminal import status
+from .terminal import describe_sampling, status
 
 KEY = "SPECJAX_API_KEY"
 
@@ -54,6 +55,7 @@ _SIZES = _BOUNDS | {
 }
 _SERVER = {
     "api_key": dict(metavar="KEY", help=f"key that clients must send; by default {KEY}, or none"),
+    "generation_config": dict(choices=GENERATION_CONFIGS),
     "queue": dict(least=0),
     "largest_body": dict(flags=("--max-body-bytes",), least=1),
 }
@@ -83,12 +85,15 @@ def run(args: argparse.Namespace) -> None:
         engine = make_engine(args, drafting)
         name = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
-        options = ServerOptions(name=name, api_key=key, queue=args.queue, largest_body=args.largest_body)
+        given = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body")}
+        options = ServerOptions(name=name, api_key=key, **given)
         application = app.make_app(engine, options)
         with engine:
             with status("compiling"):
                 server.warm_up(engine)
             host, port = bound.getsockname()[:2]
+            if application.state.sampling:
+                print(describe_sampling(application.state.sampling), file=sys.stderr)
             say = f"specjax: {name} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
             ready = lambda: print(say, file=sys.stderr, flush=True)
             server.run(application, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)

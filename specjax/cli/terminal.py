@@ -131,3 +131,9 @@ def _print_rich(*things, **options) -> None:
         for thing in things:
             console.print(thing, **options)
     print(captured.get(), end="")
+
+
+def describe_sampling(options: dict) -> str:
+    """A line about the options that the model's ``generation_config.json`` recommends."""
+    listed = ", ".join(f"{name} {value}" for name, value in options.items())
+    return f"specjax: generation_config.json sets {listed}; --generation-config none leaves them out"

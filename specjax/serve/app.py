@@ -32,7 +32,8 @@ PAGE = Path(__file__).with_name("page.html")
 def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -> FastAPI:
     """The application of a started engine.
 
-    Its ``state`` has ``engine``, ``gate``, ``name``, ``largest_body`` and ``metrics``.
+    Its ``state`` has ``engine``, ``gate``, ``name``, ``sampling``, ``largest_body`` and
+    ``metrics``.
 
     Args:
       keywords: fields of ``ServerOptions``, which replace those of ``options``.
@@ -42,6 +43,7 @@ def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -
     app = FastAPI(title="specjax", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engine = engine
     app.state.name = name
+    app.state.sampling = engine.target.sampling if options.generation_config == "auto" else {}
     app.state.largest_body = options.largest_body
     app.state.gate = Gate(engine.slots + options.queue)
     app.state.began = int(time.time())

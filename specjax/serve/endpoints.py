@@ -22,7 +22,8 @@ async def complete(request: Request) -> Response:
     body = await _read(request, CompletionRequest)
     prompts = body.prompts
     echoes = [_text(request.app.state.engine, prompt) if body.echo else "" for prompt in prompts]
-    return await _answer(request, body, [{"prompt": prompt} for prompt in prompts], body.options(), echoes)
+    options = body.options(request.app.state.sampling)
+    return await _answer(request, body, [{"prompt": prompt} for prompt in prompts], options, echoes)
 
 
 async def chat(request: Request) -> Response:
@@ -30,11 +31,12 @@ async def chat(request: Request) -> Response:
     body = await _read(request, ChatRequest)
     engine: Engine = request.app.state.engine
     turns = body.turns
-    options = body.options()
+    sampling = request.app.state.sampling
+    options = body.options(sampling)
     if not body.names_length:  # the protocol's default: what the context has room for
         length = len(await asyncio.to_thread(render_chat, engine.target.tokenizer, turns))
         room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context)
-        options["max_new_tokens"] = max(room - length, 1)
+        options["max_new_tokens"] = min(max(room - length, 1), sampling.get("max_new_tokens", room))
     return await _answer(request, body, [{"messages": turns}], options, [""])
 
 

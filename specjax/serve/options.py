@@ -6,6 +6,8 @@ This module needs no package of the extra ``serve``.
 import dataclasses
 from typing import Any
 
+from ..checkpoints.config import check_scheme
+from ..checkpoints.generation_config import GENERATION_CONFIGS
 from ..core.checks import whole
 from ..engine import EngineOptions, usual_widths
 
@@ -17,6 +19,8 @@ class ServerOptions:
     Attributes:
       name: the name of the model in the protocol; by default the name by which it was loaded.
       api_key: the key that requests to ``/v1`` need; by default none.
+      generation_config: "auto" takes the sampling options in the model's ``generation_config.json``
+        as defaults of requests, "none" ignores them.
       queue: the most texts that wait beside those in the engine's slots. Further ones get 429.
       largest_body: the most bytes of a request's body. A larger one gets 413.
 
@@ -25,10 +29,12 @@ class ServerOptions:
 
     name: str | None = None
     api_key: str | None = None
+    generation_config: str = "auto"
     queue: int = 256
     largest_body: int = 2**20
 
     def __post_init__(self):
+        check_scheme("generation_config", self.generation_config, GENERATION_CONFIGS)
         whole("queue", self.queue, 0)
         whole("largest_body", self.largest_body)
 

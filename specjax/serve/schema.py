@@ -5,6 +5,7 @@ Both endpoints also take every option of ``requests.options.Options`` by its own
 
 import dataclasses
 import secrets
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -77,8 +78,10 @@ class Common(BaseModel):
     max_tokens: Number | None = None
     response_format: dict[str, Any] | None = None
 
-    def options(self) -> dict[str, Any]:
+    def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The options for the engine, under the names that ``Options.of`` takes.
+
+        ``defaults``: the options that the served model recommends.
 
         Raises ServeError for a field that changes the text and that the server does not have.
         """
@@ -88,7 +91,8 @@ class Common(BaseModel):
                 raise ServeError(400, f"{name} is not supported; leave it out", param=name, code="unsupported_field")
             if name not in OPTIONS | HARMLESS | REFUSED:
                 raise ServeError(400, f"the field {name} is unknown; leave it out", param=name, code="unknown_field")
-        options = _DEFAULTS | {name: value for name, value in extras.items() if name in OPTIONS}
+        defaults = {name: value for name, value in defaults.items() if name != "max_new_tokens"}
+        options = _DEFAULTS | defaults | {name: value for name, value in extras.items() if name in OPTIONS}
         for name in ("max_tokens", "response_format", "seed"):
             if getattr(self, name) is not None:
                 options[name] = getattr(self, name)
@@ -122,14 +126,14 @@ class CompletionRequest(Common):
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if one else list(self.prompt)
 
-    def options(self) -> dict[str, Any]:
+    def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         if self.echo and self.logprobs is not None:
             raise ServeError(
                 400, "echo has no log-probabilities of the prompt; leave out echo or logprobs", param="echo"
             )
-        options = super().options()
+        options = super().options(defaults)
         if not self.names_length:
-            options["max_new_tokens"] = 16  # the protocol's default
+            options["max_new_tokens"] = defaults.get("max_new_tokens", 16)  # the protocol's default
         return options | ({} if self.logprobs is None else {"logprobs": self.logprobs})
 
 
@@ -180,10 +184,10 @@ class ChatRequest(Common):
         """The conversation."""
         return [message.turn(i) for i, message in enumerate(self.messages)]
 
-    def options(self) -> dict[str, Any]:
+    def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         if self.top_logprobs is not None and not self.logprobs:
             raise ServeError(400, "top_logprobs needs logprobs; set logprobs to true", param="top_logprobs")
-        options = super().options()
+        options = super().options(defaults)
         if self.max_completion_tokens is not None:
             if super().names_length:
                 raise ServeError(

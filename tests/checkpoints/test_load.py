@@ -15,7 +15,7 @@ import specjax
 from specjax import load_drafter
 from specjax.checkpoints.load import load_tokenizer
 from specjax.checkpoints.tensors import save_model
-from specjax.errors import CheckpointError, RequestError
+from specjax.errors import CheckpointError, RequestError, SpecjaxWarning
 
 
 @pytest.fixture
@@ -134,3 +134,18 @@ def test_a_directory_that_cannot_be_written_gets_one_line(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be written") as error:
         specjax.save(language_model(tiny_model()), tmp_path / "file")
     assert "\n" not in str(error.value)
+
+
+def test_the_sampling_options_of_a_checkpoint_are_those_of_its_generation_config(checkpoint):
+    assert specjax.load(checkpoint).sampling == {}
+    recommended = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05, "max_new_tokens": 64}
+    others = {"do_sample": True, "pad_token_id": 0, "transformers_version": "5.0.0", "min_p": None}
+    (checkpoint / "generation_config.json").write_text(json.dumps(recommended | others))
+    assert specjax.load(checkpoint).sampling == recommended
+
+
+@pytest.mark.parametrize("wrong", [{"top_p": 0}, {"temperature": "hot"}, {"top_k": -5}, {"max_new_tokens": 0}])
+def test_a_recommendation_that_no_request_may_have_is_ignored_with_a_warning(checkpoint, wrong):
+    (checkpoint / "generation_config.json").write_text(json.dumps({"min_p": 0.1} | wrong))
+    with pytest.warns(SpecjaxWarning, match=f"generation_config.json: {[*wrong][0]} must be .*; it is ignored"):
+        assert specjax.load(checkpoint).sampling == {"min_p": 0.1}

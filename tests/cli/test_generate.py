@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -151,6 +152,23 @@ def test_a_chat_template_from_a_file_stands_in_for_the_models_own(specjax_main, 
     assert_one_line(
         specjax_main(*argv, tmp_path / "absent", "--chat", "--model", models["target"]), "absent cannot be read"
     )
+
+
+def test_a_conversation_has_the_options_that_the_checkpoint_recommends(specjax_main, models, tmp_path):
+    directory = shutil.copytree(models["chat"], tmp_path / "chat")
+    (directory / "generation_config.json").write_text(json.dumps(dict(temperature=1.0, top_k=7, do_sample=True)))
+    ask = lambda *more: specjax_main("generate", "--prompt", "ab", *PLAIN, "--model", directory, "--json", *more)
+    recommended, given = ask("--chat"), ask("--chat", "--generation-config", "none", "--temperature", 1, "--top-k", 7)
+    assert recommended[2] == (
+        "specjax: generation_config.json sets temperature 1.0, top_k 7; --generation-config none leaves them out\n"
+    )
+    assert given[2] == "" and json.loads(recommended[1])["token_ids"] == json.loads(given[1])["token_ids"]
+    greedy = [
+        json.loads(ask("--chat", *more)[1])["token_ids"]
+        for more in (("--temperature", 0), ("--generation-config", "none"))
+    ]
+    assert greedy[0] == greedy[1] != json.loads(given[1])["token_ids"]
+    assert ask()[2] == ""
 
 
 def test_samples_of_a_prompt_differ_and_the_first_is_that_of_one(specjax_main, models):

@@ -128,7 +128,7 @@ def bad_cases(models, tmp_path) -> dict:
         "temperature not a number": ((*good, "--temperature", "nan"), "temperature"),
         "top_p of 0": ((*good, "--top-p", "0"), "top_p"),
         "top_p above 1": ((*good, "--top-p", "1.5"), "top_p"),
-        "negative top_k": ((*good, "--top-k", "-1"), "top_k"),
+        "negative top_k": ((*good, "--top-k", "-2"), "top_k"),
         "min_p above 1": ((*good, "--min-p", "2"), "min_p"),
         "negative seed": ((*good, "--seed", "-1"), "--seed: must be a whole number from 0 to 4294967295, not '-1'"),
         "negative seed of a training": (("train", "--recipe", "medusa", "--seed", "-1"), "from 0 to 4294967295"),

@@ -1,8 +1,10 @@
 """The server over HTTP, through the official client, against a Generator's calls."""
 
+import dataclasses
 import gc
 import json
 import time
+from types import SimpleNamespace
 
 import httpx
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.models import byte_tokenizer, disturbed, language_model, tiny_model
 from support.serving import served, wait_until
 
-from specjax import Engine, Generator, LanguageModel
+from specjax import Engine, Generator, LanguageModel, RequestError
 from specjax.serve.app import make_app
 
 NAN = 59
@@ -238,6 +240,27 @@ def test_harmless_fields_are_accepted(client):
     harmless = dict(store=True, metadata={"a": "b"}, service_tier="auto", tools=[], tool_choice="none", best_of=1)
     ask = lambda **given: client.completions.create(model="tiny", prompt=PROMPT, seed=1, **given).choices[0].text
     assert ask(user="me", suffix=None, extra_body=harmless) == ask() != ""
+
+
+def test_the_models_recommended_options_are_defaults(client, app, submitted):
+    app.state.sampling = {"temperature": 0.0, "top_k": 5, "max_new_tokens": 7}
+    try:
+        ask = lambda **given: client.completions.create(model="tiny", prompt=PROMPT, **given)
+        assert ask(extra_body=dict(ignore_eos=True)).usage.completion_tokens == 7
+        ask(temperature=0.5, max_tokens=3, extra_body=dict(top_k=-1))
+    finally:
+        app.state.sampling = {}
+    samplings = [handle.batch.requests.sampling for handle in submitted]
+    assert [(float(s.temperature[0]), int(s.top_k[0])) for s in samplings] == [(0.0, 5), (0.5, -1)]
+
+
+def test_the_recommended_options_may_be_ignored(engine):
+    engine = SimpleNamespace(**{name: getattr(engine, name) for name in ("slots", "capacity", "target", "generator")})
+    engine.target = dataclasses.replace(engine.target, sampling={"temperature": 0.3})
+    assert make_app(engine).state.sampling == {"temperature": 0.3}
+    assert make_app(engine, generation_config="none").state.sampling == {}
+    with pytest.raises(RequestError, match="generation_config is 'some'; it must be one of auto, none"):
+        make_app(engine, generation_config="some")
 
 
 def test_models_and_health(client, url):
