@@ -1,5 +1,7 @@
 """The loop in the hands of the GPU's own compiler, ahead of time and without a device (second tier)."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,6 +14,7 @@ from specjax.drafters import DraftModel, DynamicTree, Plain
 from specjax.kernels.gpu import attention as attention_kernel
 from specjax.kernels.gpu import cache_write
 from specjax.tools.plan import hlo, launches
+from specjax.tools.plan.devices import DEVICES
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +33,15 @@ runtime_version { major: 13 }
 device_description_str: "NVIDIA H200"
 """
 """The description from which the CUDA plug-in makes a device that exists only for its compiler."""
-H100 = H200.replace("4800000000000", "3350000000000").replace("150000000000", "85000000000").replace("H200", "H100")
-SMALL_GPU = H200.replace("major: 9 minor: 0", "major: 8 minor: 9").replace("232448", "101376").replace("H200", "L4")
-"""A GPU with less shared memory than those of data centres."""
+
+
+def describe(name: str) -> str:
+    """The description of a GPU that ``specjax plan`` knows."""
+    device = DEVICES[name]
+    major, minor = device.capability
+    text = H200.replace("major: 9 minor: 0", f"major: {major} minor: {minor}").replace("H200", name.upper())
+    return text.replace("232448", str(device.shared)).replace("233472", str(device.shared + 1024))
+
 
 LLAMA = TINY.replace(
     vocab_size=8192,
@@ -98,11 +107,31 @@ def test_launches_without_kernels(gpu, monkeypatch):
     check_launches(gpu, "draft_model", 1, 24)
 
 
-@pytest.mark.parametrize("description", [H100, H200, SMALL_GPU], ids=["H100", "H200", "L4"])
+@pytest.mark.parametrize("name", ["a100", "rtx3090", "l4", "h100", "b200", "rtx5090"])
 @pytest.mark.parametrize("nodes, head_dim, earlier, window", [(1, 128, 0, None), (24, 64, 5, 512), (64, 256, 0, None)])
-def test_attention_kernel_compiles(description: str, nodes: int, head_dim: int, earlier: int, window: int | None):
+def test_attention_kernel_compiles(name: str, nodes: int, head_dim: int, earlier: int, window: int | None):
+    text = compile_attention(name, nodes, head_dim, earlier, window)
+    assert "decode_attention" in text
+    assert launches.in_program(text) <= 3  # the mask's conversion, the kernel, and the merge where a past is shared
+
+
+def test_a_gpu_without_triton_gets_no_kernels(monkeypatch):
+    """A T4 is older than Ampere: the compiler refuses the kernel, so no program for a T4 has it."""
+    with pytest.raises(jax.errors.JaxRuntimeError, match="compute capability 7.5"):
+        compile_attention("t4", 1, 128, 0, None)
+    t4 = SimpleNamespace(compute_capability="7.5")
+    monkeypatch.setattr(jax, "devices", lambda: [t4])
+    monkeypatch.setenv("SPECJAX_KERNELS", "1")
+    cache_write._are_installed.cache_clear()
+    assert not cache_write.are_usable()
+    monkeypatch.undo()
+    cache_write._are_installed.cache_clear()
+
+
+def compile_attention(name: str, nodes: int, head_dim: int, earlier: int, window: int | None) -> str:
+    """The text of the kernel's program for a GPU."""
     B, K, G, T = 2, 8, 4, 1000
-    device = make_gpu(description)
+    device = make_gpu(describe(name))
     of = lambda dtype, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=device)
     pair = lambda count: (of(jnp.bfloat16, B, K, count, head_dim),) * 2
     arguments = (
@@ -114,6 +143,4 @@ def test_attention_kernel_compiles(description: str, nodes: int, head_dim: int, 
         of(jnp.bool_, B, nodes, earlier + nodes),
         of(jnp.int32, B, nodes),
     )
-    text = attention_kernel.attend.lower(*arguments, scores=attention_kernel.Scores(window)).compile().as_text()
-    assert "decode_attention" in text
-    assert launches.in_program(text) <= 3  # the mask's conversion, the kernel, and the merge where a past is shared
+    return attention_kernel.attend.lower(*arguments, scores=attention_kernel.Scores(window)).compile().as_text()

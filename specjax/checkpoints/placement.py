@@ -1,11 +1,13 @@
 """Where the weights of a model are, and in which form they are stored there."""
 
 import dataclasses
+import warnings
 
 import jax
 from flax import nnx
 
 from .. import parallel
+from ..errors import SpecjaxWarning
 from ..models.config import ModelConfig
 from ..models.quantised_weights import SCHEMES
 from ..parallel import RULES, Rules
@@ -47,6 +49,16 @@ class Placement:
         """
         axis = self.rules.get("heads")
         return config if self.mesh is None or axis is None else config.split_over(self.mesh.shape[axis])
+
+    def for_device(self, config: ModelConfig) -> "Placement":
+        """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16."""
+        device = jax.devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
+        capability = float(getattr(device, "compute_capability", 8))
+        if self.dtype is not None or config.dtype != "bfloat16" or device.platform != "gpu" or capability >= 8:
+            return self
+        message = f"a GPU of compute capability {capability} has no bfloat16, so the weights are float16"
+        warnings.warn(f"{message}; dtype='float32' keeps bfloat16's range", SpecjaxWarning, stacklevel=3)
+        return dataclasses.replace(self, dtype="float16")
 
     def sharding(self, param: nnx.Param) -> jax.sharding.Sharding:
         """The devices of a parameter, and the part of each, see ``parallel.sharding``."""

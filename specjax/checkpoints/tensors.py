@@ -60,6 +60,7 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
     placement = placement or Placement()
     directory = Path(directory)
     config = placement.split(read_config(directory))
+    placement = placement.for_device(config)
     if placement.offload:
         config.refuse_encoder("offload")
     with ExitStack() as stack:
@@ -261,12 +262,13 @@ def _read_packed(
 
 
 def _cast(values: np.ndarray, dtype, name: str, where) -> np.ndarray:
-    """The values in another type.
-
-    Raises CheckpointError for whole numbers that do not fit into it.
-    """
+    """The values in another type. Raises CheckpointError for numbers that do not fit into it."""
     if np.issubdtype(values.dtype, np.integer):
         bounds = np.iinfo(dtype)
         if values.size and not bounds.min <= values.min() <= values.max() <= bounds.max:
             raise CheckpointError(f"{where}: {name} holds numbers beyond {np.dtype(dtype)}; the tensor is damaged")
-    return values.astype(dtype)
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype)
+    if dtype == np.float16 and np.isinf(cast).any() and not np.isinf(values).any():
+        raise CheckpointError(f"{where}: {name} holds numbers beyond float16; load the model with dtype='float32'")
+    return cast

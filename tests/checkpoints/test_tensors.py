@@ -2,6 +2,8 @@
 
 import json
 import os
+import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -183,3 +185,25 @@ def test_a_directory_that_cannot_be_written_gets_one_line(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be written") as error:
         save_model(tiny_model(), tmp_path / "file" / "model")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [("7.5", "float16"), ("8.0", "bfloat16")])
+def test_a_gpu_without_bfloat16_gets_float16_with_one_warning(checkpoint, monkeypatch, capability, dtype):
+    gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
+    monkeypatch.setattr(jax, "devices", lambda: [gpu])
+    config = TINY.replace(dtype="bfloat16")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert (Placement().for_device(config).dtype or config.dtype) == dtype
+        assert Placement(dtype="float32").for_device(config).dtype == "float32"
+        assert Placement().for_device(TINY).dtype is None
+    assert [str(one.message).split(",")[0] for one in told] == [
+        f"a GPU of compute capability {capability} has no bfloat16"
+    ][: dtype == "float16"]
+
+
+def test_weights_beyond_float16_are_refused(checkpoint):
+    edit(checkpoint, lambda tensors: tensors["model.norm.weight"].fill(7e4))
+    assert np.asarray(load_model(checkpoint).norm[...]).max() == np.float32(7e4)
+    with pytest.raises(CheckpointError, match="model.norm.weight holds numbers beyond float16; .* dtype='float32'"):
+        load_model(checkpoint, Placement(dtype="float16"))

@@ -1,11 +1,13 @@
 """Published figures of devices, and compilers that need no device.
 
-Figures are those of the vendors: Cloud TPU documentation for v5e, v5p and v6e; NVIDIA's data sheets
-for A100 80GB SXM, H100 SXM, H200 SXM and B200, without sparsity. ``link`` is the bandwidth of all
-links of one device in one direction. ``host_link`` is half of what these data sheets give for PCIe
-Gen4 and Gen5, whose figures are those of both directions. Google publishes no such figure for the
-TPUs here. "How to Scale Your Model" (Austin et al. 2025) gives 16 GB/s for TPU v4 and assumes 15
-for v6e, so all TPUs have 16.
+Figures are those of the vendors: Cloud TPU documentation for TPUs; NVIDIA's data sheets and the
+white papers of its architectures for GPUs, without sparsity and with sums in float32. A T4 has no
+bfloat16, so its operations are those of float16. ``link`` is the bandwidth of all links of one
+device in one direction; for GPUs without NVLink it is that of PCIe. ``host_link`` is half of what
+the data sheets give for PCIe Gen3, Gen4 and Gen5, whose figures are those of both directions.
+Google publishes no such figure for the TPUs here. "How to Scale Your Model" (Austin et al. 2025)
+gives 16 GB/s for TPU v4 and assumes 15 for v6e, so all TPUs have 16. A device of v7x is a half of
+a chip, as JAX counts them.
 """
 
 import dataclasses
@@ -63,9 +65,19 @@ def _tpu(memory: float, bandwidth: float, flops: float, link: float) -> Device:
 
 
 DEVICES = {
+    "v4": _tpu(32, 1228, 275, 300),
     "v5e": _tpu(16, 819, 197, 200),
     "v5p": _tpu(95, 2765, 459, 600),
     "v6e": _tpu(32, 1640, 918, 448),
+    "v7x": _tpu(96, 3690, 1153, 600),
+    "t4": _gpu(16, 320, 65, 16, 16, cores=40, capability=(7, 5), shared=65536),
+    "a10g": _gpu(24, 600, 70, 32, 32, cores=80, capability=(8, 6), shared=101376),
+    "l4": _gpu(24, 300, 121, 32, 32, cores=58, capability=(8, 9), shared=101376),
+    "l40s": _gpu(48, 864, 362, 32, 32, cores=142, capability=(8, 9), shared=101376),
+    "rtx3090": _gpu(24, 936, 71, 32, 32, cores=82, capability=(8, 6), shared=101376),
+    "rtx4090": _gpu(24, 1008, 165, 32, 32, cores=128, capability=(8, 9), shared=101376),
+    "rtx5090": _gpu(32, 1792, 209.5, 64, 64, cores=170, capability=(12, 0), shared=101376),
+    "a100-40": _gpu(40, 1555, 312, 300, 32, cores=108, capability=(8, 0), shared=166912),
     "a100": _gpu(80, 2039, 312, 300, 32, cores=108, capability=(8, 0), shared=166912),
     "h100": _gpu(80, 3350, 989, 450, 64, cores=132, capability=(9, 0), shared=232448),
     "h200": _gpu(141, 4800, 989, 450, 64, cores=132, capability=(9, 0), shared=232448),
@@ -75,6 +87,15 @@ DEVICES = {
 
 A launch of 2 µs and a hop of 8 µs are usual figures on GPUs.
 """
+
+_TPUS: dict[str, dict[str, Any]] = {
+    "v4": dict(kind="v4", cores=2, smallest=(2, 2, 1), options={"chip_config_name": "megacore"}),
+    "v5e": dict(kind="v5litepod", cores=1, smallest=(2, 2)),
+    "v5p": dict(kind="v5p", cores=2, smallest=(2, 2, 1)),
+    "v6e": dict(kind="v6e", cores=1, smallest=(2, 2)),
+    "v7x": dict(kind="tpu7x", cores=2, smallest=(2, 2, 1), name="tpu7x"),
+}
+"""For each TPU how libtpu names it: its kind with a number of cores, and its smallest topology."""
 
 _PER_HOST = 8
 """GPUs that share a host and its fast links."""
@@ -136,18 +157,18 @@ def _tpus(name: str, shape: tuple[int, ...]) -> list[Any]:
     import libtpu  # type: ignore[import-not-found]  # noqa: F401  # the compiler
 
     if math.prod(shape) == 1:  # the smallest topology has four chips; one of them compiles alone
-        return _tpus(name, _smallest(name))[:1]
+        return _tpus(name, _TPUS[name]["smallest"])[:1]
     # Without these variables libtpu asks the network for its TPU.
-    kind = {"v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e"}[name]
-    chips = math.prod(shape) * (2 if name == "v5p" else 1)  # v5p counts cores
+    tpu = _TPUS[name]
     settings = {
-        "TPU_ACCELERATOR_TYPE": f"{kind}-{chips}",
+        "TPU_ACCELERATOR_TYPE": f"{tpu['kind']}-{math.prod(shape) * tpu['cores']}",
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }
     os.environ.update({key: value for key, value in settings.items() if key not in os.environ})
-    description = topologies.get_topology_desc(platform="tpu", topology_name=f"{name}:{'x'.join(map(str, shape))}")
+    topology = f"{tpu.get('name', name)}:{'x'.join(map(str, shape))}"
+    description = topologies.get_topology_desc(platform="tpu", topology_name=topology, **tpu.get("options", {}))
     return list(description.devices)
 
 
@@ -164,9 +185,7 @@ def _gpus(name: str, device: Device, count: int) -> list[Any]:
     return list(description.devices)
 
 
-def _smallest(name: str) -> tuple[int, ...]:
-    return (2, 2, 1) if name == "v5p" else (2, 2)
-
-
 def _example(name: str) -> str:
-    return {"v5e": "2x4", "v5p": "2x2x2", "v6e": "2x4"}.get(name, "8")
+    if name not in _TPUS:
+        return "8"
+    return "2x4" if len(_TPUS[name]["smallest"]) == 2 else "2x2x2"

@@ -3,6 +3,8 @@
 import sys
 from importlib import util
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from specjax import RequestError
@@ -25,7 +27,7 @@ def test_names_and_topologies(text, parsed):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("h300:8", "device 'h300' is unknown; use one of v5e, "),
+        ("h300:8", "device 'h300' is unknown; use one of v4, v5e, "),
         ("", "device '' is unknown"),
         ("v5e:2x", "topology '2x' of v5e is no product of numbers; write v5e:2x4"),
         ("v5e:0x4", "no product of numbers"),
@@ -52,3 +54,14 @@ def test_published_figures_are_in_si_units():
     v5e, h100 = DEVICES["v5e"], DEVICES["h100"]
     assert (v5e.memory, v5e.bandwidth, v5e.flops, v5e.launch) == (16e9, 819e9, 197e12, 0)
     assert (h100.memory, h100.bandwidth, h100.flops, h100.link) == (80e9, 3.35e12, 989e12, 450e9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_compiler_of_each_device_compiles_for_one_of_it(name):
+    (device,) = compile_only(name, (1,))
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    dtype, kind = (jnp.float16, "f16") if name == "t4" else (jnp.bfloat16, "bf16")
+    abstract = jax.ShapeDtypeStruct((256, 256), dtype, sharding=sharding)
+    text = jax.jit(lambda x: jnp.tanh(x @ x)).lower(abstract).compile().as_text()
+    assert f"{kind}[256,256]" in text
