@@ -1,6 +1,7 @@
 """The drafts that a user gives: loaded, checked against the method, and placed on devices."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 
 from ..checkpoints.heads import choose_head, load_drafter
@@ -8,7 +9,7 @@ from ..checkpoints.load import LanguageModel
 from ..drafters import check_drafts, make_drafter, needs_of
 from ..drafters.auto.resting import can_rest, check_resting
 from ..drafters.parts.draft_ahead import drafts_ahead
-from ..errors import RequestError
+from ..errors import RequestError, SpecjaxWarning
 from ..heads.base import Head
 from ..loop.drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
 from ..models.offload import is_streamed
@@ -53,6 +54,19 @@ def module_of(draft: Draft):
 def with_module(draft: Draft, module) -> Draft:
     """The draft with other weights."""
     return dataclasses.replace(draft, **{"module" if isinstance(draft, Head) else "model": module})
+
+
+def warn_of_short_drafts(drafts: Sequence[Draft], longest: int) -> None:
+    """Warns, once for each draft model, where a text may exceed the model's own context.
+
+    ``longest``: the most tokens of a text.
+    """
+    for draft in drafts:
+        if isinstance(draft, LanguageModel) and draft.config.encoder is None and longest > draft.config.context:
+            message = (
+                f"draft {draft.name!r} knows {draft.config.context} positions; beyond them few drafts are accepted"
+            )
+            warnings.warn(message, SpecjaxWarning, stacklevel=4)
 
 
 def suits_auto(target: LanguageModel, drafts: Sequence[Draft]) -> bool:

@@ -20,7 +20,16 @@ from ..requests.chat import end_of_turn_ids, is_conversation, render_chat
 from ..requests.options import Options
 from ..requests.prompts import encode_prompts, is_single
 from ..rules.acceptance import resolve
-from .drafts import choose_drafts, load_drafts, make_session, module_of, name_of, suits_auto, with_module
+from .drafts import (
+    choose_drafts,
+    load_drafts,
+    make_session,
+    module_of,
+    name_of,
+    suits_auto,
+    warn_of_short_drafts,
+    with_module,
+)
 from .feedback_log import MEGABYTES, open_log
 from .result import Result, results_of, settled_text
 from .round_times import find_costs
@@ -254,6 +263,7 @@ class Generator:
         ids = encode_prompts(prompts, tokenizer, self.target.config)
         ids = [[*source, *self.target.config.decoder_prompt] for source in ids]
         batch = build_batch(Options.of(options), ids, self.target, self.processors, ends)
+        warn_of_short_drafts(self.drafts, int(jax.device_get(batch.requests.limit).max()))
         if self.rule_name == "argmax_walk" and (jax.device_get(batch.requests.sampling.temperature) > 0).any():
             raise RequestError("rule 'argmax_walk' is greedy and not lossless at temperature above 0; use rule='auto'")
         return batch

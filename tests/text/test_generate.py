@@ -1,13 +1,16 @@
 """Generators: several samples of a prompt, conversations, and new weights, on tiny models."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support.models import byte_tokenizer, p_value, tiny_model
+from support.models import byte_tokenizer, language_model, p_value, tiny_model
 from transformers import AddedToken
 
 from specjax import Generator, LanguageModel, RequestError, generate
+from specjax.errors import SpecjaxWarning
 from specjax.text.session import Session
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
@@ -145,3 +148,15 @@ def test_new_weights_compile_nothing_and_others_are_refused(target):
     assert fresh([5, 6, 7], max_new_tokens=6, ignore_eos=True).token_ids == after.token_ids
     with pytest.raises(RequestError, match="make a new Generator"):
         generator.update(jax.tree.map(lambda x: x.astype("bfloat16"), other))
+
+
+def test_a_text_beyond_the_drafts_own_context_is_told_once(target):
+    short = language_model(tiny_model(num_layers=1, max_position_embeddings=40), "short")
+    generator = Generator(target, "draft_model", short)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default", SpecjaxWarning)
+        for new_tokens in (10, 60, 70):
+            generator.read_options([5, 6], max_new_tokens=new_tokens)
+    assert [str(one.message) for one in told] == [
+        "draft 'short' knows 40 positions; beyond them few drafts are accepted"
+    ]
