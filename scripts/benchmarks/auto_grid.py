@@ -206,7 +206,7 @@ def follow_changes(generator, prompts: dict) -> list[dict]:
                 decoding.state = decoding.state.replace(drafter=own)
             runs[name] = play(session, decoding)
         drafter = decoding.state.drafter
-        carried = {name: getattr(drafter, name) for name in ("acceptance", "probing", "calibration", "since_near")}
+        carried = {name: getattr(drafter, name) for name in ("acceptance", "since_near")}
         speed = {name: run["tokens"][SETTLED:].sum() / run["time"][SETTLED:].sum() for name, run in runs.items()}
         run = {key: value.tolist() for key, value in runs["carried"].items()}
         changes.append({"text": kind, "settled": speed["carried"] / speed["fresh"]} | run)

@@ -226,7 +226,7 @@ class Programs(CompiledCalls):
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         results = fetch(results)
         if self.session.drafter.chooser:
-            self.session.learn(results.chosen, int(results.context), seconds, bool(results.sampled), results.evidence)
+            self.session.learn(results.chosen, int(results.context), seconds, bool(results.sampled))
         return results.of_rows(rows)
 
     def _advance_all(self, rounds: int, constraints: Automaton | None) -> slots.RoundResults:

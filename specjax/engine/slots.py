@@ -9,7 +9,6 @@ do not know of slots, and a request leaves nothing to the next one.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,6 @@ from ..core.logprobs import Logprobs
 from ..core.state import DecodeState, Requests
 from ..errors import RequestError
 from ..loop import decode
-from ..loop.chooser import choice_sums
 from ..loop.drafter import Drafter
 from ..loop.prefill import Filled, begin_decoding, fill_chunk, nothing_filled, prefill
 from ..models.base import Model
@@ -39,7 +37,6 @@ class RoundResults(struct.PyTreeNode):
       rounds: int32 [B, R, 3], the drafted tokens of each round that the target scored, the accepted
         ones among them, and the emitted tokens; zeros after a row's last round.
       chosen: int32 [B, A], the rounds of each of ``Chooser.choices``.
-      evidence: see ``Run``.
       context: int32, the tokens of the longest row.
       sampled: bool, whether any row has a temperature above 0.
       done, failed: bool [B], see ``DecodeState``.
@@ -50,7 +47,6 @@ class RoundResults(struct.PyTreeNode):
     count: jax.Array
     rounds: jax.Array
     chosen: jax.Array
-    evidence: Any
     context: jax.Array
     sampled: jax.Array
     done: jax.Array
@@ -237,7 +233,7 @@ def advance(
     ``constraints``: the automaton of all rows' constraints; None if no row has one.
     """
     before = state.length
-    sums_before = choice_sums(drafter, state)
+    chosen_before = state.counters.chosen
     progress = jnp.zeros((before.size, most_rounds, 3), jnp.int32)
     state = _with_constraints(state.replace(round=jnp.zeros_like(state.round), progress=progress), constraints)
     state = decode.run(target, draft, state, rounds, drafter=drafter, rule=rule)
@@ -245,13 +241,11 @@ def advance(
     places = before[:, None] + jnp.arange(most_rounds * (drafter.depth + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
-    chosen, evidence = jax.tree.map(jnp.subtract, choice_sums(drafter, state), sums_before)
     results = RoundResults(
         tokens=take(state.tokens, places),
         count=state.length - before,
         rounds=state.progress,
-        chosen=chosen,
-        evidence=evidence,
+        chosen=state.counters.chosen - chosen_before,
         context=jnp.max(state.length),
         sampled=jnp.any(state.request.sampling.temperature > 0),
         done=state.done,

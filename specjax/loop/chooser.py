@@ -25,7 +25,6 @@ class Run:
       context: the number of tokens of the longest row after the rounds.
       seconds: the time of the rounds.
       sampled: whether any row has a temperature above 0.
-      evidence: the growth of ``Chooser.evidence`` in the rounds.
     """
 
     rounds: np.ndarray
@@ -33,7 +32,6 @@ class Run:
     context: int
     seconds: float
     sampled: bool
-    evidence: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,13 +138,6 @@ class Chooser(Drafter):
         """
         return []
 
-    def evidence(self, own) -> Any:
-        """The sums over all rounds so far that ``learn`` reads.
-
-        Their leaves are [B, ...]. ``own`` is the method's state.
-        """
-        return ()
-
     def learn(self, parameters, run: Run) -> Any:
         """The parameters, updated on the host after a run of rounds."""
         return parameters
@@ -160,11 +151,3 @@ def at_largest_shape(drafter: Drafter) -> Drafter:
     """The method, restricted to its largest drafts if it chooses a shape for each round."""
     chooser = drafter.chooser
     return chooser.at_shape(max(chooser.shapes)) if chooser else drafter
-
-
-def choice_sums(drafter: Drafter, state: DecodeState) -> tuple[jax.Array, Any]:
-    """The rounds of each choice, and ``evidence``.
-
-    ``Chooser.learn`` gets the differences of these sums.
-    """
-    return state.counters.chosen, drafter.chooser.evidence(state.drafter) if drafter.chooser else ()

@@ -21,7 +21,7 @@ from ..core.state import DecodeState, Requests
 from ..errors import RequestError
 from ..heads.base import Head
 from ..loop import decode
-from ..loop.chooser import Run, choice_sums
+from ..loop.chooser import Run
 from ..loop.drafter import Drafter
 from ..loop.prefill import pad_prompts, positions_needed, prefill
 from ..models.quantised_weights import Quantised
@@ -148,30 +148,29 @@ class Session:
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
         donated = dict(donate_argnums=2) | ({} if self.mesh is None else dict(out_shardings=shardings(decoding.state)))
         chooses = self.drafter.chooser is not None
-        before = fetch(choice_sums(self.drafter, decoding.state)) if chooses else None
+        before = fetch(decoding.state.counters.chosen) if chooses else None
         decoding.state, seconds, compile_seconds = self._run(("run",), function, args, **donated)
         if chooses:
             state = decoding.state
             temperature = state.request.sampling.temperature
-            sums, length, temperature = fetch((choice_sums(self.drafter, state), state.length, temperature))
-            chosen, evidence = jax.tree.map(np.subtract, sums, before)
-            self.learn(chosen, int(length.max()), seconds, bool((temperature > 0).any()), evidence)
+            chosen, length, temperature = fetch((state.counters.chosen, state.length, temperature))
+            self.learn(chosen - before, int(length.max()), seconds, bool((temperature > 0).any()))
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
-    def learn(self, rounds: np.ndarray, context: int, seconds: float, sampled: bool, evidence: Any) -> None:
-        """Tells a method that chooses how long its rounds took, and how good its drafts were.
+    def learn(self, rounds: np.ndarray, context: int, seconds: float, sampled: bool) -> None:
+        """Tells a method that chooses how long its rounds took.
 
         Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and
         all of them must choose alike.
 
         Args:
           rounds: the rounds of each of ``Chooser.choices`` in each row, int32 [B, A].
-          context, seconds, sampled, evidence: see ``Run``.
+          context, seconds, sampled: see ``Run``.
         """
         if not several_hosts():
             last = rounds[rounds.sum(1).argmax()]
-            run = Run(last, len(rounds), context, seconds, sampled, evidence)
+            run = Run(last, len(rounds), context, seconds, sampled)
             self.parameters = self.drafter.chooser.learn(self.parameters, run)
 
     def update(self, target: LanguageModel) -> None:

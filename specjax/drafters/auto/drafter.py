@@ -15,15 +15,11 @@ from ...loop.drafter import Models
 from ...rules.acceptance import Drawn
 from ..ngram import Ngram
 from .arms import ARMS, Arm
-from .calibration import Calibration
-from .choice import Outlook, choose
+from .choice import Outlook
 from .constants import CONSTANTS
-from .experience import Experience
-from .probes import Probing
 from .proposal import run_draft, select
-from .rates import MATCHES, ModelRate, rate_of_match, rate_of_model, start_rates, upper_bounds
-from .resting import RestingHead, RestingModel, commit_or_rest, resting
-from .round_statistics import update_statistics
+from .rates import MATCHES, rate_of_match, start_rates, update_rates, upper_bounds
+from .resting import RestingModel, commit_or_rest, resting
 from .state import AutoState, Parameters, Prepared
 from .times import Times, predict
 
@@ -33,14 +29,11 @@ class Auto(Chooser):
     """Chooses the arm with the most expected tokens a second, for the whole batch in each round.
 
     An arm is a number of drafted tokens, and whether the draft model drafts, or in its place a
-    head; or the most probable tree of the model, of a number of nodes. In an arm with the model,
-    each row takes the model's tokens or those that it looked up, whichever has the higher
-    expectation. With acceptance rate alpha, k drafts give (1 - alpha^(k + 1)) / (1 - alpha) tokens
-    (Leviathan et al. 2023, equation 1). In a tree alpha is the rate at which some child of a node
-    is accepted. The time of each arm is measured or predicted, see ``Times``.
-
-    The emitted tokens test every look-up, used or not. Only use tests the model. If it does not
-    pay, the batch tries it again now and then, see ``Probing``.
+    head; or the most probable tree of the model. In an arm with the model, each row takes the
+    model's tokens or those that it looked up, whichever has the higher expectation. The expected
+    tokens follow from acceptance rates, see ``rates``, and times are measured or predicted, see
+    ``Times``. While drafts are far from paying, plain decoding holds for four rounds without a
+    choice and without a look-up.
 
     The output is exact. Where the model drafts, ``walk_if_seeded`` judges: a row with a seed walks
     along the target's samples. For such a row the model draws with the noise of these samples, so
@@ -48,16 +41,13 @@ class Auto(Chooser):
     the Gumbel coupling). For the other rows choice and draws depend on the text so far and on
     earlier rounds, not on draws that are judged. In a round with a tree all rows walk.
 
-    The choice costs as much as many small operations. While drafts are far from paying, it holds
-    for four rounds, and between two choices nothing is looked up.
-
     Attributes:
       costs: a file that ``specjax tune --auto`` wrote; by default the one in the cache folder for
         this machine and these models, or a prediction.
       arms: the arms, plain decoding first.
-      ends_together: whether the batch ends with its last row. The rows with most tokens to come
-        then weigh most, because drafts that help the others save no time. An engine fills the slots
-        of rows that end, so there all tokens weigh the same.
+      ends_together: whether the batch ends with its last row. Drafts that help the other rows then
+        save no time. An engine fills the slots of rows that end, so there all tokens weigh the
+        same.
       shape: the shape of this round's drafts, see ``at_shape``; None for a choice in each round.
       head: the configuration of the head that drafts in place of a draft model, see
         ``RestingHead``.
@@ -74,7 +64,7 @@ class Auto(Chooser):
 
     @property
     def depth(self) -> int:
-        return self._longest if self.shape is None else self.shape[0]
+        return max(arm.length for arm in self.arms) if self.shape is None else self.shape[0]
 
     @property
     def drawn(self) -> Drawn:
@@ -109,27 +99,24 @@ class Auto(Chooser):
         return dataclasses.replace(self, arms=tuple(arm for arm in self.arms if not arm.model))
 
     def predict(self, draft_cost: float) -> Times:
-        """Predicted times of the arms, see ``times.predict``."""
+        """The arms' predicted times, see ``times.predict``."""
         return predict(self.arms, draft_cost, jax.default_backend())
 
     def parameters(self, draft, vocab_size: int) -> Parameters:
         models = tuple(draft or ())
         if len(models) < self._has_model:
             raise RequestError("method auto has arms with a draft model and none is given; call without_model()")
-        return Parameters(models, self.predict(0.1), Experience.start())
+        return Parameters(models, self.predict(0.1))
 
     def describe_arms(self, parameters: Parameters, batch, context, sampled):
         seconds = parameters.times.at(batch, context, sampled, np)
         return [(str(arm), float(time)) for arm, time in zip(self.arms, seconds / seconds[0])]
 
-    def evidence(self, own: AutoState) -> jax.Array:
-        return own.tests
-
     def learn(self, parameters: Parameters, run: Run) -> Parameters:
         if not run.rounds.sum() or run.seconds <= 0:
             return parameters
         times = parameters.times.correct(run.rounds, run.batch, run.context, run.seconds, run.sampled)
-        return parameters.replace(times=times, experience=parameters.experience.after(run.evidence.sum(0)))
+        return parameters.replace(times=times)
 
     def with_times_of(self, parameters: Parameters, earlier: Parameters) -> Parameters:
         return parameters.replace(times=earlier.times)
@@ -139,12 +126,7 @@ class Auto(Chooser):
 
     def init(self, target, draft, tokens, lengths, taps, **reading) -> AutoState:
         read = lambda model: self._model.init(target, model, tokens, lengths, taps, **reading)
-        B = lengths.size
-        models = tuple(map(read, draft.models))
-        calibration = Calibration.start(B, len(self.arms)) if any(arm.nodes for arm in self.arms) else None
-        rates = start_rates(B, draft.experience.rate)
-        tests = jnp.zeros((B, 2, 2), jnp.int32)
-        return AutoState(models, rates, tests, Probing.start(B), calibration, jnp.zeros_like(lengths))
+        return AutoState(tuple(map(read, draft.models)), start_rates(lengths.size), jnp.zeros_like(lengths))
 
     def choose(self, target, draft, state):
         """Looks tokens up, and chooses the arm, unless the last choice holds."""
@@ -153,7 +135,7 @@ class Auto(Chooser):
         def prepare(_):
             looked_up, matched = self._look_up(state)
             outlook = self._outlook(draft, state, matched)
-            return self._prepare(looked_up, matched, *self._choose_arm(draft, state, outlook), outlook)
+            return self._prepare(looked_up, matched, *self._choose_arm(state, outlook), outlook)
 
         shape = jax.eval_shape(prepare, None)
         plain = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
@@ -164,43 +146,32 @@ class Auto(Chooser):
         return state.replace(drafter=state.drafter.replace(prepared=prepared))
 
     def repeats(self, state) -> jax.Array:
-        """Bool, whether the next round is plain without a choice.
-
-        A row that has just begun does not ask for one.
-        """
+        """Bool, whether the next round is plain without a choice."""
         rounds = jnp.where(state.done, 0, state.drafter.since_near).max()
-        return (rounds >= CONSTANTS.repeats_after) & (rounds % CONSTANTS.repeated != 0)
+        return (rounds >= CONSTANTS.repeated) & (rounds % CONSTANTS.repeated != 0)
 
     def _outlook(self, draft, state, matched) -> Outlook:
-        """The expectations of the rows from the arms.
-
-        ``matched``, int32 [B], is the length of each row's match.
-        """
-        looked_up = rate_of_match(state.drafter.acceptance, matched)
-        drawn, others = upper_bounds(self._rate(draft, state), state.done)
+        """The expectations of rows whose matches are so long, ``matched`` int32 [B]."""
+        acceptance = state.drafter.acceptance
         longest = jnp.max(jnp.where(state.done, 0, state.length))
         seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
         of_running = lambda tokens: jnp.where(state.done, 0, tokens).astype(jnp.float32)
         left = of_running(state.request.limit - state.length)
         read = [one.cache.length for one in state.drafter.models]
         unread = of_running(state.cache.length - read[0]).max() if read else jnp.float32(0)
-        return Outlook(self.arms, self.ends_together, looked_up, drawn, others, left, unread, seconds)
+        rates = rate_of_match(acceptance, matched), *upper_bounds(acceptance, state.done)
+        return Outlook(self.arms, self.ends_together, *rates, left, unread, seconds)
 
-    def _rate(self, draft, state) -> ModelRate:
-        """The model's acceptance rates."""
-        return rate_of_model(state.drafter.acceptance, state.request.sampling.temperature > 0, draft.experience.rate)
-
-    def _choose_arm(self, draft, state, outlook) -> tuple[jax.Array, jax.Array]:
+    def _choose_arm(self, state, outlook) -> tuple[jax.Array, jax.Array]:
         """The number of this round's arm, and whether drafts nearly pay."""
-        return choose(outlook, self._rate(draft, state), state.drafter.calibration, state.drafter.probing)
+        return outlook.choose()
 
     def _prepare(self, looked_up, matched, chosen, near, outlook) -> Prepared:
         """The look-ups, and the rows for which the model drafts, in a round of arm ``chosen``."""
         of_arms = lambda name: jnp.array([getattr(arm, name) for arm in self.arms])[chosen]
-        expected = outlook.expected()[:, chosen]
         ran = of_arms("model")
         from_model = ran & outlook.draws()[:, chosen]
-        return Prepared(chosen, near, expected, looked_up, matched, ran, from_model, of_arms("length"))
+        return Prepared(chosen, near, looked_up, matched, ran, from_model, of_arms("length"))
 
     def propose(self, target, draft, state, key):
         if self.shape is None:
@@ -220,10 +191,7 @@ class Auto(Chooser):
         return select(own.prepared, tokens, valid, target.config.vocab_size, is_tree=self._is_tree), own
 
     def _prepare_alone(self, target, draft, state) -> AutoState:
-        """The state before a round that was not chosen.
-
-        The round is one of the shape's last arm.
-        """
+        """The state before a round that was not chosen. It is one of the shape's last arm."""
         arm = max(i for i, choice in enumerate(self.choices) if choice == self.shape)
         own = self._make_room(target, draft, state).drafter
         looked_up, matched = self._look_up(state)
@@ -234,17 +202,10 @@ class Auto(Chooser):
         if self.shape is None:
             return at_largest_shape(self).commit(target, draft, state, tree, scored, verdict)
         models = commit_or_rest(self._model, target, draft, state, tree, scored, verdict, draws=self._draws_here)
-        own = update_statistics(
-            state,
-            tree,
-            scored,
-            verdict,
-            depth=self.depth,
-            has_model=self._has_model,
-            draws=self._draws_here,
-            is_tree=self._is_tree,
-        )
-        return own.replace(models=models)
+        own = state.drafter
+        acceptance = own.acceptance
+        acceptance = update_rates(acceptance, own.prepared, tree, verdict, depth=self.depth, is_tree=self._is_tree)
+        return AutoState(models, acceptance, jnp.where(own.prepared.near, 0, own.since_near + 1))
 
     def _make_room(self, target, draft, state):
         """The state before a round, see ``resting``."""
@@ -253,20 +214,12 @@ class Auto(Chooser):
         return state.replace(drafter=state.drafter.replace(models=models))
 
     def _look_up(self, state) -> tuple[jax.Array, jax.Array]:
-        """The longest match's next tokens int32 [B, D + 1], and its length int32 [B].
-
-        The last token is for the bonus.
-        """
+        """The tokens after the longest match, int32 [B, D + 1], and its length, int32 [B]."""
         return jax.vmap(Ngram(self.depth + 1, MATCHES, 1).look_up)(state.tokens, state.cache.length)
 
     @property
     def _has_model(self) -> bool:
         return any(arm.model for arm in self.arms)
-
-    @property
-    def _longest(self) -> int:
-        """The longest path of any arm, in edges."""
-        return max(arm.length for arm in self.arms)
 
     @property
     def _draws_here(self) -> bool:
@@ -278,9 +231,10 @@ class Auto(Chooser):
         return self.shape is not None and self.shape[1] > 0
 
     @property
-    def _model(self) -> RestingModel | RestingHead:
+    def _model(self) -> RestingModel:
         """The draft model, or the head, with the shape of its drafts in this round."""
+        longest = max(CONSTANTS.repeated - 1, *(arm.length for arm in self.arms))
         chain = max((arm.length for arm in self.arms if arm.model and not arm.nodes), default=1)
         keeps_shape = self._is_tree or self.head is not None and self._draws_here
         shape = self.shape if self.shape and keeps_shape else (chain, 0, 0)
-        return resting(*shape, self.head, longest=max(self._longest, CONSTANTS.repeated - 1))
+        return resting(*shape, self.head, longest=longest)

@@ -1,7 +1,4 @@
-"""The proposal of method auto where a model may draft.
-
-A row has its tokens, or looked-up tokens.
-"""
+"""The proposal of method auto where a model may draft: its tokens, or looked-up ones."""
 
 import jax
 import jax.numpy as jnp
@@ -13,23 +10,18 @@ from ...core.tree import Tree, chain
 from ...core.verdict import q_of
 from ...loop.decode import round_keys
 from ...models.base import Model
-from .resting import RestingHead, RestingModel
+from .resting import RestingModel
 from .state import AutoState, Draft, Parameters, Prepared
 
 
 def draft_keys(state: DecodeState, length: int) -> jax.Array:
-    """Keys [B, L] of the draws of the model's chain.
-
-    A row with a seed has those of the target's samples.
-    """
+    """Keys [B, L] of the model's draws. A row with a seed has those of the target's samples."""
     propose, accept = round_keys(state, length)
     own = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(length)))(propose)
     return own if state.request.seeded is None else jnp.where(state.request.seeded[:, None], accept, own)
 
 
-def run_draft(
-    model: RestingModel | RestingHead, target: Model, draft: Parameters, state: DecodeState, *, is_tree: bool
-) -> AutoState:
+def run_draft(model: RestingModel, target: Model, draft: Parameters, state: DecodeState, *, is_tree: bool) -> AutoState:
     """The method's state with the model's tokens, if the arm wants them."""
     own = state.drafter
     most = {} if is_tree else {"most": own.prepared.count}  # no draw chooses a tree's tokens
@@ -47,14 +39,9 @@ def run_draft(
 
 
 def select(prepared: Prepared, tokens: jax.Array, valid: jax.Array, vocab_size: int, *, is_tree: bool) -> Tree:
-    """The model's tokens for the rows that take them.
+    """The model's chain or tree for the rows that take it, and looked-up tokens for the others.
 
-    The others have the chain of looked-up tokens.
-
-    Args:
-      prepared: the proposals, with those of the model.
-      tokens, valid: int32 and bool [B, D + 1], the chains of looked-up tokens, with the roots.
-      is_tree: whether the model's tokens are a tree.
+    ``tokens`` and ``valid``, [B, D + 1], are the chains of looked-up tokens with the roots.
     """
     assert prepared.draft is not None  # the model may draft in this round
     drafted = prepared.draft.tree

@@ -29,10 +29,7 @@ _KINDS = tuple(name for name, kind in KINDS.items() if kind.token_by_token)
 
 
 def can_rest(config: HeadConfig) -> bool:
-    """Whether ``RestingHead`` can use a head.
-
-    Such a head has one module, and drafts one token after another.
-    """
+    """Whether a head has one module and drafts token by token, as ``RestingHead`` needs."""
     return config.kind in _KINDS and config.modules == 1 and config.mask_token is None
 
 
@@ -53,7 +50,7 @@ class RestingModel:
       grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
     """
 
-    grower: DraftModel | ProbableTree
+    grower: DraftModel | FeatureChain | ProbableTree
 
     def init(self, target, draft, tokens, lengths, taps, **reading):
         return self.grower.init(target, draft, tokens, lengths, taps, **reading)
@@ -62,7 +59,7 @@ class RestingModel:
         return self.grower.reads(target, draft, tokens, lengths, taps)
 
     def make_room(self, target, draft, state):
-        """The model's state before a round, unchanged."""
+        """The model's state, unchanged."""
         return state.drafter
 
     def propose(self, target, draft, state, key, **most):
@@ -71,22 +68,20 @@ class RestingModel:
 
     def commit(self, target, draft, state, tree, scored, verdict, from_model=None):
         """Of the rows without ``from_model``, bool [B], none of the model's tokens counts."""
-        length = (
-            verdict.length
-            if from_model is None
-            else jnp.where(from_model, verdict.length, jnp.minimum(verdict.length, 1))
-        )
+        length = verdict.length
+        if from_model is not None:
+            length = jnp.where(from_model, length, jnp.minimum(length, 1))
         on_path = jnp.arange(verdict.path.shape[1]) < length[:, None]
         verdict = verdict.replace(path=jnp.where(on_path, verdict.path, 0), length=length)
         return self.grower.commit(target, draft, state, tree, scored, verdict)
 
     def rest(self, target, draft, state, scored, verdict):
-        """The model's state after a round in which it did not draft, unchanged."""
+        """The model's state, unchanged."""
         return state.drafter
 
 
 @dataclasses.dataclass(frozen=True)
-class RestingHead:
+class RestingHead(RestingModel):
     """A head of one module, which needs the features of skipped rounds.
 
     The pairs of feature and token of these rounds wait in ``ReaderState.features``, see
@@ -94,13 +89,11 @@ class RestingHead:
     wait.
 
     Attributes:
-      grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
       longest: the longest path of any round, in edges. Between two calls of ``make_room`` come at
         most ``longest`` + 1 pairs, in one round or in several.
       reader: the reader of the nodes.
     """
 
-    grower: FeatureChain | ProbableTree
     longest: int
     reader: FeatureReader = FeatureReader()
 
@@ -116,21 +109,12 @@ class RestingHead:
     def init(self, target, draft, tokens, lengths, taps, **reading):
         return self.reader.init(target, draft, tokens, lengths, taps, self._room - 1, **reading)
 
-    def reads(self, target, draft, tokens, lengths, taps):
-        return self.grower.reads(target, draft, tokens, lengths, taps)
-
     def make_room(self, target, draft, state):
-        """The head's state before a round.
-
-        It has room for the pairs that come before the next call.
-        """
+        """The head's state, with room for the pairs that come before the next call."""
         return self._read_until(self._room - self.longest - 1, target, draft, state)
 
     def _read_until(self, most: int, target, draft, state):
-        """The head's state after it has read pairs.
-
-        No row has more than ``most`` >= 1 waiting then.
-        """
+        """The head's state after it has read pairs, until no row has more than ``most`` >= 1."""
         n = state.cache.length
         R = self.longest + 1
 
@@ -157,17 +141,13 @@ class RestingHead:
 
     def commit(self, target, draft, state, tree, scored, verdict, from_model=None):
         own = state.drafter
-        R = self.depth + 1
-        state = state.replace(drafter=own.replace(features=own.features[:, :R]))
+        state = state.replace(drafter=own.replace(features=own.features[:, : self.depth + 1]))
         committed = self.grower.commit(target, draft, state, tree, scored, verdict)
         assert committed.features is not None  # a feature reader has them
         return committed.replace(features=lax.dynamic_update_slice(own.features, committed.features, (0, 0, 0)))
 
     def rest(self, target, draft, state, scored, verdict):
-        """The head's state after a round in which it did not draft.
-
-        The features of the path wait.
-        """
+        """The head's state after a round in which it did not draft. The path's features wait."""
         own = state.drafter
         path = draft.fuse(target, tuple(jnp.take_along_axis(tap, verdict.path[..., None], 1) for tap in scored.taps))
         at = state.cache.length - own.cache.length
@@ -175,14 +155,8 @@ class RestingHead:
         return own.replace(features=put(own.features, path.astype(own.features.dtype), at))
 
 
-def commit_or_rest(
-    model: RestingModel | RestingHead, target, draft, state, tree, scored, verdict, *, draws: bool
-) -> tuple:
-    """The state of the model, if there is one, for the next round of ``Auto``.
-
-    ``draws``: whether the model may draft in a round of this shape. Whether it did is in the
-    round's ``Prepared``.
-    """
+def commit_or_rest(model: RestingModel, target, draft, state, tree, scored, verdict, *, draws: bool) -> tuple:
+    """The state of the model, if there is one, after a round in which it may draft (``draws``)."""
     prepared = state.drafter.prepared
 
     def commit(own):
@@ -199,15 +173,8 @@ def commit_or_rest(
     return tuple(map(after, state.drafter.models))
 
 
-def resting(
-    length: int, nodes: int, top_k: int, head: HeadConfig | None, *, longest: int
-) -> RestingModel | RestingHead:
-    """A draft model, or a head, that grows a chain or a tree.
-
-    A chain has ``length`` tokens, and a tree so many ``nodes`` and levels.
-
-    ``longest``: see ``RestingHead``.
-    """
+def resting(length: int, nodes: int, top_k: int, head: HeadConfig | None, *, longest: int) -> RestingModel:
+    """A draft model, or a head, that grows a chain, or a tree of so many ``nodes``; see ``Arm``."""
     reader = TokenReader() if head is None else FeatureReader()
     tree = ProbableTree(reader, nodes, length, top_k, 1.0) if nodes else None
     if head is None:

@@ -6,18 +6,14 @@ from flax import struct
 from ...core.cache import Rows
 from ...core.tree import Tree
 from ..parts.running_acceptance import RunningAcceptance
-from .calibration import Calibration
-from .experience import Experience
-from .probes import Probing
 from .times import Times
 
 
 class Parameters(struct.PyTreeNode):
-    """The draft model or the head, if there is one; the arms' times; the model's acceptance."""
+    """The draft model or the head, if there is one, and the arms' times."""
 
     models: tuple
     times: Times
-    experience: Experience
 
 
 class Draft(struct.PyTreeNode):
@@ -33,8 +29,7 @@ class Prepared(struct.PyTreeNode):
 
     Attributes:
       arm: int32, the number of the arm.
-      near: bool, whether a draft nearly pays, see ``choose``.
-      expected: float32 [B], the tokens that the arm is expected to emit.
+      near: bool, whether a draft nearly pays, see ``Outlook.choose``.
       looked_up: int32 [B, D], the tokens that follow the longest match.
       matched: int32 [B], the length of the match, 0 for none.
       ran: bool, whether the model drafted.
@@ -45,7 +40,6 @@ class Prepared(struct.PyTreeNode):
 
     arm: jax.Array
     near: jax.Array
-    expected: jax.Array
     looked_up: jax.Array
     matched: jax.Array
     ran: jax.Array
@@ -59,22 +53,12 @@ class AutoState(struct.PyTreeNode):
 
     Attributes:
       models: the state of the draft model or of the head, if there is one.
-      acceptance: the running acceptance rates, [B, RATES]: those of tokens looked up after a match
-        of 1, 2, ... tokens; of the model's likeliest tokens in a greedy row; of its drawn tokens in
-        a sampled row; and of its other tokens in a tree, where the likeliest is rejected.
-      tests: int32 [B, 2, 2], the accepted and the tested tokens of the model in all rounds, in
-        greedy and in sampled rows.
-      probing: when to try the model again.
-      calibration: the tokens that the rounds of each arm have emitted, and those that were
-        expected; None if no arm has a tree.
+      acceptance: the tests of each source of drafts, [B, RATES], see ``rates``.
       since_near: int32 [B], the rounds of the row since a draft was last near to paying.
       prepared: the proposals, within a round only.
     """
 
     models: tuple
     acceptance: RunningAcceptance
-    tests: jax.Array
-    probing: Probing
-    calibration: Calibration | None
     since_near: jax.Array
     prepared: Prepared | None = None

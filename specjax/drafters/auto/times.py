@@ -18,9 +18,8 @@ _SIZES = 15
 class Times(struct.PyTreeNode):
     """The seconds of a round, or a multiple of them, for A arms.
 
-    A table is measured by ``specjax tune --auto``, or predicted. Speeds and scales correct it for
-    each batch size. Batches with sampled rows, which take longer, have times of their own. All
-    leaves are float32 arrays of the host.
+    Speeds and scales correct a measured or a predicted table for each batch size. Batches with
+    sampled rows have times of their own. All leaves are float32 arrays of the host.
 
     Attributes:
       table: [2, batches, contexts, A], for greedy rows and for sampled rows.
@@ -42,10 +41,7 @@ class Times(struct.PyTreeNode):
 
     @staticmethod
     def of_table(table, batches, contexts, trust: float = CONSTANTS.predicted_rounds) -> "Times":
-        """Times without a correction.
-
-        A table [batches, contexts, A] holds for greedy and for sampled rows.
-        """
+        """Times without a correction; a table [batches, contexts, A] holds for sampled rows too."""
         table = np.asarray(table, np.float32)
         table = np.array(np.broadcast_to(table, (2, *table.shape[-3:])))
         ones = lambda *shape: np.ones((2, _SIZES, *shape), np.float32)
@@ -63,19 +59,14 @@ class Times(struct.PyTreeNode):
           xp: jnp, or np on the host, which is a hundred times faster there for so few numbers.
         """
         here = xp.int32(sampled), _size(batch)
-        table = self._table_at(batch, context, sampled, xp)
-        return table * xp.asarray(self.scale)[here] * xp.asarray(self.speed)[here]
-
-    def _table_at(self, batch: int, context, sampled, xp):
-        """The times of the table alone, [A]; the arguments are those of ``at``."""
-        rows = _weights(self.batches, batch, xp)
-        columns = _weights(self.contexts, context, xp)
-        table = xp.einsum("c,bca->ba", columns, xp.asarray(self.table)[xp.int32(sampled)])
-        if len(table) == 1:
-            return table[0]
-        before, last = xp.asarray(self.batches)[-2:]
-        beyond = xp.maximum(xp.float32(batch) - last, 0) / (last - before)
-        return rows @ table + beyond * xp.maximum(table[-1] - table[-2], 0)
+        rows, columns = _weights(self.batches, batch, xp), _weights(self.contexts, context, xp)
+        table = xp.einsum("c,bca->ba", columns, xp.asarray(self.table)[here[0]])
+        seconds = rows @ table
+        if len(table) > 1:
+            before, last = xp.asarray(self.batches)[-2:]
+            beyond = xp.maximum(xp.float32(batch) - last, 0) / (last - before)
+            seconds += beyond * xp.maximum(table[-1] - table[-2], 0)
+        return seconds * xp.asarray(self.scale)[here] * xp.asarray(self.speed)[here]
 
     def correct(self, rounds: np.ndarray, batch: int, context: int, seconds: float, sampled: bool = False) -> "Times":
         """The times after a run of ``rounds`` [A] rounds of each arm in ``seconds``, on the host.
@@ -86,9 +77,9 @@ class Times(struct.PyTreeNode):
         """
         here = (int(sampled), _size(batch))
         n = rounds.sum()
-        foretold = rounds * self._table_at(batch, context, sampled, np) * self.scale[here]
+        foretold = rounds * self.at(batch, context, sampled, np)
         share = foretold / foretold.sum()
-        error = np.log(seconds / (foretold.sum() * self.speed[here]))
+        error = np.log(seconds / foretold.sum())
         of_speed = 1 - (1 - CONSTANTS.speed * share[0] - CONSTANTS.least_speed) ** n
         of_arms = 1 - (1 - share[1:] / self.trust) ** min(n, CONSTANTS.most_rounds)
         if not self.rounds[here]:  # the first run sets the speed
@@ -118,7 +109,7 @@ def predict(arms: Sequence[Arm], draft_cost: float, platform: str) -> Times:
     batches = 2 ** np.arange(_SIZES)
     pass_of = lambda tokens: 1 + cost * (tokens - 1)
     drafting = lambda arm: draft_cost * arm.length * pass_of(batches * (arm.top_k if arm.nodes else 1))
-    of_arm = lambda arm: pass_of(batches * (arm.scored + 1)) + (drafting(arm) if arm.model else 0)
+    of_arm = lambda arm: pass_of(batches * ((arm.nodes or arm.length) + 1)) + (drafting(arm) if arm.model else 0)
     return Times.of_table(np.stack([*map(of_arm, arms)], -1)[:, None], batches, [1])
 
 

@@ -41,12 +41,9 @@ class RunningAcceptance(struct.PyTreeNode):
         return RunningAcceptance(add(self.accepted, accepted), add(self.tested, tested))
 
     def fade(self, where: jax.Array, memory: float) -> "RunningAcceptance":
-        """The same estimate, with its weight times ``memory`` in ``where``.
-
-        The weight stays at least 2 drafts.
-        """
-        weight = jnp.where(where, jnp.maximum(memory * self.tested, jnp.minimum(self.tested, 2)), self.tested)
-        return RunningAcceptance(self.alpha * weight, weight)
+        """The same estimate, with its weight times ``memory`` in ``where``."""
+        weight = jnp.where(where, memory, 1.0)
+        return RunningAcceptance(weight * self.accepted, weight * self.tested)
 
     def toward_one(self, where: jax.Array, memory: float = _KEPT) -> "RunningAcceptance":
         """The estimate, closer to 1 in ``where``; the part ``memory`` of the old estimate stays."""

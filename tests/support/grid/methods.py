@@ -77,7 +77,7 @@ OTHER_CLASSES = {
 class Rotating(Auto):
     """Method auto with another arm in each round, so that every arm follows every other."""
 
-    def _choose_arm(self, draft, state, outlook):
+    def _choose_arm(self, state, outlook):
         return (state.round + state.round // len(self.arms)) % len(self.arms), jnp.bool(True)
 
 

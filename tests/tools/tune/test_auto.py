@@ -12,7 +12,6 @@ from specjax import Engine, Generator, RequestError
 from specjax.drafters import Auto
 from specjax.drafters.auto import Parameters
 from specjax.drafters.auto.arms import ARMS, TREE, Arm
-from specjax.drafters.auto.experience import Experience
 from specjax.drafters.auto.times import Times
 from specjax.text import round_times
 from specjax.text.session import Decoding, Session
@@ -180,7 +179,7 @@ def test_the_time_of_a_call_is_no_part_of_a_round(budget, rounds, calls_of_arms)
     seconds, calls = [0.005, 0.009, 0.03], []
 
     class Told:
-        parameters = Parameters((), Times.of_table([[[1.0] * 3]], [1], [1]), Experience.start())
+        parameters = Parameters((), Times.of_table([[[1.0] * 3]], [1], [1]))
 
         def advance(self, decoding, rounds):
             arm = int(np.argmin(self.parameters.times.table))
