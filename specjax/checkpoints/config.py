@@ -14,7 +14,9 @@ import jax.numpy as jnp
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..models.config import ModelConfig
 from .families import FAMILIES, SAME_DECODER, WITH_TEXT
-from .files import read_json
+from .files import checkpoint_at, is_gguf, read_json
+from .gguf.configs import read_gguf_config
+from .gguf.reader import open_gguf
 from .hub import ZOO, zoo
 from .json_fields import read_fields, show, table, text
 from .rope_options import read_rope, write_rope
@@ -25,8 +27,24 @@ _GENERATION = {"eos_token_id": TOKEN_IDS, "decoder_start_token_id": TOKEN_ID, "f
 """The options of ``generation_config.json`` that are read."""
 
 
+def read_raw(checkpoint: Path) -> dict[str, Any]:
+    """The object of a checkpoint's config.json, or the same from the metadata of a GGUF file.
+
+    Raises CheckpointError for a file that is missing or damaged, and ConfigError for a GGUF file of
+    a model that is not supported.
+    """
+    if is_gguf(checkpoint):
+        return read_gguf_config(open_gguf(checkpoint))
+    return read_json(checkpoint / "config.json")
+
+
+def config_place(checkpoint: Path) -> Path:
+    """The file that holds the configuration of a checkpoint."""
+    return checkpoint if is_gguf(checkpoint) else checkpoint / "config.json"
+
+
 def read_config(directory: str | Path) -> ModelConfig:
-    """The configuration in ``directory/config.json``.
+    """The configuration of a checkpoint, in ``directory/config.json`` or in a GGUF file.
 
     The end-of-text ids of ``generation_config.json`` take precedence, and the tokens with which a
     decoder begins.
@@ -34,8 +52,10 @@ def read_config(directory: str | Path) -> ModelConfig:
     Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
     not supported.
     """
-    path = Path(directory) / "config.json"
-    config = from_hf(read_json(path), str(path))
+    path = config_place(Path(directory))
+    config = from_hf(read_raw(Path(directory)), str(path))
+    if is_gguf(path):
+        return config
     generation = path.with_name("generation_config.json")
     if not generation.exists():
         return config
@@ -54,12 +74,14 @@ def read_config(directory: str | Path) -> ModelConfig:
 
 
 def read_shape(model: str | Path) -> ModelConfig:
-    """The configuration in a config.json, in a directory with one, or of an embedded model.
+    """The configuration in a config.json or a GGUF file, in a directory with one, or embedded.
 
     Raises CheckpointError for a file that is missing or not JSON, ConfigError for a model that is
     not supported.
     """
     path = config_file(model)
+    if is_gguf(path):
+        return read_config(path)
     is_file = path == Path(model).expanduser()
     return from_hf(read_json(path), str(path)) if is_file else read_config(path.parent)
 
@@ -72,6 +94,7 @@ def config_file(model: str | Path) -> Path:
     path = ZOO / model if str(model) in zoo() else Path(model).expanduser()
     if not path.exists():
         raise CheckpointError(f"no model shape {str(model)!r}; name a config.json, or a directory with one")
+    path = checkpoint_at(path)
     return path / "config.json" if path.is_dir() else path
 
 
@@ -81,7 +104,7 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     Args:
       raw: the object in the file. Its rotary positions stand in ``rope_theta`` and
         ``rope_scaling``, or in ``rope_parameters``. ``quantization_config`` is ignored: it is about
-        the tensors, see ``packed_weights``.
+        the tensors, see ``packed.weights``.
       where: the file, for messages.
 
     Raises ConfigError, which names the option, its value and the allowed values.

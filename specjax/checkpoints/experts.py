@@ -2,8 +2,9 @@
 
 Families store experts in three forms: a tensor for each matrix of each expert (Mixtral, Qwen), one
 tensor with the gates and one with the outputs of all experts (newer Qwen), or the same transposed,
-with the rows of gate and up projections alternating, and perhaps packed as MXFP4 (gpt-oss). A stack
-looks like a safetensors slice [X, rows, columns], and reads only the rows and columns of its index.
+with the rows of gate and up projections alternating, and perhaps packed as MXFP4 (gpt-oss). The
+tensors of GGUF files are stacks already. A stack looks like a safetensors slice [X, rows, columns],
+and reads only the rows and columns of its index.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from ..errors import CheckpointError
 from ..models.config import ModelConfig
 from ..models.feed_forwards import ExpertsConfig
 from .families import FAMILIES
-from .mxfp4 import Packed
+from .packed.mxfp4 import Packed
 
 LAYER = "model.layers.N"
 """The prefix of the tensors of a language model's layer. N stands for the number of the layer."""
@@ -97,6 +98,8 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, layers
         if not isinstance(of_layer.mlp, ExpertsConfig):
             continue
         layer = layers.replace("N", str(number))
+        if stack_name(layer, "gate") in stacked:
+            continue  # a GGUF file has stacks
         prefix = f"{layer}.mlp.experts"
         stacks = {}
         if config.family == "gpt_oss":
@@ -126,32 +129,41 @@ def unstack_experts(
     """
     unstacked = dict(tensors)
     for number, of_layer in enumerate(config.layers):
-        if not isinstance(of_layer.mlp, ExpertsConfig):
-            continue
-        layer = layers.replace("N", str(number))
-        stacks = {matrix: unstacked.pop(stack_name(layer, matrix)) for matrix in ("gate", "up", "down")}
-        if config.family != "gpt_oss":
-            module, names = FAMILIES[config.family].experts
-            prefix = f"{layer}.{module}.experts"
-            unstacked |= {
-                f"{prefix}.{i}.{name}.weight": one for key, name in names.items() for i, one in enumerate(stacks[key])
-            }
-            continue
-        biases = {matrix: unstacked.pop(stack_name(layer, f"{matrix}_bias")) for matrix in stacks}
-        prefix = f"{layer}.mlp.experts"
-        unstacked |= {
-            f"{prefix}.gate_up_proj": np.ascontiguousarray(_alternate(stacks).swapaxes(1, 2)),
-            f"{prefix}.down_proj": np.ascontiguousarray(stacks["down"].swapaxes(1, 2)),
-            f"{prefix}.gate_up_proj_bias": _alternate(biases),
-            f"{prefix}.down_proj_bias": biases["down"],
-        }
+        if isinstance(of_layer.mlp, ExpertsConfig):
+            layer = layers.replace("N", str(number))
+            stacks = {name: unstacked.pop(stack_name(layer, name)) for name in stacked_matrices(config)}
+            unstacked |= unstack_layer(stacks, config, layer)
     return unstacked
 
 
-def _alternate(matrices: dict[str, np.ndarray]) -> np.ndarray:
+def stacked_matrices(config: ModelConfig) -> tuple[str, ...]:
+    """The names of a layer's stacks, see ``stack_name``."""
+    matrices = ("gate", "up", "down")
+    return (*matrices, *(f"{name}_bias" for name in matrices)) if config.family == "gpt_oss" else matrices
+
+
+def unstack_layer(stacks: Mapping[str, np.ndarray], config: ModelConfig, layer: str) -> dict[str, np.ndarray]:
+    """The tensors of one layer's experts as transformers saves them, from its stacks.
+
+    ``layer``: the prefix of the layer's tensors.
+    """
+    if config.family != "gpt_oss":
+        module, names = FAMILIES[config.family].experts
+        prefix = f"{layer}.{module}.experts"
+        return {f"{prefix}.{i}.{name}.weight": one for key, name in names.items() for i, one in enumerate(stacks[key])}
+    prefix = f"{layer}.mlp.experts"
+    return {
+        f"{prefix}.gate_up_proj": np.ascontiguousarray(_alternate(stacks).swapaxes(1, 2)),
+        f"{prefix}.down_proj": np.ascontiguousarray(stacks["down"].swapaxes(1, 2)),
+        f"{prefix}.gate_up_proj_bias": _alternate(stacks, "_bias"),
+        f"{prefix}.down_proj_bias": stacks["down_bias"],
+    }
+
+
+def _alternate(stacks: Mapping[str, np.ndarray], end: str = "") -> np.ndarray:
     """One array [X, rows, ...] in which the rows of "gate" and of "up" alternate."""
-    gate = matrices["gate"]
-    return np.stack([gate, matrices["up"]], 2).reshape(len(gate), -1, *gate.shape[2:])
+    gate = stacks[f"gate{end}"]
+    return np.stack([gate, stacks[f"up{end}"]], 2).reshape(len(gate), -1, *gate.shape[2:])
 
 
 def _alternating(take, prefix: str) -> dict[str, Any]:

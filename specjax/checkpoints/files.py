@@ -1,4 +1,7 @@
-"""Files of a checkpoint: JSON, and the files with weights. Only regular files are opened."""
+"""Files of a checkpoint: JSON, and the files with weights. Only regular files are opened.
+
+A checkpoint is a directory, or a GGUF file.
+"""
 
 import re
 import stat
@@ -12,6 +15,9 @@ from .json_fields import show
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", *(file for kind in KINDS.values() for file in kind.files))
 """Names of files with weights. The first file found is read, or the files in its index."""
+
+GGUF = ".gguf"
+"""How the names of GGUF files end."""
 
 LARGEST = 1 << 26
 """Bytes of the largest JSON file that is read."""
@@ -49,13 +55,37 @@ def read_json(path: Path) -> dict:
     return value
 
 
+def is_gguf(checkpoint: str | Path) -> bool:
+    """Whether a checkpoint is a GGUF file."""
+    return Path(checkpoint).suffix == GGUF
+
+
+def checkpoint_at(path: Path) -> Path:
+    """The checkpoint at a path: the path itself, or the GGUF file of a directory without weights.
+
+    The files that begin with mmproj, which are for images, and all parts but the first of a split
+    file do not count.
+
+    Raises CheckpointError for a directory with several GGUF files.
+    """
+    if not path.is_dir() or any((path / f"{name}{end}").exists() for name in WEIGHTS for end in ("", ".index.json")):
+        return path
+    files = sorted(file for file in path.glob(f"*{GGUF}") if not file.name.startswith("mmproj"))
+    parts = [re.sub(r"-\d{5}(?=-of-\d{5}\.gguf$)", "", file.name) for file in files]
+    if len(set(parts)) > 1:
+        raise CheckpointError(f"{path}: has {len(set(parts))} GGUF files; name one, such as {files[0]}")
+    return files[0] if files else path
+
+
 def weight_files(directory: Path, names: Sequence[str] = WEIGHTS) -> list[Path]:
-    """The files with the weights in ``directory``. A file that an index names may be missing.
+    """The files with the weights of a checkpoint. A file that an index names may be missing.
 
     ``names``: the names that such files may have; the first file found counts.
 
     Raises CheckpointError for an index that is damaged or that names a file outside the directory.
     """
+    if is_gguf(directory):
+        return [directory]
     for name in names:
         index = directory / f"{name}.index.json"
         if index.exists():

@@ -12,8 +12,8 @@ from ..errors import CheckpointError, ConfigError, RequestError
 from ..heads import KINDS, Head, HeadConfig, HeadModule
 from ..parallel import RULES, WHOLE, mesh_of
 from .blocks import blocks
+from .config import read_raw
 from .families import derived
-from .files import read_json
 from .hub import find, zoo
 from .layouts import LAYOUTS, Layout, RawCheckpoint, default_layout, find_layout
 from .load import LanguageModel, load
@@ -33,7 +33,8 @@ def load_drafter(
     """The drafter called ``name``: a head made for the target, or a language model.
 
     Args:
-      name: an embedded name, a directory, or a hub id. docs/heads.md lists the layouts of heads.
+      name: an embedded name, a directory, a GGUF file, or a hub id. docs/heads.md lists the layouts
+        of heads.
       dtype: "float32", "bfloat16" or "float16"; by default that of the target.
       revision: a branch, a tag or a commit of the hub's repository.
       mesh: devices of the drafter's own, see ``parallel.make_draft_mesh``. A language model is
@@ -51,7 +52,7 @@ def load_drafter(
     placement = Placement(mesh, rules, weights.dtype if dtype is None else dtype, quantize)
     directory = find(name, revision)
     with ExitStack() as stack:
-        checkpoint = RawCheckpoint(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
+        checkpoint = RawCheckpoint(read_raw(directory), open_tensors(directory, stack), str(directory))
         layout = find_layout(checkpoint)
         if layout is not None:
             if adapter is not None:

@@ -1,9 +1,10 @@
-"""Finds the directory of a model or a head: embedded, local, or downloaded from the hub."""
+"""Finds the checkpoint of a model or a head: embedded, local, or downloaded from the hub."""
 
 import errno
 from pathlib import Path
 
 from ..errors import CheckpointError, RequestError
+from .files import checkpoint_at, is_gguf
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 """The embedded models and heads, a folder each. Models have a tokenizer, heads have none."""
@@ -26,11 +27,11 @@ def zoo() -> list[str]:
 
 
 def find(name: str | Path, revision: str | None = None) -> Path:
-    """The directory of the model or head called ``name``.
+    """The directory of the model or head called ``name``, or its GGUF file.
 
     Args:
-      name: an embedded name, a directory, or a hub id such as "Qwen/Qwen3-0.6B". The files of a hub
-        id are downloaded, unless the hub's cache holds them.
+      name: an embedded name, a directory, a GGUF file, or a hub id such as "Qwen/Qwen3-0.6B". The
+        files of a hub id are downloaded, unless the hub's cache holds them.
       revision: a branch, a tag or a commit of the hub's repository.
 
     Raises CheckpointError where nothing is found, and RequestError for an empty name, or for a
@@ -44,20 +45,22 @@ def find(name: str | Path, revision: str | None = None) -> Path:
     if name in zoo():
         _check_no_revision(name, revision, "an embedded name")
         return ZOO / name
-    if (directory := _directory(name)) is not None:
-        _check_no_revision(name, revision, "a directory")
-        return directory
+    if (path := _local(name)) is not None:
+        _check_no_revision(name, revision, "a directory" if path.is_dir() else "a file")
+        return checkpoint_at(path)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name, revision)
     raise CheckpointError(
-        f"no model {name!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a hub id like owner/name"
+        f"no model {name!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a GGUF file nor a hub id"
+        " like owner/name"
     )
 
 
-def _directory(name: str) -> Path | None:
+def _local(name: str) -> Path | None:
+    """The directory of this name, or the GGUF file, which may be missing. None for neither."""
     try:
         path = Path(name).expanduser()
-        return path if path.is_dir() else None
+        return path if path.is_dir() or is_gguf(path) else None
     except (OSError, RuntimeError, ValueError):  # a name too long, an unknown user's home, a zero byte
         return None
 

@@ -14,9 +14,11 @@ from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.offload import check_streaming
 from ..parallel import RULES, Rules
-from .config import check_scheme, read_config
-from .files import check_file, read_json
+from .config import check_scheme, read_config, read_raw
+from .files import check_file, is_gguf
 from .generation_config import read_sampling
+from .gguf.reader import open_gguf
+from .gguf.tokenizer import read_gguf_tokenizer
 from .hub import find
 from .layouts import LAYOUTS, RawCheckpoint
 from .placement import Placement
@@ -75,8 +77,10 @@ def load(
     """The language model called ``name``, with its tokenizer.
 
     Args:
-      name: an embedded name, a directory, or a hub id such as "Qwen/Qwen3-0.6B".
-      dtype: "float32", "bfloat16" or "float16"; by default the checkpoint's.
+      name: an embedded name, a directory, a GGUF file, or a hub id such as "Qwen/Qwen3-0.6B". Any
+        part of a split GGUF file stands for all parts.
+      dtype: "float32", "bfloat16" or "float16"; by default the checkpoint's, and bfloat16 for a
+        GGUF file.
       mesh: devices to split the weights over; see ``parallel.make_mesh``.
       revision: a branch, a tag or a commit of the hub's repository.
       rules: the mesh axis of each logical axis; with ``parallel.WHOLE`` each device holds all
@@ -136,7 +140,7 @@ def _refuse_head(name, directory: Path) -> None:
     """
     layouts = []
     with suppress(SpecjaxError), ExitStack() as stack:
-        checkpoint = RawCheckpoint(read_json(directory / "config.json"), open_tensors(directory, stack), str(directory))
+        checkpoint = RawCheckpoint(read_raw(directory), open_tensors(directory, stack), str(directory))
         layouts = [
             layout.name for layout in LAYOUTS.values() if layout.matches(checkpoint) and not checkpoint.language_model
         ]
@@ -147,9 +151,11 @@ def _refuse_head(name, directory: Path) -> None:
 
 
 def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
-    """The tokenizer in a directory. Python files that it names are never run."""
+    """The tokenizer of a checkpoint. Python files that it names are never run."""
     # Without this, transformers prints that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    if is_gguf(directory):
+        return read_gguf_tokenizer(open_gguf(directory))
     # Here, because it imports torch if it is installed. From the file, because pyright reads all
     # models of transformers for a name of the package.
     from transformers.models.auto.tokenization_auto import AutoTokenizer

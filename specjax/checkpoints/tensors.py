@@ -1,7 +1,7 @@
 """Reads modules from the tensors of checkpoints, slice by slice without torch, and writes them."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,12 +21,14 @@ from ..models.offload import HOST, to_host
 from ..models.quantised_weights import Quantised, pack, quantise_parameter
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
-from .config import read_config, to_hf
+from .config import config_place, read_config, read_raw, to_hf
 from .experts import LAYER, stack_experts, unstack_experts
 from .families import NAMES, name_in, names_in, tensors_in
-from .files import WEIGHTS, check_file, read_json, weight_files
-from .float8 import open_float8
-from .packed_weights import unpack_tensors, without_zero_biases
+from .files import WEIGHTS, check_file, is_gguf, weight_files
+from .gguf.names import open_tensors_of
+from .gguf.reader import open_gguf
+from .packed.float8 import open_float8
+from .packed.weights import unpack_tensors, without_zero_biases
 from .placement import Placement
 from .shape_check import check_tensors, least_shapes
 from .tied_head import untie_if_different
@@ -47,7 +49,7 @@ def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
 
 
 def load_model(directory: str | Path, placement: Placement | None = None, adapter: Path | None = None) -> Decoder:
-    """The model in a Hugging Face directory.
+    """The model in a Hugging Face directory or a GGUF file.
 
     Args:
       placement: the devices and the form of the weights; by default those of ``Placement()``.
@@ -65,8 +67,8 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
         config.refuse_encoder("offload")
     with ExitStack() as stack:
         stored = open_tensors(directory, stack)
-        where = directory / "config.json"
-        stored = unpack_tensors(stored, read_json(where).get("quantization_config"), str(where))
+        where = config_place(directory)
+        stored = unpack_tensors(stored, read_raw(directory).get("quantization_config"), str(where))
         config = untie_if_different(config, stored, where)
         tensors = {name: stored[name] for name in tensors_in(config, stored)}
         if adapter is not None:
@@ -108,10 +110,7 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
     """
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
-    pieces = {path: blocks_of(dotted(path), param.shape[0]) for path, param in params}
-    tensors = without_zero_biases(tensors, {block.name for row_blocks in pieces.values() for block in row_blocks})
-    shapes = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
-    check_tensors(shapes, [(param, pieces[path]) for path, param in params], where)
+    pieces = check_module(module, tensors, blocks_of, where)
     loaded = []
     for path, param in params:
         scheme = None if placement.quantize else _packed_scheme(tensors, pieces[path])
@@ -126,6 +125,21 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
             value = quantise_parameter(dotted(path), param, value, placement.quantize)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
     return nnx.merge(graph, nnx.from_flat_state(loaded))
+
+
+def check_module(
+    module: nnx.Module, tensors: Mapping[str, Any], blocks_of: BlocksOf, where
+) -> dict[tuple, list[Block]]:
+    """The blocks of each parameter of a module, by its path.
+
+    The arguments and the errors are those of ``read_module``.
+    """
+    params = nnx.to_flat_state(nnx.state(module))
+    pieces = {path: blocks_of(dotted(path), param.shape[0]) for path, param in params}
+    tensors = without_zero_biases(tensors, {block.name for row_blocks in pieces.values() for block in row_blocks})
+    shapes = {name: (tuple(x.get_shape()), _TYPES.get(kind := str(x.get_dtype()), kind)) for name, x in tensors.items()}
+    check_tensors(shapes, [(param, pieces[path]) for path, param in params], where)
+    return pieces
 
 
 def tensors_of(module: nnx.Module, blocks_of: BlocksOf) -> dict[str, np.ndarray]:
@@ -196,7 +210,9 @@ def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGH
     for file in weight_files(directory, files):
         try:
             check_file(file)
-            if file.suffix == ".safetensors":
+            if is_gguf(file):
+                tensors |= open_tensors_of(open_gguf(file))
+            elif file.suffix == ".safetensors":
                 handle = stack.enter_context(safe_open(file, framework="numpy"))
                 tensors |= {name: handle.get_slice(name) for name in handle.keys()} | open_float8(file)
             else:
@@ -237,7 +253,7 @@ def _read(
 
 
 def _packed_scheme(tensors: dict, row_blocks: list[Block]) -> str | None:
-    """The form that holds the numbers of packed rows, see ``packed_weights``.
+    """The form that holds the numbers of packed rows, see ``packed.weights``.
 
     None if the rows must be unpacked.
     """

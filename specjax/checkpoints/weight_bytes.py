@@ -13,8 +13,8 @@ from ..models.quantised_weights import is_quantisable
 from .blocks import blocks
 from .config import config_file, read_shape
 from .families import NAMES
-from .files import read_json
-from .packed_weights import read_method
+from .files import is_gguf, read_json
+from .packed.weights import read_method
 from .shape_check import least_shapes
 from .tensors import abstract_decoder, dotted
 
@@ -22,17 +22,17 @@ from .tensors import abstract_decoder, dotted
 def stored_bytes(model: str | Path, dtype="bfloat16") -> int | None:
     """The bytes of a model's weights as ``quantization_config`` says that they are stored.
 
-    None for a model without ``quantization_config``, and for a method without an entry in
-    ``SIZES``.
+    None for a model without ``quantization_config``, for a method without an entry in ``SIZES``,
+    and for a GGUF file, whose weights are unpacked.
 
     Args:
       model: a config.json, a directory with one, or an embedded name.
       dtype: the type of weights that are not packed.
 
-    Raises CheckpointError and ConfigError as ``read_shape`` and ``packed_weights.read_method`` do.
+    Raises CheckpointError and ConfigError as ``read_shape`` and ``packed.weights.read_method`` do.
     """
     path = config_file(model)
-    settings = read_json(path).get("quantization_config")
+    settings = None if is_gguf(path) else read_json(path).get("quantization_config")
     if settings is None:
         return None
     method, options = read_method(settings, str(path))

@@ -30,7 +30,7 @@ class Models:
     """The flags of models.
 
     Attributes:
-      model: the target: an embedded name, a directory or a hub id.
+      model: the target: an embedded name, a directory, a GGUF file or a hub id.
       draft: a smaller model or a trained head, by name like --model; merged, cascade and lists such
         as draft_model,draft_model take several.
       revision: branch, tag or commit of --model, if that is a hub id.

@@ -15,12 +15,15 @@ _SAME_NAME = {
 """Modules of the root that went into a folder under their own names."""
 
 _RENAMED = {
+    "checkpoints.float8": "checkpoints.packed.float8",
+    "checkpoints.mxfp4": "checkpoints.packed.mxfp4",
+    "checkpoints.packed_weights": "checkpoints.packed.weights",
+    "checkpoints.packed_words": "checkpoints.packed.words",
     "apart": "text.draft_devices",
     "checkpoints.fields": "checkpoints.json_fields",
     "checkpoints.fit": "checkpoints.shape_check",
     "checkpoints.grow": "tools.grow.grow",
     "checkpoints.growth": "tools.grow",
-    "checkpoints.packed": "checkpoints.packed_weights",
     "checkpoints.stored": "checkpoints.weight_bytes",
     "costs": "text.round_times",
     "drafters.parts.ahead": "drafters.parts.draft_ahead",

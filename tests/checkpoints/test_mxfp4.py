@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specjax.checkpoints.mxfp4 import Packed, unpack
+from specjax.checkpoints.packed.mxfp4 import Packed, unpack
 
 
 class Tensor:

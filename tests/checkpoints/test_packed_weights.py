@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 from support.models import tiny_model
 
-from specjax.checkpoints.packed_weights import unpack_tensors
+from specjax.checkpoints.packed.weights import unpack_tensors
 from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.errors import CheckpointError, ConfigError, SpecjaxError

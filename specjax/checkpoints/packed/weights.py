@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError, ConfigError
+from ...errors import CheckpointError, ConfigError
+from ..json_fields import choice, integer, list_of, read_fields, table, text
 from . import mxfp4
-from .json_fields import choice, integer, list_of, read_fields, table, text
-from .packed_words import Packed, Part, find_awq, find_gptq, packed_words, take
+from .words import Packed, Part, find_awq, find_gptq, packed_words, take
 
 
 def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str) -> dict[str, Any]:

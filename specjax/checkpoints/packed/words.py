@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ...errors import CheckpointError
 
 _NIBBLES = np.arange(8) * 4
 _AWQ_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])

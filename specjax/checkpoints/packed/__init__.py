@@ -1,0 +1,1 @@
+"""Weights that a checkpoint stores in fewer bits than they have in memory."""

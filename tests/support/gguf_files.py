@@ -1,0 +1,261 @@
+"""Small GGUF files, written as llama.cpp's conversion writes them: names, forms and metadata."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+from flax import nnx
+from gguf.quants import quantize
+
+from specjax.checkpoints.blocks import blocks
+from specjax.checkpoints.config import from_hf
+from specjax.checkpoints.experts import unstack_experts
+from specjax.checkpoints.families import NAMES
+from specjax.checkpoints.shape_check import least_shapes
+from specjax.checkpoints.tensors import abstract_decoder, dotted
+
+ARCHITECTURES = {
+    "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "glm": "chatglm", "glm4": "glm4",
+    "glm4_moe": "glm4moe", "olmo2": "olmo2", "gpt2": "gpt2", "gpt_neox": "gptneox", "starcoder2": "starcoder2",
+    "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss",
+}  # fmt: skip
+
+
+def replace(name: str, value):
+    """A function for ``more`` of ``write_gguf``: gives a key another value."""
+
+    def more(writer):
+        for fields in writer.kv_data:
+            fields.pop(name, None)
+        kind = gguf.GGUFValueType.get_type(value)
+        writer.add_key_value(name, value, kind)
+
+    return more
+
+
+TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+
+
+def random_tensors(raw: Mapping, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random float32 tensors of the checkpoint that a config.json describes."""
+    config = from_hf(dict(raw))
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for path, param in nnx.to_flat_state(nnx.state(abstract_decoder(config, "float32"))):
+        row_blocks = blocks(dotted(path), param.shape[0], NAMES[config.family], config)
+        for name, shape in least_shapes(row_blocks, param.shape[1:]).items():
+            if shape > (tensors[name].shape if name in tensors else ()):
+                tensors[name] = rng.normal(0, 0.4, shape).astype(np.float32)
+    return unstack_experts(tensors, config)
+
+
+def write_gguf(
+    path: Path, tensors: Mapping[str, np.ndarray], raw: Mapping, more=lambda writer: None, kind="F32", form=dict
+) -> Path:
+    """Writes a checkpoint as one GGUF file.
+
+    Args:
+      tensors, raw: those of the checkpoint, with the names of Hugging Face.
+      more: adds metadata to a GGUFWriter, such as a tokenizer; by default 259 tokens of SentencePiece.
+      form: changes the tensors, which have the names of a GGUF file.
+      kind: the type of matrices. Those whose rows it does not divide are float32, as vectors are.
+    """
+    name = ARCHITECTURES[raw["model_type"]]
+    writer = gguf.GGUFWriter(path, name)
+    add_sizes(writer, name, raw)
+    add_rope(writer, raw)
+    add_options(writer, raw)
+    if more(writer) is None and "tokenizer.ggml.model" not in writer.kv_data[0]:
+        add_tokens(writer, raw)
+    for full, values in form(converted(tensors, raw)).items():
+        add_tensor(writer, full, values, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
+    """Writes a tensor in the type ``kind``, where its rows allow it; only experts are MXFP4."""
+    wanted = gguf.GGMLQuantizationType["F32" if kind == "MXFP4" and "exps.weight" not in name else kind]
+    if values.ndim < 2 or values.shape[-1] % gguf.GGML_QUANT_SIZES[wanted][0]:
+        wanted = gguf.GGMLQuantizationType.F32
+    writer.add_tensor(name, quantize(np.ascontiguousarray(values), wanted), raw_dtype=wanted)
+
+
+def add_tokens(writer: gguf.GGUFWriter, raw: Mapping) -> None:
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(TOKENS[: raw["vocab_size"]])
+    writer.add_token_scores([0.0] * min(len(TOKENS), raw["vocab_size"]))
+    writer.add_token_types(([2, 3, 3] + [6] * 256)[: raw["vocab_size"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
+def add_sizes(writer: gguf.GGUFWriter, name: str, raw: Mapping) -> None:
+    width = raw.get("hidden_size") or raw.get("n_embd")
+    heads = raw.get("num_attention_heads") or raw.get("n_head")
+    writer.add_context_length(raw.get("max_position_embeddings") or raw["n_positions"])
+    writer.add_embedding_length(width)
+    writer.add_block_count(raw.get("num_hidden_layers") or raw["n_layer"])
+    writer.add_feed_forward_length(raw.get("intermediate_size") or 4 * width)
+    writer.add_head_count(heads)
+    writer.add_vocab_size(raw["vocab_size"])
+    if raw.get("num_key_value_heads"):
+        writer.add_head_count_kv(raw["num_key_value_heads"])
+    if "rms_norm_eps" in raw:
+        writer.add_layer_norm_rms_eps(raw["rms_norm_eps"])
+    else:
+        eps = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+        writer.add_layer_norm_eps(next(raw[key] for key in eps if key in raw))
+    if name == "deepseek2":
+        writer.add_key_length(raw["qk_nope_head_dim"] + raw["qk_rope_head_dim"])
+        writer.add_value_length(raw["v_head_dim"])
+    elif raw.get("head_dim"):
+        writer.add_key_length(raw["head_dim"])
+        writer.add_value_length(raw["head_dim"])
+
+
+def add_rope(writer: gguf.GGUFWriter, raw: Mapping) -> None:
+    table = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    table = {"rope_theta": raw.get("rope_theta")} | table.get("full_attention", table)
+    heads = raw.get("num_attention_heads") or raw["n_head"]
+    size = raw.get("qk_rope_head_dim") or raw.get("head_dim") or (raw.get("hidden_size") or raw["n_embd"]) // heads
+    if table["rope_theta"]:
+        writer.add_rope_freq_base(table["rope_theta"])
+    if raw["model_type"] != "gpt2":
+        writer.add_rope_dimension_count(int(size * table.get("partial_rotary_factor", 1)))
+    kind = table.get("rope_type") or table.get("type")
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(table["factor"])
+    if kind in ("yarn", "longrope") and "original_max_position_embeddings" in table:
+        writer.add_rope_scaling_orig_ctx_len(table["original_max_position_embeddings"])
+    if kind == "yarn" and "mscale_all_dim" in table:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * table["mscale_all_dim"])
+    for name in ("short", "long") if kind == "longrope" else ():
+        writer.add_tensor(f"rope_factors_{name}.weight", np.float32(table[f"{name}_factor"]))
+
+
+def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
+    """The options that only some architectures have."""
+    for option, add in {
+        "attn_logit_softcapping": writer.add_attn_logit_softcapping,
+        "final_logit_softcapping": writer.add_final_logit_softcapping,
+        "use_parallel_residual": writer.add_parallel_residual,
+        "num_experts": writer.add_expert_count,
+        "num_local_experts": writer.add_expert_count,
+        "n_routed_experts": writer.add_expert_count,
+        "num_experts_per_tok": writer.add_expert_used_count,
+        "n_shared_experts": writer.add_expert_shared_count,
+        "moe_intermediate_size": writer.add_expert_feed_forward_length,
+        "shared_expert_intermediate_size": writer.add_expert_shared_feed_forward_length,
+        "first_k_dense_replace": writer.add_leading_dense_block_count,
+        "routed_scaling_factor": writer.add_expert_weights_scale,
+        "n_group": writer.add_expert_group_count,
+        "topk_group": writer.add_expert_group_used_count,
+        "q_lora_rank": writer.add_q_lora_rank,
+        "kv_lora_rank": writer.add_kv_lora_rank,
+        "full_attention_interval": writer.add_full_attention_interval,
+        "linear_conv_kernel_dim": writer.add_ssm_conv_kernel,
+        "linear_key_head_dim": writer.add_ssm_state_size,
+        "linear_num_key_heads": writer.add_ssm_group_count,
+        "linear_num_value_heads": writer.add_ssm_time_step_rank,
+    }.items():
+        if raw.get(option) is not None:
+            add(raw[option])
+    if "linear_value_head_dim" in raw:
+        writer.add_ssm_inner_size(raw["linear_value_head_dim"] * raw["linear_num_value_heads"])
+    if raw["model_type"] in ("gemma2", "gemma3_text", "gpt_oss", "phi3"):
+        writer.add_sliding_window(raw.get("sliding_window") or 0)
+    if raw["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
+        writer.add_expert_weights_norm(raw["norm_topk_prob"])
+        softmax = raw["model_type"] == "deepseek_v2"
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType["SOFTMAX" if softmax else "SIGMOID"])
+
+
+def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.ndarray]:
+    """The tensors with the names and in the forms of a GGUF file."""
+    kind = raw["model_type"]
+    layers = raw.get("num_hidden_layers") or raw["n_layer"]
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
+    names = gguf.get_tensor_name_map(number, layers)
+    written = {}
+    for name, values in split_experts(stack_experts(tensors)).items():
+        for old, new in {
+            "e_score_correction_b": "e_score_correction.b",
+            "sinks": "sinks.weight",
+            ".dt_b": ".dt_proj.b",
+        }.items():
+            name = name.replace(old, new)
+        full = names.get_name(name, (".weight", ".bias"))
+        assert full, f"{name} has no name in GGUF files"
+        written[full] = change(name, values, raw)
+    if raw.get("tie_word_embeddings") or kind in ("gemma2", "gemma3_text"):
+        written.pop("output.weight", None)
+    return written
+
+
+def change(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
+    """The tensor in the form of a GGUF file."""
+    kind, heads = raw["model_type"], raw.get("num_attention_heads") or raw["n_head"]
+    if kind in ("llama", "mixtral") and re.search(r"\.[qk]_proj\.", name):
+        heads = heads if ".q_proj" in name else raw.get("num_key_value_heads") or heads
+        shape = values.shape
+        return values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+    if kind.startswith(("gemma", "qwen3_5")) and name.endswith("norm.weight") and "linear_attn" not in name:
+        return values + np.float32(1)
+    if "linear_attn" in name and not name.endswith("norm.weight"):
+        return of_delta_rule(name, values, raw)
+    if kind == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):
+        return values.T
+    if kind == "gpt_neox" and "query_key_value" in name:
+        parts = values.reshape(heads, 3, -1, *values.shape[1:])
+        return np.concatenate([parts[:, i].reshape(-1, *values.shape[1:]) for i in range(3)])
+    return values.squeeze() if "shared_expert_gate" in name else values
+
+
+def of_delta_rule(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
+    """The tensor with the heads of values tiled: the first of each head of keys, then the second of each."""
+    keys, heads, size = (raw[f"linear_{part}"] for part in ("num_key_heads", "num_value_heads", "value_head_dim"))
+
+    def tile(rows: np.ndarray) -> np.ndarray:
+        apart = rows.reshape(keys, heads // keys, -1, *rows.shape[1:])
+        return np.concatenate([apart[:, i].reshape(-1, *rows.shape[1:]) for i in range(heads // keys)])
+
+    if "in_proj_qkv" in name or "conv1d" in name:
+        first = values.shape[0] - heads * size
+        return np.concatenate([values[:first], tile(values[first:])]).squeeze()
+    if "out_proj" in name:
+        return tile(values.T).T
+    return tile(-np.exp(values) if name.endswith("A_log") else values)
+
+
+def stack_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors with one stack for the matrices of all experts."""
+    stacks, others = {}, {}
+    for name, values in tensors.items():
+        if match := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
+            stacks.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = values
+        else:
+            others[name] = values
+    return others | {name: np.stack([of[i] for i in range(len(of))]) for name, of in stacks.items()}
+
+
+def split_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of gpt-oss with separate gates, as [X, out, in]; those of other models as they are."""
+    split = {}
+    for name, values in tensors.items():
+        prefix, found, last = name.partition(".experts.")
+        if not found or not last.startswith(("gate_up_proj", "down_proj")) or last.endswith(".weight"):
+            split[name] = values
+            continue
+        values = values if last.endswith("_bias") else values.swapaxes(1, 2)
+        end = "bias" if last.endswith("_bias") else "weight"
+        parts = {"gate": values[:, ::2], "up": values[:, 1::2]} if last.startswith("gate_up") else {"down": values}
+        split |= {f"{prefix}.experts.{part}_proj.{end}": x for part, x in parts.items()}
+    return split
