@@ -5,12 +5,14 @@ A family gives the type, the range and the default of each of its options, see
 because it may change the maths, and else ignored with a warning.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 
+from ..core.checks import shorten
 from ..errors import CheckpointError, ConfigError, RequestError
 from ..models.config import ModelConfig
 from .families import FAMILIES, SAME_DECODER, WITH_TEXT
@@ -82,7 +84,7 @@ def read_shape(model: str | Path) -> ModelConfig:
     path = config_file(model)
     if is_gguf(path):
         return read_config(path)
-    is_file = path == Path(model).expanduser()
+    is_file = path == Path(os.path.expanduser(model))
     return from_hf(read_json(path), str(path)) if is_file else read_config(path.parent)
 
 
@@ -91,9 +93,9 @@ def config_file(model: str | Path) -> Path:
 
     Raises CheckpointError for none.
     """
-    path = ZOO / model if str(model) in zoo() else Path(model).expanduser()
-    if not path.exists():
-        raise CheckpointError(f"no model shape {str(model)!r}; name a config.json, or a directory with one")
+    path = ZOO / model if str(model) in zoo() else Path(os.path.expanduser(model))
+    if not os.path.exists(path):
+        raise CheckpointError(f"no model shape {shorten(str(model), 150)}; name a config.json, or a directory with one")
     path = checkpoint_at(path)
     return path / "config.json" if path.is_dir() else path
 

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.checks import parse_json
+from ..core.read_files import read_json as read_value
 from ..errors import CheckpointError
 from ..heads import KINDS
 from .json_fields import show
@@ -16,11 +16,11 @@ from .json_fields import show
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", *(file for kind in KINDS.values() for file in kind.files))
 """Names of files with weights. The first file found is read, or the files in its index."""
 
+_POINTER = b"version https://git-lfs.github.com/spec/v1"
+"""The beginning of the text that git-lfs leaves in place of a large file."""
+
 GGUF = ".gguf"
 """How the names of GGUF files end."""
-
-LARGEST = 1 << 26
-"""Bytes of the largest JSON file that is read."""
 
 _FILE_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\0]+")
 
@@ -28,10 +28,14 @@ _FILE_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\0]+")
 def check_file(path: Path) -> None:
     """Checks that ``path`` is a regular file, or a link to one. Reading a pipe would wait for ever.
 
-    Raises FileNotFoundError, and CheckpointError for a pipe, a device, a socket or a directory.
+    Raises FileNotFoundError, and CheckpointError for a pipe, a device, a socket or a directory, and
+    for a pointer of git-lfs.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise CheckpointError(f"{path}: not a regular file; replace it by a file of the checkpoint")
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(f"{path}: a pointer of git-lfs without the file; fetch the file with git lfs pull")
 
 
 def read_json(path: Path) -> dict:
@@ -41,9 +45,7 @@ def read_json(path: Path) -> dict:
     """
     try:
         check_file(path)
-        if path.stat().st_size > LARGEST:
-            raise CheckpointError(f"{path}: has {path.stat().st_size} bytes; a JSON file has at most {LARGEST}")
-        value = parse_json(str(path), path.read_bytes(), CheckpointError)
+        value = read_value(path, str(path), CheckpointError)
     except FileNotFoundError:
         raise CheckpointError(
             f"{path.parent}: no {path.name} here; name a directory with a Hugging Face checkpoint"

@@ -1,8 +1,10 @@
 """Finds the checkpoint of a model or a head: embedded, local, or downloaded from the hub."""
 
 import errno
+import os
 from pathlib import Path
 
+from ..core.checks import shorten, suggest
 from ..errors import CheckpointError, RequestError
 from .files import checkpoint_at, is_gguf
 
@@ -12,6 +14,9 @@ ZOO = Path(__file__).resolve().parent / "zoo"
 _FILES = ["*.json", "*.safetensors", "tokenizer.model", "*.txt", "*.jinja"]
 _TORCH_FILES = ["*.bin", "*.pt"]
 """Files that are fetched only from repositories without safetensors."""
+
+_OF_MODEL = (".safetensors", ".bin", ".pt", ".json")
+"""The ends of the names of files in the directory of a model."""
 
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST}
 
@@ -48,11 +53,13 @@ def find(name: str | Path, revision: str | None = None) -> Path:
     if (path := _local(name)) is not None:
         _check_no_revision(name, revision, "a directory" if path.is_dir() else "a file")
         return checkpoint_at(path)
+    if (file := Path(name)).suffix in _OF_MODEL and os.path.isfile(file):
+        raise CheckpointError(f"{name} is a file; name its directory {file.parent}")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name, revision)
     raise CheckpointError(
-        f"no model {name!r}: neither embedded ({', '.join(embedded())}) nor a directory nor a GGUF file nor a hub id"
-        " like owner/name"
+        f"no model {shorten(name, 200)}: neither embedded ({', '.join(embedded())}) nor a directory nor a GGUF file "
+        f"nor a hub id like owner/name{suggest(name, zoo())}"
     )
 
 
@@ -88,5 +95,5 @@ def _download(repository: str, revision: str | None) -> Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         at = "" if revision is None else f" at revision {revision!r}"
         raise CheckpointError(
-            f"no model {repository!r}{at}: not a directory here, and the hub says: {reason}"
+            f"no model {shorten(repository, 200)}{at}: not a directory here, and the hub says: {reason}"
         ) from None

@@ -29,7 +29,7 @@ def new_directory(directory: str | Path, size: int) -> Iterator[Path]:
     Raises CheckpointError for a directory that has files or cannot be written, and StorageError for
     a disk that is too small.
     """
-    directory = Path(directory).expanduser()
+    directory = Path(os.path.expanduser(directory))
     with _report(directory):
         is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)

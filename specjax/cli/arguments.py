@@ -2,18 +2,16 @@
 
 import argparse
 import dataclasses
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from ..core.eight_bits import KV_SCHEMES
 from ..drafters import METHODS
 from ..errors import RequestError
 from ..models.quantised_weights import SCHEMES
-from ..parallel import is_first_host, start
+from ..parallel import start
 from ..requests.options import Options
+from .drafting import check_files
 from .fields import flag, flags_of
 
 MOST_PROMPTS = 100_000
@@ -69,6 +67,10 @@ class Models:
     draft_mesh: str | None = flag(None, metavar="AXES|cpu")
 
 
+_NAMED = f"one of {', '.join(METHODS)}, or several in order, such as ngram,draft_model"
+_PLAIN = "none without a draft, draft_model with one, merged with several, and the head's own method with a head"
+
+
 @dataclasses.dataclass(frozen=True)
 class Method:
     """The flags of the method.
@@ -79,8 +81,9 @@ class Method:
 
     method: str | None = flag(
         None,
-        help=f"one of {', '.join(METHODS)}, or several in order, such as ngram,draft_model; by default none without a "
-        "draft, draft_model with one, merged with several, and the head's own method with a trained head",
+        help=f"{_NAMED}; by default auto without a draft, with a draft model, and with a head of one module that "
+        "drafts token by token, and merged with several drafts; with options of drafting, another rule, a feedback "
+        f"log, several hosts or --offload {_PLAIN}",
     )
     rule: str = "auto"
 
@@ -123,6 +126,9 @@ MODELS_TOGETHER = {"models": {name: form for name, form in MODELS["models"].item
 """The flags of models of commands that keep target and drafts together."""
 
 METHOD = {"method": flags_of(Method)}
+METHOD_EXAMINED = {"method": flags_of(Method, forms={"method": dict(help=f"{_NAMED}; by default {_PLAIN}")})}
+"""The flags of the method of commands that examine one method, and never choose auto."""
+
 _HOSTS = {"coordinator": dict(metavar="HOST:PORT"), "num_processes": dict(least=1), "process_id": dict(least=0)}
 HOSTS = {
     "several hosts (the same command on each; TPU pods, SLURM and Open MPI need no flags)": flags_of(
@@ -166,8 +172,9 @@ def check_method(args: argparse.Namespace, method: str | None, options: dict) ->
     if args.draft_vocab is not None and not args.draft:
         raise RequestError("--draft-vocab restricts a draft model and none is given; name one with --draft")
     if method is None:
-        return
+        return check_files(options)
     check_options(method, options)
+    check_files(options)
     check_drafts(method, len(args.draft))
     if not isinstance(needs_of(method), TrainedHead):  # A method with a head is made after its head is loaded.
         resolve(getattr(args, "rule", "auto"), make_drafter(method, **options).drawn)
@@ -197,46 +204,3 @@ def prepare_conversations(args: argparse.Namespace) -> Callable:
         raise RequestError("--chat needs --prompts; name a file of JSON lines with turns or messages")
     conversations = read_conversations(args.prompts)[: args.num_prompts]
     return lambda target: chat_prompts(target, conversations, args.max_new_tokens)
-
-
-def check_output(file: Path | None) -> None:
-    """Raises RequestError for a file that cannot be written. It runs before the long work."""
-    if file is None:
-        return
-    writable = os.access(file if file.exists() else file.parent, os.W_OK)
-    if file.is_dir() or not file.parent.is_dir() or not writable:
-        raise RequestError(f"--output {file}: cannot be written; name a file in a directory that can be written")
-
-
-@contextmanager
-def replace_file(file: Path) -> Iterator[Path]:
-    """Yields a new file, which replaces ``file`` at the end of the block.
-
-    A reader never sees half a file. If two commands write one file, it has the whole text of the
-    later one. A device or a pipe is written directly.
-    """
-    file = file.resolve()
-    if file.exists() and not file.is_file():
-        yield file
-        return
-    handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    os.close(handle)
-    try:
-        yield Path(new)
-        os.chmod(new, file.stat().st_mode if file.exists() else 0o666 & ~_umask())
-        os.replace(new, file)
-    finally:
-        Path(new).unlink(missing_ok=True)
-
-
-def write_output(file: Path | None, text: str) -> None:
-    """Writes ``text`` to the file of ``--output``, if it was given, on the first host."""
-    if file is not None and is_first_host():
-        with replace_file(file) as new:
-            new.write_text(text)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

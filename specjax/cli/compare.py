@@ -6,21 +6,11 @@ import json
 
 from ..errors import RequestError
 from ..tools.evaluate import compare
-from .arguments import (
-    HOSTS,
-    MODELS,
-    NEW_TOKENS,
-    Output,
-    Prompts,
-    check_method,
-    check_output,
-    prepare_conversations,
-    prepare_prompts,
-    write_output,
-)
+from .arguments import HOSTS, MODELS, NEW_TOKENS, Output, Prompts, check_method, prepare_conversations, prepare_prompts
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
+from .output import check_output, write_output
 from .terminal import print_table, progress_bar, status
 
 
@@ -56,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     drafting = drafting_options(args)
     methods = list(METHODS) if everything else [method.strip() for method in args.methods.split(",") if method.strip()]
     _check_methods(args, methods, everything, drafting)
-    check_output(args.output)
+    check_output(args)
     prompts = prepare_conversations(args) if args.chat else prepare_prompts(args)
     with status("loading"):
         target = load_target(args)

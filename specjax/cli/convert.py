@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .arguments import DTYPES
 from .fields import flag, flags_of
+from .output import check_new_directory
 from .terminal import status
 
 USAGE = "specjax convert model.gguf DIR [option ...]"
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace) -> None:
     """Writes the checkpoint, and prints its directory."""
     from ..checkpoints.convert import convert
 
+    check_new_directory(args.output)
     with status("converting"):
         convert(args.file, args.output, args.dtype)
     size = sum(path.stat().st_size for path in args.output.iterdir())

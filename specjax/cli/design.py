@@ -5,9 +5,10 @@ import dataclasses
 import json
 from pathlib import Path
 
-from ..errors import RequestError
+from ..core.checks import check_extra
 from .arguments import Models
 from .fields import flag, flags_of
+from .output import check_new_directory
 from .terminal import print_table, progress_bar, status
 
 
@@ -46,10 +47,14 @@ def run(args: argparse.Namespace) -> None:
     from ..checkpoints.load import load
     from ..tools.design import report as design_report
     from ..tools.design.search import Budget, design, measure_times, plan_times
+    from ..tools.plan.devices import compile_only, parse_device
 
     budget = args.budget and Budget.parse(args.budget)
-    if args.output and args.output.exists():
-        raise RequestError(f"--output {args.output} exists; name a new directory")
+    if args.output:
+        check_new_directory(args.output)
+        check_extra("plot", ("matplotlib",), "--output draws a plot, and it")
+    if args.device:
+        compile_only(*parse_device(args.device))
     sizes = dict(batch=args.batch, context=args.context)
     if args.device:
         config = read_shape(args.model).replace(dtype=check_dtype(args.dtype or "bfloat16"))  # as specjax plan
@@ -81,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
 def _write(report: dict, times, directory: Path) -> None:
     from ..tools.design import report as design_report
 
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "design.json").write_text(json.dumps(report, indent=1) + "\n")
     for rank in range(1, min(design_report.FIRST, len(report["shapes"])) + 1):
         file = directory / f"draft-{rank}.toml"

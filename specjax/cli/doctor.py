@@ -8,19 +8,18 @@ from typing import Any
 from ..errors import RequestError
 from .arguments import (
     HOSTS,
-    METHOD,
+    METHOD_EXAMINED,
     MODELS_TOGETHER,
     Output,
     Prompts,
     check_method,
-    check_output,
     choose_method,
     prepare_prompts,
-    write_output,
 )
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
+from .output import check_output, write_output
 from .terminal import print_lines, print_table, progress_bar, status
 
 
@@ -45,7 +44,7 @@ class Doctor:
 FLAGS = (
     {"options": flags_of(Doctor) | flags_of(Output), "prompts": flags_of(Prompts)}
     | MODELS_TOGETHER
-    | METHOD
+    | METHOD_EXAMINED
     | drafting_flags()
     | HOSTS
 )
@@ -68,18 +67,18 @@ def run(args: argparse.Namespace) -> None:
     from ..parallel import mesh_of, use_mesh
     from ..tools.doctor import examination
     from ..tools.doctor import report as words
-    from ..tools.plan.devices import parse_device
+    from ..tools.plan.devices import compile_only, parse_device
 
     method = choose_method(args)
     drafting = drafting_options(args)
     check_method(args, method, drafting)
     fields = dict(batches=args.batch, temperatures=args.temperature, max_new_tokens=args.max_new_tokens)
     settings = {name: value for name, value in (fields | {"device": args.device}).items() if value not in (None, [])}
-    if args.device:
-        parse_device(args.device)
     examination.check(method)
     examination.ExamineSettings(**settings)
-    check_output(args.output)
+    check_output(args)
+    if args.device:
+        compile_only(*parse_device(args.device))
     conversations = read_questions(args) if args.chat else None
     prompts = prepare_prompts(args) if conversations is None else lambda target: ()
     with status("loading"):

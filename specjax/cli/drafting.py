@@ -5,10 +5,13 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 from ..core.tree import Topology, as_topology
 from ..drafters import METHODS, Switch, all_options, own_options
 from ..drafters.adaptive import Adaptive
+from ..drafters.parts import ngram_statistics
+from ..text.round_times import read_costs
 from .fields import Flags, form_of, read_attributes
 
 _METAVARS = {"tree": "WIDTHS|FILE", "ngram_statistics": "FILE"}
@@ -38,6 +41,14 @@ def drafting_options(args: argparse.Namespace) -> dict:
     """The drafting options that the user gave."""
     options = {name: getattr(args, name) for name in all_options() if getattr(args, name, None) is not None}
     return options | ({"tree": as_topology(options["tree"])} if "tree" in options else {})
+
+
+def check_files(options: dict) -> None:
+    """Raises RequestError for a file among drafting options that cannot be used."""
+    if "costs" in options:
+        read_costs(Path(options["costs"]))
+    if "ngram_statistics" in options:
+        ngram_statistics.read(options["ngram_statistics"])
 
 
 def _field(method: str, option: str) -> tuple[type, dataclasses.Field]:

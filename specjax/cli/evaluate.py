@@ -14,6 +14,7 @@ from .arguments import CHAT_TEMPLATE, HOSTS, MODELS, check_method
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
+from .output import check_directory
 from .sampling import LARGEST_SEED, sampling_options
 from .terminal import print_table, progress_bar, status
 
@@ -59,8 +60,7 @@ COMMON = ("suite", "methods", "output", "model", "draft", "limit", "max_new_toke
 def run(args: argparse.Namespace) -> None:
     """Answers the questions that are left, and writes the report."""
     from ..text.drafts import load_drafts
-    from ..tools.evaluate.benchmark import html, report
-    from ..tools.evaluate.benchmark.answers import replace_text
+    from ..tools.evaluate.benchmark import answers, html, report
     from ..tools.evaluate.benchmark.more_measurements import read_or_measure
     from ..tools.evaluate.benchmark.run import run_suite
     from ..tools.evaluate.suites import find_suite
@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> None:
     drafting = drafting_options(args)
     methods = [method.strip() for method in args.methods.split(",") if method.strip()]
     _check(args, methods, drafting)
+    check_directory(args.output)
+    answers.check_directory(args.output)
     questions = read_questions(suite, args.data, args.limit)
     with status("loading"):
         target = load_target(args)
@@ -85,8 +87,8 @@ def run(args: argparse.Namespace) -> None:
         asked = dict(shares=args.shares, batches=args.batches, samples=args.samples)
         further = read_or_measure(finished, args.output, **asked)
         result = report.make_report(finished, suite, questions, further)
-        replace_text(args.output / "report.json", json.dumps(result, indent=2) + "\n")
-        replace_text(args.output / "report.html", html.page(result))
+        answers.replace_text(args.output / "report.json", json.dumps(result, indent=2) + "\n")
+        answers.replace_text(args.output / "report.html", html.page(result))
     if args.json:
         print(json.dumps(result))
     else:

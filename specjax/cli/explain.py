@@ -3,10 +3,12 @@
 import argparse
 import dataclasses
 import json
+from pathlib import Path
 
-from .arguments import HOSTS, MODELS_TOGETHER, NEW_TOKENS, Output, Prompts, check_output, prepare_prompts, write_output
+from .arguments import HOSTS, MODELS_TOGETHER, NEW_TOKENS, Output, Prompts, prepare_prompts
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
+from .output import check_output, write_output
 from .terminal import print_lines, status
 
 
@@ -37,9 +39,12 @@ COMMON = ("model", "draft", "prompts", "num_prompts", "max_new_tokens", "batch",
 
 def run(args: argparse.Namespace) -> None:
     """Decodes the prompts, and prints the choices."""
+    from ..text.round_times import read_costs
     from ..tools.tune.auto import explain
 
-    check_output(args.output)
+    check_output(args)
+    if args.costs is not None:
+        read_costs(Path(args.costs))
     prompts = prepare_prompts(args, count=4)
     with status("loading"):
         target = load_target(args)

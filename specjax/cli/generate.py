@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.generation_config import GENERATION_CONFIGS
+from ..core.read_files import LARGEST_JSON
 from ..errors import RequestError
 from ..requests.limits import MOST_PROMPTS, MOST_SAMPLES
 from ..requests.options import Options
@@ -18,6 +19,7 @@ from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS, NEW_TOKENS, check_m
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
+from .output import check_directory
 from .sampling import recommended_options, sampling_flags, sampling_options
 from .terminal import print_prompt, print_stats, print_text, status
 
@@ -97,11 +99,11 @@ def run(args: argparse.Namespace) -> None:
     if args.stream and len(prompts) * args.n > 1:
         raise RequestError("--stream takes one prompt and one sample; leave it out for several")
     check_method(args, choose_method(args), drafting)
+    setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)
     # 2. Load the models.
     from ..text.generator import Generator
 
     with status("loading"):
-        setting = dict(drafting, rule=args.rule, capacity=args.capacity) | _log_options(args)
         target = load_target(args)
         generator = Generator(target, args.method, load_given_drafts(args, target), **setting)
     # 3. Decode, and print texts as they come.
@@ -134,6 +136,8 @@ def _log_options(args: argparse.Namespace) -> dict:
     """The options of the feedback log that the user gave."""
     if args.feedback_log is None and args.feedback_log_mb is not None:
         raise RequestError("--feedback-log-mb bounds a log and none is written; name one with --feedback-log")
+    if args.feedback_log is not None:
+        check_directory(args.feedback_log, "--feedback-log")
     names = ("feedback_log", "feedback_log_mb")
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
@@ -162,4 +166,7 @@ def _read_stdin() -> str:
     """The whole of stdin without its last line end, which the shell's tools add."""
     if sys.stdin is None:
         raise RequestError("--prompt -: standard input is closed; pipe the prompt in, or give it as text")
-    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
+    content = sys.stdin.buffer.read(LARGEST_JSON + 1)
+    if len(content) > LARGEST_JSON:
+        raise RequestError(f"--prompt -: standard input is above the limit of {LARGEST_JSON:,} bytes; shorten it")
+    return content.decode("utf-8", "surrogateescape").removesuffix("\n")

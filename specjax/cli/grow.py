@@ -7,6 +7,7 @@ from pathlib import Path
 from ..errors import RequestError
 from .arguments import Models
 from .fields import flag, flags_of
+from .output import check_new_directory
 from .terminal import status
 
 
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> None:
     from ..heads import Head
     from ..tools.grow.grow import grow_head, grow_model
 
+    check_new_directory(args.output)
     like = read_shape(args.like)
     with status("loading"):
         target = load(args.model, revision=args.revision)

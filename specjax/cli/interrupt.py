@@ -17,11 +17,12 @@ _SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
 
 @contextmanager
 def watch_interrupts(ends_process: bool) -> Iterator[None]:
-    """Ends the process on Ctrl-C, if the main thread does not end in time.
+    """Ends the process on Ctrl-C, if the main thread does not end in time or goes on to its end.
 
     Python raises KeyboardInterrupt only between two bytecodes of the main thread. A compilation can
     take minutes, and a library can swallow the exception. The operating system writes the signal to
-    a pipe at once, and a thread waits there.
+    a pipe at once, and a thread waits there. Python prints and forgets exceptions in callbacks of
+    its garbage collector, so the handler also notes the signal, and the end of the block sees it.
 
     Args:
       ends_process: whether the caller is the entry point of the process. Otherwise this function
@@ -33,6 +34,11 @@ def watch_interrupts(ends_process: bool) -> Iterator[None]:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     finished = threading.Event()
+    interrupted = threading.Event()
+
+    def interrupt(number, frame) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
 
     def watch() -> None:
         while os.read(reading, 1) != bytes([signal.SIGINT]):
@@ -42,13 +48,19 @@ def watch_interrupts(ends_process: bool) -> Iterator[None]:
             leave(True)
 
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # else the caller ignores Ctrl-C
+        signal.signal(signal.SIGINT, interrupt)
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
         finished.set()
         signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGINT, handler)
         os.write(writing, b"\0")
+    if interrupted.is_set():
+        leave(True)
 
 
 def leave(ends_process: bool, state: str = "") -> int:

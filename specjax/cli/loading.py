@@ -3,19 +3,23 @@
 import argparse
 import copy
 import dataclasses
+from pathlib import Path
 
+from ..core.read_files import LARGEST_TOML, read_text
 from ..errors import RequestError
-from .sampling import read_text
 
 
 def load_target(args: argparse.Namespace):
     """The model of ``--model``."""
     from ..checkpoints.load import load
     from ..parallel import make_draft_mesh, make_mesh, parse_mesh
+    from ..training.sources import make_sources
 
     if args.chat_template is not None and not getattr(args, "chat", True):
         raise RequestError("--chat-template is for conversations; add --chat, or leave it out")
-    template = args.chat_template and read_text("--chat-template", args.chat_template)
+    for source in make_sources(getattr(args, "draft_vocab_data", None) or ()):
+        source.list_files()
+    template = args.chat_template and read_template(args.chat_template)
     mesh = None if args.mesh is None else make_mesh(**parse_mesh(args.mesh))
     if args.draft_mesh is not None:
         make_draft_mesh(args.draft_mesh, mesh)  # refuses a wrong mesh before the weights are read
@@ -29,6 +33,11 @@ def load_target(args: argparse.Namespace):
     tokenizer = copy.copy(target.tokenizer)
     tokenizer.chat_template = template
     return dataclasses.replace(target, tokenizer=tokenizer)
+
+
+def read_template(file: Path) -> str:
+    """The text of ``--chat-template``."""
+    return read_text(file, f"--chat-template {file}", LARGEST_TOML)
 
 
 def load_given_drafts(args: argparse.Namespace, target) -> list:

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -12,14 +13,15 @@ from importlib import import_module
 import jax
 
 from .. import __version__
-from ..errors import SpecjaxError, SpecjaxWarning
-from ..parallel import leave_others, several_hosts
+from ..core.checks import shorten, suggest
+from ..errors import RequestError, SpecjaxError, SpecjaxWarning, one_line
+from ..parallel import is_first_host, leave_others, several_hosts, start
+from . import log_filter
 from .arguments import NOT_GIVEN
 from .fields import add_flags
-from .hosts import join_hosts
 from .interrupt import leave, watch_interrupts
 from .log_filter import ERROR
-from .parser import Parser, suggest
+from .parser import Parser
 
 COMMANDS = {
     "generate": "continue prompts, and print the time and the acceptance",
@@ -94,7 +96,7 @@ def _short_warnings() -> Iterator[None]:
         def show(message, category, *place, **more):
             if not issubclass(category, SpecjaxWarning):
                 return others(message, category, *place, **more)
-            print(f"specjax: note: {message}", file=sys.stderr)
+            print(f"specjax: note: {one_line(message)}", file=sys.stderr)
 
         warnings.showwarning = show
         yield
@@ -106,11 +108,42 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     try:
         parser.check_names([name])
         if name not in COMMANDS and not name.startswith("-"):
-            parser.error(f"command {name!r} is unknown{suggest(name, COMMANDS)}")
+            parser.error(f"command {shorten(name)} is unknown{suggest(name, COMMANDS)}")
         return parser.parse_args(argv or [name])
     except SystemExit:  # after --help and --version
         sys.stdout.flush()
         raise
+
+
+def join_hosts(args: argparse.Namespace) -> None:
+    """Joins the processes of all hosts. Only process 0 prints results and progress.
+
+    Raises RequestError for several processes without ``--mesh``, which would all do the same work,
+    and with ``--draft-mesh``.
+    """
+    if not start(args.coordinator, args.num_processes, args.process_id):
+        return
+    if args.mesh is None:
+        raise RequestError("several processes share the devices of a mesh; give --mesh, such as --mesh model=8")
+    if args.draft_mesh is not None:
+        raise RequestError("the mesh of several processes has all devices; leave out --draft-mesh")
+    _part_streams()
+
+
+def _part_streams() -> None:
+    """Gives Python's output files of its own. Files 1 and 2 go to the filter of XLA's log.
+
+    XLA's C++ code writes there: connections, and a stack trace when it ends the process because
+    process 0 has died. The filter outlives this process.
+    """
+    shown = os.dup(1) if is_first_host() else os.open(os.devnull, os.O_WRONLY)
+    sys.stdout = os.fdopen(shown, "w")
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    command = [sys.executable, "-S", "-E", log_filter.__file__]
+    log = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    assert log.stdin is not None
+    for file in (1, 2):
+        os.dup2(log.stdin.fileno(), file)
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> Parser:
@@ -162,7 +195,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _complain(message: str, code: int) -> int:
-    line = f"{ERROR} {' '.join(message.split())}"
+    line = f"{ERROR} {one_line(message)}"
     with suppress(OSError):
         if several_hosts():
             os.write(2, f"{line}\n".encode())

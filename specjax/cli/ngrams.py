@@ -5,9 +5,9 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from ..errors import RequestError
-from .arguments import Models, check_output, replace_file
+from .arguments import Models
 from .fields import flag, flags_of
+from .output import check_output, replace_file
 from .terminal import status
 
 
@@ -36,11 +36,8 @@ def run(args: argparse.Namespace) -> None:
     from ..drafters.parts import ngram_statistics
     from ..training.data import read_texts
 
-    check_output(args.output)
-    try:
-        texts = read_texts(args.data)
-    except OSError as error:
-        raise RequestError(f"--data {error.filename}: cannot be read ({error.strerror}); name text files") from None
+    check_output(args)
+    texts = read_texts(args.data)
     with status("counting"):
         tokenizer, config = load_tokenizer(args.model, args.revision)
         ids = tokenizer(texts, add_special_tokens=False)["input_ids"]

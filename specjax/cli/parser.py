@@ -1,13 +1,13 @@
 """The parser of the command line, and the types of its arguments."""
 
 import argparse
-import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..core.checks import LARGEST
+from ..core.checks import LARGEST, shorten, suggest
+from ..errors import one_line
 
 OTHER_NAMES = {
     "--max-tokens": "--max-new-tokens",
@@ -18,14 +18,13 @@ OTHER_NAMES = {
 """Flags by their names in vLLM, with their names in specjax."""
 
 _NEGATIVE = re.compile(r"-\.?\d")
-_LONGEST_SHOWN = 40
 
 
 class Parser(argparse.ArgumentParser):
     """Reports an error in one line. For an unknown option the line names a similar one."""
 
     def error(self, message):
-        self.exit(2, f"specjax: error: {' '.join(message.split())}; see {self.prog} --help\n")
+        self.exit(2, f"specjax: error: {one_line(message)}; see {self.prog} --help\n")
 
     def _print_message(self, message, file=None):
         """Prints a message. Unlike argparse, it raises an error where the stream is unusable."""
@@ -56,12 +55,6 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"option {name} is unknown" + suggest(name, self._option_string_actions))
 
 
-def suggest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the most similar name, if one is similar."""
-    near = difflib.get_close_matches(name, list(names), 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def integer(least: int, most: int = LARGEST) -> Callable[[str], int]:
     """The type of an argument that is a whole number from ``least`` to ``most``."""
     return _number(int, "a whole number", least, most)
@@ -79,7 +72,7 @@ def _number(convert: Callable, kind: str, least, most) -> Callable:
         except ValueError:
             value = None
         if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be {kind} from {least} to {most}, not {text[:_LONGEST_SHOWN]!r}")
+            raise argparse.ArgumentTypeError(f"must be {kind} from {least} to {most}, not {shorten(text)}")
         return value
 
     return parse
@@ -90,7 +83,7 @@ def layers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(",") if text.strip())
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 1,3") from None
+        raise argparse.ArgumentTypeError(f"{shorten(text)} is no list of whole numbers such as 1,3") from None
 
 
 def name(text: str) -> str:

@@ -23,8 +23,8 @@ class Plan:
       config: a TOML file such as those in configs/plans/; flags come first.
       model: the target: a config.json, a directory with one, or an embedded name.
       draft: a draft model, named like --model.
-      method: the method; by default draft_model with a draft, none without. A method with a trained
-        head gets a head of the usual shape.
+      method: the method; by default draft_model with a draft, merged with several, none without. A
+        method with a trained head gets a head of the usual shape.
       device: such as v5e:2x4, v6e:1, h100:8 or h200.
       batch: rows of the batch (default 1).
       max_length: tokens of a row, prompt and output (default 1024).

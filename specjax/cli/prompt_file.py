@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..core.checks import parse_json
+from ..core.read_files import parse_json, read_bytes
 from ..errors import NumericsError, RequestError, SpecjaxError
-from .arguments import check_output
-from .loading import load_given_drafts, load_target
+from .loading import load_given_drafts, load_target, read_template
+from .output import check_output
 from .sampling import recommended_options
 from .terminal import progress_bar, status
 
@@ -101,7 +101,7 @@ def _check(args: argparse.Namespace, options: dict) -> None:
     }.items():
         if value:
             raise RequestError(f"{flag} does not go with --prompts; leave it out, or give the texts with --prompt")
-    check_output(args.output)
+    check_output(args)
 
 
 def _decode(engine, requests: Mapping[int, dict], options: dict, most: int) -> Iterator[tuple]:
@@ -137,7 +137,7 @@ def _key(args: argparse.Namespace, options: dict, prompt) -> str:
     Method and drafts are no part of it.
     """
     target = [str(getattr(args, name)) for name in _TARGET]
-    target += [args.chat_template.read_text(encoding="utf-8")] if args.chat_template else []
+    target += [read_template(args.chat_template)] if args.chat_template else []
     target += [args.generation_config] if args.chat else []
     return hashlib.sha256(json.dumps([target, options, prompt], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -149,7 +149,7 @@ def _read_done(file: Path, keys: list[str]) -> set[int]:
     """
     if not file.exists():
         return set()
-    text = file.read_bytes()
+    text = read_bytes(file, f"--output {file}")
     done = set()
     whole = text[: text.rfind(b"\n") + 1]
     for number, line in enumerate(whole.splitlines(), 1):

@@ -4,10 +4,10 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from ..errors import RequestError
 from ..tools.prune import Sizes, prune_target
 from .arguments import Models
 from .fields import flag, flags_of
+from .output import check_new_directory
 from .sampling import LARGEST_SEED
 from .terminal import status
 
@@ -24,7 +24,7 @@ class Prune:
     """
 
     importance: str = flag("activations", choices=("activations", "masks"))
-    data: tuple[Path, ...] = flag((), nargs="+")
+    data: tuple[str, ...] = flag((), nargs="+", metavar="PATH")
     output: Path = flag(metavar="DIR")
 
 
@@ -42,9 +42,11 @@ def run(args: argparse.Namespace) -> None:
     """Writes the pruned model, heals it, and prints how to use it."""
     from ..checkpoints.load import load
     from ..tools.prune.cut import prune_config
+    from ..training.sources import make_sources
 
-    if args.output.exists():
-        raise RequestError(f"--output {args.output} exists; name a new directory")
+    check_new_directory(args.output)
+    for source in make_sources(args.data):
+        source.list_files()
     sizes = Sizes(args.layers, args.width, args.intermediate, args.heads)
     with status("loading"):
         target = load(args.model, revision=args.revision)

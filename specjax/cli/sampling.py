@@ -6,10 +6,9 @@ Fields and docstring of ``requests.options.Options`` declare them.
 import argparse
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Any
 
-from ..core.checks import parse_json
+from ..core.read_files import parse_json, read_json
 from ..errors import RequestError
 from ..requests.options import Options, read_numbers
 from .fields import Flags, flags_of
@@ -78,17 +77,7 @@ def recommended_options(args: argparse.Namespace, target) -> dict:
 
 def _read_json(flag: str, text: str) -> dict:
     """The JSON object in an argument, or in the file that the argument names after an @."""
-    value = parse_json(flag, read_text(flag, text[1:]) if text.startswith("@") else text)
+    value = read_json(text[1:], f"{flag} {text[1:]}") if text.startswith("@") else parse_json(flag, text)
     if not isinstance(value, dict):
         raise RequestError(f'{flag} must be a JSON object such as {{"a": 1}}')
     return value
-
-
-def read_text(flag: str, file: str | Path) -> str:
-    """The text of a file that a flag names. Raises RequestError for an unreadable file."""
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise RequestError(f"{flag}: {file} cannot be read ({error.strerror}); name another file") from None
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{flag}: {file} is not UTF-8 ({error.reason}); save it as UTF-8") from None

@@ -7,9 +7,9 @@ import signal
 import sys
 
 from ..checkpoints.generation_config import GENERATION_CONFIGS
+from ..core.checks import check_extra
 from ..engine import EngineOptions
 from ..engine.options import BOUNDS
-from ..errors import RequestError
 from ..parallel import is_first_host
 from ..requests.limits import MOST_PROMPTS
 from ..serve.options import ServerOptions, server_engine_options
@@ -74,10 +74,9 @@ def run(args: argparse.Namespace) -> None:
     """Serves until a signal."""
     drafting = drafting_options(args)
     check_method(args, choose_method(args), drafting)
-    try:
-        from ..serve import app, server
-    except ImportError as error:
-        raise RequestError(str(error)) from None
+    check_extra("serve", ("fastapi", "uvicorn", "prometheus_client"), "specjax serve")
+    from ..serve import app, server
+
     if not is_first_host():
         return follow(args, drafting)
     bound = server.bind(args.host, args.port)

@@ -10,6 +10,7 @@ from ..training.kinds.boost import BoostShape
 from ..training.recipe import Recipe
 from .arguments import HOSTS, Models
 from .fields import flag, flags_of
+from .output import check_directory
 from .terminal import status
 
 _CHANGES = ("steps", "batch", "length", "every", "prompts", "seed", "on_policy")
@@ -66,9 +67,10 @@ def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
     from ..training.boost import boost
+    from ..training.feedback.rounds import list_files
     from ..training.feedback.run import train_from_log
     from ..training.recipe import MeshShape, read_recipe
-    from ..training.run import train
+    from ..training.run import check_run, train
     from ..training.sources import Source, make_sources
 
     # 1. Read the recipe, and change it by the flags.
@@ -93,8 +95,16 @@ def run(args: argparse.Namespace) -> None:
     if (args.log is not None) != KINDS[recipe.kind].reads_log:
         mend = "name it with --log" if args.log is None else "leave --log out"
         raise RequestError(f"recipe feedback alone learns from a log of rounds, and needs one; {mend}")
-    # 2. Load the target.
     output = args.output or Path("runs") / f"{Path(recipe.model).name}-{recipe.kind}"
+    check_directory(output)
+    if isinstance(recipe.head, BoostShape):
+        for m in range(recipe.head.drafts):
+            check_run("draft", output / str(m + 1))
+    else:
+        check_run(recipe.kind, output)
+    if args.log is not None:
+        list_files(args.log)
+    # 2. Load the target.
     with status("loading"):
         target = load(recipe.model, args.dtype, recipe.mesh.make(), args.revision)
     # 3. Train.

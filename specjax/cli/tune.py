@@ -7,18 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import RequestError
-from .arguments import (
-    HOSTS,
-    MODELS_TOGETHER,
-    NEW_TOKENS,
-    Prompts,
-    check_output,
-    prepare_conversations,
-    prepare_prompts,
-    write_output,
-)
+from .arguments import HOSTS, MODELS_TOGETHER, NEW_TOKENS, Prompts, prepare_conversations, prepare_prompts
 from .fields import flag, flags_of
 from .loading import load_given_drafts, load_target
+from .output import check_output, write_output
 from .terminal import print_table, progress_bar, status
 
 _LONGEST_DRAFT = 8
@@ -92,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         raise RequestError("give one of --tree, --layers, --lookahead and --auto")
     if args.anew and not args.auto:
         raise RequestError("--anew is for --auto; leave it out")
-    check_output(args.output)
+    check_output(args)
     args.batch = args.batch or (4 if args.auto else 1)
     tune = (
         _tune_tree if args.tree else _tune_layers if args.layers else _tune_lookahead if args.lookahead else _tune_auto

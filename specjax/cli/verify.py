@@ -7,7 +7,7 @@ from ..tools.evaluate import lossless
 from ..tools.evaluate.planted_faults import FAULTS
 from .arguments import (
     HOSTS,
-    METHOD,
+    METHOD_EXAMINED,
     MODELS,
     NEW_TOKENS,
     Output,
@@ -32,7 +32,7 @@ _FORMS = {
     "samples": dict(least=1, most=10_000_000),
     "tokens": dict(least=1, most=1024),
     "inject": dict(
-        type=str, metavar="FAULT", help=f"plant a known wrong rule, which must be found: {', '.join(FAULTS)}"
+        choices=FAULTS, metavar="FAULT", help=f"plant a known wrong rule, which must be found: {', '.join(FAULTS)}"
     ),
 }
 _NUM_PROMPTS = {"num_prompts": dict(default=_PROMPTS, help="number of prompts to use")}
@@ -40,7 +40,7 @@ FLAGS = (
     {"options": flags_of(lossless.verify, *_FORMS, forms=_FORMS) | NEW_TOKENS | flags_of(Output, "json")}
     | {"prompts": flags_of(Prompts, forms=_NUM_PROMPTS)}
     | MODELS
-    | METHOD
+    | METHOD_EXAMINED
     | sampling_flags(temperature=dict(default=1.0), seed=dict(default=0))
     | drafting_flags()
     | HOSTS

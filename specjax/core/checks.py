@@ -2,18 +2,16 @@
 
 import dataclasses
 import difflib
-import json
+import sys
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 
 import numpy as np
 
-from ..errors import RequestError, SpecjaxError
+from ..errors import RequestError
 
 LARGEST = 2**31 - 1
 """The upper bound of numbers that have no tighter bound: the largest int32."""
-
-DEEPEST = 100
-"""The most levels of nested lists and objects in a JSON text."""
 
 
 def per_row(name: str, value, batch: int, dtype, least=0, most=LARGEST, above: bool = False) -> np.ndarray:
@@ -71,6 +69,13 @@ def pop_fields(record: type, options: dict) -> dict:
     return {name: options.pop(name) for name in field_names(record) if name in options}
 
 
+def check_extra(extra: str, packages: Iterable[str], user: str) -> None:
+    """Raises RequestError where a package is missing that the ``user`` needs from an extra."""
+    for package in packages:
+        if (sys.modules[package] if package in sys.modules else find_spec(package)) is None:
+            raise RequestError(f"{user} needs the package {package}; install it with pip install 'specjax[{extra}]'")
+
+
 def plain(value):
     """``value`` with tuples instead of lists, and with numbers and tuples instead of arrays."""
     value = value.tolist() if hasattr(value, "tolist") else value
@@ -81,45 +86,29 @@ def check_names(names: Iterable[str], known: Sequence[str]) -> None:
     """Raises RequestError for a name of an option that is not among the ``known`` ones."""
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
-            raise RequestError(f"option {name!r} is unknown; {mend}")
+            raise RequestError(
+                f"option {shorten(name)} is unknown{suggest(name, known) or '; use ' + ', '.join(known)}"
+            )
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the most similar name, if one is similar."""
+    near = difflib.get_close_matches(name[:100], list(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def check_text(text, name: str) -> str:
+    """Returns ``text``. Raises RequestError for no string and for half of a surrogate pair."""
+    if not isinstance(text, str):
+        raise RequestError(f"{name} must be a string, not {shorten(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{name} holds characters that are no text; remove its surrogates") from None
+    return text
 
 
 def shorten(value, longest: int = 60) -> str:
     """``value`` as Python writes it, on one line of at most ``longest`` characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= longest else text[: longest - 3] + "..."
-
-
-def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = RequestError):
-    """The value of a JSON text.
-
-    Raises ``error`` if the text is not JSON or nests more than ``DEEPEST`` levels. The message
-    begins with ``name``.
-    """
-    try:
-        value = json.loads(text)
-        depth = _depth(value)
-    except RecursionError:
-        depth = DEEPEST + 1
-    except ValueError as reason:
-        raise error(f"{name} is not JSON ({reason}); mend it") from None
-    if depth > DEEPEST:
-        raise error(f"{name} nests too deeply; use at most {DEEPEST} levels")
-    return value
-
-
-def _depth(value) -> int:
-    """Levels of nested lists and objects, counted without recursion."""
-
-    def items(value):
-        if isinstance(value, dict):
-            return value.values()
-        return value if isinstance(value, list) else ()
-
-    depth = 0
-    level = [value]
-    while level := [item for outer in level for item in items(outer)]:
-        depth += 1
-    return depth

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import math
 import operator
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,13 +19,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from ..errors import RequestError
-from .checks import shorten
+from .checks import LARGEST, shorten
+from .read_files import read_toml
 
 MOST_TREE_NODES = 4096
 """The most nodes of a tree that a user gives, without the root."""
-
-LARGEST_TREE_FILE = 2**20
-"""The most bytes of a file with a tree."""
 
 
 class Tree(struct.PyTreeNode):
@@ -112,7 +109,7 @@ def from_paths(paths: Iterable[Sequence[int]]) -> Topology:
         raise RequestError(
             "the tree has no node below its root; list the ranks on the way to each node, such as (0,), (0, 0), (1,)"
         )
-    if not all(isinstance(rank, int) and rank >= 0 for path in listed for rank in path):
+    if not all(type(rank) is int and 0 <= rank <= LARGEST for path in listed for rank in path):
         raise RequestError("the tree has a rank that is no whole number from 0; ranks count the choices after a node")
     listed.sort(key=lambda path: (len(path), path))
     number: dict[tuple[int, ...], int] = {(): 0}
@@ -167,27 +164,10 @@ def topology(text: str) -> Topology:
     """The topology in a text: widths such as "1,1,3,1", or the name of a TOML file."""
     if all(width.strip().isdecimal() and len(width) < 20 for width in text.split(",")):
         return expansion([int(width) for width in text.split(",")])
-    try:
-        if Path(text).exists() and not Path(text).is_file():
-            raise RequestError(f"tree {shorten(text)} is no regular file; name a TOML file")
-        with open(text, "rb") as file:
-            content = file.read(LARGEST_TREE_FILE + 1)
-        if len(content) > LARGEST_TREE_FILE:
-            raise RequestError(
-                f"{text} is above the limit of {LARGEST_TREE_FILE:,} bytes (LARGEST_TREE_FILE); use fewer nodes"
-            )
-        paths = tomllib.loads(content.decode()).get("paths")
-    except OSError as error:
-        reason = f"neither widths such as 1,1,3,1 nor a file that can be read ({error.strerror})"
-        raise RequestError(f"tree {shorten(text)} is {reason}") from None
-    except RequestError:
-        raise
-    except ValueError as error:
-        raise RequestError(f"{text}: not TOML ({error}); mend the file") from None
-    except RecursionError:
-        raise RequestError(f"{text} nests too deeply to be read; use fewer levels") from None
+    name = f"tree {shorten(text, 150)}"
+    paths = read_toml(text, name, mend="give widths such as 1,1,3,1 or a TOML file").get("paths")
     if not isinstance(paths, list) or not all(isinstance(path, list) for path in paths):
-        raise RequestError(f"{text}: no tree; write paths = [[0], [0, 0], [1]], the ranks on the way to each node")
+        raise RequestError(f"{name}: no tree; write paths = [[0], [0, 0], [1]], the ranks on the way to each node")
     return from_paths(paths)
 
 

@@ -4,10 +4,9 @@ To add a method, write a file in this folder and add a line to ``METHODS``.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 
-from ..core.checks import plain, shorten
+from ..core.checks import plain, shorten, suggest
 from ..core.tree import MOST_TREE_NODES
 from ..errors import RequestError
 from ..heads.base import Head
@@ -120,7 +119,9 @@ def split_methods(method: str | Sequence[str]) -> list[str]:
         )
     for name in names:
         if name not in METHODS:
-            raise RequestError(f"method {name!r} is unknown; use one of {', '.join(METHODS)}")
+            raise RequestError(
+                f"method {shorten(name)} is unknown{suggest(name, METHODS) or '; use one of ' + ', '.join(METHODS)}"
+            )
     if len(names) > 1 and any(isinstance(METHODS[name].needs, TrainedHead) for name in names):
         chains = ", ".join(sorted(name for name, drafter in METHODS.items() if issubclass(drafter, Member)))
         raise RequestError(f"a list of methods may name only methods that draft chains: {chains}")
@@ -152,9 +153,8 @@ def check_options(method: str | Sequence[str], options) -> None:
     known = all_options()
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
             raise RequestError(
-                f"option {name!r} is unknown; " + (f"did you mean {near[0]}?" if near else f"use {', '.join(known)}")
+                f"option {shorten(name)} is unknown{suggest(name, known) or '; use ' + ', '.join(known)}"
             )
         if name not in own:
             title = method if isinstance(method, str) else ",".join(method)
@@ -234,7 +234,7 @@ def _make_adaptive(drafter: Drafter, options: dict) -> Drafter:
     """The drafter, inside ``Adaptive`` if the options ask for it and it drafts chains."""
     length = options.get("draft_length", "fixed")
     if length not in LENGTHS:
-        raise RequestError(f"draft_length {length!r} is unknown; use one of {', '.join(LENGTHS)}")
+        raise RequestError(f"draft_length {shorten(length)} is unknown; use one of {', '.join(LENGTHS)}")
     if length == "fixed" or not isinstance(drafter, Member):
         return drafter
     known = {field.name for field in dataclasses.fields(Adaptive)}

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from flax import struct
 
+from ..core.checks import check_text
 from ..errors import RequestError
 from .automaton import byte_automaton
 from .characters import distinct_rows
@@ -102,7 +103,7 @@ def _check_choices(choices) -> tuple[str, ...]:
     check_limit(len(choices), "MOST_CHOICES", f"choices: their number of {len(choices):,}", "give fewer")
     length = sum(map(len, choices))
     check_limit(length, "LONGEST_PATTERN", f"choices: their length of {length:,} characters together", "give fewer")
-    return tuple(choices)
+    return tuple(check_text(choice, "choices") for choice in choices)
 
 
 def _as_text(schema) -> str:

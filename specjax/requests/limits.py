@@ -1,6 +1,6 @@
 """Limits on the work that one request may ask for. An error names the limit and its value.
 
-The limits on trees, ``MOST_TREE_NODES`` and ``LARGEST_TREE_FILE``, are in ``tree``.
+The limit on trees, ``MOST_TREE_NODES``, is in ``tree``, and those on files are in ``read_files``.
 """
 
 from ..errors import RequestError

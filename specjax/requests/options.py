@@ -1,13 +1,12 @@
 """The options of a request, as users give them, and their values for each prompt."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ..core.checks import plain, shorten, whole
+from ..core.checks import plain, shorten, suggest, whole
 from ..core.sampling import NUMBERS, SamplingParams, sampling_params
 from ..errors import RequestError
 from .limits import MOST_SAMPLES
@@ -95,11 +94,8 @@ class Options:
         options = rename_options(options)
         for name in options:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                raise RequestError(
-                    f"option {name!r} is unknown; "
-                    + (f"did you mean {near[0]}?" if near else f"use {', '.join(known)}")
-                )
+                mend = suggest(name, known) or f"; use {', '.join(known)}"
+                raise RequestError(f"option {shorten(name)} is unknown{mend}")
         return cls(**options)
 
     def count_samples(self) -> int:

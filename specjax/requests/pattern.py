@@ -10,7 +10,7 @@ from collections.abc import Callable
 from re import _constants as op  # pyright: ignore
 from re import _parser  # pyright: ignore
 
-from ..core.checks import shorten
+from ..core.checks import check_text, shorten
 from ..errors import RequestError
 from .characters import Ranges, find_members
 from .limits import check_limit
@@ -75,6 +75,7 @@ def read_regex(regex: str, name: str) -> Pattern:
     references or other parts that an automaton cannot express.
     """
     check_limit(len(regex), "LONGEST_PATTERN", f"{name}: its length of {len(regex):,} characters", "shorten it")
+    check_text(regex, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns of sets whose meaning may change.

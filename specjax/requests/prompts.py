@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..core.checks import shorten
+from ..core.checks import check_text, shorten
 from ..errors import RequestError
 from ..models.config import ModelConfig
 from .limits import check_limit
@@ -51,7 +51,7 @@ def encode_prompts(prompts, tokenizer, config: ModelConfig) -> list[list[int]]:
 
 
 def _encode(prompt, name: str, tokenizer, config: ModelConfig) -> list[int]:
-    ids = _encode_text(prompt, name, tokenizer) if isinstance(prompt, str) else _read_ids(prompt, name)
+    ids = tokenizer.encode(check_text(prompt, name)) if isinstance(prompt, str) else _read_ids(prompt, name)
     if not ids:
         raise RequestError(f"{name} is empty; give at least one token")
     if min(ids) < 0 or max(ids) >= config.vocab_size:
@@ -66,13 +66,6 @@ def _encode(prompt, name: str, tokenizer, config: ModelConfig) -> list[int]:
             f"{name} has {len(ids)} tokens and the model's context is {context}; shorten it to {longest} at most"
         )
     return ids
-
-
-def _encode_text(text: str, name: str, tokenizer) -> list[int]:
-    try:
-        return tokenizer.encode(text)
-    except (TypeError, UnicodeError):  # half of a surrogate pair
-        raise RequestError(f"{name} holds characters that are no text; remove its surrogates") from None
 
 
 def _read_ids(prompt, name: str) -> list[int]:

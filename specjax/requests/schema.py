@@ -9,7 +9,8 @@ pattern cannot enforce is refused; the error names its path, see ``schema_keywor
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from ..core.checks import parse_json, shorten
+from ..core.checks import check_text, shorten
+from ..core.read_files import parse_json
 from ..errors import RequestError
 from . import json_text
 from .limits import check_limit
@@ -108,7 +109,7 @@ class _Reader:
             raise RequestError(
                 f"json_schema: {path}.{keyword} has a value that is not of type {schema['type']!r}; remove the value"
             )
-        return Either(tuple(_spell(json_text.constant, value, f"{path}.{keyword}") for value in values))
+        return Either(tuple(_spell(value, f"{path}.{keyword}") for value in values))
 
     def _reference(self, name: str, path: str, within: dict[str, int]) -> Pattern | None:
         if within.get(name, 0) >= RECURSIONS:
@@ -140,12 +141,13 @@ class _Reader:
         properties = schema.get("properties", {})
         check_limit(len(properties), "MOST_PROPERTIES", f"json_schema: {path}.properties", "use fewer")
         for name, value in properties.items():
+            check_text(name, f"json_schema: {path}.properties names {shorten(name)}, which")
             inner = self.read(value, f"{path}.properties{path_step(name)}", within)
             if inner is None and name in needed:
                 return None
             if inner is not None:
                 members.append((name, inner, name in needed))
-        return _spell(json_text.object_in_order, members, path)
+        return json_text.object_in_order(members)
 
     def _free_object(self, schema, path: str, within) -> Pattern | None:
         least, most = _bounds(schema, "minProperties", "maxProperties", path)
@@ -208,10 +210,10 @@ class _Reader:
 _ANYTHING = json_text.anything(2)
 
 
-def _spell(write, value, path: str) -> Pattern:
-    """Returns ``write(value)``. Raises RequestError where JSON cannot spell the value."""
+def _spell(value, path: str) -> Pattern:
+    """The pattern of one value. Raises RequestError where JSON cannot spell it."""
     try:
-        return write(value)
+        return json_text.constant(value)
     except (TypeError, ValueError):
         raise RequestError(f"json_schema: {path} has a value that JSON cannot spell: {shorten(value)}") from None
 

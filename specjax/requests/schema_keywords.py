@@ -76,4 +76,4 @@ def check_keywords(schema, path: str) -> tuple[list[str], str | None]:
 
 def path_step(name: str) -> str:
     """A property's name as a step of a path."""
-    return f".{name}" if name.isidentifier() else f"[{shorten(name)}]"
+    return f".{name}" if name.isidentifier() and len(name) < 60 else f"[{shorten(name)}]"

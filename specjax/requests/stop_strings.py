@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from flax import struct
 
+from ..core.checks import check_text
 from ..errors import RequestError
 from .limits import check_limit
 from .token_table import TokenTable, add_class, stack_states, stack_tables, walk_tokens
@@ -51,12 +52,12 @@ class Stops:
 def compile_stops(tokenizer, vocab_size: int, strings: Sequence[str]) -> Stops:
     """The automaton of the texts that contain one of ``strings``, across the bounds of tokens too.
 
-    Special tokens have no text. Raises RequestError for an empty string, and for more or longer
-    strings than ``limits`` allows.
+    Special tokens have no text. Raises RequestError for an empty string, for half of a surrogate
+    pair, and for more or longer strings than ``limits`` allows.
     """
     if not all(strings):
         raise RequestError("a stop string is empty; leave it out")
-    encoded = [string.encode(errors="replace") for string in strings]
+    encoded = [check_text(string, "stop").encode() for string in strings]
     check_limit(len(encoded), "MOST_STOP_STRINGS", f"stop: the number of {len(encoded):,} strings", "give fewer")
     total = sum(map(len, encoded))
     check_limit(

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..core.checks import shorten, suggest
 from ..core.sampling import SamplingParams
 from ..core.stats import Counters
 from ..core.tree import Tree
@@ -51,7 +52,9 @@ def resolve(name: str, drawn: Drawn) -> Rule:
     kind, has_margin, margin = name.partition("=")
     rule = RULES.get(kind)
     if rule is None or has_margin and rule.with_margin is None:
-        raise RequestError(f"rule {name!r} is unknown; use auto or one of {', '.join(RULES)}")
+        raise RequestError(
+            f"rule {shorten(name)} is unknown{suggest(name, RULES) or '; use auto or one of ' + ', '.join(RULES)}"
+        )
     if rule.exact_for is not None and drawn not in rule.exact_for:
         exact = " or ".join(way.value for way in rule.exact_for)
         does = "chooses them" if drawn is Drawn.CHOSEN else f"draws {drawn.value.replace('_', ' ')}"

@@ -8,7 +8,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
-from ..core.checks import parse_json
+from ..core.read_files import parse_json
 from ..engine import Engine, Handle
 from ..requests.chat import render_chat
 from .answers import Answer

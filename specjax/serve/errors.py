@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..errors import CancelledError, NumericsError, RequestError
+from ..errors import CancelledError, NumericsError, RequestError, one_line
 from ..requests.options import Options
 
 
@@ -28,10 +28,10 @@ class ServeError(Exception):
     ):
         super().__init__(message)
         self.status = status
-        self.message = _as_utf8(message)
+        self.message = one_line(message)
         self.code = code
         self.headers = headers
-        self.param = param and _as_utf8(param)
+        self.param = param and one_line(param)
 
     def as_dict(self) -> dict:
         """The body of the answer."""
@@ -43,16 +43,11 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error", 503: "service_un
 _OPTIONS = {field.name for field in dataclasses.fields(Options)}
 
 
-def _as_utf8(text: str) -> str:
-    """``text`` with halves of surrogate pairs, which a client may have sent, written out."""
-    return text.encode(errors="backslashreplace").decode()
-
-
 def error_of(error: Exception) -> ServeError:
     """The server's error for an error of the engine."""
     if isinstance(error, ServeError):
         return error
-    message = " ".join(str(error).split())
+    message = one_line(error)
     if isinstance(error, RequestError):
         name = message.partition(" ")[0].rstrip(":,")
         return ServeError(400, message, param=name if name in _OPTIONS else None)

@@ -43,10 +43,11 @@ def bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen()  # two sockets that only bind could share a port
-    except OSError as error:
+    except (OSError, ValueError, TypeError) as error:  # the last two for a host that is no text, or has a zero byte
         bound.close()
-        reason = error.strerror or str(error)
-        raise RequestError(f"port {port} of {host} cannot be used ({reason}); name another with --port") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        mend = "another with --port, or another --host"
+        raise RequestError(f"port {port} of {host} cannot be used ({reason}); name {mend}") from None
     return bound
 
 

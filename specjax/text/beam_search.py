@@ -23,6 +23,7 @@ from ..loop.prefill import fill, pad_prompts
 from ..models.base import Model
 from ..models.decoder import Decoder
 from ..parallel import mesh_of, use_mesh
+from ..requests.options import Options, read_tokens
 from ..requests.prompts import encode_prompts
 from ..requests.vocabulary import decode_continuation
 
@@ -116,6 +117,8 @@ def beam_search(
     (penalty,) = per_row("length_penalty", length_penalty, 1, np.float32, -LARGEST)
     if 2 * k > config.vocab_size:
         raise RequestError(f"num_beams is {k}, and half of the vocabulary, {config.vocab_size // 2}, is the most")
+    (given_stops,) = (row["stop_token_ids"] for row in Options(stop_token_ids=[*stop_token_ids]).rows(1))
+    given_stops = read_tokens("stop_token_ids", given_stops, config.vocab_size)
     # 2. Encode the prompts.
     ids = encode_prompts(prompts, target.tokenizer, config)
     longest = max(map(len, ids))
@@ -126,7 +129,7 @@ def beam_search(
         )
     # 3. Search on the device.
     tokens, lengths = pad_prompts(ids, -(-longest // _CHUNK) * _CHUNK)
-    stops = jnp.asarray([*config.eos_token_ids, *stop_token_ids, -1], jnp.int32)
+    stops = jnp.asarray([*config.eos_token_ids, *given_stops, -1], jnp.int32)
     with use_mesh(mesh_of(target.model)):
         beams = jax.device_get(search_beams(target.model, tokens, lengths, stops, penalty, k=k, L=L))
     return [[_beam(target, ids[b], beams, b, i, stops) for i in range(k)] for b in range(len(ids))]

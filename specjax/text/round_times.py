@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
-from ..core.checks import shorten
+from ..core.read_files import read_json
 from ..drafters import Auto
 from ..drafters.auto.arms import ARMS, TREE, Arm
 from ..drafters.auto.constants import CONSTANTS
@@ -89,12 +90,7 @@ def describe_difference(record: dict, target: LanguageModel, drafts: Sequence[Dr
 
 def read_costs(file: Path) -> dict[str, Any]:
     """The record in a file of costs. Raises RequestError for a file that is none."""
-    try:
-        record = json.loads(file.read_text())
-    except OSError as error:
-        raise RequestError(f"costs {file}: cannot be read ({error.strerror}); name another file") from None
-    except ValueError as error:
-        raise RequestError(f"costs {file}: is no JSON ({shorten(error)}); measure with specjax tune --auto") from None
+    record = read_json(file, f"costs {file}", mend="measure with specjax tune --auto")
     if not _is_record(record):
         raise RequestError(f"costs {file}: is no file of specjax tune --auto; measure anew with that command")
     return record
@@ -117,13 +113,22 @@ def make_record(target, drafts, arms: Sequence[Arm], batches, contexts, seconds)
     }
 
 
+def check_writable(file: Path) -> None:
+    """Raises RequestError where a file of costs cannot be written. It makes the file's folder."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise RequestError(f"costs {file}: cannot be written ({error.strerror}); name another file") from None
+
+
 def write_costs(file: Path, record: dict) -> None:
     """Writes a record.
 
     A reader never sees half a file. Raises RequestError where it cannot be written.
     """
+    check_writable(file)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.{os.getpid()}")
         new.write_text(json.dumps(record, indent=1) + "\n")
         os.replace(new, file)
@@ -139,12 +144,13 @@ def _is_record(record) -> bool:
     try:
         seconds = np.array(record["seconds"], float)
         shaped = seconds.shape == (2, *(len(record[name]) for name in ("batches", "contexts", "arms")))
-        increasing = all(list(x) == sorted(set(x)) for x in (record["batches"], record["contexts"]))
+        increasing = all(list(x) == sorted(set(map(int, x))) for x in (record["batches"], record["contexts"]))
         numbers = lambda arm: (int(arm["length"]), bool(arm["model"]), int(arm["nodes"]), int(arm["top_k"]))
         arms = [Arm(*numbers(arm)) for arm in record["arms"]]
         sound = arms[0] == Arm(0) and all(arm.model or not arm.nodes for arm in arms)  # look-ups make no trees
+        sound = sound and list(map(dataclasses.asdict, arms)) == record["arms"]
         positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
         known = {"machine", "mesh", "model", "drafts"} <= record.keys() and isinstance(record["machine"], dict)
         return record["format"] == _FORMAT and shaped and increasing and positive and known and sound
-    except (TypeError, KeyError, ValueError, IndexError, AttributeError):
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError, OverflowError):
         return False

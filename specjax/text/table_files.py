@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.checks import parse_json
+from ..core.checks import check_extra
+from ..core.read_files import LARGEST_JSON, parse_json, read_json, read_text
 from ..errors import RequestError
-
-_INSTALL = "install it with pip install 'specjax[eval]'"
 
 
 def is_table(path: Path, endings: Sequence[str] | None = None) -> bool:
@@ -56,12 +55,8 @@ def read_dataset(
 
     Raises RequestError where the package is missing and where it cannot read the dataset.
     """
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError:
-        raise RequestError(
-            f"dataset {name} needs the package datasets; {_INSTALL}, or give its files with --data"
-        ) from None
+    check_extra("eval", ("datasets",), f"dataset {name}")
+    datasets = importlib.import_module("datasets")
     try:
         if Path(name).is_dir():
             rows = datasets.load_from_disk(name)
@@ -79,15 +74,17 @@ def read_dataset(
 def _read_lines(path: Path, needs: str, header: Sequence[str]) -> Iterator[tuple[str, Any]]:
     opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     with opened as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(LARGEST_JSON + 1), b""), 1):
+            place = f"{path}, line {number}"
+            if len(line) > LARGEST_JSON:
+                raise RequestError(f"{place}: is above the limit of {LARGEST_JSON:,} bytes; name another file")
             if line.strip():
-                place = f"{path}, line {number}"
                 yield place, parse_json(f"{place}: the line", line.decode("utf-8-sig"))
 
 
 def _read_json(path: Path, needs: str, header: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The objects of a list, or of the list under "data" (SQuAD)."""
-    value = parse_json(f"{path}: the file", path.read_text(encoding="utf-8-sig"))
+    value = read_json(path, f"{path}: the file")
     rows = value.get("data") if isinstance(value, dict) else value
     if not isinstance(rows, list):
         raise RequestError(f"{path}: no list of objects; {needs}")
@@ -99,7 +96,7 @@ def _read_csv(path: Path, needs: str, header: Sequence[str]) -> Iterator[tuple[s
 
     Its first line has the names of columns, unless ``header`` has them.
     """
-    reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")), header or None)
+    reader = csv.DictReader(io.StringIO(read_text(path, str(path))), header or None)
     try:
         for row in reader:
             if None in row or None in row.values():
@@ -110,11 +107,10 @@ def _read_csv(path: Path, needs: str, header: Sequence[str]) -> Iterator[tuple[s
 
 
 def _read_parquet(path: Path, needs: str, header: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise RequestError(f"{path}: Parquet needs the package pyarrow; {_INSTALL}") from None
+    check_extra("eval", ("pyarrow",), f"Parquet file {path}")
+    import pyarrow
+    from pyarrow import parquet
+
     try:
         rows = itertools.chain.from_iterable(batch.to_pylist() for batch in parquet.ParquetFile(path).iter_batches())
         yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))

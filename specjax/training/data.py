@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.read_files import read_text
 from ..errors import RequestError
 from .sources import Document, Source, make_sources, read_documents
 
@@ -36,8 +37,11 @@ def standard_library(root: str | Path | None = None, held_out: bool = False) -> 
 
 
 def read_texts(paths: list[Path]) -> list[str]:
-    """The contents of files. Bytes that are not UTF-8 are dropped."""
-    return [p.read_text(encoding="utf-8", errors="ignore") for p in paths]
+    """The contents of files. Bytes that are not UTF-8 are dropped.
+
+    Raises RequestError for a file that cannot be read.
+    """
+    return [read_text(path, f"--data {path}", errors="ignore", mend="name text files") for path in paths]
 
 
 _TOGETHER = 1000

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..core.read_files import parse_json, read_text
 from ..errors import NumericsError
 from ..parallel import sharding
 from .saving import Checkpoints, lock, report_failure
@@ -187,7 +188,8 @@ class _Log:
     """
 
     def __init__(self, path: Path, start: int):
-        lines = [line for line in path.read_text().splitlines() if _step(line) <= start] if path.exists() else []
+        text = read_text(path, str(path), errors="ignore") if path.exists() else ""
+        lines = [line for line in text.splitlines() if _step(line) <= start]
         with report_failure(path.parent, path.name):
             path.write_text("".join(f"{line}\n" for line in lines))
         self.path = path
@@ -201,9 +203,9 @@ class _Log:
 
 def _step(line: str) -> float:
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):
-        return float("inf")  # The line was not finished.
+        return float(parse_json("the line", line)["step"])
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError):
+        return float("inf")  # The line is not finished, or of another program.
 
 
 def _on(mesh: Mesh | None):

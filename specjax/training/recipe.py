@@ -1,15 +1,14 @@
 """Recipes: the options of a training, in TOML files and in frozen dataclasses of the same keys."""
 
 import dataclasses
-import difflib
-import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from ..core.checks import shorten, suggest
+from ..core.read_files import read_toml
 from ..errors import RequestError
 from ..parallel import make_mesh, parse_mesh
 from .kinds import KINDS, Shape
@@ -37,7 +36,7 @@ class MeshShape:
         """The devices in a text such as "data=2,model=4". Raises RequestError for other axes."""
         sizes = parse_mesh(text)
         if "nodes" in sizes:
-            raise RequestError(f"mesh {text!r}: a training splits data and model only; leave nodes out")
+            raise RequestError(f"mesh {shorten(text)}: a training splits data and model only; leave nodes out")
         return cls(**sizes)
 
     def check_devices(self) -> None:
@@ -104,7 +103,7 @@ class Recipe:
         make_sources(self.data)
         # 2. The model that writes the text.
         if self.on_policy not in _WRITERS:
-            raise RequestError(f"on_policy {self.on_policy!r} is unknown; use target or draft")
+            raise RequestError(f"on_policy {shorten(self.on_policy)} is unknown; use target or draft")
         if self.on_policy == "draft" and KINDS[self.kind].is_head:
             raise RequestError(
                 "on_policy 'draft' needs a drafter that writes text by itself; "
@@ -118,7 +117,7 @@ class Recipe:
             raise RequestError("temperature is that of a model that writes the text; add on_policy, or leave it out")
         # 3. The type, and the sizes of batches and windows.
         if self.dtype not in ("float32", "bfloat16"):
-            raise RequestError(f"dtype {self.dtype!r} is unknown; use float32 or bfloat16")
+            raise RequestError(f"dtype {shorten(self.dtype)} is unknown; use float32 or bfloat16")
         if self.batch % self.mesh.data:
             raise RequestError(
                 f"batch {self.batch} cannot be split over data = {self.mesh.data} devices; use a multiple"
@@ -149,7 +148,7 @@ def read_recipe(name: str | Path, **changes) -> Recipe:
         table = {"kind": str(name)}
         where = f"recipe {name}"
     else:
-        table = _read_toml(Path(name))
+        table = read_toml(name, f"recipe {shorten(str(name), 150)}", mend=_describe_kinds(str(name)))
         where = str(name)
     return make_recipe(table | {key: value for key, value in changes.items() if value is not None}, where)
 
@@ -160,9 +159,9 @@ def make_recipe(table: dict, where: str) -> Recipe:
     Raises RequestError for unknown keys and values that do not fit.
     """
     kind = table.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise RequestError(
-            f"{where}: kind {kind!r} is unknown; use one of {', '.join(KINDS)}" + _suggest(str(kind), KINDS)
+            f"{where}: kind {shorten(kind)} is unknown; use one of {', '.join(KINDS)}" + suggest(str(kind), KINDS)
         )
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
     tables = {"optimizer": KINDS[kind].optimizer} | table
@@ -173,22 +172,22 @@ def make_recipe(table: dict, where: str) -> Recipe:
 def _make_sources(table: dict, where: str) -> tuple[Source, ...]:
     tables = table.get("data", ())
     if not isinstance(tables, list | tuple):
-        raise RequestError(f"{where}: [[data]] must be a list of tables, not {tables!r}")
+        raise RequestError(f"{where}: [[data]] must be a list of tables, not {shorten(tables)}")
     return tuple(entry if isinstance(entry, Source) else _make(Source, entry, f"{where}: [[data]]") for entry in tables)
 
 
 def _make(options: type, table: Any, where: str):
     """A dataclass made from a table of its fields. ``where`` begins error messages."""
     if not isinstance(table, dict):
-        raise RequestError(f"{where} must be a table, not {table!r}")
+        raise RequestError(f"{where} must be a table, not {shorten(table)}")
     fields = {field.name: field for field in dataclasses.fields(options)}
     for key, value in table.items():
         if key not in fields:
-            near = _suggest(key, fields) or f"; use {', '.join(fields)}"
-            raise RequestError(f"{where}: key {key!r} is unknown{near}")
+            near = suggest(key, fields) or f"; use {', '.join(fields)}"
+            raise RequestError(f"{where}: key {shorten(key)} is unknown{near}")
         name, fits = _TYPES.get(fields[key].type, ("", lambda value: True))
         if not fits(value):
-            raise RequestError(f"{where}: {key} = {value!r} is not {name}")
+            raise RequestError(f"{where}: {key} = {shorten(value)} is not {name}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     try:
         return options(**values)
@@ -214,17 +213,5 @@ _TYPES = {
 """The name of each type of a field in messages, and a test of a value."""
 
 
-def _suggest(key: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, list(names), 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _read_toml(path: Path) -> dict:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RequestError(
-            f"no recipe {str(path)!r}: neither a kind ({', '.join(KINDS)}) nor a TOML file" + _suggest(str(path), KINDS)
-        ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RequestError(f"{path}: not readable as TOML ({error})") from None
+def _describe_kinds(name: str) -> str:
+    return f"give a kind ({', '.join(KINDS)}) or a TOML file" + suggest(name, KINDS)

@@ -14,6 +14,8 @@ from flax import nnx
 
 from ..checkpoints.heads import save_head
 from ..checkpoints.load import LanguageModel, save
+from ..core.checks import shorten
+from ..core.read_files import read_json
 from ..errors import RequestError
 from ..heads import Head
 from ..heads.base import HeadModule
@@ -32,6 +34,9 @@ M = TypeVar("M", bound=nnx.Module)
 
 RECIPE = "recipe.json"
 """The file in the directory of a training that holds its recipe."""
+
+HEALING = ("heal.toml", "pruned")
+"""The recipe and the directory that ``tools.prune`` writes beside a training."""
 
 _MAY_CHANGE = {"steps", "every", "prompts", "mesh"}
 """The keys that a resumed training may change."""
@@ -73,6 +78,7 @@ def train(
     another training, and for kind boost, which ``boost`` trains; and the errors of ``loop.fit``.
     """
     output = Path(output)
+    check_run(recipe.kind, output)
     with lock(output):
         # 1. Checks, data and the untrained drafter.
         check(recipe, target)
@@ -205,27 +211,46 @@ def keep_recipe(recipe: Recipe, read: str, output: Path, earlier: int = 0) -> No
     path = output / RECIPE
     checkpoints = output / CHECKPOINTS
     if checkpoints.exists() and any(checkpoints.iterdir()):
-        _check_recipe(fields, path)
+        kept = _read_kept(output, CHECKPOINTS)
+        for key in (fields.keys() | kept.keys()) - _MAY_CHANGE:
+            _check_key(output, key, kept.get(key), fields.get(key))
     with report_failure(output, RECIPE):
         half = path.with_suffix(".half")
         half.write_text(json.dumps(fields, indent=1) + "\n")
         os.replace(half, path)
 
 
-def _check_recipe(fields: dict, path: Path) -> None:
-    """Raises RequestError where the recipe at ``path`` is unreadable or has other fields."""
+def check_run(kind: str, output: Path) -> None:
+    """Raises RequestError where ``output`` holds files, but no training of this kind.
+
+    The training would overwrite them. Hidden files do not count, nor do ``HEALING``.
+    """
+    if jax.process_index() or not os.path.exists(output):
+        return
     try:
-        other = json.loads(path.read_text())
-    except (OSError, ValueError):
-        other = None
-    if not isinstance(other, dict):
-        raise RequestError(f"{path.parent} holds checkpoints, but no {RECIPE} with their recipe; name another --output")
-    for key in (fields.keys() | other.keys()) - _MAY_CHANGE:
-        if other.get(key) != fields.get(key):
-            raise RequestError(
-                f"{path.parent} holds a run with {key} {other.get(key)!r}, not {fields.get(key)!r}; "
-                "name another --output"
-            )
+        others = [name for name in sorted(os.listdir(output)) if name not in HEALING and not name.startswith(".")]
+    except OSError as error:
+        raise RequestError(f"{output}: cannot be used ({error.strerror}); name another --output") from None
+    if others:
+        _check_key(output, "kind", _read_kept(output, others[0]).get("kind"), kind)
+
+
+def _read_kept(directory: Path, held: str) -> dict:
+    """The recipe in a directory that also holds ``held``. Raises RequestError without one."""
+    try:
+        kept = read_json(directory / RECIPE, RECIPE)
+    except RequestError:
+        kept = None
+    if not isinstance(kept, dict):
+        raise RequestError(f"{directory} holds {held}, but no {RECIPE} of a training; name another --output")
+    return kept
+
+
+def _check_key(directory: Path, key: str, old, new) -> None:
+    if old != new:
+        raise RequestError(
+            f"{directory} holds a run with {key} {shorten(old)}, not {shorten(new)}; name another --output"
+        )
 
 
 def save_drafter(

@@ -19,7 +19,8 @@ from pathlib import Path
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from ..errors import CheckpointError, SpecjaxError, StorageError
+from ..core.read_files import read_json
+from ..errors import CheckpointError, RequestError, SpecjaxError, StorageError
 
 try:
     import fcntl
@@ -196,8 +197,10 @@ class Checkpoints:
         A checkpoint without checksums counts as whole.
         """
         try:
-            known = json.loads((self.directory / CHECKSUMS / f"{step}.json").read_text())
-        except (OSError, ValueError):
+            known = read_json(self.directory / CHECKSUMS / f"{step}.json", "the checksums")
+        except RequestError:
+            return ""
+        if not isinstance(known, dict):
             return ""
         present = compute_checksums(self.root / str(step))
         wrong = [name for name in known if present.get(name) != known[name]]

@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.checks import shorten
+from ..core.checks import check_extra, shorten
+from ..core.read_files import read_text
 from ..errors import RequestError
 from ..requests.chat import render_answers
 from ..text.table_files import is_table, read_dataset, read_rows
@@ -76,7 +78,7 @@ class Source:
     def parse(cls, text: str, column: str = "") -> "Source":
         """The source in "PATH" or "PATH=WEIGHT". Raises RequestError for a bad weight."""
         path, equals, weight = text.rpartition("=")
-        if not equals or Path(text).exists():
+        if not equals or os.path.exists(text):
             return cls(text, column=column)
         try:
             share = float(weight)
@@ -89,21 +91,25 @@ class Source:
     @property
     def is_dataset(self) -> bool:
         """True if the package ``datasets`` reads the source."""
-        return self.path.startswith(HUB) or any((Path(self.path) / name).is_file() for name in _SAVED)
+        return self.path.startswith(HUB) or any(os.path.isfile(Path(self.path) / name) for name in _SAVED)
 
     def list_files(self) -> list[Path]:
         """The files of the source in a fixed order, without hidden files; none of a dataset.
 
-        Raises RequestError for a path that does not exist, and for a directory without a file.
+        Raises RequestError for a path that does not exist, for a directory without a file, and
+        where a package is missing that reads the source.
         """
         path = Path(self.path)
         if self.is_dataset:
+            check_extra("eval", ("datasets",), f"--data {self.path}")
             return []
-        if not path.exists():
-            raise RequestError(f"--data {path}: no such file or directory; name files, or directories of them")
+        if not os.path.exists(path):
+            raise RequestError(f"--data {self.path}: no such file or directory; name files, or directories of them")
         files = sorted(p for p in path.rglob("*") if _is_visible_file(p, path)) if path.is_dir() else [path]
         if not files:
             raise RequestError(f"--data {path}: no file there; name files, or directories of them")
+        if parquet := next((file for file in files if file.suffix == ".parquet"), None):
+            check_extra("eval", ("pyarrow",), f"Parquet file {parquet}")
         return files
 
 
@@ -134,7 +140,7 @@ def read_documents(source: Source, tokenizer) -> list[Document]:
         if is_table(file, _TABLES if Path(source.path).is_dir() else None):
             rows.append(read_rows(file, _NEEDS))
         else:
-            texts.append(Document(file.read_text(encoding="utf-8", errors="ignore")))
+            texts.append(Document(read_text(file, f"--data {file}", errors="ignore")))
     documents = [*texts, *_documents(itertools.chain.from_iterable(rows), source.column, tokenizer)]
     return [
         document for document in documents if document.text.strip() and "\0" not in document.text

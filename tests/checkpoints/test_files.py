@@ -2,11 +2,18 @@
 
 import json
 import os
+import shutil
 
+import numpy as np
 import pytest
 
-from specjax.checkpoints import files
 from specjax.checkpoints.files import check_file, read_json, weight_files
+from specjax.checkpoints.hub import ZOO
+from specjax.checkpoints.layouts.base import RawCheckpoint
+from specjax.checkpoints.layouts.draft_vocabulary import check_offsets
+from specjax.checkpoints.load import load
+from specjax.checkpoints.torch_files import TorchTensor
+from specjax.core.read_files import LARGEST_JSON
 from specjax.errors import CheckpointError
 
 
@@ -52,11 +59,32 @@ def test_a_file_that_is_missing_or_irregular_is_refused(tmp_path):
     check_file(tmp_path / "link")
 
 
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"])
+def test_a_pointer_of_git_lfs_is_named(file, tmp_path):
+    shutil.copytree(ZOO / "tiny-python-draft", tmp_path / "model")
+    if file == "pytorch_model.bin":
+        (tmp_path / "model" / "model.safetensors").unlink()
+    (tmp_path / "model" / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(CheckpointError, match=f"{file}: a pointer of git-lfs .*; fetch the file with git lfs pull"):
+        load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["t2d", "d2t"])
+@pytest.mark.parametrize("value", [np.array(True), np.zeros(0, bool), np.ones((8, 1), bool)])
+def test_tensors_of_a_draft_vocabulary_have_one_axis(name, value):
+    tensors = {"t2d": np.ones(8, bool), "d2t": np.zeros(8, np.int64)} | {name: value}
+    checkpoint = RawCheckpoint(
+        {}, {key: TorchTensor(v.ravel(), "BOOL", 0, v.shape, v.strides) for key, v in tensors.items()}, "here"
+    )
+    with pytest.raises(CheckpointError, match=f"here: {name} has the shape"):
+        check_offsets(tensors["d2t"], 8, checkpoint)
+
+
 def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
     path = tmp_path / "config.json"
     path.touch()
-    os.truncate(path, files.LARGEST + 1)
-    assert f"at most {files.LARGEST}" in refusal(path)
+    os.truncate(path, LARGEST_JSON + 1)
+    assert f"above the limit of {LARGEST_JSON:,} bytes" in refusal(path)
 
 
 def write_index(directory, weight_map) -> None:

@@ -32,6 +32,20 @@ def test_a_name_that_leads_nowhere_is_refused(name):
     assert "neither embedded (tiny-python" in refusal(name)
 
 
+def test_a_mistyped_name_gets_the_right_one():
+    assert refusal("tiny-pyton").endswith("; did you mean tiny-python?")
+    assert refusal("tiny-python-eagel3").endswith("; did you mean tiny-python-eagle3?")
+    assert "did you mean" not in refusal("nothing-like-it")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin", "config.json"])
+def test_a_file_of_a_model_gets_its_directory(file, tmp_path, monkeypatch):
+    (tmp_path / file).touch()
+    assert refusal(tmp_path / file) == f"{tmp_path / file} is a file; name its directory {tmp_path}"
+    monkeypatch.chdir(tmp_path.parent)  # owner/name would be a hub id
+    assert f"name its directory {tmp_path.name}" in refusal(f"{tmp_path.name}/{file}")
+
+
 def test_a_hub_out_of_reach_is_named(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "no model 'nobody/nothing'" in refusal("nobody/nothing")

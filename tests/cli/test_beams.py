@@ -26,5 +26,8 @@ def test_bad_input_gets_one_line(specjax_main):
         (["--prompt", "a", "--num-beams", "0"], "must be a whole number from 1"),
         (["--prompt", "a", "--max-new-tokens", "4000"], "do not fit the context of 2048"),
         (["--prompt", "a", "--length-penalty", "nan"], "length_penalty"),
+        (["--prompt", "a", "--stop-token-ids", "4096"], "stop_token_ids holds a token outside the vocabulary of 4096"),
+        (["--prompt", "a", "--stop-token-ids", "-1"], "stop_token_ids holds a token outside the vocabulary of 4096"),
+        (["--prompt", "a", "--stop-token-ids", "9" * 30], "stop_token_ids holds a token outside"),
     ):
         assert_one_line(specjax_main("beams", *argv), words)

@@ -150,7 +150,7 @@ def test_a_chat_template_from_a_file_stands_in_for_the_models_own(specjax_main, 
         assert json.loads(out)["prompt_token_ids"] == byte_tokenizer().encode("<ab>")
     assert_one_line(specjax_main(*argv, file, "--model", models["target"]), "--chat-template is for conversations")
     assert_one_line(
-        specjax_main(*argv, tmp_path / "absent", "--chat", "--model", models["target"]), "absent cannot be read"
+        specjax_main(*argv, tmp_path / "absent", "--chat", "--model", models["target"]), "absent: cannot be read"
     )
 
 

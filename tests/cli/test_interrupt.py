@@ -36,3 +36,36 @@ def test_the_process_ends_though_the_main_thread_does_not(inside):
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=30)[1]
     assert (process.returncode, err) == (130, "specjax: interrupted\n")
+
+
+SWALLOWED = {
+    "a callback of the garbage collector": "gc.callbacks.append(lambda phase, _: phase == 'stop' or wait()); gc.collect()",
+    "a finaliser": "A = type('A', (), dict(__del__=lambda self: wait())); A()",
+}
+
+
+@pytest.mark.parametrize("inside", SWALLOWED)
+def test_an_interrupt_that_python_ignores_ends_the_process_too(inside):
+    """The callback gets KeyboardInterrupt, and Python prints it as ignored. The program goes on to its end."""
+    wait = "\n    def wait():\n        print('inside', flush=True); time.sleep(30)\n    import gc; "
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "specjax", "cli", "interrupt.py")
+    program = PROGRAM.format(path=path, body=wait + SWALLOWED[inside] + "; gc.callbacks.clear(); print('done')")
+    program = program.replace("_PATIENCE = 0.3", "_PATIENCE = 30")
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "inside\n"]
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and out == "done\n"
+    assert "Exception ignored" in err and err.endswith("specjax: interrupted\n")
+
+
+def test_an_ignored_signal_stays_ignored():
+    """As of commands that a shell starts in the background."""
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "specjax", "cli", "interrupt.py")
+    program = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)" + PROGRAM.format(
+        path=path, body="import os, signal; os.kill(os.getpid(), signal.SIGINT); print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ready\ndone\n", "")

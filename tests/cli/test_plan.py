@@ -42,7 +42,7 @@ def test_bad_input_gets_one_line(specjax_main, plan, tmp_path, monkeypatch):
         (plan("--device", "h100", "--draft", other), "a vocabulary of 70 tokens and the target one of 61"),
         (plan("--device", "h100", "--max-length", "2049"), "max_length is 2049 and the model's context 2048"),
         (plan("--device", "h100", "--tree-nodes", "5"), "belongs to another method"),
-        (plan("--config", tmp_path / "absent.toml"), "no file"),
+        (plan("--config", tmp_path / "absent.toml"), "cannot be read (No such file or directory); name a TOML file"),
         (plan("--config", tmp_path / "plan.toml"), "key 'bach' is unknown; did you mean batch?"),
         (specjax_main("plan", "--model", tmp_path / "absent.json", "--device", "h100"), "no model shape"),
     ):

@@ -23,7 +23,7 @@ def test_a_pruned_draft_is_an_ordinary_checkpoint(prune, tmp_path):
     config = draft.config
     assert (config.num_layers, config.hidden_size, config.intermediate_size) == (1, 96, 128)
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (3, 1, 64)
-    assert_one_line(prune("--layers", "1"), "exists; name a new directory")
+    assert_one_line(prune("--layers", "1"), "exists and is not empty; name a new directory")
 
 
 def test_bad_input_gets_one_line(prune, specjax_main, tmp_path):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.core.checks import check_names, parse_json, per_row, pop_fields, shorten, whole
+from specjax.core.checks import check_names, per_row, pop_fields, shorten, whole
 from specjax.errors import RequestError
 
 
@@ -64,14 +64,6 @@ def test_one_whole_number_is_no_list():
             whole("n", value)
     with pytest.raises(RequestError, match="at least 1 and at most 4, not 5"):
         whole("n", 5, most=4)
-
-
-def test_json_that_nests_too_deeply_or_is_none():
-    assert parse_json("tree", '{"a": [1]}') == {"a": [1]}
-    for text, named in ("[" * 100_000, "tree nests too deeply"), ("{", "tree is not JSON"):
-        with pytest.raises(RequestError, match=named) as error:
-            parse_json("tree", text)
-        assert "\n" not in str(error.value)
 
 
 def test_long_values_are_shortened():

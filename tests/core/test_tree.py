@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.core.tree import LARGEST_TREE_FILE, Tree, ancestors, as_topology, chain
+from specjax.core.read_files import LARGEST_TOML
+from specjax.core.tree import Tree, ancestors, as_topology, chain
 from specjax.errors import RequestError
 
 
@@ -82,24 +83,31 @@ def test_chain_keeps_what_it_is_given():
 
 def test_trees_beyond_the_limits_are_refused_before_they_are_built(tmp_path):
     large, deep = tmp_path / "large.toml", tmp_path / "deep.toml"
-    large.write_bytes(b"#" * (LARGEST_TREE_FILE + 1))
+    large.write_bytes(b"#" * (LARGEST_TOML + 1))
     deep.write_text("paths = " + "[" * 100_000)
     assert len(as_topology((64, 63)).parent) == 4097  # 4096 nodes and the root
     for tree, named in [
         ((64, 64), "MOST_TREE_NODES"),
         ((1000,) * 1000, "MOST_TREE_NODES"),
         ("99999999999,9", "MOST_TREE_NODES"),
-        (large, "LARGEST_TREE_FILE"),
+        (large, "above the limit of 1,048,576 bytes"),
         (deep, "nests too deeply"),
-        (tmp_path, "no regular file"),
+        (tmp_path, "cannot be read (Is a directory); give widths such as 1,1,3,1 or a TOML file"),
         ("a\0b", "null byte"),
-        ("9" * 5000, "neither widths"),
+        ("9" * 5000, "give widths such as"),
         ([0] * 1000, "not (0, 0, "),
         (7, "not 7"),
     ]:
         with pytest.raises(RequestError) as error:
             as_topology(tree)
         assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("rank", ["true", "99999999999999999999", "2147483648", "-1", "0.5", "'a'", "1979-05-27"])
+def test_a_rank_in_a_file_is_a_whole_number(rank, tmp_path):
+    (tmp_path / "tree.toml").write_text(f"paths = [[{rank}]]")
+    with pytest.raises(RequestError, match="the tree has a rank that is no whole number from 0|must be widths"):
+        as_topology(tmp_path / "tree.toml")
 
 
 @pytest.mark.parametrize("tree", [[0, (0, 0)], [(0,), 1]])

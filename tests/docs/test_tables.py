@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specjax import METHODS
-from specjax.core import tree
+from specjax.core import read_files, tree
 from specjax.requests import limits
 from specjax.requests.options import Options
 from specjax.rules import RULES
@@ -43,7 +43,9 @@ def test_every_rule_has_a_row(rule):
 
 
 def test_every_limit_has_a_row_with_its_value():
-    known = {name: value for module in (limits, tree) for name, value in vars(module).items() if name.isupper()}
+    known = {
+        name: value for module in (limits, tree, read_files) for name, value in vars(module).items() if name.isupper()
+    }
     known = {name: value for name, value in known.items() if name.startswith(("MOST_", "LONGEST_", "LARGEST_"))}
     assert len(known) > 15
     for name, value in known.items():

@@ -23,6 +23,48 @@ def corpus(seed: int) -> list[list[int]]:
     return [rng.choice(V - 1, size, p=rng.dirichlet(np.ones(V - 1))).tolist() for size in (0, 1, 2, 9, 30, 60)]
 
 
+GOOD = dict(
+    vocab_size=V,
+    contexts1=np.array([[1], [2]], np.int32),
+    contexts2=np.zeros((0, 2), np.int32),
+    successors1=np.array([3, 4], np.int32),
+    successors2=np.zeros(0, np.int32),
+)
+DAMAGED = {
+    "text": dict(successors1=np.array(["a", "b"])),
+    "fractions": dict(contexts1=np.array([[1.5], [2]])),
+    "truth": dict(successors1=np.array([True, False])),
+    "too many axes": dict(contexts1=np.zeros((2, 1, 1), int)),
+    "one axis": dict(contexts2=np.zeros(0, int)),
+    "a number": dict(successors1=np.array(3)),
+    "another length": dict(successors1=np.array([3])),
+    "not in order": dict(contexts1=np.array([[2], [1]])),
+    "second token not in order": dict(contexts2=np.array([[1, 3], [1, 2]]), successors2=np.array([0, 0])),
+    "a context twice": dict(contexts1=np.array([[1], [1]])),
+    "a token beyond the vocabulary": dict(successors1=np.array([3, V])),
+    "a large token": dict(contexts1=np.array([[1], [2**40]])),
+    "a negative token": dict(contexts1=np.array([[-1], [2]])),
+    "no vocabulary": dict(vocab_size=np.zeros(3)),
+}
+
+
+def test_statistics_without_contexts_of_two_tokens_draft(tmp_path):
+    np.savez(tmp_path / "file.npz", **GOOD)
+    statistics = ngram_statistics.load(tmp_path / "file.npz", V)
+    assert statistics.chain(jnp.array([0, 1]), 3).tolist() == [3, -1, -1]
+    counted = ngram_statistics.count_ngrams([[1, 3]], V, 9)
+    ngram_statistics.save(counted, V, tmp_path / "counted.npz")
+    assert ngram_statistics.load(tmp_path / "counted.npz", V).after(jnp.array([1, 1])) == 3
+
+
+@pytest.mark.parametrize("fault", DAMAGED)
+def test_damaged_statistics_are_refused_as_they_are_read(fault, tmp_path):
+    np.savez(tmp_path / "file.npz", **(GOOD | DAMAGED[fault]))
+    with pytest.raises(RequestError, match="write them with specjax ngrams") as error:
+        ngram_statistics.load(tmp_path / "file.npz", V)
+    assert "\n" not in str(error.value)
+
+
 def most_frequent(texts: list[list[int]], m: int, most: int) -> dict[tuple[int, ...], int]:
     """For the ``most`` contexts of m tokens with the highest count of a next token, that token."""
     counts = Counter(tuple(text[i : i + m + 1]) for text in texts for i in range(len(text) - m))

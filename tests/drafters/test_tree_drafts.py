@@ -133,12 +133,12 @@ def test_trees_are_read_from_files(tmp_path):
         (lambda: from_paths([(0,), (1, 0)]), "gap: node (1, 0)"),
         (lambda: from_paths([(-1,)]), "rank"),
         (lambda: expansion((2, 0)), "widths"),
-        (lambda: topology("2,x"), "neither widths"),
+        (lambda: topology("2,x"), "give widths such as"),
         (lambda: DraftTree(from_paths([(0,), (2,)])), "leaves out a rank"),
         (lambda: DraftTree(siblings="beam"), "siblings 'beam'"),
         (lambda: DynamicTree(tree_nodes=4, tree_depth=4), "tree_nodes must be 5 to"),
         (lambda: DynamicTree(tree_depth=1), "tree_depth"),
-        (lambda: DynamicTree(tree_temperature=0.0), "tree_temperature must be above 0"),
+        (lambda: DynamicTree(tree_temperature=0.0), "tree_temperature must be a number, above 0"),
     ],
 )
 def test_impossible_trees_are_refused_in_one_line(make, named):
@@ -148,7 +148,7 @@ def test_impossible_trees_are_refused_in_one_line(make, named):
 
 
 def test_files_without_a_tree_are_named(tmp_path):
-    for content, named in ((b"paths = 3", "no tree"), (b"paths = [", "not TOML"), (b"\xff", "not TOML")):
+    for content, named in ((b"paths = 3", "no tree"), (b"paths = [", "not TOML"), (b"\xff", "not UTF-8")):
         (tmp_path / "t.toml").write_bytes(content)
         with pytest.raises(RequestError, match=named):
             topology(str(tmp_path / "t.toml"))

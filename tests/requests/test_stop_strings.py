@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from specjax.checkpoints.hub import find
 from specjax.core.context import advance_along
 from specjax.errors import RequestError
+from specjax.requests.constraint import compile_constraint
 from specjax.requests.stop_strings import combine_stops, compile_stops
 from specjax.requests.vocabulary import token_bytes
 
@@ -63,3 +64,24 @@ def test_strings_beyond_the_limits_are_refused():
     for strings, limit in ([str(i) for i in range(65)], "MOST_STOP_STRINGS"), (["ab" * 600], "MOST_STOP_BYTES"):
         with pytest.raises(RequestError, match=limit):
             compile_stops(BYTES, 61, strings)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (dict(stop="a\ud800"), "stop holds characters that are no text"),
+        (dict(regex="a\ud800"), "no text; remove its surrogates"),
+        (dict(choices=["a", "\ud800"]), "choices holds characters that are no text"),
+        (dict(json_schema='{"enum": ["\\ud800"]}'), "enum has a value that JSON cannot spell"),
+        (
+            dict(json_schema='{"type": "object", "properties": {"\\ud800": {"type": "integer"}}}'),
+            "json_schema: $.properties names '\\ud800', which holds characters that are no text",
+        ),
+    ],
+)
+def test_half_of_a_surrogate_pair_gets_one_line(options, words):
+    with pytest.raises(RequestError) as error:
+        compile_stops(BYTES, 61, [options["stop"]]) if "stop" in options else compile_constraint(
+            BYTES, (0,), 61, **options
+        )
+    assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 200

@@ -3,6 +3,9 @@
 import asyncio
 import socket
 
+import pytest
+
+from specjax.errors import RequestError
 from specjax.serve.server import bind
 
 
@@ -21,3 +24,10 @@ def test_small_pieces_of_text_are_sent_at_once():
 
     asyncio.run(connect())
     assert found[0]
+
+
+@pytest.mark.parametrize("host", ["\udcff", "a\0b", "x" * 300, "..", "999.0.0.1", "::zz"])
+def test_a_host_that_is_no_address_gets_one_line(host):
+    with pytest.raises(RequestError, match="cannot be used .*; name another with --port, or another --host") as error:
+        bind(host, 0)
+    assert "\n" not in str(error.value)

@@ -9,7 +9,7 @@ from support.models import tiny_model
 
 from specjax import NumericsError
 from specjax.training import data, losses
-from specjax.training.loop import BatchSource, fit, make_step
+from specjax.training.loop import BatchSource, _Log, fit, make_step
 from specjax.training.optimizers import Optimizer
 
 WINDOW = np.random.default_rng(0).integers(0, 61, (2, 13)).astype(np.int32)
@@ -105,3 +105,23 @@ def test_a_loss_that_is_not_finite_keeps_the_checkpoint_before(tmp_path):
             every=2,
         )
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["2"]
+
+
+def test_lines_of_a_log_that_are_of_another_program_are_left_out(tmp_path):
+    file = tmp_path / "log.jsonl"
+    lines = [
+        b'{"step": 1}',
+        b"[1]",
+        b"1",
+        b'{"step": []}',
+        b'{"step": null}',
+        b"\xff\xfe",
+        b"[" * 9000,
+        b'{"step": 2}',
+        b'{"st',
+    ]
+    file.write_bytes(b"\n".join(lines))
+    _Log(file, 2)
+    assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
+    _Log(file, 1)
+    assert file.read_text() == '{"step": 1}\n'

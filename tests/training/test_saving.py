@@ -35,7 +35,7 @@ def test_a_lost_recipe_costs_no_checkpoint(copied, small, text, saved):
     (copied / "recipe.json").unlink()
     before = all_files(copied)
     with pytest.raises(
-        RequestError, match="holds checkpoints, but no recipe.json with their recipe; name another --output"
+        RequestError, match="holds checkpoints, but no recipe.json of a training; name another --output"
     ):
         train_mtp(small, text, copied, head={"modules": 2})
     assert all_files(copied) == before

@@ -16,6 +16,10 @@ def check_offsets(offsets: np.ndarray, vocab_size: int, checkpoint: RawCheckpoin
     Such offsets leave the target's vocabulary, name a token twice, or contradict ``t2d``.
     """
     offsets = offsets.astype(np.int64)
+    if offsets.ndim != 1 or not offsets.size:
+        raise CheckpointError(
+            f"{checkpoint.where}: d2t has the shape {offsets.shape}; it holds an offset for each token"
+        )
     known = np.arange(offsets.size) + offsets
     if known.min() < 0 or known.max() >= vocab_size:
         raise CheckpointError(
@@ -32,8 +36,14 @@ def check_offsets(offsets: np.ndarray, vocab_size: int, checkpoint: RawCheckpoin
         )
     if "t2d" not in checkpoint or "d2t" not in checkpoint:
         return
-    marked = np.asarray(checkpoint.tensors["t2d"][(slice(None),)]).astype(bool)
-    if marked.shape != (vocab_size,) or not np.array_equal(np.flatnonzero(marked), np.sort(known)):
+    stored = checkpoint.tensors["t2d"]
+    shape = tuple(stored.get_shape())
+    if shape != (vocab_size,):
+        raise CheckpointError(
+            f"{checkpoint.where}: t2d has the shape {shape}, not {(vocab_size,)}; it marks tokens of the target"
+        )
+    marked = np.asarray(stored[(slice(None),)]).astype(bool)
+    if not np.array_equal(np.flatnonzero(marked), np.sort(known)):
         raise CheckpointError(
             f"{checkpoint.where}: t2d and d2t name different tokens; the mapping of the draft vocabulary is damaged"
         )

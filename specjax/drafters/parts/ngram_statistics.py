@@ -6,6 +6,7 @@ A file holds them, and the device looks them up:
     specjax generate --method ngram --ngram-statistics text.npz --prompt ...
 """
 
+import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
+from ...core.read_files import LARGEST_TEXT, read_bytes
 from ...errors import RequestError
 
 ORDERS = (1, 2)
@@ -41,6 +43,8 @@ class Statistics(struct.PyTreeNode):
         successor = jnp.int32(-1)
         # The lengths rise, so a longer known context replaces a shorter one.
         for m, contexts, successors in zip(ORDERS, self.contexts, self.successors):
+            if not successors.size:
+                continue
             row = _find(contexts, newest[-m:])
             successor = jnp.where(row < 0, successor, successors[row])
         return successor
@@ -82,25 +86,49 @@ def save(statistics: Statistics, vocab_size: int, path: str | Path) -> None:
 def load(path: str | Path, vocab_size: int) -> Statistics:
     """The statistics in a file.
 
-    Raises RequestError if the file cannot be read, is not of this kind, or was made for another
-    vocabulary.
+    Raises the errors of ``read``, and RequestError if the file was made for another vocabulary.
     """
-    try:
-        with np.load(path) as file:
-            size = int(file["vocab_size"])
-            tables = [tuple(file[f"{name}{m}"] for m in ORDERS) for name in ("contexts", "successors")]
-    except OSError as error:
-        raise RequestError(
-            f"n-gram statistics {path}: cannot be read ({error.strerror or 'damaged'}); write them with specjax ngrams"
-        ) from None
-    except Exception:  # numpy raises many kinds of errors for files of other programs
-        raise RequestError(f"{path} holds no n-gram statistics; write them with specjax ngrams") from None
+    statistics, size = read(path)
     if size != vocab_size:
         raise RequestError(
             f"n-gram statistics {path} are of {size} tokens and the target has {vocab_size}; "
             "count with the target's tokenizer"
         )
-    return jax.tree.map(jnp.asarray, Statistics(*tables))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.int32), statistics)
+
+
+def read(path: str | Path) -> tuple[Statistics, int]:
+    """The statistics in a file, as arrays of numpy, and the size of their vocabulary.
+
+    Raises RequestError if the file cannot be read, is not of this kind, or is damaged.
+    """
+    mend = "write them with specjax ngrams"
+    content = io.BytesIO(read_bytes(path, f"n-gram statistics {path}", mend=mend))
+    try:
+        with np.load(content) as file:
+            if sum(part.file_size for part in file.zip.infolist()) > LARGEST_TEXT:
+                raise ValueError("above the limit")
+            size = int(file["vocab_size"])
+            tables = [tuple(file[f"{name}{m}"] for m in ORDERS) for name in ("contexts", "successors")]
+    except Exception:  # numpy raises many kinds of errors for files of other programs
+        raise RequestError(f"{path} holds no n-gram statistics; {mend}") from None
+    if fault := next(filter(None, map(_find_fault, ORDERS, *tables, [size] * len(ORDERS))), ""):
+        raise RequestError(f"n-gram statistics {path}: damaged, {fault}; {mend}")
+    return Statistics(*tables), size
+
+
+def _find_fault(m: int, contexts: np.ndarray, successors: np.ndarray, vocab_size: int) -> str:
+    """The first fault of the table of contexts of ``m`` tokens, or ""."""
+    if any(leaf.dtype.kind not in "iu" for leaf in (contexts, successors)):
+        return f"contexts{m} and successors{m} are not of whole numbers"
+    if contexts.shape != (successors.size, m) or successors.ndim != 1:
+        return f"contexts{m} and successors{m} have the shapes {contexts.shape} and {successors.shape}"
+    if any(leaf.size and not 0 <= leaf.min() <= leaf.max() < vocab_size for leaf in (contexts, successors)):
+        return f"contexts{m} or successors{m} has a token outside the vocabulary of {vocab_size}"
+    order = np.lexsort(contexts.T[::-1])
+    if not np.array_equal(order, np.arange(order.size)) or np.unique(contexts, axis=0).shape != contexts.shape:
+        return f"contexts{m} is not in lexicographic order, or has a context twice"
+    return ""
 
 
 def _table(texts: list[np.ndarray], m: int, vocab_size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -118,10 +146,11 @@ def _table(texts: list[np.ndarray], m: int, vocab_size: int, most: int) -> tuple
 
 
 def _find(contexts: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Int32, the row of ``contexts`` [R, m] that equals ``wanted`` [m], or -1, by binary search."""
+    """Int32, the row of ``contexts`` [R, m] that equals ``wanted`` [m], or -1, by binary search.
+
+    R is at least 1.
+    """
     R, m = contexts.shape
-    if R == 0:
-        return jnp.int32(-1)
 
     def before(row):
         less = jnp.bool(False)

@@ -7,8 +7,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ...core.checks import whole
+from ...core.checks import per_row, whole
 from ...core.tree import Tree
 from ...errors import RequestError
 from ...loop.drafter import Drafter
@@ -43,8 +44,7 @@ class ProbableTree(Drafter):
     def __post_init__(self):
         for name, value, least in (("nodes", self.nodes, 1), ("depth", self.tree_depth, 2), ("top_k", self.top_k, 1)):
             whole(f"tree_{name}", value, least)
-        if not self.temperature > 0:
-            raise RequestError(f"tree_temperature must be above 0, not {self.temperature}")
+        per_row("tree_temperature", self.temperature, 1, np.float32, above=True)
         depth = self.tree_depth
         most = self.top_k + (self.tree_depth - 1) * self.top_k**2
         least = depth + (self.top_k > 1)  # as many nodes as levels would mean a chain, see ``Tree.is_chain``

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from ...checkpoints.load import LanguageModel
-from ...core.checks import parse_json, shorten
+from ...core.checks import check_text, shorten
+from ...core.read_files import parse_json, read_bytes
 from ...errors import RequestError
 from ...text.generator import Generator
 from ...training.data import read_texts, standard_library
@@ -75,10 +76,7 @@ def edit_prompts(target: LanguageModel, count: int, tokens: int) -> list[str]:
 
 def _read_records(path: str | Path) -> list[tuple[str, dict]]:
     """The objects of a file of JSON lines. Before each stands its place, for errors."""
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise RequestError(f"{path}: cannot be read ({error.strerror}); name a file of JSON lines") from None
+    lines = read_bytes(path, str(path), mend="name a file of JSON lines").split(b"\n")
     records = [
         (f"{path}, line {i}", _parse_line(line, f"{path}, line {i}")) for i, line in enumerate(lines, 1) if line.strip()
     ]
@@ -137,14 +135,8 @@ def _message(turn, name: str) -> dict:
 
 def _check_text(text, name: str) -> str:
     """Returns ``text``. Raises RequestError where it is not a string or has only white space."""
-    if not isinstance(text, str):
-        raise RequestError(f"{name} must be a string, not {shorten(text)}")
-    if not text.strip():
+    if not check_text(text, name).strip():
         raise RequestError(f"{name} is empty; give some text or remove the line")
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        raise RequestError(f"{name} holds characters that are no text; remove its surrogates") from None
     return text
 
 

@@ -79,7 +79,7 @@ def verify(
     truncates = options.get("top_p", 1) != 1 or options.get("top_k") or options.get("min_p")
     if inject == "q-before-top-p" and not truncates:
         raise RequestError("fault 'q-before-top-p' shows only with truncation; give top_p, top_k or min_p")
-    if inject:
+    if inject is not None:
         method = plant_in(method, inject)
     batches = -(-samples // _ROWS)
     parts = [prompts[first : first + _ROWS] for first in range(0, len(prompts), _ROWS)]

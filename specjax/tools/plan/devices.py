@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
+from ...core.checks import shorten
 from ...errors import RequestError
 
 GB = 1e9
@@ -123,14 +124,18 @@ def parse_device(text: str) -> tuple[str, tuple[int, ...]]:
     """
     name, _, shape = text.partition(":")
     if name not in DEVICES:
-        raise RequestError(f"device {name!r} is unknown; use one of {', '.join(DEVICES)}, such as v5e:2x4 or h100:8")
+        raise RequestError(
+            f"device {shorten(name)} is unknown; use one of {', '.join(DEVICES)}, such as v5e:2x4 or h100:8"
+        )
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape := shape or "1"):
-        raise RequestError(f"topology {shape!r} of {name} is no product of numbers; write {name}:{_example(name)}")
+        raise RequestError(
+            f"topology {shorten(shape)} of {name} is no product of numbers; write {name}:{_example(name)}"
+        )
     topology: tuple[int, ...] = tuple(map(int, shape.split("x")))
     if DEVICES[name].platform == "cuda" and (
         len(topology) > 1 or max(topology) > _PER_HOST and max(topology) % _PER_HOST
     ):
-        raise RequestError(f"topology {shape!r}: GPUs are counted, up to 8 or in multiples of 8; write {name}:8")
+        raise RequestError(f"topology {shorten(shape)}: GPUs are counted, up to 8 or in multiples of 8; write {name}:8")
     return name, topology
 
 

@@ -1,13 +1,13 @@
 """The settings of a plan by name, from a TOML file or the command line."""
 
-import difflib
-import tomllib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...checkpoints.config import read_shape
 from ...checkpoints.weight_bytes import stored_bytes
-from ...core.checks import field_names
+from ...core.checks import field_names, shorten, suggest
+from ...core.read_files import read_toml
 from ...drafters import check_drafts, check_options, default_method, needs_of
 from ...errors import RequestError
 from ...loop.drafter import Models
@@ -40,25 +40,19 @@ def read_settings(path: str | Path) -> dict:
     Raises RequestError for a file that is not readable, an unknown key, and a value of another
     type.
     """
-    path = Path(path).expanduser()
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RequestError(f"no file {str(path)!r}; name a TOML file such as those in configs/plans/") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RequestError(f"{path}: not readable as TOML ({error}); mend the file") from None
+    path = Path(os.path.expanduser(path))
+    table = read_toml(path, str(path), mend="name a TOML file such as those in configs/plans/")
     for key, value in table.items():
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, 1)
-            mend = f"did you mean {near[0]}?" if near else f"use {', '.join(KEYS)}"
-            raise RequestError(f"{path}: key {key!r} is unknown; {mend}")
+            mend = suggest(key, KEYS) or f"; use {', '.join(KEYS)}"
+            raise RequestError(f"{path}: key {shorten(key)} is unknown{mend}")
         if type(value) is not KEYS[key] or isinstance(value, list) and not all(isinstance(x, str) for x in value):
-            raise RequestError(f"{path}: {key} = {value!r} must be {_WORDS[KEYS[key]]}")
+            raise RequestError(f"{path}: {key} = {shorten(value)} must be {_WORDS[KEYS[key]]}")
     if unknown := table.get("mesh", {}).keys() - set(AXES):
-        raise RequestError(f"{path}: mesh axis {min(unknown)!r} is unknown; use {', '.join(AXES)}")
+        raise RequestError(f"{path}: mesh axis {shorten(min(unknown))} is unknown; use {', '.join(AXES)}")
 
     def beside(name: str) -> str:
-        return str(path.parent / name) if (path.parent / name).exists() else name
+        return str(path.parent / name) if os.path.exists(path.parent / name) else name
 
     if "model" in table:
         table["model"] = beside(table["model"])

@@ -7,7 +7,7 @@ from ...checkpoints.load import LanguageModel, save
 from ...errors import RequestError
 from ...training import data
 from ...training.recipe import read_recipe
-from ...training.run import train
+from ...training.run import HEALING, train
 from .cut import Sizes, prune, prune_config
 from .importance import measure_importance
 from .masks import learn_masks
@@ -15,11 +15,8 @@ from .masks import learn_masks
 MEASURES = ("activations", "masks")
 """The sources of the importance of parts: measured activations, or learned masks."""
 
-PRUNED = "pruned"
-"""The folder of the model before it is healed, in the output directory."""
-
-RECIPE = "heal.toml"
-"""The recipe of the healing, in the output directory."""
+RECIPE, PRUNED = HEALING
+"""The recipe of the healing, and the folder of the model before it, in the output directory."""
 
 _WINDOWS = 32
 """The number of windows on which importance is measured."""

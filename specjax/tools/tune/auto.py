@@ -73,7 +73,8 @@ def tune_auto(
     Returns an object for JSON: the record of the file, see ``text.round_times.make_record``,
     with the keys "file" and "note", the reason for a new measurement or for none.
 
-    Raises RequestError for a file of another kind, and for a batch above ``MOST_SAMPLES``.
+    Raises RequestError for a file of another kind or one that cannot be written, and for a batch
+    above ``MOST_SAMPLES``.
     """
     # 1. The file, if it holds.
     for batch in batches:
@@ -90,6 +91,7 @@ def tune_auto(
         if not (other or anew):
             return record | {"file": str(file), "note": "measured before on this machine; --anew measures again"}
         note = f"measured anew: the file was of {other}" if other else "measured anew"
+    round_times.check_writable(file)
     # 2. The times of rounds, and the arms that are best somewhere.
     candidates = CANDIDATES if jax.default_backend() == "cpu" else CANDIDATES + TREES
     arms = [arm for arm in candidates if drafts or not arm.model]

@@ -1,7 +1,6 @@
 """Reads the log of rounds that ``specjax.text.feedback_log`` writes."""
 
 import dataclasses
-import json
 import sys
 import zipfile
 import zlib
@@ -10,10 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ...core.read_files import parse_json
 from ...errors import RequestError
 from ...text.feedback_log import FILES, FORMAT
 
-_DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile, zlib.error)
+_MEND = "write a log with specjax generate --feedback-log"
+
+_DAMAGE = (
+    OSError, EOFError, KeyError, IndexError, AttributeError, ValueError, TypeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 """The errors of reading a file that is cut off or changed."""
 
 
@@ -57,6 +61,14 @@ class Rounds:
         return zlib.crc32(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
 
 
+def list_files(directory: Path) -> list[Path]:
+    """The files of a log, oldest first. Raises RequestError where there is none."""
+    files = sorted(directory.glob(FILES))
+    if not files:
+        raise RequestError(f"--log {directory}: no rounds there; {_MEND}")
+    return files
+
+
 def read_log(directory: str | Path, target: dict[str, Any]) -> Rounds:
     """The rounds of all whole files of a log.
 
@@ -71,11 +83,11 @@ def read_log(directory: str | Path, target: dict[str, Any]) -> Rounds:
     files: list[tuple[dict, dict]] = []
     damaged: list[str] = []
     # 1. The headers and arrays of the whole files.
-    for path in sorted(directory.glob(FILES)):
+    for path in list_files(directory):
         try:
             with np.load(path) as file:
                 arrays = {name: file[name] for name in file.files}
-            header = json.loads(str(arrays["header"]))
+            header = parse_json("the header", str(arrays["header"]))
             known = header["format"] != FORMAT or {"name", "vocab_size", "weights"} <= header["target"].keys()
             if not known or (header["format"] == FORMAT and not _fit(arrays, header["target"]["vocab_size"])):
                 raise ValueError("another content")
@@ -85,8 +97,7 @@ def read_log(directory: str | Path, target: dict[str, Any]) -> Rounds:
         _check_header(directory, header, target)
         files.append((header, arrays))
     if not files:
-        reason = f"{damaged[0]} is cut off" if damaged else "no rounds there"
-        raise RequestError(f"--log {directory}: {reason}; write a log with specjax generate --feedback-log")
+        raise RequestError(f"--log {directory}: {damaged[0]} is cut off; {_MEND}")
     # 2. Their rounds as one.
     rounds = _join(files)
     if damaged:

@@ -18,7 +18,7 @@ from .. import data
 from ..loop import BatchSource, fit
 from ..on_policy import MeasuredAcceptance
 from ..recipe import Recipe
-from ..run import cast, cast_target, check, keep_recipe, save_drafter
+from ..run import cast, cast_target, check, check_run, keep_recipe, save_drafter
 from ..saving import lock, report_failure
 from ..sources import Source
 from .rounds import Rounds, read_log
@@ -45,6 +45,7 @@ def train_from_log(
     ``output`` holds another training; and the errors of ``loop.fit``.
     """
     output = Path(output)
+    check_run(recipe.kind, output)
     with lock(output):
         # 1. The log, the draft and the batches.
         check(recipe, target)

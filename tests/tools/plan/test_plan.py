@@ -173,7 +173,7 @@ def test_heads_of_usual_shapes_exist_for_all_methods():
         ("draft = [1]", "must be a list of strings"),
         ("mesh = 8", "must be a table"),
         ("[mesh]\nmodle = 2", "mesh axis 'modle' is unknown; use data, model, nodes"),
-        ("model = ", "not readable as TOML"),
+        ("model = ", "not TOML"),
     ],
 )
 def test_files_with_other_settings_are_refused(tmp_path, text, named):

@@ -11,7 +11,8 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ....core.checks import parse_json, shorten
+from ....core.checks import shorten
+from ....core.read_files import parse_json, read_json, read_text
 from ....errors import RequestError
 
 _SETTINGS = "settings.json"
@@ -70,6 +71,13 @@ class Answer:
     options: list[float]
 
 
+def check_directory(directory: Path) -> None:
+    """Raises RequestError for a directory that holds files, but no evaluation."""
+    if directory.exists() and not (directory / _SETTINGS).exists():
+        if not directory.is_dir() or any(directory.iterdir()):
+            raise RequestError(f"--output {directory}: exists and holds no evaluation; name a new directory")
+
+
 def begin(directory: Path, settings: dict, methods: Collection[str]) -> dict[str, dict[int | str, Answer]]:
     """Prepares the directory of an evaluation, or resumes the evaluation that it holds.
 
@@ -84,13 +92,12 @@ def begin(directory: Path, settings: dict, methods: Collection[str]) -> dict[str
     # 1. The settings of the directory.
     settings = json.loads(json.dumps(settings))
     file = directory / _SETTINGS
+    check_directory(directory)
     if not file.exists():
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise RequestError(f"--output {directory}: exists and holds no evaluation; name a new directory")
         directory.mkdir(parents=True, exist_ok=True)
         replace_text(file, json.dumps(settings, indent=2) + "\n")
     else:
-        _check_settings(directory, settings, parse_json(str(file), file.read_bytes()))
+        _check_settings(directory, settings, read_json(file, str(file)))
     # 2. The answers that all methods have.
     lines = {method: _read_lines(answer_file(directory, method)) for method in methods}
     common = set.intersection(*(set(answers) for answers in lines.values()))
@@ -141,7 +148,7 @@ def _read_lines(file: Path) -> dict[int | str, tuple[Answer, str]]:
     """The whole lines of an answer file, by question id."""
     if not file.exists():
         return {}
-    *lines, _ = file.read_text(encoding="utf-8").split("\n")  # The text after the last line end is half a line.
+    *lines, _ = read_text(file, str(file)).split("\n")  # The text after the last line end is half a line.
     answers = {}
     for number, line in enumerate(lines, 1):
         place = f"{file}, line {number}"

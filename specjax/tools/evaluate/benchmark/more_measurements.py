@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....core.checks import parse_json
+from ....core.read_files import read_json
 from ....text.generator import Generator
 from ..draft_share import drafting_share
 from ..lossless import verify
@@ -38,7 +38,7 @@ def read_or_measure(run: Run, directory: Path, **arguments) -> dict[str, dict]:
     """
     file = directory / _FILE
     arguments = json.loads(json.dumps(arguments))
-    if file.exists() and (record := parse_json(str(file), file.read_bytes()))["asked"] == arguments:
+    if file.exists() and (record := read_json(file, str(file)))["asked"] == arguments:
         return record["figures"]
     figures = measure_further(run, **arguments)
     replace_text(file, json.dumps({"asked": arguments, "figures": figures}) + "\n")

@@ -1,7 +1,6 @@
 """The suites of ``specjax evaluate``: public benchmarks, and the suite ``small`` of specjax."""
 
-import difflib
-
+from ....core.checks import shorten, suggest
 from ....errors import RequestError
 from . import choices, code, conversations, mathematics, reading
 from .suite import Question, Suite
@@ -15,9 +14,8 @@ SUITES: dict[str, Suite] = {
 def find_suite(name: str) -> Suite:
     """The suite of this name. Raises RequestError for an unknown one."""
     if name not in SUITES:
-        near = difflib.get_close_matches(name, SUITES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(SUITES)}"
-        raise RequestError(f"suite {name!r} is unknown; {hint}")
+        mend = suggest(name, SUITES) or f"; use one of {', '.join(SUITES)}"
+        raise RequestError(f"suite {shorten(name)} is unknown{mend}")
     return SUITES[name]
 
 

@@ -1,5 +1,6 @@
 """Reads the questions of a suite from its published files, or from the Hugging Face hub."""
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -44,9 +45,9 @@ def read_questions(suite: Suite, data: str | Path | None, limit: int | None = No
 
 def find_files(suite: Suite, data: Path) -> list[Path]:
     """The file ``data``, or the suite's files in the directory ``data`` and its folders."""
-    if data.is_file():
+    if os.path.isfile(data):
         return [data]
-    if not data.is_dir():
+    if not os.path.isdir(data):
         raise RequestError(f"--data {data}: no such file or directory; name the files of suite {suite.name}")
     for pattern in (*suite.files, *_FORMATS):
         if files := sorted(path for path in data.rglob(pattern) if path.is_file()):
