@@ -220,6 +220,66 @@ FAMILIES |= {
     | dict(model_type="qwen3_next", mlp_only_layers=[0], shared_expert_intermediate_size=12, norm_topk_prob=False),
     "qwen3_5_experts": HYBRID | EXPERTS | dict(model_type="qwen3_5_moe_text", shared_expert_intermediate_size=12),
 }
+GRANITE_FACTORS = dict(embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.6, logits_scaling=0.7)
+COHERE = SMALL | HEADS | dict(layer_norm_eps=1e-3, logit_scale=0.5)
+FAMILIES |= {
+    "smollm3": SHAPE
+    | dict(model_type="smollm3", num_attention_heads=4, num_key_value_heads=2, no_rope_layers=[1, 0])
+    | dict(use_sliding_window=True, sliding_window=6, attention_bias=True),
+    "granite": SHAPE | GRANITE_FACTORS | dict(model_type="granite", num_attention_heads=4, num_key_value_heads=2),
+    "phi": SMALL | dict(model_type="phi", num_attention_heads=2, layer_norm_eps=1e-3),
+    "cohere": COHERE | dict(model_type="cohere", attention_bias=True),
+    "cohere2": COHERE | dict(model_type="cohere2", sliding_window=6, sliding_window_pattern=2),
+}
+HYBRID_WINDOWS = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=6)
+FEW = dict(num_attention_heads=4, num_key_value_heads=2)
+FAMILIES |= {
+    "olmo3": SHAPE
+    | FEW
+    | HYBRID_WINDOWS
+    | dict(model_type="olmo3", rope_theta=10.0)
+    | dict(rope_scaling={name: value for name, value in YARN.items() if name != "rope_theta"}),
+    "exaone4": SHAPE | HEADS | HYBRID_WINDOWS | dict(model_type="exaone4", rope_theta=100.0),
+    "exaone4_full": SHAPE
+    | HEADS
+    | dict(model_type="exaone4", sliding_window=None, layer_types=["full_attention"] * 2, num_hidden_layers=2),
+    "ernie4_5": SHAPE | HEADS | dict(model_type="ernie4_5", use_bias=True),
+    "ernie4_5_moe": SHAPE
+    | HEADS
+    | dict(model_type="ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=8, moe_num_shared_experts=1),
+    "seed_oss": SHAPE | HEADS | dict(model_type="seed_oss", attention_out_bias=True, mlp_bias=True),
+    "helium": SHAPE | HEADS | dict(model_type="helium", head_dim=4, attention_bias=True),
+    "arcee": SHAPE | HEADS | dict(model_type="arcee", mlp_bias=True),
+    "apertus": SHAPE | FEW | dict(model_type="apertus", rope_parameters=LLAMA3 | dict(rope_theta=100.0)),
+    "minimax_m2": SHAPE
+    | HEADS
+    | dict(model_type="minimax_m2", num_local_experts=4, num_experts_per_tok=2, rotary_dim=4),
+    "gptj": GPT2 | dict(model_type="gptj", rotary_dim=4),
+    "granite4": SHAPE
+    | FEW
+    | GRANITE_FACTORS
+    | dict(model_type="granitemoehybrid", mamba_n_heads=4, num_local_experts=0, shared_intermediate_size=12)
+    | dict(layer_types=["attention"] * 2, position_embedding_type="rope"),
+}
+FALCON = dict(model_type="falcon", vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
+FALCON |= dict(max_position_embeddings=64, layer_norm_epsilon=1e-3, ffn_hidden_size=24)
+FAMILIES |= {
+    "falcon": FALCON | dict(bias=True),
+    "falcon_new": FALCON | dict(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False),
+    "bloom": dict(model_type="bloom", vocab_size=32, hidden_size=12, n_layer=2, n_head=6, layer_norm_epsilon=1e-3),
+}
+LFM2 = dict(model_type="lfm2", num_attention_heads=4, num_key_value_heads=2, norm_eps=1e-3, conv_L_cache=3)
+FAMILIES |= {
+    "lfm2": SMALL
+    | LFM2
+    | dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_bias=True)
+    | dict(block_ffn_dim_multiplier=1.5, block_multiple_of=10),
+}
+FAMILIES |= {
+    "hunyuan_v1_dense": SHAPE
+    | HEADS
+    | dict(model_type="hunyuan_v1_dense", rope_theta=10.0, rope_scaling=dict(type="dynamic", alpha=20.0, factor=1.0)),
+}
 T5 = dict(model_type="t5", vocab_size=32, d_model=16, d_kv=6, d_ff=12, num_layers=1, num_decoder_layers=2, num_heads=3)
 T5 |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=12, layer_norm_epsilon=1e-3)
 BART = dict(model_type="bart", vocab_size=32, d_model=16, encoder_layers=1, decoder_layers=2, encoder_ffn_dim=12)

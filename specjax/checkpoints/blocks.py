@@ -20,7 +20,8 @@ _NUMBER = {letter: re.compile(rf"(?<![A-Za-z]){letter}(?![A-Za-z])") for letter 
 class Block(NamedTuple):
     """Rows of the source tensor ``name``: every ``step``-th from ``start`` to before ``stop``.
 
-    ``transposed`` says that the rows are columns of the tensor. The last row is ``stop - 1``.
+    ``transposed`` says that the rows are columns of the tensor, and ``in_one_row`` that they are
+    numbers of a tensor [1, rows]. The last row is ``stop - 1``.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Block(NamedTuple):
     stop: int
     step: int = 1
     transposed: bool = False
+    in_one_row: bool = False
 
     @property
     def size(self) -> int:
@@ -41,16 +43,21 @@ class Block(NamedTuple):
 
     def shape(self, rest: tuple[int, ...]) -> tuple[int, ...]:
         """The least shape of the tensor that has the block; ``rest`` is the shape of a row."""
+        if self.in_one_row:
+            return (1, self.stop)
         return (*rest, self.stop) if self.transposed else (self.stop, *rest)
 
     def read(self, tensor, rest: tuple[slice, ...] = ()) -> np.ndarray:
         """The rows of a tensor that is read by slices, or of their part ``rest``."""
         rows = slice(self.start, self.stop)
+        if self.in_one_row:
+            return tensor[:1, rows][0]
         return (tensor[(*rest, rows)].T if self.transposed else tensor[(rows, *rest)])[:: self.step]
 
     def write(self, tensor: np.ndarray, values: np.ndarray) -> None:
         """Sets the rows in a tensor."""
-        (tensor.T if self.transposed else tensor)[self.start : self.stop : self.step] = values
+        rows = tensor[0] if self.in_one_row else tensor.T if self.transposed else tensor
+        rows[self.start : self.stop : self.step] = values
 
 
 Transform = Callable[[Block, int, int], Block]
@@ -78,6 +85,11 @@ Names = Mapping[str, Sequence[str | Tensor]]
 def transpose(block: Block, first: int, size: int) -> Block:
     """The block in a tensor [in, out]."""
     return block._replace(transposed=True)
+
+
+def one_row(block: Block, first: int, size: int) -> Block:
+    """The block in a tensor [1, rows]."""
+    return block._replace(in_one_row=True)
 
 
 def interleave(block: Block, first: int, size: int) -> Block:
@@ -152,14 +164,16 @@ def _stack_of(path: str, config: ModelConfig | None) -> Stack | None:
 
 def _stacked(tensors: list[Tensor], stack: Stack) -> Iterator[Block]:
     """Yields the blocks of a stack, range by range."""
-    sizes = [part.size for part in stack.parts]
-    by_group = len(tensors) == 1 and len(sizes) > 1
+    by_group = len(tensors) == 1 and len(stack.parts) > 1
+    copies = max(part.copies for part in stack.parts)  # the groups of the stack for each group of the tensor
+    sizes = [part.size * copies // part.copies for part in stack.parts]
     parts = list(zip(tensors * len(sizes) if by_group else tensors, stack.parts))
     for group in range(stack.groups):
         for number, (tensor, part) in enumerate(parts):
             # 1. The part's rows of this group in its tensor.
             if by_group:
-                first = group * sum(sizes) + sum(sizes[:number])
+                before = group // copies * sum(sizes) + sum(sizes[:number])
+                first = before + group % copies // part.copies * part.size
             else:
                 earlier = [other for same, other in parts[:number] if same.name == tensor.name]
                 before = sum(stack.groups // other.copies * other.size for other in earlier)

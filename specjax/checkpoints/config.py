@@ -7,6 +7,7 @@ because it may change the maths, and else ignored with a warning.
 
 import os
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,12 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
         return from_hf(text_options(raw, where), f"{where}: text_config")
     family = FAMILIES.get(SAME_DECODER.get(model_type or "", model_type or ""))
     if family is None:
-        raise ConfigError(f"{where}: model_type {show(model_type)} is not supported; use one of {', '.join(FAMILIES)}")
+        known = get_close_matches(model_type or "", FAMILIES, 3, 0.4) or ["llama", "qwen3", "gemma3_text"]
+        raise ConfigError(
+            f"{where}: model_type {show(model_type)} is not supported; use one that docs/models.md lists, such as "
+            f"{', '.join(known)}"
+        )
+    raw = {new if (new := family.former.get(name, name)) not in raw else name: value for name, value in raw.items()}
     ignore_or_refuse(family.model_type, raw, family.options, where, family.harmless)
     options = read_fields(raw, family.options, where)
     usual = options | {name: options[theirs] for name, theirs in family.renamed.items()}
@@ -131,14 +137,14 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
         family=family.model_type,
         vocab_size=vocab_size,
         hidden_size=usual["hidden_size"],
-        intermediate_size=usual["intermediate_size"],
+        intermediate_size=usual.get("intermediate_size"),
         num_layers=usual["num_hidden_layers"],
         num_heads=heads,
         num_kv_heads=usual.get("num_key_value_heads") or heads,
         head_dim=head_dim,
-        max_position_embeddings=usual["max_position_embeddings"],
+        max_position_embeddings=usual.get("max_position_embeddings"),
         norm_eps=usual.get("rms_norm_eps", 1e-5),
-        activation=ACTIVATIONS[usual["hidden_act"]],
+        activation=ACTIVATIONS[usual.get("hidden_act", "silu")],
         tie_embeddings=usual["tie_word_embeddings"],
         bos_token_id=usual["bos_token_id"],
         eos_token_ids=_check_ids("eos_token_id", usual["eos_token_id"], vocab_size, where),

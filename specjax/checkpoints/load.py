@@ -109,8 +109,8 @@ def load(
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise
-    own = adapter_directory is not None and any((adapter_directory / file).exists() for file in _TOKENIZERS)
-    tokenizer = _read_tokenizer(adapter_directory if own else directory)
+    own = adapter_directory or directory
+    tokenizer = _read_tokenizer(own if any((own / file).exists() for file in _TOKENIZERS) else directory)
     sampling = read_sampling(directory)
     return LanguageModel(model, model.config, tokenizer, str(name), kv_quantize=kv_quantize, sampling=sampling)
 

@@ -24,14 +24,18 @@ BOUND = number(0, 1e6)
 
 ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh", "relu": "relu",
+    "gelu_fast": "gelu_tanh", "relu": "relu", "relu2": "relu2", "xielu": "xielu",
 }  # fmt: skip
 """The activations of ``models.layers`` by their names in transformers."""
 
-WRITTEN_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+WRITTEN_ACTIVATIONS = {
+    "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "relu2": "relu2",
+    "xielu": "xielu",
+}  # fmt: skip
 """The name with which each activation is written to ``hidden_act``."""
 
-ACTIVATION = choice(*ACTIVATIONS)
+ACTIVATION = choice(*(name for name in ACTIVATIONS if name != "xielu"))
+"""The activations without parameters."""
 
 CORE = {
     "model_type": text(),

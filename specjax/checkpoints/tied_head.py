@@ -7,6 +7,7 @@ import numpy as np
 
 from ..errors import SpecjaxWarning
 from ..models.config import ModelConfig
+from .blocks import name_of
 from .families import names_in
 
 _ROWS = 4096
@@ -23,7 +24,7 @@ def untie_if_different(config: ModelConfig, stored: dict[str, Any], where) -> Mo
       where: the file of the configuration, for the warning.
     """
     names = names_in(config, stored)
-    embed, head = names["embed"][0], names["head"][0]
+    embed, head = name_of(names["embed"][0]), name_of(names["head"][0])
     both = config.tie_embeddings and embed != head and embed in stored and head in stored
     if not both or _equal(stored[embed], stored[head]):
         return config

@@ -22,7 +22,7 @@ from ..errors import RequestError
 from ..kernels.gpu import cache_write
 from ..parallel import each_part_of_rows, split_rows
 from .eight_bits import EightBitRows, EightBits, blank
-from .recurrence import DeltaState
+from .recurrence import State
 
 POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
@@ -33,7 +33,7 @@ class KVCache(struct.PyTreeNode):
 
     Attributes:
       layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair, or
-        its ``DeltaState``. A layer that reads the arrays of another layer has none.
+        its ``recurrence.State``. A layer that reads the arrays of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
@@ -70,14 +70,14 @@ class KVCache(struct.PyTreeNode):
     @property
     def _first(self) -> jax.Array | EightBitRows:
         """The first array [B, K, T, D]."""
-        return next(layer[0] for layer in self.layers if layer and not isinstance(layer, DeltaState))
+        return next(layer[0] for layer in self.layers if layer and not isinstance(layer, State))
 
     def cut(self, length: jax.Array) -> "KVCache":
         """The cache of the first ``length`` int32 [B] tokens, at most those that it has.
 
         Raises RequestError for a model with recurrent states, which hold no earlier state.
         """
-        if any(isinstance(layer, DeltaState) for layer in self.layers):
+        if any(isinstance(layer, State) for layer in self.layers):
             raise RequestError(
                 "a draft with recurrent layers cannot take back tokens that it has committed, as this method asks; "
                 "use a draft with attention alone, or draft_model"
@@ -91,7 +91,7 @@ class KVCache(struct.PyTreeNode):
             return jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
 
         def blank(layer):
-            return layer.blank_rows(nodes) if isinstance(layer, DeltaState) else jax.tree.map(zeros, layer)
+            return layer.blank_rows(nodes) if isinstance(layer, State) else jax.tree.map(zeros, layer)
 
         return Rows(tuple(None if i in skip else blank(layer) for i, layer in enumerate(self.layers)))
 
@@ -100,8 +100,8 @@ class Rows(struct.PyTreeNode):
     """Uncommitted keys and values of M nodes.
 
     Attributes:
-      layers: for each layer its arrays [B, K, M, D], as in ``KVCache``, or its ``DeltaRows``; None
-        for a layer whose attention was skipped.
+      layers: for each layer its arrays [B, K, M, D], as in ``KVCache``, or the rows of its state;
+        None for a layer whose attention was skipped.
     """
 
     layers: tuple
@@ -174,7 +174,7 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
       valid: bool [B], computed from the output of the forward that returned ``rows``.
     """
     start = jnp.where(valid, cache.held, 0)
-    states = {i: state for i, state in enumerate(cache.layers) if isinstance(state, DeltaState)}
+    states = {i: state for i, state in enumerate(cache.layers) if isinstance(state, State)}
 
     def arrays(layers):
         return tuple(() if i in states else layer for i, layer in enumerate(layers))

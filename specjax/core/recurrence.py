@@ -15,7 +15,8 @@ over the nodes of the path after j. So a node needs one row, k, u and log alpha,
 own. A rejected node leaves nothing to roll back: its row is not in the sum.
 
 The layer also convolves its inputs over the last W tokens of a path. Rows therefore hold these
-inputs, and the state holds those of the last W - 1 committed tokens.
+inputs, and the state holds those of the last W - 1 committed tokens. Other layers have such a short
+convolution alone.
 """
 
 from typing import NamedTuple
@@ -27,6 +28,55 @@ from jax import lax
 
 _POSITIONS = 2
 """The axis of nodes in every array of rows, as in ``cache``."""
+
+
+class State(struct.PyTreeNode):
+    """The base of states of layers that read tokens one after another."""
+
+    def blank_rows(self, nodes: int):
+        """Rows of zeros for ``nodes`` nodes."""
+        raise NotImplementedError
+
+    def commit(self, rows, count: jax.Array) -> "State":
+        """The state after the first ``count`` int32 [B] of the P rows of a path.
+
+        A count beyond P stands for P, and one below 0 for 0.
+        """
+        raise NotImplementedError
+
+
+class ConvRows(NamedTuple):
+    """Uncommitted rows of M nodes of a short convolution, in topological order.
+
+    Attributes:
+      inputs: float32 [B, K, M, C / K], the inputs of the convolution, by groups of channels.
+    """
+
+    inputs: jax.Array
+
+
+class ConvState(State):
+    """The state of a short convolution after the committed tokens.
+
+    Attributes:
+      inputs: float32 [B, K, W - 1, C / K], the newest inputs, in order; zeros before the first
+        token.
+    """
+
+    inputs: jax.Array
+
+    def blank_rows(self, nodes: int) -> ConvRows:
+        B, K, _, channels = self.inputs.shape
+        return ConvRows(jnp.zeros((B, K, nodes, channels), jnp.float32))
+
+    def commit(self, rows: ConvRows, count: jax.Array) -> "ConvState":
+        return ConvState(newest(self.inputs, rows.inputs, jnp.clip(count, 0, rows.inputs.shape[_POSITIONS])))
+
+
+def newest(inputs: jax.Array, added: jax.Array, count: jax.Array) -> jax.Array:
+    """The newest W - 1 of ``inputs`` [B, K, W - 1, C] and the first ``count`` [B] of ``added``."""
+    at = count[:, None] + jnp.arange(inputs.shape[_POSITIONS])
+    return jnp.take_along_axis(jnp.concatenate([inputs, added], _POSITIONS), at[:, None, :, None], _POSITIONS)
 
 
 class DeltaRows(NamedTuple):
@@ -45,8 +95,8 @@ class DeltaRows(NamedTuple):
     decays: jax.Array
 
 
-class DeltaState(struct.PyTreeNode):
-    """The state of a layer after the committed tokens.
+class DeltaState(State):
+    """The state of a layer with the delta rule after the committed tokens.
 
     Attributes:
       memory: float32 [B, H, Dk, Dv], S of each value head.
@@ -58,7 +108,6 @@ class DeltaState(struct.PyTreeNode):
     inputs: jax.Array
 
     def blank_rows(self, nodes: int) -> DeltaRows:
-        """Rows of zeros for ``nodes`` nodes."""
         B, H, Dk, Dv = self.memory.shape
         _, K, _, channels = self.inputs.shape
 
@@ -68,10 +117,6 @@ class DeltaState(struct.PyTreeNode):
         return DeltaRows(zeros(K, channels), zeros(K, Dk), zeros(H, Dv), zeros(H, 1))
 
     def commit(self, rows: DeltaRows, count: jax.Array) -> "DeltaState":
-        """The state after the first ``count`` int32 [B] of the P rows of a path.
-
-        A count beyond P stands for P, and one below 0 for 0.
-        """
         B, H, Dk, Dv = self.memory.shape
         K, P = rows.keys.shape[1:3]
         count = jnp.clip(count, 0, P)
@@ -84,10 +129,7 @@ class DeltaState(struct.PyTreeNode):
 
         updates = (clear(rows.updates) * weights[:, :, 0, :, None]).reshape(B, K, -1, P, Dv)
         added = product("bkpd,bkgpe->bkgde", clear(rows.keys), updates).reshape(B, H, Dk, Dv)
-        newest = count[:, None] + jnp.arange(self.inputs.shape[_POSITIONS])
-        inputs = jnp.concatenate([self.inputs, rows.inputs], _POSITIONS)
-        inputs = jnp.take_along_axis(inputs, newest[:, None, :, None], _POSITIONS)
-        return DeltaState(self.memory * whole[..., None] + added, inputs)
+        return DeltaState(self.memory * whole[..., None] + added, newest(self.inputs, rows.inputs, count))
 
 
 def path_decays(mask: jax.Array, decays: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..core.recurrence import DeltaState
+from ..core.recurrence import State
 from ..loop.prefill import Filled
 
 BLOCK = 16
@@ -53,12 +53,12 @@ def put_blocks(filled: Filled, blocks: tuple[Block, ...], start: jax.Array) -> F
 
 def has_states(filled: Filled) -> bool:
     """Whether a row has recurrent states."""
-    return any(isinstance(layer, DeltaState) for layer in filled.cache.layers)
+    return any(isinstance(layer, State) for layer in filled.cache.layers)
 
 
 def take_states(filled: Filled) -> Any:
     """Copies of the recurrent states of a row, by the numbers of their layers."""
-    return jax.tree.map(jnp.copy, {i: x for i, x in enumerate(filled.cache.layers) if isinstance(x, DeltaState)})
+    return jax.tree.map(jnp.copy, {i: x for i, x in enumerate(filled.cache.layers) if isinstance(x, State)})
 
 
 def put_states(filled: Filled, states: dict) -> Filled:
@@ -70,5 +70,5 @@ def put_states(filled: Filled, states: dict) -> Filled:
 
 def _arrays(filled: Filled) -> Block:
     """All tokens of a row in the form of a block."""
-    layers = tuple(() if isinstance(layer, DeltaState) else layer for layer in filled.cache.layers)
+    layers = tuple(() if isinstance(layer, State) else layer for layer in filled.cache.layers)
     return Block(layers, filled.taps)

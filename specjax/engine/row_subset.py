@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.cache import KVCache, is_cache
-from ..core.recurrence import DeltaState
+from ..core.recurrence import State
 from ..core.state import DecodeState
 from ..models.base import Model
 from . import slots
@@ -83,7 +83,7 @@ def _copy_held(axes: KVCache, source: KVCache, i, target: KVCache, j, begin) -> 
 
     It copies keys and values from position ``begin`` to the last token, and the rest whole.
     """
-    is_array = lambda layer: not isinstance(layer, DeltaState)
+    is_array = lambda layer: not isinstance(layer, State)
     arrays = lambda cache: tuple(layer if is_array(layer) else () for layer in cache.layers)
     rest = lambda cache: cache.replace(layers=tuple(() if is_array(layer) else layer for layer in cache.layers))
 

@@ -19,7 +19,7 @@ from ..kernels.gpu import attention as attention_kernel
 from ..kernels.gpu import cache_write
 from ..kernels.gpu.attention import Scores
 from .partial_attention import Partial, attend_to_nothing, attend_to_part, attend_to_sink, merge
-from .relative_positions import Bias
+from .relative_positions import Bias, Slopes
 from .rope import rotate
 
 PAST_CHUNK = 128
@@ -134,7 +134,7 @@ def attend(
     positions: jax.Array,
     scores: Scores,
     sinks: jax.Array | None = None,
-    bias: Bias | None = None,
+    bias: Bias | Slopes | None = None,
 ) -> jax.Array:
     """Attention of N nodes over the cache and over uncommitted rows.
 
@@ -182,7 +182,7 @@ def attend(
     return out.reshape(B, K, N, G, D).transpose(0, 2, 1, 3, 4).reshape(B, N, K * G * D)
 
 
-def _attend_to_intervals(q, k, v, mask: Seen, softcap: float | None, bias: Bias | None = None) -> Partial:
+def _attend_to_intervals(q, k, v, mask: Seen, softcap: float | None, bias: Bias | Slopes | None = None) -> Partial:
     """Attention of q [B, K, N, G, D] over the first rows and the rows of each node's own group."""
     B, K, N, G, D = q.shape
     calls = 0 if mask.inner is None else mask.inner.shape[1] // mask.inner.shape[0]
@@ -201,7 +201,7 @@ def _attend_to_intervals(q, k, v, mask: Seen, softcap: float | None, bias: Bias 
     return merge(out, jax.tree.map(lambda mine, like: mine.reshape(like.shape), own, out))
 
 
-def _first_rows(q, k, v, interval: Seen, softcap: float | None, bias: Bias | None = None) -> Partial:
+def _first_rows(q, k, v, interval: Seen, softcap: float | None, bias: Bias | Slopes | None = None) -> Partial:
     """Attention over the first rows, in chunks of nodes.
 
     The backward pass computes the scores of each chunk again.
@@ -234,7 +234,9 @@ def _first_rows(q, k, v, interval: Seen, softcap: float | None, bias: Bias | Non
     return jax.tree.map(join_chunks, out)
 
 
-def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores, bias: Bias | None = None) -> Partial:
+def _attend_past(
+    own: Partial, q, k, v, length, positions, scores: Scores, bias: Bias | Slopes | None = None
+) -> Partial:
     """Attention over the valid part of the cache, merged with ``own``, the attention over rows.
 
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
@@ -259,7 +261,7 @@ def _attend_past(own: Partial, q, k, v, length, positions, scores: Scores, bias:
     )
 
 
-def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | None) -> Partial:
+def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
     at = jnp.arange(k.shape[2])
     mask = _visible(at, length, positions, scores.window)
     return merge(own, attend_to_part(q, k, v, mask, scores.softcap, None if bias is None else bias.to(at[None])))
@@ -269,7 +271,7 @@ def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
     return Partial(*past_attention.attend((own.values, own.top, own.weight), q, k, v, length))
 
 
-def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | None) -> Partial:
+def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
     size = min(PAST_CHUNK, k.shape[2])
     window = scores.window
 

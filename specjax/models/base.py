@@ -13,7 +13,7 @@ class Output(struct.PyTreeNode):
 
     Attributes:
       hidden: float32 [B, N, E], hidden states that ``Model.logits`` maps to the vocabulary.
-      rows: for each layer keys and values [B, K, M, D], or ``recurrence.DeltaRows``: first the
+      rows: for each layer keys and values [B, K, M, D], or rows of ``recurrence``: first the
         uncommitted rows that the caller passed, then the rows of the nodes. None for a layer whose
         attention was skipped, and () for a layer that reads the rows of another layer.
       taps: for each requested layer the residual stream float32 [B, N, E] that enters the layer.

@@ -13,7 +13,7 @@ from .feed_forwards import GatedMlpConfig, PlainMlpConfig
 from .kinds import FeedForwardConfig, LayerConfig, MixerConfig
 from .layers import Norm
 from .mixers import AttentionConfig
-from .relative_positions import Relative
+from .relative_positions import Alibi, Relative
 from .rope import Rope
 
 
@@ -56,6 +56,7 @@ class ModelConfig:
       position_offset: the row of the first position in a learned table; None for a model without a
         table of positions.
       logit_softcap: the bound c of logits x, which become c * tanh(x / c); None for no bound.
+      residual_scale: the factor on the output of each sub-layer.
       layer_scalar: whether a factor of its own multiplies the output of each layer.
       per_layer_size, per_layer_vocab: the width of the layers' own inputs, see ``per_layer``, and
         the size of their vocabulary; 0 for none.
@@ -109,11 +110,12 @@ class ModelConfig:
     embed_size: int = 0
     position_offset: int | None = None
     logit_softcap: float | None = None
+    residual_scale: float = 1.0
     layer_scalar: bool = False
     per_layer_size: int = 0
     per_layer_vocab: int = 0
     embed_norm: bool = False
-    relative: Relative | None = None
+    relative: Relative | Alibi | None = None
     logit_scale: float = 1.0
     logit_bias: bool = False
     encoder: "ModelConfig | None" = None
@@ -158,7 +160,8 @@ class ModelConfig:
         mlp = self.mlps[number] if self.mlps else None
         return LayerConfig(
             self.hidden_size, self.num_layers, mixer or self._attention(number), mlp or self._mlp(), self.norms,
-            self.normed, self.parallel, self.per_layer_size, self.layer_scalar, self._cross(),
+            self.normed, self.parallel, self.per_layer_size, self.layer_scalar, self.residual_scale,
+            self._cross(),
         )  # fmt: skip
 
     @property

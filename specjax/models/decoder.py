@@ -21,7 +21,7 @@ from .layer import Layer, Nodes
 from .layers import linear, lookup, matrix, normalize, param, value_of
 from .offload import fetch
 from .per_layer import PerLayerInputs
-from .relative_positions import RelativeBias
+from .relative_positions import Alibi, RelativeBias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Decoder(nnx.Module):
     It has ``embed`` [V, E], layers, a final norm, and ``head`` [V, E] unless the embedding is tied.
     Some families also have ``positions`` [P, E], a table of learned positions; ``project_in``
     [E, W] and ``project_out`` [W, E] around an embedding of another width W; ``per_layer``;
-    ``embed_norm``, ``relative`` and ``logit_bias`` [1, V]; and ``encoder``.
+    ``embed_norm``, ``relative`` and ``logit_bias`` [V]; and ``encoder``.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array, dtype=None):
@@ -67,12 +67,11 @@ class Decoder(nnx.Module):
         distances, reads = jax.random.split(jax.random.fold_in(embed_key, 2))
         self.embed_norm = param(jnp.ones(E, dtype), ("embed",)) if config.embed_norm else None
         self.embed_norm_bias = param(jnp.zeros(E, dtype), ("embed",)) if config.embed_norm else None
-        self.relative = (
-            RelativeBias(config.relative, False, config.num_heads, distances, dtype) if config.relative else None
-        )
-        self.logit_bias = (
-            param(jnp.zeros((1, config.vocab_size), dtype), (None, "vocab")) if config.logit_bias else None
-        )
+        relative = config.relative
+        if relative is not None and not isinstance(relative, Alibi):
+            relative = RelativeBias(relative, False, config.num_heads, distances, dtype)
+        self.relative = relative
+        self.logit_bias = param(jnp.zeros(config.vocab_size, dtype), ("vocab",)) if config.logit_bias else None
         self.encoder = Encoder(config.encoder, reads, dtype) if config.encoder else None
 
     def __call__(
@@ -177,7 +176,7 @@ class Decoder(nnx.Module):
             hidden = hidden * self.config.logit_scale
         logits = whole_features(linear(hidden, head[...]))
         if self.logit_bias is not None:
-            logits = logits + self.logit_bias[...][0].astype(jnp.float32)
+            logits = logits + self.logit_bias[...].astype(jnp.float32)
         cap = self.config.logit_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 

@@ -8,7 +8,7 @@ from .attention import Seen
 from .config import ModelConfig
 from .layer import Layer, Nodes
 from .layers import lookup, matrix, normalize, param, value_of
-from .relative_positions import RelativeBias
+from .relative_positions import Relative, RelativeBias
 
 
 class Encoder(nnx.Module):
@@ -28,9 +28,11 @@ class Encoder(nnx.Module):
         self.positions = None if offset is None else matrix(places, (rows, E), ("table", "width"), dtype)
         self.embed_norm = param(jnp.ones(E, dtype), ("embed",)) if config.embed_norm else None
         self.embed_norm_bias = param(jnp.zeros(E, dtype), ("embed",)) if config.embed_norm else None
-        self.relative = (
-            RelativeBias(config.relative, True, config.num_heads, distances, dtype) if config.relative else None
+        relative = config.relative
+        learned = (
+            RelativeBias(relative, True, config.num_heads, distances, dtype) if isinstance(relative, Relative) else None
         )
+        self.relative = learned
         self.norm = param(jnp.ones(E, dtype), ("embed",)) if config.final_norm else None
 
     def __call__(self, embedded: jax.Array, lengths: jax.Array, dtype) -> jax.Array:

@@ -94,7 +94,7 @@ class FeedForwardConfig(ABC):
         """
 
 
-NORMED = ("before", "after", "both", "stream")
+NORMED = ("before", "after", "both", "stream", "shared")
 """The places of a layer's norms, see ``LayerConfig``."""
 
 
@@ -107,11 +107,13 @@ class LayerConfig:
       mixer, mlp: the two sub-layers.
       norm: the kind of the norms.
       normed: "before" norms the input of each sub-layer, "after" its output, "both" both. "stream"
-        norms the sum of stream and output, as the first transformers did.
+        norms the sum of stream and output, as the first transformers did. "shared" norms the stream
+        once for both sub-layers of a parallel layer.
       parallel: whether the feed-forward reads the stream that enters the mixer, and both outputs
         are added to it.
       per_layer_size: the width of the input of its own that each layer has (Gemma 4); 0 for none.
       scaled: whether a factor of its own multiplies the output of the layer.
+      residual_scale: the factor on the output of each sub-layer.
       cross: the sub-layer between mixer and feed-forward that reads an encoder's outputs; None for
         none.
     """
@@ -125,4 +127,5 @@ class LayerConfig:
     parallel: bool = False
     per_layer_size: int = 0
     scaled: bool = False
+    residual_scale: float = 1.0
     cross: CrossConfig | None = None

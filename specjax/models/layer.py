@@ -16,7 +16,7 @@ from .kinds import LayerConfig
 from .layers import normalize, param, value_of
 from .mixers import MIXERS
 from .per_layer import PerLayerInput
-from .relative_positions import Bias
+from .relative_positions import Bias, Slopes
 from .rope import Rope, rotary
 
 
@@ -44,7 +44,7 @@ class Nodes:
     row_positions: jax.Array | None = None
     rope_lengths: jax.Array | None = None
     inputs: jax.Array | None = None
-    bias: Bias | None = None
+    bias: Bias | Slopes | None = None
     source: tuple = ()
     source_length: jax.Array | None = None
 
@@ -69,7 +69,8 @@ class Layer(nnx.Module):
 
     A norm stands before or after each sub-layer, or both, see ``LayerConfig.normed``:
     ``mixer_norm`` and ``mlp_norm`` are before it or on the stream, ``mixer_out_norm`` and
-    ``mlp_out_norm`` after it. A layer that reads an encoder also has ``cross``, with such norms.
+    ``mlp_out_norm`` after it. A "shared" layer has ``norm`` for both. A layer that reads an encoder
+    also has ``cross``, with such norms.
 
     Trained heads use two variations. The mixer may read ``inputs`` vectors of width E side by side.
     ``first_norm`` says whether the layer norms the input of the mixer.
@@ -84,12 +85,13 @@ class Layer(nnx.Module):
         wide = {} if inputs == 1 else {"inputs": inputs}
         self.mixer = MIXERS[type(config.mixer)](config, keys[:2], dtype, **wide)
         self.mlp = FEED_FORWARDS[type(config.mlp)](config, keys[2:], dtype)
-        before, after = config.normed != "after", config.normed in ("after", "both")
+        before, after = config.normed not in ("after", "shared"), config.normed in ("after", "both")
         crosses = config.cross is not None
         cross_keys = jax.random.split(jax.random.fold_in(key, 5), 4)
         self.cross = CrossAttention(config.cross, config.width, cross_keys, dtype) if config.cross else None
         names = {"mixer_norm": before and first_norm, "cross_norm": before and crosses, "mlp_norm": before}
         names |= {"mixer_out_norm": after, "cross_out_norm": after and crosses, "mlp_out_norm": after}
+        names |= {"norm": config.normed == "shared"}
         for name, present in names.items():
             weight = jnp.full(config.width, 1 - config.norm.offset, dtype)
             setattr(self, name, param(weight, ("embed",)) if present else None)
@@ -127,11 +129,14 @@ class Layer(nnx.Module):
 
     def before(self, name: str, x):
         """The input of sub-layer ``name`` ("mixer", "cross", "mlp") from the stream x [B, N, E]."""
-        return x if self.config.normed == "stream" else self._norm(f"{name}_norm", x)
+        if self.config.normed == "stream":
+            return x
+        return self._norm("norm" if self.config.normed == "shared" else f"{name}_norm", x)
 
     def add(self, name: str, x, added):
         """The stream x with the output ``added`` of sub-layer ``name``, both float32 [B, N, E]."""
-        x = x + self._norm(f"{name}_out_norm", added)
+        added = self._norm(f"{name}_out_norm", added)
+        x = x + (added if self.config.residual_scale == 1 else added * self.config.residual_scale)
         return self._norm(f"{name}_norm", x) if self.config.normed == "stream" else x
 
     def _norm(self, name: str, x):

@@ -28,6 +28,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
 }
 """The activations of feed-forwards."""
 
@@ -37,7 +38,8 @@ class Norm:
     """A kind of norm.
 
     Attributes:
-      kind: "rms" (Zhang & Sennrich 2019), or "layer" (Ba et al. 2016), which has a bias.
+      kind: "rms" (Zhang & Sennrich 2019), "layer" (Ba et al. 2016), which has a bias, or "centred",
+        a layer norm without a bias.
       eps: the constant under the root.
       offset: the number that is added to the weights; 1 in Gemma.
     """

@@ -1,4 +1,7 @@
-"""The bias of attention scores by the distance of tokens (Raffel et al. 2020, section 2.1; T5)."""
+"""The bias of attention scores by the distance of tokens.
+
+T5 learns it (Raffel et al. 2020, section 2.1). ALiBi has fixed slopes (Press et al. 2022).
+"""
 
 import dataclasses
 import math
@@ -32,6 +35,49 @@ class Bias(struct.PyTreeNode):
         most = self.by_distance.shape[1] // 2
         distance = rows[:, None] - self.positions[:, :, None]
         return self.by_distance[:, jnp.clip(distance, -most, most) + most].swapaxes(0, 1)
+
+
+class Slopes(struct.PyTreeNode):
+    """A bias that falls linearly with the distance. Its attributes are those of ``Bias``.
+
+    Attributes:
+      slopes: float32 [H].
+    """
+
+    slopes: jax.Array
+    positions: jax.Array
+    rows: jax.Array
+
+    def to(self, rows: jax.Array) -> jax.Array:
+        """See ``Bias.to``."""
+        distance = rows[:, None] - self.positions[:, :, None]
+        return self.slopes[:, None, None] * distance[:, None].astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Alibi:
+    """Attention with linear biases (Press et al. 2022, arXiv 2108.12409). Static.
+
+    Attributes:
+      heads: H.
+    """
+
+    heads: int
+
+    def slopes(self) -> np.ndarray:
+        """Float32 [H]: for a power of two n the numbers 2^(-8 i / n) for i from 1 to n.
+
+        Otherwise these numbers for the next smaller power of two, and every other of those for its
+        double.
+        """
+        power = 2 ** (self.heads.bit_length() - 1)
+        numbers = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+        numbers += [2 ** (-4 * i / power) for i in range(1, 2 * (self.heads - power), 2)]
+        return np.array(numbers, np.float32)
+
+    def __call__(self, positions: jax.Array, rows: jax.Array) -> Slopes:
+        """See ``RelativeBias``."""
+        return Slopes(jnp.asarray(self.slopes()), positions, rows)
 
 
 @dataclasses.dataclass(frozen=True)

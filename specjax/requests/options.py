@@ -190,7 +190,7 @@ def read_bias(row: dict, vocab_size: int) -> np.ndarray:
     and where no token is left.
     """
     bias = np.zeros(vocab_size, np.float32)
-    biases = {_bias_token(id): plain(value) for id, value in (row["logit_bias"] or {}).items()}
+    biases: dict[int, Any] = {_bias_token(id): plain(value) for id, value in (row["logit_bias"] or {}).items()}
     ids = read_tokens("logit_bias", biases, vocab_size)
     for value in biases.values():
         if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):

@@ -119,7 +119,7 @@ def test_written_and_read_again(extra):
 @pytest.mark.parametrize(
     "extra, named",
     [
-        (dict(model_type="bloom"), "bloom"),
+        (dict(model_type="mamba"), "mamba"),
         (dict(hidden_act="gelu"), "hidden_act"),
         (dict(rope_scaling=dict(rope_type="ntk", factor=2.0)), "ntk"),
         (dict(rope_scaling=dict(rope_type="linear")), "factor"),

@@ -122,7 +122,7 @@ def test_an_option_of_transformers_is_listed_or_refused(family: str):
     kind = FAMILIES[family]
     names = {*inspect.signature(CLASSES[family]).parameters, *CLASSES[family].attribute_map}
     assert names == fields_in_transformers(family)
-    for name in names - kind.options.keys() - HARMLESS - kind.harmless - {"quantization_config"}:
+    for name in names - kind.options.keys() - kind.former.keys() - HARMLESS - kind.harmless - {"quantization_config"}:
         with pytest.raises(ConfigError, match=f"'{name}' = 'on' is not supported"):
             load(BY_FAMILY[family] | {name: "on"})
 
@@ -139,7 +139,7 @@ def test_an_option_without_a_field_in_transformers_is_listed_where_its_code_read
         if isinstance(node, ast.ClassDef) and not OUTSIDE_THE_DECODER.search(node.name)
     ]
     read = {name for node in classes for name in reads(node)}
-    known = kind.options.keys() | kind.harmless | HARMLESS | READ_ELSEWHERE.keys()
+    known = kind.options.keys() | kind.former.keys() | kind.harmless | HARMLESS | READ_ELSEWHERE.keys()
     assert "vocab_size" in read
     assert {name for name in read - known if not defines(CLASSES[family], name)} == set()
 

@@ -8,18 +8,27 @@ from ...models.config import ModelConfig
 from ..blocks import Tensor, rename
 from .bart import BART
 from .base import Family, layer_names
+from .cohere import COHERE, COHERE2
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from .ernie import ERNIE4_5, ERNIE4_5_MOE
+from .falcon import BLOOM, FALCON
 from .gemma import GEMMA2, GEMMA3
 from .gemma4 import GEMMA4
 from .glm import GLM, GLM4, GLM4_MOE
 from .gpt2 import GPT2
 from .gpt_neox import GPT_NEOX
+from .granite import GRANITE, GRANITE4
+from .lfm2 import LFM2
 from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from .llama_kin import APERTUS, ARCEE, HELIUM, HUNYUAN, SEED_OSS
+from .minimax import MINIMAX_M2
 from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
-from .olmo2 import OLMO2
+from .olmo2 import EXAONE4, OLMO2, OLMO3
 from .opt import OPT
+from .phi import GPTJ, PHI
 from .phi3 import PHI3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from .smollm3 import SMOLLM3
 from .starcoder2 import STARCODER2
 from .t5 import T5
 
@@ -39,6 +48,8 @@ FAMILIES = {
         GLM,
         GLM4,
         OLMO2,
+        OLMO3,
+        EXAONE4,
         GPT2,
         GPT_NEOX,
         OPT,
@@ -54,6 +65,24 @@ FAMILIES = {
         QWEN3_NEXT,
         QWEN3_5,
         QWEN3_5_MOE,
+        LFM2,
+        SMOLLM3,
+        GRANITE,
+        GRANITE4,
+        PHI,
+        GPTJ,
+        FALCON,
+        BLOOM,
+        COHERE,
+        COHERE2,
+        ERNIE4_5,
+        ERNIE4_5_MOE,
+        SEED_OSS,
+        HELIUM,
+        ARCEE,
+        APERTUS,
+        HUNYUAN,
+        MINIMAX_M2,
         T5,
         BART,
     )

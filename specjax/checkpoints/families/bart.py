@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.rope import Rope
+from ..blocks import Tensor, one_row
 from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, ACTIVATIONS, CORE, HEADS, NEVER, POSITIONS, SIZES, TOKEN_ID
 from .base import Family
@@ -124,7 +125,7 @@ BART = Family(
     {
         "embed": ["model.shared.weight"],
         "head": ["lm_head.weight"],
-        "logit_bias": ["final_logits_bias"],
+        "logit_bias": [Tensor("final_logits_bias", one_row)],
     }
     | _stack("model.decoder", "", _CROSS)
     | _stack("model.encoder", "encoder.", {}),

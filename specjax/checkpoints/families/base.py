@@ -63,6 +63,7 @@ class Family:
         ``ModelConfig`` that are not Llama's.
       write: maps a configuration to the options that are not Llama's.
       renamed: the family's name of each option that Llama has under another name.
+      former: other names of options, which stand for them where a file lacks them.
       theta, rotated: the defaults of rotary positions; ``rotated`` None for a family that rotates
         whole heads only, ``theta`` None for a family whose ``read`` gives the rotary positions.
       harmless: options that do not change the maths.
@@ -83,6 +84,7 @@ class Family:
     read: Callable[[dict[str, Any], str], dict[str, Any]] = lambda options, where: {}
     write: Callable[[ModelConfig], dict[str, Any]] = lambda config: {}
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    former: Mapping[str, str] = dataclasses.field(default_factory=dict)
     theta: float | None = 10000.0
     rotated: float | None = None
     harmless: frozenset[str] = frozenset()

@@ -75,7 +75,7 @@ def _read(options: dict, where: str) -> dict:
 
 def _write(config: ModelConfig) -> dict:
     encoder, relative = config.encoder, config.relative
-    assert encoder is not None and relative is not None
+    assert encoder is not None and isinstance(relative, Relative)
     activations = {(kind.startswith("gated-"), ACTIVATIONS[name]): kind for kind, name in _FEED_FORWARDS.items()}
     kind = activations[config.gated, config.activation]
     return write_prompt(config) | {

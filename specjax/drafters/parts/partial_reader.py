@@ -65,10 +65,11 @@ class PartialReader(Drawing):
         super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
-        if any(layer.mixer != config.layer(0).mixer for layer in config.layers) or any(config.windows):
+        several = any(layer.mixer != config.layer(0).mixer for layer in config.layers)
+        if several or any(config.windows) or config.relative is not None:
             raise RequestError(
-                "the target has attention windows or layers of several kinds, and its draft cannot read a part of the "
-                "cache; use another method"
+                "the target has attention windows, biases by distance or layers of several kinds, and its draft cannot "
+                "read a part of the cache; use another method"
             )
         if self.cache_chunks and not isinstance(config.layer(0).mixer, AttentionConfig):
             raise RequestError(

@@ -7,10 +7,12 @@ from ..kinds import MixerConfig
 from .attention import Attention, AttentionConfig
 from .delta_rule import DeltaRule, DeltaRuleConfig
 from .latent import LatentAttention, LatentAttentionConfig
+from .short_conv import ShortConv, ShortConvConfig
 
 MIXERS: dict[type[MixerConfig], Callable[..., Any]] = {
     AttentionConfig: Attention,
     LatentAttentionConfig: LatentAttention,
     DeltaRuleConfig: DeltaRule,
+    ShortConvConfig: ShortConv,
 }
 """The module of each kind of mixer, by the class of its configuration."""

@@ -26,6 +26,7 @@ class AttentionConfig(MixerConfig):
       qkv_bias, out_bias: whether the projections have biases.
       qk_norm: whether queries and keys are normed: each head, or with ``whole_qk_norm`` all heads
         together.
+      norm_after: whether queries and keys are normed after they are rotated.
       value_norm: whether each head's values are normed, without weights.
       keys_as_values: whether the values are the keys before norm and rotation.
       sinks: whether each query head has a sink, see ``attention.attend``.
@@ -45,6 +46,7 @@ class AttentionConfig(MixerConfig):
     out_bias: bool = False
     qk_norm: bool = False
     whole_qk_norm: bool = False
+    norm_after: bool = False
     value_norm: bool = False
     keys_as_values: bool = False
     sinks: bool = False
@@ -165,8 +167,7 @@ class Attention(nnx.Module):
     def attend(self, normed, nodes, past, rows):
         """The values that heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
         config = self.config
-        projected, gates = self._project(normed)
-        angles = nodes.angles(config.rope, config.head_dim)
+        projected, angles, gates = self._project(normed, nodes)
         mask = nodes.seen(config.scores.window)
         if config.reads is not None:
             queries = rotate(projected, *angles)
@@ -179,22 +180,25 @@ class Attention(nnx.Module):
 
     def keys_values(self, normed, nodes) -> tuple:
         """The rows of N positions, keys and values [B, K, N, D]. Attention is not computed."""
-        return rotate_keys(self._project(normed)[0], nodes.angles(self.config.rope, self.config.head_dim), nodes.dtype)
+        projected, angles, _ = self._project(normed, nodes)
+        return rotate_keys(projected, angles, nodes.dtype)
 
     def queries(self, normed, nodes):
         """The queries of N positions, rotated, float32 [B, N, K, G, D].
 
         Attention is not computed.
         """
-        angles = nodes.angles(self.config.rope, self.config.head_dim)
-        return rotate(self._project(normed)[0][..., :-2, :], *angles)
+        projected, angles, _ = self._project(normed, nodes)
+        return rotate(projected[..., :-2, :], *angles)
 
-    def _project(self, normed):
-        """Unrotated queries, keys and values float32 [B, N, K, G + 2, D]; output gates or None.
+    def _project(self, normed, nodes):
+        """Queries, keys and values float32 [B, N, K, G + 2, D]; angles; output gates or None.
 
-        A layer that ``reads`` another's keys has queries only. Gates are [B, N, H * D].
+        Queries and keys are still to be rotated by the angles. A layer that ``reads`` another's
+        keys has queries only. Gates are [B, N, H * D].
         """
         config = self.config
+        angles = nodes.angles(config.rope, config.head_dim)
         B, N, _ = normed.shape
         K = config.num_kv_heads
         G = config.num_heads // K
@@ -205,13 +209,16 @@ class Attention(nnx.Module):
             gates = qkv[..., 1 : 2 * G : 2, :].reshape(B, N, -1)
             qkv = jnp.concatenate([qkv[..., 0 : 2 * G : 2, :], qkv[..., 2 * G :, :]], -2)
         if not (config.qk_norm or config.value_norm or config.keys_as_values):
-            return qkv, gates
+            return qkv, angles, gates
+        if config.norm_after:
+            qkv = jnp.concatenate([rotate(qkv[..., :-1, :], *angles), qkv[..., -1:, :]], -2)
+            angles = jnp.ones_like(angles[0]), jnp.zeros_like(angles[1])
         parts = [self._normed(self.q_norm, qkv[..., :G, :])]
         if config.reads is None:
             values = qkv[..., -1:, :]
             parts.append(self._normed(self.k_norm, qkv[..., G : G + 1, :]))
             parts.append(rms_norm(values, jnp.ones(D), self.norm.eps) if config.value_norm else values)
-        return jnp.concatenate(parts, -2), gates
+        return jnp.concatenate(parts, -2), angles, gates
 
     def _normed(self, weight: nnx.Param | None, heads):
         """Heads float32 [B, N, K, heads, D], normed one by one or all together."""

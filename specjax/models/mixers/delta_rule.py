@@ -107,7 +107,7 @@ class DeltaRule(nnx.Module):
         B, N, _ = normed.shape
         past = config.empty(B, 0, nodes.dtype) if past is None else past
         rows = past.blank_rows(0) if rows is None else rows
-        mask = _as_mask(nodes.mask, B, N, rows.keys.shape[2] + N)
+        mask = as_mask(nodes.mask, B, N, rows.keys.shape[2] + N)
         projected = linear(normed, self.qkvz[...]).reshape(B, N, config.key_heads, -1)
         mixed, gates = jnp.split(projected, [config.channels], -1)
         new = jnp.moveaxis(mixed, 1, 2)
@@ -124,15 +124,7 @@ class DeltaRule(nnx.Module):
 
         ``inputs``: float32 [B, K, W - 1 + M, C / K], those of the state and of all rows.
         """
-        B, N, _ = mask.shape
-        K = self.config.key_heads
-        W = self.config.kernel
-        mask = jnp.concatenate([jnp.ones((B, N, W - 1), bool), mask], -1)  # all nodes see the state's inputs
-        lag = jnp.where(mask, lags(mask), -1)
-        place = jnp.argmax(lag[:, :, None] == jnp.arange(W - 1, -1, -1)[:, None], -1)
-        window = jnp.take_along_axis(inputs, place.reshape(B, 1, -1, 1), 2).reshape(B, K, N, W, -1)
-        weights = self.conv[...].reshape(K, -1, W).astype(jnp.float32)
-        return jax.nn.silu(jnp.einsum("bknwc,kcw->bknc", window, weights))
+        return jax.nn.silu(convolve(inputs, mask, self.conv[...]))
 
     def _strengths(self, normed):
         """Beta and log alpha of each node, float32 [B, H, N]."""
@@ -194,7 +186,26 @@ def _unit(x: jax.Array) -> jax.Array:
     return x * lax.rsqrt(jnp.sum(x * x, -1, keepdims=True) + _UNIT_EPS)
 
 
-def _as_mask(mask: jax.Array | Seen, B: int, N: int, M: int) -> jax.Array:
+def convolve(inputs: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
+    """The convolution over the last W tokens of the path to each of N nodes.
+
+    Args:
+      inputs: float32 [B, K, W - 1 + M, C / K], those of the state and of all rows.
+      mask: bool [B, N, M], the uncommitted rows that each node sees.
+      weights: [C, 1, W].
+
+    Returns float32 [B, K, N, C / K].
+    """
+    B, N, _ = mask.shape
+    K, W = inputs.shape[1], weights.shape[2]
+    mask = jnp.concatenate([jnp.ones((B, N, W - 1), bool), mask], -1)  # all nodes see the state's inputs
+    lag = jnp.where(mask, lags(mask), -1)
+    place = jnp.argmax(lag[:, :, None] == jnp.arange(W - 1, -1, -1)[:, None], -1)
+    window = jnp.take_along_axis(inputs, place.reshape(B, 1, -1, 1), 2).reshape(B, K, N, W, -1)
+    return jnp.einsum("bknwc,kcw->bknc", window, weights.reshape(K, -1, W).astype(jnp.float32))
+
+
+def as_mask(mask: jax.Array | Seen, B: int, N: int, M: int) -> jax.Array:
     """Bool [B, N, M], the uncommitted rows that each node sees."""
     if isinstance(mask, Seen):
         assert mask.inner is None  # groups of nodes belong to trained heads, which have attention alone

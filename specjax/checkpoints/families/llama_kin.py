@@ -1,0 +1,175 @@
+"""Families with one difference from Llama: Seed-OSS, Helium, Arcee, Apertus and HunYuan."""
+
+import dataclasses
+
+from ...errors import ConfigError
+from ...models.config import ModelConfig
+from ...models.mixers import AttentionConfig
+from ..blocks import Tensor, interleave
+from ..json_fields import choice, flag, integer, read_fields
+from ..rope_options import read_rope
+from ..schemas import ACTIVATION, BOUND, CORE, EPS, HEAD_DIM, HEADS, NEVER, POSITIONS, ROTARY, SIZES
+from .base import LLAMA_LAYER, Family, model_names
+
+_OPTIONS = CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "mlp_bias": flag()}
+_PLAIN = {"mlp.up": ["mlp.up_proj.weight"], "mlp.up_bias": ["mlp.up_proj.bias"]}
+
+
+def _read(options: dict, where: str) -> dict:
+    bias = options["attention_bias"]
+    return dict(qkv_bias=bias, out_bias=bias, mlp_bias=options["mlp_bias"])
+
+
+def _write(config: ModelConfig) -> dict:
+    # The default padding of transformers need not lie in the vocabulary.
+    return {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias, "pad_token_id": None}
+
+
+def _read_apertus(options: dict, where: str) -> dict:
+    """Versions of transformers differ in the positions of a file without a table."""
+    bias = options["attention_bias"]
+    if not (options["rope_scaling"] or options["rope_parameters"]):
+        raise ConfigError(f"{where}: rope_parameters is missing; apertus needs it")
+    return dict(qk_norm=True, gated=False, qkv_bias=bias, out_bias=bias)
+
+
+SEED_OSS = Family(
+    "seed_oss",
+    "SeedOssForCausalLM",
+    "Seed-OSS 36B",
+    _OPTIONS
+    | {
+        "num_key_value_heads": HEADS.optional(8),
+        "head_dim": HEAD_DIM.optional(128),
+        "max_position_embeddings": POSITIONS.otherwise(524288),
+        "attention_bias": flag(True),
+        "attention_out_bias": flag(),
+    },
+    model_names(),
+    read=lambda options, where: _read(options, where) | dict(out_bias=options["attention_out_bias"]),
+    write=lambda config: _write(config) | {"attention_out_bias": config.out_bias},
+    harmless=frozenset({"residual_dropout"}),
+)
+
+HELIUM = Family(
+    "helium",
+    "HeliumForCausalLM",
+    "Helium 1 2B",
+    _OPTIONS
+    | {
+        "num_key_value_heads": HEADS.otherwise(20),
+        "head_dim": integer(2, 4096).otherwise(128),
+        "max_position_embeddings": POSITIONS.otherwise(4096),
+        "rms_norm_eps": EPS.otherwise(1e-8),
+    },
+    model_names(
+        LLAMA_LAYER
+        | {
+            "mixer.qkv": [Tensor(f"self_attn.{x}_proj.weight", interleave) for x in "qkv"],
+            "mixer.qkv_bias": [Tensor(f"self_attn.{x}_proj.bias", interleave) for x in "qkv"],
+        }
+    ),
+    read=lambda options, where: _read(options, where) | dict(out_bias=False),
+    write=_write,
+    theta=100000.0,
+)
+
+ARCEE = Family(
+    "arcee",
+    "ArceeForCausalLM",
+    "AFM 4.5B",
+    _OPTIONS
+    | {
+        "max_position_embeddings": POSITIONS.otherwise(4096),
+        "rms_norm_eps": EPS.otherwise(1e-5),
+        "hidden_act": ACTIVATION.otherwise("relu2"),
+    },
+    model_names(LLAMA_LAYER | _PLAIN),
+    read=lambda options, where: _read(options, where) | dict(gated=False),
+    write=_write,
+)
+
+APERTUS = Family(
+    "apertus",
+    "ApertusForCausalLM",
+    "Apertus 8B and 70B",
+    CORE
+    | SIZES
+    | ROTARY
+    | {
+        "head_dim": HEAD_DIM,
+        "max_position_embeddings": POSITIONS.otherwise(65536),
+        "rms_norm_eps": EPS.otherwise(1e-5),
+        "hidden_act": choice("xielu").otherwise("xielu"),
+        "attention_bias": flag(),
+    },
+    model_names(
+        LLAMA_LAYER
+        | _PLAIN
+        | {
+            "mixer_norm": ["attention_layernorm.weight"],
+            "mlp_norm": ["feedforward_layernorm.weight"],
+            "mlp.alpha_p": ["mlp.act_fn.alpha_p"],
+            "mlp.alpha_n": ["mlp.act_fn.alpha_n"],
+        }
+    ),
+    refused="activations other than xielu",
+    read=_read_apertus,
+    write=lambda config: {"attention_bias": config.qkv_bias, "pad_token_id": None},
+    theta=12e6,
+    harmless=frozenset({"hidden_dropout", "mlp_bias", "post_norm", "qk_norm"}),
+    is_unused=lambda config, name: name.endswith(("act_fn.beta", "act_fn.eps")),
+)
+
+
+def _read_hunyuan(options: dict, where: str) -> dict:
+    """Transformers reads ``alpha`` of dynamic scaling as a constant factor of the base."""
+    heads, bias = options["num_attention_heads"], options["attention_bias"]
+    size = options["head_dim"] or options["hidden_size"] // heads
+    within = "rope_scaling" if options["rope_scaling"] else "rope_parameters"
+    table = {name: value for name, value in (options[within] or {}).items() if name != "alpha"}
+    alpha = read_fields(options[within] or {}, {"alpha": BOUND.optional()}, where, within)["alpha"]
+    kind = table.get("rope_type") or table.get("type")
+    stretched = kind == "dynamic" and alpha is not None
+    if stretched:
+        table = {"rope_theta": table["rope_theta"]} if "rope_theta" in table else {}
+    rope = read_rope(options | {"rope_scaling": None, "rope_parameters": table}, size, where, 10000.0, None)
+    if stretched:
+        rope = dataclasses.replace(rope, theta=rope.theta * alpha ** (size / (size - 2)))
+    mixer = AttentionConfig(
+        heads, options["num_key_value_heads"] or heads, size, rope, qkv_bias=bias, out_bias=bias, qk_norm=True,
+        norm_after=True,
+    )  # fmt: skip
+    mixers = (mixer,) * options["num_hidden_layers"]
+    return dict(qk_norm=True, qkv_bias=bias, out_bias=bias, rope=rope, mixers=mixers)
+
+
+HUNYUAN = Family(
+    "hunyuan_v1_dense",
+    "HunYuanDenseV1ForCausalLM",
+    "Hunyuan 0.5B, 1.8B, 4B and 7B",
+    CORE
+    | SIZES
+    | ROTARY
+    | {
+        "head_dim": integer(4, 4096).optional(),
+        "max_position_embeddings": POSITIONS.otherwise(2048),
+        "rms_norm_eps": EPS.otherwise(1e-5),
+        "attention_bias": flag(),
+        "mlp_bias": NEVER,
+        "norm_type": choice("rms").optional(),
+        "use_cla": NEVER,
+        "use_qk_norm": choice(True).optional(),
+    },
+    model_names(
+        LLAMA_LAYER
+        | {
+            "mixer.q_norm": ["self_attn.query_layernorm.weight"],
+            "mixer.k_norm": ["self_attn.key_layernorm.weight"],
+        }
+    ),
+    read=_read_hunyuan,
+    write=lambda config: {"attention_bias": config.qkv_bias},
+    theta=None,
+    harmless=frozenset({"eod_token_id"}),
+)
