@@ -244,7 +244,7 @@ def test_new_weights_wait_for_the_rows_that_run_and_hold_the_others_back(engine,
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ([5] * 256, dict(max_new_tokens=9), "the prompt has 256 tokens, .* the capacity is 128"),
+        ([5] * 255, dict(max_new_tokens=9), "the prompt has 255 tokens, .* the capacity is 128"),
         ([5] * 100, dict(max_new_tokens=60), "it needs 163 positions"),
         ([5] * 300, {}, "the model's context is 256"),
         ([5], dict(n=2), "n is no option of an engine's request; submit the prompt once for each sample"),
