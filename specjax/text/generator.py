@@ -98,14 +98,14 @@ class Generator:
         self.costs_file = None
         if drafter.chooser and drafter.chooser.has_arms:
             drafter, times, self.costs_file = find_costs(drafter.chooser, target, self.drafts)
+        if not drafter.with_encoder:
+            target.config.refuse_encoder(f"method {self.method!r}")
         drafter.check(target.config)
         if drafter.depth >= target.config.context:
             raise RequestError(
                 f"method {self.method!r} drafts {drafter.depth} tokens at once, and the model's context is"
                 f" {target.config.context}; draft fewer"
             )
-        if not drafter.with_encoder:
-            target.config.refuse_encoder(f"method {self.method!r}")
         capacity = None if capacity is None else whole("capacity", capacity)
         self.rule_name = rule
         self.processors = check_processors(tuple(processors), target.config.vocab_size)
