@@ -80,9 +80,9 @@ def flags(command: str) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bad_value_gets_one_short_line(command, files, specjax_main):
-    for flag in flags(command):
+    for place, flag in enumerate(flags(command)):
         needed = [word.format(**files) for word in NEEDED.get(command, ()) if not word.startswith(f"{flag}=")]
-        for name, value in VALUES.items():
+        for name, value in [*VALUES.items()][place % 3 :: 3]:  # a third for each flag; each command gets all
             value = value.format(**files) if "{" in value else value
             try:
                 code, _, error = specjax_main(command, *needed, f"{flag}={value}")

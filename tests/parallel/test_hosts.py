@@ -72,7 +72,7 @@ def finish(process: subprocess.Popen, seconds: float = 300) -> tuple[int, str, s
 
 @pytest.mark.slow
 def test_several_processes_give_the_tokens_of_one(models):
-    processes, mesh = 4, "data=2,model=2"
+    processes, mesh = 2, "data=2,model=2"
     alone = finish(launch(generate(models, "--max-new-tokens", 12), 1)[0])
     assert alone[0] == 0, alone[2]
     texts = lambda out: [record["token_ids"] for record in json.loads(out)]
