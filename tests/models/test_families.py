@@ -39,6 +39,37 @@ PROMPTS = {"one row": random_prompts(1, 12, 32), "ragged": random_prompts(8, 20,
 TREES_IN_FIRST_TIER = ["olmo2", "opt_350m", "gpt_oss"]
 
 
+def mechanisms(name: str) -> set[tuple]:
+    """The properties of a model's layers and positions that the logits of a tree's nodes depend on."""
+    config = from_hf(read_file(name)[1])
+    found = {
+        ("bias", type(config.relative)), ("table of positions", config.position_offset is not None),
+        ("local layers", len(set(config.windows))), ("local rope", config.local_rope is not None),
+        ("per layer", config.per_layer_size > 0), ("mixers", len({type(layer.mixer) for layer in config.layers})),
+    }  # fmt: skip
+    for layer in config.layers:
+        rope = getattr(layer.mixer, "rope", None)
+        found |= {("mixer", type(layer.mixer)), ("mlp", type(layer.mlp)), ("form", layer.normed, layer.parallel)}
+        found |= {("norm", layer.norm.kind), ("rope", rope and rope.rope_type), ("rotated", rope and rope.rotated)}
+        flags = ("sinks", "output_gate", "keys_as_values", "value_norm", "qk_norm", "whole_qk_norm", "norm_after")
+        found |= {(flag, getattr(layer.mixer, flag, False)) for flag in flags}
+    return found
+
+
+def cover_mechanisms(names: list[str]) -> list[str]:
+    """Few models that have every mechanism of all, those with most first."""
+    seen, chosen = set(), []
+    for name in sorted(names, key=lambda name: -len(mechanisms(name))):
+        if mechanisms(name) - seen:
+            chosen.append(name)
+            seen |= mechanisms(name)
+    return chosen
+
+
+TREES = sorted({*cover_mechanisms(MODELS), *TREES_IN_FIRST_TIER})
+"""Models whose trees are tested node by node. The trees of others decode texts, or are those of one of these."""
+
+
 def properties(name: str, drafter: str, batch: str) -> dict:
     """The properties whose pairs the tests of greedy texts cover: those of the state that a commit writes."""
     config = from_hf(read_file(name)[1])
@@ -60,7 +91,7 @@ VARIANTS = {
     "exaone4_full", "falcon", "falcon_new", "gptj", "granite", "granite4", "helium", "hunyuan_v1_dense", "minimax_m2",
     "olmo3", "phi", "seed_oss",
 }  # fmt: skip
-"""Models whose caches are those of another one in ``MODELS``. Their paths are tested, and no texts."""
+"""Models whose caches are those of another one in ``MODELS``. They decode no texts here."""
 TOLD_MODELS = [name for name in MODELS if name not in VARIANTS]
 TOLD_IN_FIRST_TIER = ["gemma2"]
 """Local layers, bounds of scores and norms on both sides. ``test_delta_rule`` covers recurrent states."""
@@ -82,7 +113,7 @@ def test_every_decoder_of_other_layers_is_met():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in TREES_IN_FIRST_TIER else pytest.mark.slow) for name in MODELS]
+    "name", [pytest.param(name, marks=() if name in TREES_IN_FIRST_TIER else pytest.mark.slow) for name in TREES]
 )
 def test_each_path_of_a_tree_equals_the_same_tokens_as_a_chain(name: str, small_programs):
     model = golden_model(name)
