@@ -23,7 +23,7 @@ from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
 from .config import config_place, read_config, read_raw, to_hf
 from .experts import LAYER, stack_experts, unstack_experts
-from .families import NAMES, name_in, names_in, tensors_in
+from .families import FAMILIES, NAMES, name_in, names_in, tensors_in
 from .files import WEIGHTS, check_file, is_gguf, weight_files
 from .gguf.names import open_tensors_of
 from .gguf.reader import open_gguf
@@ -89,6 +89,8 @@ def save_model(model: Decoder, directory: str | Path) -> None:
     """
     config = model.config.replace(dtype=str(model.embed[...].dtype))
     tensors = tensors_of(model, partial(blocks, names=NAMES[config.family], config=config))
+    fixed = FAMILIES[config.family].fixed(config)
+    tensors |= {name: np.array(number, config.dtype) for name, number in fixed.items()}
     write_checkpoint(directory, unstack_experts(tensors, config), to_hf(config))
 
 

@@ -69,6 +69,8 @@ class Family:
       harmless: options that do not change the maths.
       optional_prefix: the beginning of the tensors' names that some checkpoints leave out.
       is_unused: whether a checkpoint's tensor has no part in a model of this configuration.
+      fixed: the numbers that transformers reads from tensors and that are no parameters here, by
+        the tensors' names.
       aliases: other names that some checkpoints have for tensors.
       experts: in a family with a tensor for each expert, the module with the experts, and the names
         of its matrices.
@@ -90,5 +92,6 @@ class Family:
     harmless: frozenset[str] = frozenset()
     optional_prefix: str = ""
     is_unused: Callable[[ModelConfig, str], bool] = lambda config, name: False
+    fixed: Callable[[ModelConfig], dict[str, float]] = lambda config: {}
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     experts: tuple[str, Mapping[str, str]] = ("mlp", _EXPERTS)

@@ -4,6 +4,7 @@ import dataclasses
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
+from ...models.feed_forwards.plain import XIELU_BETA, XIELU_EPS
 from ...models.mixers import AttentionConfig
 from ..blocks import Tensor, interleave
 from ..json_fields import choice, flag, integer, read_fields
@@ -119,6 +120,11 @@ APERTUS = Family(
     theta=12e6,
     harmless=frozenset({"hidden_dropout", "mlp_bias", "post_norm", "qk_norm"}),
     is_unused=lambda config, name: name.endswith(("act_fn.beta", "act_fn.eps")),
+    fixed=lambda config: {
+        f"model.layers.{i}.mlp.act_fn.{name}": number
+        for i in range(config.num_layers)
+        for name, number in (("beta", XIELU_BETA), ("eps", XIELU_EPS))
+    },
 )
 
 

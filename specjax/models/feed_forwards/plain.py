@@ -9,7 +9,10 @@ from flax import nnx
 from ..kinds import FeedForwardConfig, LayerConfig
 from ..layers import ACTIVATIONS, check_division, linear, matrix, param, value_of
 
-_NEARLY_ZERO = -1e-6
+XIELU_BETA = 0.5
+"""The slope of the linear part of xIELU."""
+
+XIELU_EPS = -1e-6
 """The largest number of which xIELU takes an exponential, as in transformers."""
 
 
@@ -73,8 +76,9 @@ class PlainMlp(nnx.Module):
 def xielu(x: jax.Array, alpha_p: jax.Array, alpha_n: jax.Array) -> jax.Array:
     """The activation xIELU of x, float32 (Huang & Schlag 2024, arXiv 2411.13010).
 
-    Its linear part is x / 2, and softplus keeps the other two factors positive.
+    Softplus keeps the factors beside the linear part positive.
     """
     alpha_p, alpha_n = (jax.nn.softplus(alpha.astype(jnp.float32)) for alpha in (alpha_p, alpha_n))
-    below = jnp.minimum(x, _NEARLY_ZERO)
-    return 0.5 * x + jnp.where(x > 0, alpha_p * x * x, (jnp.expm1(below) - x) * (0.5 + alpha_n))
+    below = jnp.minimum(x, XIELU_EPS)
+    curved = jnp.where(x > 0, alpha_p * x * x, (jnp.expm1(below) - x) * (XIELU_BETA + alpha_n))
+    return XIELU_BETA * x + curved
