@@ -9,12 +9,11 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
+from .adapted_tensors import Adapted, NewRows
 from .blocks import name_of
 from .families import names_in
 from .files import read_json
@@ -54,69 +53,6 @@ _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<letter>[AB
 _NAMED_FAULTS = 12
 
 
-class Adapted(NamedTuple):
-    """A tensor W + scale * B A. Indexing it reads slices of W, B and A.
-
-    Attributes:
-      base: W [out, in], or a table of embeddings [V, E].
-      a, b: A [r, in] and B [out, r]. For a table, whose update is the transpose of B A, they are
-        [r, V] and [E, r].
-      scale: the factor of the update.
-      is_table: whether W is a table of embeddings.
-    """
-
-    base: Any
-    a: Any
-    b: Any
-    scale: float
-    is_table: bool
-
-    def get_shape(self) -> list[int]:
-        return self.base.get_shape()
-
-    def get_dtype(self) -> str:
-        return self.base.get_dtype()
-
-    def __getitem__(self, index: tuple) -> np.ndarray:
-        """The slice of rows and columns, at least float32."""
-        rows, columns = index
-        if self.is_table:
-            change = _floats(self.a[(slice(None), rows)]).T @ _floats(self.b[(columns, slice(None))]).T
-        else:
-            change = _floats(self.b[(rows, slice(None))]) @ _floats(self.a[(slice(None), columns)])
-        return _floats(self.base[index]) + self.scale * change
-
-
-class NewRows(NamedTuple):
-    """A table W [V, E] in which the rows of some tokens are replaced. Indexing it reads slices.
-
-    Attributes:
-      base: W.
-      ids: the n tokens.
-      rows: their rows [n, E].
-    """
-
-    base: Any
-    ids: list[int]
-    rows: Any
-
-    def get_shape(self) -> list[int]:
-        return self.base.get_shape()
-
-    def get_dtype(self) -> str:
-        return self.base.get_dtype()
-
-    def __getitem__(self, index) -> np.ndarray:
-        """The slice of rows and columns, at least float32."""
-        rows, *columns = index if isinstance(index, tuple) else (index,)
-        values = _floats(self.base[index]).copy()
-        first, last, _ = rows.indices(len_of(self.base))
-        for place, id in enumerate(self.ids):
-            if first <= id < last:
-                values[id - first] = self.rows[(slice(place, place + 1), *columns)][0]
-        return values
-
-
 def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory: Path, config: ModelConfig, where):
     """The tensors of a language model with an adapter merged, and the model's configuration.
 
@@ -133,6 +69,7 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
     Raises CheckpointError for an adapter of another model, and ConfigError for options that are not
     supported.
     """
+    # 1. Read the options, and sort the adapter's tensors.
     path = directory / "adapter_config.json"
     raw = read_json(path)
     check_options(raw, _OPTIONS.keys() | _HARMLESS, str(path))
@@ -140,6 +77,7 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
     updates, tokens, replaced = _sort(own)
     faults = _missing(options, updates)
     embed, head = (name_of(names_in(config, tensors)[path][0]) for path in ("embed", "head"))
+    # 2. Merge them, and collect all faults.
     if config.tie_embeddings:  # a missing output matrix is the embedding
         tensors = {head: tensors[embed], **tensors}
     merged = dict(tensors)
@@ -162,20 +100,16 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
             f"{directory}: the adapter does not fit the model in {where}: {'; '.join(faults[:_NAMED_FAULTS])}{more}; "
             "use an adapter that was trained on this model"
         )
+    # 3. Leave out the output matrix if it still is the embedding.
     is_own = embed in replaced or embed.removesuffix(".weight") in updates
     if config.tie_embeddings and head not in replaced and (not is_own or options["ensure_weight_tying"]):
         merged = {name: tensor for name, tensor in merged.items() if name == embed or name != head}
     return merged, config
 
 
-def len_of(tensor) -> int:
-    """The rows of a tensor."""
-    return tensor.get_shape()[0]
-
-
 def _resized(config: ModelConfig, tables: list) -> ModelConfig:
     """The configuration with the vocabulary of the adapter's tables, if it has all of them."""
-    rows = {len_of(table) for table in tables}
+    rows = {table.get_shape()[0] for table in tables}
     whole = len(tables) == 2 or config.tie_embeddings
     return config.replace(vocab_size=rows.pop()) if whole and len(rows) == 1 else config
 
@@ -258,7 +192,3 @@ def _faults_of_update(module: str, parts: Mapping[str, Any], tensors: Mapping[st
     if (a, b) == ((rank, columns), (rows, rank)):
         return []
     return [f"{module} has A {a} and B {b}, not {(rank, columns)} and {(rows, rank)}"]
-
-
-def _floats(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.result_type(values.dtype, np.float32))

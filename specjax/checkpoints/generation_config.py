@@ -25,8 +25,8 @@ def read_sampling(directory: str | Path) -> dict[str, Any]:
     """
     path = Path(directory) / "generation_config.json"
     raw = read_json(path) if path.exists() else {}
-    given = {name: raw[name] for name in _NAMES if raw.get(name) is not None}
-    return {name: value for name, value in given.items() if _is_valid(name, value, path)}
+    recommended = {name: raw[name] for name in _NAMES if raw.get(name) is not None}
+    return {name: value for name, value in recommended.items() if _is_valid(name, value, path)}
 
 
 def _is_valid(name: str, value, path: Path) -> bool:

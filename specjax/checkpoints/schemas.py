@@ -69,6 +69,9 @@ SIZES = {
 }
 """The sizes that most families have under these names."""
 
+DECODER = CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM}
+"""The options of Llama, which most families share."""
+
 HARMLESS = {
     "_name_or_path", "attention_dropout", "attn_implementation", "auto_map", "chunk_size_feed_forward",
     "finetuning_task", "id2label", "initializer_range", "is_decoder", "label2id", "max_sequence_length",

@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> None:
         engine = make_engine(args, drafting)
         name = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
-        given = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body")}
-        options = ServerOptions(name=name, api_key=key, **given)
+        fields = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body")}
+        options = ServerOptions(name=name, api_key=key, **fields)
         application = app.make_app(engine, options)
         with engine:
             with status("compiling"):

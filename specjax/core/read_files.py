@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import RequestError, SpecjaxError
@@ -91,18 +92,8 @@ def read_toml(file: str | Path, name: str, mend: str = _OTHER) -> dict:
     Raises the errors of ``read_text``, and RequestError for text that is not TOML or nests more
     than ``DEEPEST`` levels.
     """
-    try:
-        table = tomllib.loads(read_text(file, name, LARGEST_TOML, mend=mend))
-        depth = _depth(table)
-    except SpecjaxError:
-        raise
-    except RecursionError:
-        depth = DEEPEST + 1
-    except ValueError as reason:
-        raise RequestError(f"{name}: not TOML ({reason}); mend the file") from None
-    if depth > DEEPEST:
-        raise RequestError(f"{name} nests too deeply; use at most {DEEPEST} levels")
-    return table
+    text = read_text(file, name, LARGEST_TOML, mend=mend)
+    return _parse(tomllib.loads, "TOML", text, name, RequestError, "mend the file")
 
 
 def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = RequestError, mend: str = "mend it"):
@@ -111,13 +102,17 @@ def parse_json(name: str, text: str | bytes, error: type[SpecjaxError] = Request
     Raises ``error`` if the text is not JSON or nests more than ``DEEPEST`` levels. The message
     begins with ``name``.
     """
+    return _parse(json.loads, "JSON", text, name, error, mend)
+
+
+def _parse(parse: Callable, form: str, text: str | bytes, name: str, error: type[SpecjaxError], mend: str):
     try:
-        value = json.loads(text)
+        value = parse(text)
         depth = _depth(value)
     except RecursionError:
         depth = DEEPEST + 1
     except ValueError as reason:
-        raise error(f"{name} is not JSON ({reason}); {mend}") from None
+        raise error(f"{name} is not {form} ({reason}); {mend}") from None
     if depth > DEEPEST:
         raise error(f"{name} nests too deeply; use at most {DEEPEST} levels")
     return value

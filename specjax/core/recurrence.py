@@ -35,14 +35,14 @@ class State(struct.PyTreeNode):
 
     def blank_rows(self, nodes: int):
         """Rows of zeros for ``nodes`` nodes."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define blank_rows")
 
     def commit(self, rows, count: jax.Array) -> "State":
         """The state after the first ``count`` int32 [B] of the P rows of a path.
 
         A count beyond P stands for P, and one below 0 for 0.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define commit")
 
 
 class ConvRows(NamedTuple):

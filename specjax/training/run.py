@@ -211,9 +211,9 @@ def keep_recipe(recipe: Recipe, read: str, output: Path, earlier: int = 0) -> No
     path = output / RECIPE
     checkpoints = output / CHECKPOINTS
     if checkpoints.exists() and any(checkpoints.iterdir()):
-        kept = _read_kept(output, CHECKPOINTS)
-        for key in (fields.keys() | kept.keys()) - _MAY_CHANGE:
-            _check_key(output, key, kept.get(key), fields.get(key))
+        recorded = _read_recipe_in(output, CHECKPOINTS)
+        for key in (fields.keys() | recorded.keys()) - _MAY_CHANGE:
+            _check_key(output, key, recorded.get(key), fields.get(key))
     with report_failure(output, RECIPE):
         half = path.with_suffix(".half")
         half.write_text(json.dumps(fields, indent=1) + "\n")
@@ -232,18 +232,18 @@ def check_run(kind: str, output: Path) -> None:
     except OSError as error:
         raise RequestError(f"{output}: cannot be used ({error.strerror}); name another --output") from None
     if others:
-        _check_key(output, "kind", _read_kept(output, others[0]).get("kind"), kind)
+        _check_key(output, "kind", _read_recipe_in(output, others[0]).get("kind"), kind)
 
 
-def _read_kept(directory: Path, held: str) -> dict:
+def _read_recipe_in(directory: Path, held: str) -> dict:
     """The recipe in a directory that also holds ``held``. Raises RequestError without one."""
     try:
-        kept = read_json(directory / RECIPE, RECIPE)
+        recipe = read_json(directory / RECIPE, RECIPE)
     except RequestError:
-        kept = None
-    if not isinstance(kept, dict):
+        recipe = None
+    if not isinstance(recipe, dict):
         raise RequestError(f"{directory} holds {held}, but no {RECIPE} of a training; name another --output")
-    return kept
+    return recipe
 
 
 def _check_key(directory: Path, key: str, old, new) -> None:

@@ -67,7 +67,7 @@ def test_a_model_of_text_and_images_is_tied_by_either_level(outer, inner, tied):
 
 @pytest.mark.slow
 def test_logits_are_those_of_transformers(own_head):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="models of transformers need torch")
     from transformers import LlamaForCausalLM
 
     theirs = LlamaForCausalLM.from_pretrained(own_head, dtype=torch.float32)

@@ -46,7 +46,7 @@ def test_devices_and_links_stay_what_they_are(tmp_path):
 
 
 def test_a_directory_that_cannot_be_written_is_named_before_the_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root, who may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(RequestError, match="out.json: cannot be written; name a file in a directory that can"):
         check_output(Namespace(output=tmp_path / "out.json"))
     with pytest.raises(RequestError, match="out: cannot be written; name a directory that can"):

@@ -87,7 +87,7 @@ def test_a_bad_value_gets_one_short_line(command, files, specjax_main):
             try:
                 code, _, error = specjax_main(command, *needed, f"{flag}={value}")
             except Loaded:
-                continue  # The value is one that the command takes.
+                continue  # the command takes this value
             assert code == 2 and error.startswith("specjax: error:"), (flag, name, error)
             assert error.count("\n") == 1 and len(error) < 500, (flag, name, error)
 

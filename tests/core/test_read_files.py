@@ -62,7 +62,7 @@ def test_toml_that_nests_too_deeply_is_refused(text, tmp_path):
 @pytest.mark.parametrize("text", ["a", "a = 1\na = 2", f"a = {'9' * 5000}", "\0"])
 def test_text_that_is_not_toml_is_refused(text, tmp_path):
     (tmp_path / "file").write_text(text)
-    assert "x: not TOML (" in refusal(read_toml, tmp_path / "file", "x")
+    assert "x is not TOML (" in refusal(read_toml, tmp_path / "file", "x")
 
 
 def test_json_that_nests_too_deeply_or_is_none():

@@ -8,25 +8,19 @@ from ...models.config import ModelConfig
 from ...models.rope import Rope
 from ..json_fields import choice, flag, list_of
 from ..rope_options import read_rope
-from ..schemas import BOUND, CORE, HEAD_DIM, POSITIONS, ROTARY, SIZE, SIZES
+from ..schemas import BOUND, DECODER, POSITIONS, SIZE
 from .base import LLAMA_LAYER, Family, model_names
 from .mixtures import TRAINING
 
 _FACTOR = BOUND.otherwise(1.0)
-_OPTIONS = (
-    CORE
-    | SIZES
-    | ROTARY
-    | {
-        "head_dim": HEAD_DIM,
-        "max_position_embeddings": POSITIONS.otherwise(2048),
-        "attention_bias": flag(),
-        "embedding_multiplier": _FACTOR,
-        "attention_multiplier": _FACTOR,
-        "residual_multiplier": _FACTOR,
-        "logits_scaling": _FACTOR,
-    }
-)
+_OPTIONS = DECODER | {
+    "max_position_embeddings": POSITIONS.otherwise(2048),
+    "attention_bias": flag(),
+    "embedding_multiplier": _FACTOR,
+    "attention_multiplier": _FACTOR,
+    "residual_multiplier": _FACTOR,
+    "logits_scaling": _FACTOR,
+}
 _MAMBA = frozenset({
     "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv", "mamba_expand",
     "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "time_step_limit",

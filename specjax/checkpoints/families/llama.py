@@ -2,25 +2,19 @@
 
 from ...models.config import ModelConfig
 from ..json_fields import Field, choice, flag, integer, list_of
-from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
+from ..schemas import DECODER, HEADS, LAYER_TYPES, NEVER, POSITIONS, WINDOW
 from .base import Family, model_names
 from .windows import layer_types, read_windows
 
-_COMMON = (
-    CORE
-    | SIZES
-    | ROTARY
-    | {
-        "head_dim": HEAD_DIM,
-        "max_position_embeddings": POSITIONS.otherwise(32768),
-        "sliding_window": WINDOW.optional(),
-        "use_sliding_window": flag(),
-        "max_window_layers": integer(0, 2**20).otherwise(28),
-        "layer_types": LAYER_TYPES,
-        "attention_bias": flag(),
-        "mlp_bias": NEVER,
-    }
-)
+_COMMON = DECODER | {
+    "max_position_embeddings": POSITIONS.otherwise(32768),
+    "sliding_window": WINDOW.optional(),
+    "use_sliding_window": flag(),
+    "max_window_layers": integer(0, 2**20).otherwise(28),
+    "layer_types": LAYER_TYPES,
+    "attention_bias": flag(),
+    "mlp_bias": NEVER,
+}
 
 _QWEN = _COMMON | {"num_key_value_heads": HEADS.optional(32), "sliding_window": WINDOW.optional(4096)}
 

@@ -9,7 +9,7 @@ from ...models.mixers import AttentionConfig
 from ..blocks import Tensor, interleave
 from ..json_fields import choice, flag, integer, read_fields
 from ..rope_options import read_rope
-from ..schemas import ACTIVATION, BOUND, CORE, EPS, HEAD_DIM, HEADS, NEVER, POSITIONS, ROTARY, SIZES
+from ..schemas import ACTIVATION, BOUND, CORE, DECODER, EPS, HEAD_DIM, HEADS, NEVER, POSITIONS, ROTARY, SIZES
 from .base import LLAMA_LAYER, Family, model_names
 
 _OPTIONS = CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "mlp_bias": flag()}
@@ -94,11 +94,8 @@ APERTUS = Family(
     "apertus",
     "ApertusForCausalLM",
     "Apertus 8B and 70B",
-    CORE
-    | SIZES
-    | ROTARY
+    DECODER
     | {
-        "head_dim": HEAD_DIM,
         "max_position_embeddings": POSITIONS.otherwise(65536),
         "rms_norm_eps": EPS.otherwise(1e-5),
         "hidden_act": choice("xielu").otherwise("xielu"),

@@ -8,7 +8,7 @@ from ...models.config import ModelConfig
 from ...models.rope import Rope
 from ..json_fields import flag, integer, text
 from ..rope_options import read_rope, read_table, write_rope
-from ..schemas import CORE, EPS, HEAD_DIM, HEADS, LAYER_TYPES, POSITIONS, ROTARY, SIZES, WINDOW
+from ..schemas import DECODER, EPS, HEADS, LAYER_TYPES, POSITIONS, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows
 
@@ -19,16 +19,10 @@ _NAMES = model_names(
         "mlp_out_norm": ["post_feedforward_layernorm.weight"],
     }
 )
-_OPTIONS = (
-    CORE
-    | SIZES
-    | ROTARY
-    | {
-        "head_dim": HEAD_DIM,
-        "max_position_embeddings": POSITIONS.otherwise(2048),
-        "rms_norm_eps": EPS.otherwise(1e-5),
-    }
-)
+_OPTIONS = DECODER | {
+    "max_position_embeddings": POSITIONS.otherwise(2048),
+    "rms_norm_eps": EPS.otherwise(1e-5),
+}
 _WINDOWS = {"sliding_window": WINDOW.optional(4096), "layer_types": LAYER_TYPES}
 _THETA = 500000.0
 """The base of the frequencies of OLMo 3, where the file gives none."""

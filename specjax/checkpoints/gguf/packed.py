@@ -3,6 +3,7 @@
 All have the interface of a safetensors slice. Indexing reads a part, as float32.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,12 @@ TYPES = (
 """The types of tensors that are read."""
 
 
-class View:
+class View(ABC):
     """A tensor that is computed when it is indexed. Subclasses give its shape and its slices."""
 
+    @abstractmethod
     def get_shape(self) -> list[int]:
-        raise NotImplementedError
+        """The shape of the unpacked tensor."""
 
     def get_dtype(self) -> str:
         return "F32"
@@ -28,9 +30,9 @@ class View:
         index = index if isinstance(index, tuple) else (index,)
         return self.read(*index, *[slice(None)] * (len(self.get_shape()) - len(index)))
 
+    @abstractmethod
     def read(self, *index) -> np.ndarray:
         """The part at an index for each axis: slices, and for the first axis also an array."""
-        raise NotImplementedError
 
 
 class PackedTensor(View):

@@ -97,15 +97,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, PackedTensor]]:
     try:
         reader = _make_reader()(path)
         metadata = {name: field.contents() for name, field in reader.fields.items()}
-        found = [(x.name, x.tensor_type.name, x.shape.tolist()[::-1], x.data) for x in reader.tensors]
+        tensors = [(x.name, x.tensor_type.name, x.shape.tolist()[::-1], x.data) for x in reader.tensors]
     except _DAMAGE as error:
         if unknown := re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", str(error)):
             raise CheckpointError(f"{path}: {_refused_type(f'number {unknown[1]}')}") from None
         raise CheckpointError(f"{path}: truncated or corrupt ({error}); download it again") from None
-    for name, kind, *_ in found:
+    for name, kind, *_ in tensors:
         if kind not in TYPES:
             raise CheckpointError(f"{path}: {name}: {_refused_type(kind)}")
-    return metadata, {name: PackedTensor(*tensor) for name, *tensor in found}
+    return metadata, {name: PackedTensor(*tensor) for name, *tensor in tensors}
 
 
 def _refused_type(kind: str) -> str:

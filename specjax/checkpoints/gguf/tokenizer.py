@@ -125,13 +125,13 @@ def _sentencepiece(file: GgufFile) -> Tokenizer:
 
 def _merges(vocab: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """All pairs of tokens whose whole is a token, the whole with the highest score first."""
-    found = []
+    merges = []
     for whole, score in scores.items():
         for cut in range(1, len(whole)):
             left, right = whole[:cut], whole[cut:]
             if left in vocab and right in vocab:
-                found.append((-score, vocab[whole], vocab[left], vocab[right], left, right))
-    return [(left, right) for *_, left, right in sorted(found)]
+                merges.append((-score, vocab[whole], vocab[left], vocab[right], left, right))
+    return [(left, right) for *_, left, right in sorted(merges)]
 
 
 def _add_ends(tokenizer: Tokenizer, file: GgufFile, roles: dict[str, str]) -> None:

@@ -73,7 +73,7 @@ def tune_auto(
     Returns an object for JSON: the record of the file, see ``text.round_times.make_record``,
     with the keys "file" and "note", the reason for a new measurement or for none.
 
-    Raises RequestError for a file of another kind or one that cannot be written, and for a batch
+    Raises RequestError for a file of another kind, a file that cannot be written, and a batch
     above ``MOST_SAMPLES``.
     """
     # 1. The file, if it holds.
