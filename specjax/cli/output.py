@@ -40,6 +40,8 @@ def check_directory(directory: Path, flag: str = "--output") -> None:
         full = directory.resolve()
         nearest = next(place for place in (full, *full.parents) if place.exists())
         fits = nearest.is_dir() and os.access(nearest, os.W_OK)
+        if fits:
+            tempfile.TemporaryDirectory(dir=nearest).cleanup()
     except (OSError, RuntimeError, ValueError):
         fits = False
     if not fits:
