@@ -1,14 +1,15 @@
 """Text in, text out in one call, with a generator that the target keeps for the next call."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from ..checkpoints.load import LanguageModel
 from ..core.checks import plain
 from ..drafters import all_options
 from ..requests.other_libraries import from_other_libraries
 from .drafts import as_list
-from .generator import Generator, as_model
+from .generator import Generator, Prompt, as_model
+from .keywords import GenerateKeywords
 
 _SETTINGS: dict[str, Any] = {"rule": "auto", "capacity": None, "processors": (), "feedback_log": None}
 """The arguments of ``Generator`` that ``generate`` shares, with their defaults."""
@@ -16,7 +17,7 @@ _SETTINGS: dict[str, Any] = {"rule": "auto", "capacity": None, "processors": (),
 
 def generate(
     target: LanguageModel | str,
-    prompts=None,
+    prompts: Prompt | Sequence[Prompt] | None = None,
     method: str | Sequence[str] | None = None,
     draft=None,
     *,
@@ -24,9 +25,9 @@ def generate(
     assistant_model=None,
     prompt_lookup_num_tokens: int | None = None,
     speculative_config: dict | None = None,
-    **options,
-):
-    """Continues ``prompts``, or ``messages``, in one call.
+    **options: Unpack[GenerateKeywords],
+) -> Any:
+    """The Result of one prompt, or of one conversation, or a list of them, see ``Generator``.
 
     ``options`` are options of the method and of a request, and ``rule``, ``capacity``,
     ``processors`` and ``feedback_log``, which ``Generator`` describes with the other arguments.

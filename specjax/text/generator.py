@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import jax
 from flax import nnx
@@ -31,6 +31,7 @@ from .drafts import (
     with_module,
 )
 from .feedback_log import MEGABYTES, open_log
+from .keywords import DraftingKeywords, RequestKeywords, RowKeywords
 from .result import Result, results_of, settled_text
 from .round_times import find_costs
 from .session import Decoding
@@ -84,7 +85,7 @@ class Generator:
         processors: Sequence[Callable] = (),
         feedback_log: str | Path | None = None,
         feedback_log_mb: int = MEGABYTES,
-        **drafting,
+        **drafting: Unpack[DraftingKeywords],
     ):
         self.target = target = as_model(target)
         if method is None:
@@ -93,7 +94,7 @@ class Generator:
             method = "auto" if plain and suits_auto(target, draft) else default_method(draft)
         check_options(method, drafting)
         self.method = name_of(method)
-        drafter, self.drafts, module = choose_drafts(target, method, draft, drafting)
+        drafter, self.drafts, module = choose_drafts(target, method, draft, dict(drafting))
         times = None
         self.costs_file = None
         if drafter.chooser and drafter.chooser.has_arms:
@@ -119,14 +120,22 @@ class Generator:
         self.session = make_session(target, drafter, self.drafts, parameters, name=self.method, **options)
 
     @overload
-    def __call__(self, prompts: str, *, messages: None = None, n: Literal[1] = 1, **options) -> Result: ...
+    def __call__(
+        self, prompts: str, *, messages: None = None, n: Literal[1] = 1, **options: Unpack[RowKeywords]
+    ) -> Result: ...
     @overload
-    def __call__(self, prompts: Sequence[Prompt], *, messages: None = None, **options) -> list[Result]: ...
+    def __call__(
+        self, prompts: Sequence[Prompt], *, messages: None = None, **options: Unpack[RequestKeywords]
+    ) -> list[Result]: ...
     @overload
-    def __call__(self, prompts: Sequence[int], *, messages: None = None, n: Literal[1] = 1, **options) -> Result: ...
+    def __call__(
+        self, prompts: Sequence[int], *, messages: None = None, n: Literal[1] = 1, **options: Unpack[RowKeywords]
+    ) -> Result: ...
     @overload
-    def __call__(self, prompts: None = None, *, messages: Sequence, **options) -> Result | list[Result]: ...
-    def __call__(self, prompts=None, *, messages=None, **options) -> Result | list[Result]:
+    def __call__(
+        self, prompts: None = None, *, messages: Sequence, **options: Unpack[RequestKeywords]
+    ) -> Result | list[Result]: ...
+    def __call__(self, prompts=None, *, messages=None, **options: Unpack[RequestKeywords]) -> Result | list[Result]:
         """Continues a prompt (a string, or token ids), or a list of prompts as one ragged batch.
 
         Args:
@@ -149,7 +158,9 @@ class Generator:
         self.remember(results)
         return results[0] if single and len(results) == 1 else results
 
-    def stream(self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options) -> Iterator[str]:
+    def stream(
+        self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options: Unpack[RequestKeywords]
+    ) -> Iterator[str]:
         """Yields the new text of one prompt piece by piece, after every ``rounds`` rounds.
 
         Yielded text is final. The return value of the iterator is the Result. Arguments and errors
@@ -163,7 +174,7 @@ class Generator:
         return result
 
     def stream_results(
-        self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options
+        self, prompt: Prompt | None = None, *, messages=None, rounds: int = 4, **options: Unpack[RequestKeywords]
     ) -> Iterator[Result]:
         """Yields the growing Result of one prompt after every ``rounds`` rounds.
 
@@ -243,14 +254,18 @@ class Generator:
         """The first of ``drafts``, or None."""
         return next(iter(self.drafts), None)
 
-    def start(self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options) -> Decoding:
+    def start(
+        self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options: Unpack[RequestKeywords]
+    ) -> Decoding:
         """Reads a prompt or a list of prompts, see ``__call__``.
 
         ``session.advance`` then decodes the returned batch.
         """
         return self.session.start(self.read_options(prompts, messages=messages, **options))
 
-    def read_options(self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options) -> Batch:
+    def read_options(
+        self, prompts: Prompt | Sequence[Prompt] | None = None, *, messages=None, **options: Unpack[RequestKeywords]
+    ) -> Batch:
         """The token ids of the prompts, and the options of their rows, see ``__call__``."""
         tokenizer = self.target.tokenizer
         ends = ()
