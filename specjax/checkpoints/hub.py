@@ -2,11 +2,13 @@
 
 import errno
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.checks import shorten, suggest
-from ..errors import CheckpointError, RequestError
-from .files import checkpoint_at, is_gguf
+from ..errors import CheckpointError, RequestError, SpecjaxError
+from .files import GGUF, checkpoint_at, is_gguf
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 """The embedded models and heads, a folder each. Models have a tokenizer, heads have none."""
@@ -36,7 +38,8 @@ def find(name: str | Path, revision: str | None = None) -> Path:
 
     Args:
       name: an embedded name, a directory, a GGUF file, or a hub id such as "Qwen/Qwen3-0.6B". The
-        files of a hub id are downloaded, unless the hub's cache holds them.
+        files of a hub id are downloaded, unless the hub's cache holds them. Of a repository with
+        GGUF files, "owner/name:Q4_K_M" is the file with weights of this type, as in llama.cpp.
       revision: a branch, a tag or a commit of the hub's repository.
 
     Raises CheckpointError where nothing is found, and RequestError for an empty name, or for a
@@ -79,13 +82,12 @@ def _check_no_revision(name: str, revision: str | None, kind: str) -> None:
         )
 
 
-def _download(repository: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download  # here, because nothing else needs the network
-
-    fetch = lambda files: Path(snapshot_download(repository, revision=revision, allow_patterns=files))
+def _download(name: str, revision: str | None) -> Path:
+    repository, _, kind = name.partition(":")
     try:
-        directory = fetch(_FILES)
-        return directory if any(directory.glob("*.safetensors")) else fetch(_FILES + _TORCH_FILES)
+        return _fetch(repository, kind, revision)
+    except SpecjaxError:
+        raise
     except Exception as error:  # no network, repository or permission: its message says which
         if isinstance(error, OSError) and error.errno in _UNWRITABLE:
             raise CheckpointError(
@@ -97,3 +99,46 @@ def _download(repository: str, revision: str | None) -> Path:
         raise CheckpointError(
             f"no model {shorten(repository, 200)}{at}: not a directory here, and the hub says: {reason}"
         ) from None
+
+
+def _fetch(repository: str, kind: str, revision: str | None) -> Path:
+    """The directory of a repository in the hub's cache, or its GGUF file of this type of weights."""
+    # Here, because nothing else needs the network.
+    from huggingface_hub import list_repo_files, snapshot_download
+
+    fetch = lambda files: Path(snapshot_download(repository, revision=revision, allow_patterns=files))
+    if kind:
+        directory = fetch([f"*{name}*{GGUF}" for name in sorted({kind, kind.upper(), kind.lower()})])
+        return _first_part(repository, [str(path) for path in directory.rglob(f"*{GGUF}")], kind)
+    directory = fetch(_FILES)
+    if not any(directory.glob("*.safetensors")):
+        directory = fetch(_FILES + _TORCH_FILES)
+    if any(file for pattern in ("*.safetensors", *_TORCH_FILES) for file in directory.glob(pattern)):
+        return directory
+    files = [file for file in list_repo_files(repository, revision=revision) if is_gguf(file)]
+    if not files:
+        return directory
+    first = _first_part(repository, files, kind)
+    fetch([re.sub(r"-00001-of-", "-*-of-", str(first))])
+    return directory / first
+
+
+def _first_part(repository: str, files: Sequence[str], kind: str) -> Path:
+    """The one GGUF file among ``files`` with weights of type ``kind``, or of any if it is empty.
+
+    The files that begin with mmproj, which are for images, do not count. Of a split file it is the
+    first part. Raises CheckpointError if there is no such file, or more than one.
+    """
+    files = sorted(file for file in files if not Path(file).name.startswith("mmproj"))
+    files = [file for file in files if re.search(r"-\d{5}-of-\d{5}\.gguf$", file) is None or "-00001-of-" in file]
+    fit = [file for file in files if re.search(rf"[-._]{re.escape(kind)}(-00001-of-\d{{5}})?\.gguf$", file, re.I)]
+    if kind and not fit:
+        raise CheckpointError(f"{repository} has no GGUF file with weights of type {shorten(kind)}; name another")
+    found = fit if kind else files
+    if len(found) > 1:
+        types = [re.search(r"[-._]([A-Za-z0-9_]+)(-00001-of-\d{5})?\.gguf$", file) for file in found]
+        example = next((match[1] for match in types if match), "Q4_K_M")
+        raise CheckpointError(
+            f"{repository} has {len(found)} GGUF files; name the type of the weights, such as {repository}:{example}"
+        )
+    return Path(found[0])

@@ -1,6 +1,7 @@
 """Names of models: directories they stand for, and one line for every name or hub that fails."""
 
 import errno
+import fnmatch
 
 import pytest
 
@@ -60,6 +61,7 @@ def test_torch_files_are_fetched_only_without_safetensors(tmp_path, monkeypatch)
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    monkeypatch.setattr("huggingface_hub.list_repo_files", lambda repository, revision: [])
     hub.find("owner/name")
     (tmp_path / "model.safetensors").write_text("")
     hub.find("owner/name")
@@ -84,3 +86,51 @@ def test_any_error_of_the_hub_is_one_line(monkeypatch, error):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert "the hub says" in refusal("owner/name", SpecjaxError)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository of these files, of which a download brings those that match into a directory."""
+
+    def make(*files):
+        def snapshot_download(name, *, revision, allow_patterns):
+            for file in files:
+                if any(fnmatch.fnmatch(file, pattern) for pattern in allow_patterns):
+                    (tmp_path / file).parent.mkdir(exist_ok=True)
+                    (tmp_path / file).touch()
+            return str(tmp_path)
+
+        monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+        monkeypatch.setattr("huggingface_hub.list_repo_files", lambda name, revision: list(files))
+        return tmp_path
+
+    return make
+
+
+QUANTISED = "a-Q4_K_M.gguf", "a-Q4_K_S.gguf", "a-Q8_0.gguf", "mmproj-a-Q8_0.gguf", "README.md"
+SPLIT = "BF16/a-BF16-00001-of-00002.gguf", "BF16/a-BF16-00002-of-00002.gguf", "mmproj-F16.gguf"
+
+
+def test_a_type_of_weights_names_a_gguf_file(repository):
+    folder = repository(*QUANTISED)
+    assert hub.find("owner/name:Q8_0") == folder / "a-Q8_0.gguf"
+    assert hub.find("owner/name:q4_k_m") == folder / "a-Q4_K_M.gguf"
+    assert not (folder / "a-Q4_K_S.gguf").exists()
+    assert "owner/name has no GGUF file with weights of type 'Q4_K'" in refusal("owner/name:Q4_K")
+
+
+def test_one_gguf_file_needs_no_type_and_brings_all_its_parts(repository):
+    folder = repository(*SPLIT)
+    assert hub.find("owner/name") == hub.find("owner/name:bf16") == folder / SPLIT[0]
+    assert (folder / SPLIT[1]).exists() and not (folder / "mmproj-F16.gguf").exists()
+
+
+def test_several_gguf_files_need_a_type(repository):
+    repository(*QUANTISED)
+    assert refusal("owner/name").endswith("has 3 GGUF files; name the type of the weights, such as owner/name:Q4_K_M")
+
+
+def test_safetensors_go_before_gguf_files(repository):
+    folder = repository(*QUANTISED, "model.safetensors")
+    assert hub.find("owner/name") == folder
+    assert not list(folder.glob("*.gguf"))
