@@ -102,7 +102,7 @@ def _download(name: str, revision: str | None) -> Path:
 
 
 def _fetch(repository: str, kind: str, revision: str | None) -> Path:
-    """The directory of a repository in the hub's cache, or its GGUF file of this type of weights."""
+    """The directory of a repository in the hub's cache, or its GGUF file of this weight type."""
     # Here, because nothing else needs the network.
     from huggingface_hub import list_repo_files, snapshot_download
 
