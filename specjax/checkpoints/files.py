@@ -47,9 +47,7 @@ def read_json(path: Path) -> dict:
         check_file(path)
         value = read_value(path, str(path), CheckpointError)
     except FileNotFoundError:
-        raise CheckpointError(
-            f"{path.parent}: no {path.name} here; name a directory with a Hugging Face checkpoint"
-        ) from None
+        raise CheckpointError(f"{path.parent}: no {path.name} here; {_mend(path.parent)}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: not readable ({error.strerror}); check its permissions") from None
     if not isinstance(value, dict):
@@ -57,9 +55,26 @@ def read_json(path: Path) -> dict:
     return value
 
 
+def _mend(directory: Path) -> str:
+    """The mend for a directory without the file that was looked for."""
+    if (directory / "adapter_config.json").exists():
+        return "it is an adapter: name its base as the model, and this directory with adapter, or --adapter"
+    if snapshots := sorted(directory.glob("snapshots/*")):
+        return f"it is a folder of the hub's cache: name {snapshots[0]}"
+    return "name a directory with a Hugging Face checkpoint"
+
+
 def is_gguf(checkpoint: str | Path) -> bool:
-    """Whether a checkpoint is a GGUF file."""
-    return Path(checkpoint).suffix == GGUF
+    """Whether a checkpoint is a GGUF file, by its name, or by its first bytes as Ollama's blobs."""
+    path = Path(checkpoint)
+    return path.suffix == GGUF or path.name.startswith("sha256-") and _begins_with(path, b"GGUF")
+
+
+def _begins_with(path: Path, start: bytes) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
 
 
 def checkpoint_at(path: Path) -> Path:

@@ -58,6 +58,15 @@ def test_the_tensors_of_bare_models_have_no_prefix():
     jax.tree.map(np.testing.assert_array_equal, nnx.state(found), nnx.state(golden_model("gpt2")))
 
 
+@pytest.mark.parametrize("name", ["qwen3", "bloom", "phi"])
+def test_a_checkpoint_of_the_class_without_a_head_has_no_prefix(name: str):
+    tensors, raw = read_file(name)
+    prefix = "transformer." if name == "bloom" else "model."
+    bare = {x.removeprefix(prefix): value for x, value in tensors.items() if "." in x}
+    found = load_tensors(bare, raw)
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(found), nnx.state(golden_model(name)))
+
+
 def test_other_names_are_read():
     tensors, raw = read_file("gpt_neox")
     renamed = {x.replace("embed_out", "lm_head"): value for x, value in tensors.items() if "." in x}

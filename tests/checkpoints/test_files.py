@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from specjax.checkpoints.files import check_file, read_json, weight_files
+from specjax.checkpoints.files import check_file, is_gguf, read_json, weight_files
 from specjax.checkpoints.hub import ZOO
 from specjax.checkpoints.layouts.base import RawCheckpoint
 from specjax.checkpoints.layouts.draft_vocabulary import check_offsets
@@ -48,7 +48,7 @@ def test_a_file_that_is_no_json_object_is_refused(tmp_path, content):
 
 
 def test_a_file_that_is_missing_or_irregular_is_refused(tmp_path):
-    assert "no config.json here" in refusal(tmp_path / "config.json")
+    assert "no config.json here; name a directory" in refusal(tmp_path / "config.json")
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
     os.symlink("/dev/zero", tmp_path / "device")
@@ -57,6 +57,22 @@ def test_a_file_that_is_missing_or_irregular_is_refused(tmp_path):
     (tmp_path / "file").write_text("{}")
     os.symlink(tmp_path / "file", tmp_path / "link")  # as in the hub's cache
     check_file(tmp_path / "link")
+
+
+def test_an_adapter_and_a_folder_of_the_hubs_cache_get_their_own_mends(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "it is an adapter: name its base as the model" in refusal(tmp_path / "config.json")
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    assert refusal(tmp_path / "models--a--b" / "config.json").endswith(f"name {snapshot}")
+
+
+def test_a_blob_of_ollama_is_known_by_its_first_bytes(tmp_path):
+    blob = tmp_path / "sha256-0123"
+    blob.write_bytes(b"GGUF")
+    assert is_gguf(blob)
+    blob.write_bytes(b'{"model_format": "gguf"}')
+    assert not is_gguf(blob) and not is_gguf(tmp_path / "sha256-4567")
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"])

@@ -67,7 +67,6 @@ class Family:
       theta, rotated: the defaults of rotary positions; ``rotated`` None for a family that rotates
         whole heads only, ``theta`` None for a family whose ``read`` gives the rotary positions.
       harmless: options that do not change the maths.
-      optional_prefix: the beginning of the tensors' names that some checkpoints leave out.
       is_unused: whether a checkpoint's tensor has no part in a model of this configuration.
       fixed: the numbers that transformers reads from tensors and that are no parameters here, by
         the tensors' names.
@@ -90,8 +89,16 @@ class Family:
     theta: float | None = 10000.0
     rotated: float | None = None
     harmless: frozenset[str] = frozenset()
-    optional_prefix: str = ""
     is_unused: Callable[[ModelConfig, str], bool] = lambda config, name: False
     fixed: Callable[[ModelConfig], dict[str, float]] = lambda config: {}
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     experts: tuple[str, Mapping[str, str]] = ("mlp", _EXPERTS)
+
+    @property
+    def optional_prefix(self) -> str:
+        """The beginning of the tensors' names that a checkpoint of the bare model leaves out.
+
+        It is "model." of "model.embed_tokens.weight", and empty for "shared.weight".
+        """
+        first, _, rest = str(self.names["embed"][0]).partition(".")
+        return f"{first}." if "." in rest else ""

@@ -136,5 +136,4 @@ BLOOM = Family(
         "attention_softmax_in_fp32", "bias_dropout_fusion", "hidden_dropout", "masked_softmax_fusion", "n_inner",
         "offset_alibi", "seq_length", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact", "unk_token_id",
     }),
-    optional_prefix="transformer.",
 )  # fmt: skip

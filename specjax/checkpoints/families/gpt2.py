@@ -78,5 +78,4 @@ GPT2 = Family(
         "n_ctx", "_num_labels", "embd_pdrop", "resid_pdrop", "attn_pdrop", "summary_type", "summary_use_proj",
         "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
     }),
-    optional_prefix="transformer.",
 )  # fmt: skip

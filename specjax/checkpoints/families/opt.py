@@ -85,5 +85,4 @@ OPT = Family(
     renamed={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
     theta=None,
     harmless=frozenset({"dropout", "activation_dropout", "layerdrop", "init_std", "prefix", "output_projection"}),
-    optional_prefix="model.",
 )
