@@ -1,9 +1,11 @@
 """GGUF files beside transformers' own reading of them: logits, unpacked numbers, splits and ids of texts."""
 
+import json
 import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import gguf
 import jax.numpy as jnp
@@ -137,6 +139,15 @@ def test_a_real_model(real_file, torch):
     conversation = [{"role": "user", "content": "Hi"}]
     text = lambda tokenizer: tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
     assert text(ours.tokenizer) == text(theirs)
+
+
+def test_ids_of_llama_cpp(real_file):
+    ours = specjax.load(real_file).tokenizer
+    texts = odd_texts(500, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
+    script = Path(__file__).parents[2] / "support" / "llama_cpp_ids.py"
+    command = [sys.executable, script, real_file]
+    lines = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, timeout=300).stdout
+    assert [ours.encode(text, add_special_tokens=False) for text in texts] == list(map(json.loads, lines.splitlines()))
 
 
 def test_a_real_model_converted(real_file, tmp_path, torch):
