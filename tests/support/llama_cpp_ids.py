@@ -15,7 +15,8 @@ if __name__ == "__main__":
     params.model.path = sys.argv[1]
     params.n_ctx = 256
     params.warmup = False
-    address = xllamacpp.Server(params).listening_address + "/tokenize"
+    server = xllamacpp.Server(params)  # it ends with its last name
+    address = server.listening_address + "/tokenize"
     for text in json.load(sys.stdin):
         request = Request(address, json.dumps({"content": text}).encode(), {"Content-Type": "application/json"})
         print(json.load(urlopen(request))["tokens"], flush=True)
