@@ -72,8 +72,13 @@ def compile_grammar(tokenizer, eos_ids: tuple[int, ...], vocab_size: int, kind: 
         raise RequestError(f"{kind} cannot be used: {short_reason(start.get_error())}; change it")
     grammar = Grammar(kind, start, frozenset(eos_ids), -(-vocab_size // 32))
     first = start.deep_copy()
-    allowed = np.frombuffer(first.compute_bitmask(), np.uint8)
-    if first.is_error() or not allowed.any():
+    allowed = np.flatnonzero(np.unpackbits(np.frombuffer(first.compute_bitmask(), np.uint8), bitorder="little"))
+    # Where no token spells the bytes that a grammar begins with, the library allows wrong tokens.
+    if (
+        first.is_error()
+        or not allowed.size
+        or not (first.is_accepting() or first.validate_tokens(allowed[:1].tolist()))
+    ):
         raise RequestError(f"{kind} cannot match over this vocabulary; change it, or use characters that tokens spell")
     return grammar
 
