@@ -20,10 +20,11 @@ from ..core.logit_adjustments import RowConstraints
 from ..errors import RequestError
 from .automaton import byte_automaton
 from .characters import distinct_rows
-from .grammar import Grammar, compile_grammar, schema_text
+from .grammar import Grammar, compile_grammar
 from .grammar_masks import RowGrammar, find_masks
 from .limits import MOST_CONSTRAINTS, TooLarge, check_limit
 from .pattern import Either, Pattern, literal, name_regex, read_regex, spell
+from .schema import schema_text
 from .token_table import TokenTable, add_class, stack_states, stack_tables, walk_tokens
 from .vocabulary import token_bytes
 

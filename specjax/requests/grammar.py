@@ -5,17 +5,13 @@ about a millisecond before the first token.
 """
 
 import dataclasses
-import json
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..core.checks import check_text, shorten
-from ..core.read_files import parse_json
 from ..errors import RequestError
-from .limits import MOST_GRAMMAR_PARTS, MOST_LEXER_STATES, check_limit
+from .limits import MOST_GRAMMAR_PARTS, MOST_LEXER_STATES
 from .vocabulary import token_bytes
 
 _JSON: Any = {"whitespace_pattern": r"( |\r?\n[ \t]{0,60})"}
@@ -81,24 +77,6 @@ def compile_grammar(tokenizer, eos_ids: tuple[int, ...], vocab_size: int, kind: 
     ):
         raise RequestError(f"{kind} cannot match over this vocabulary; change it, or use characters that tokens spell")
     return grammar
-
-
-def schema_text(schema: Mapping | str) -> str:
-    """A JSON schema as JSON text.
-
-    Raises RequestError for what is no JSON object, and for one that is too long or too deep.
-    """
-    if not isinstance(schema, str):
-        try:
-            schema = json.dumps(schema, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise RequestError(f"json_schema cannot be written as JSON ({error})") from None
-        except RecursionError:
-            raise RequestError("json_schema nests too deeply to be read; use fewer levels") from None
-    check_limit(len(schema), "LONGEST_GRAMMAR", f"json_schema: its length of {len(schema):,} characters", "shorten it")
-    if not isinstance(parse_json("json_schema", check_text(schema, "json_schema")), Mapping | bool):
-        raise RequestError(f"json_schema must be a JSON object, not {shorten(schema)}")
-    return schema
 
 
 def short_reason(error) -> str:

@@ -187,10 +187,23 @@ def test_a_failure_forbids_every_token_and_names_the_reason():
     [
         (dict(json_schema={"not": NULL}), 'Unimplemented keys: ["not"]'),
         (dict(json_schema={"type": "wheel"}), "Invalid type: wheel"),
-        (dict(json_schema="false"), "json_schema cannot be"),
+        (dict(json_schema="false"), "json_schema must be a JSON object"),
         (dict(json_schema={"type": "string", "minLength": 3, "maxLength": 2}), "Unsatisfiable schema"),
         (dict(json_schema={"type": "string", "pattern": "a(?!b)"}), "json_schema cannot be used"),
-        (dict(json_schema={"$ref": "#"}), "json_schema cannot match"),
+        (dict(json_schema={"$ref": "#"}), "requires itself without end"),
+        (
+            dict(json_schema={"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
+            "requires itself",
+        ),
+        (
+            dict(
+                json_schema={
+                    "$defs": {"a": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/a"}]}, "minItems": 1}},
+                    "$ref": "#/$defs/a",
+                }
+            ),
+            "requires itself",
+        ),
         (dict(json_schema={"$ref": "#/$defs/a"}), "json_schema cannot be used"),
         (dict(json_schema={"$ref": "https://example.com/schema"}), "json_schema cannot be used"),
         (dict(json_schema={"const": float("nan")}), "cannot be written as JSON"),

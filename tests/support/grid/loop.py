@@ -94,7 +94,8 @@ def grammar_rows(rows: int) -> list[RowGrammar | None]:
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
     compiled = [
-        compile_grammar(tokenizer, (END,), V, "regex", case.grammar) if case.grammar else None for case in CASES.values()
+        compile_grammar(tokenizer, (END,), V, "regex", case.grammar) if case.grammar else None
+        for case in CASES.values()
     ]
     return [one and RowGrammar(one) for one in compiled for _ in range(rows)]
 
