@@ -81,6 +81,7 @@ class RowKeywords(TypedDict, total=False):
     regex: Each[str | None]
     choices: Each[Sequence[str] | None]
     json_schema: Each[Mapping[str, Any] | str | None]
+    grammar: Each[str | None]
 
     max_tokens: Each[int]
     min_tokens: Each[int]
