@@ -260,6 +260,12 @@ FAMILIES |= {
     | GRANITE_FACTORS
     | dict(model_type="granitemoehybrid", mamba_n_heads=4, num_local_experts=0, shared_intermediate_size=12)
     | dict(layer_types=["attention"] * 2, position_embedding_type="rope"),
+    "granite4_hybrid": SHAPE
+    | FEW
+    | GRANITE_FACTORS
+    | dict(model_type="granitemoehybrid", num_local_experts=0, shared_intermediate_size=12, num_hidden_layers=3)
+    | dict(layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6)
+    | dict(mamba_expand=1, mamba_d_conv=3, mamba_proj_bias=True),
 }
 LLAMA4 = (
     SHAPE
