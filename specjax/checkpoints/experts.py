@@ -3,8 +3,8 @@
 Families store experts in four forms: a tensor for each matrix of each expert (Mixtral, Qwen), one
 tensor with the gates and one with the outputs of all experts (newer Qwen), or the same transposed,
 with the rows of gate and up projections alternating, and perhaps packed as MXFP4 (gpt-oss), or one
-behind the other (Llama 4). The tensors of GGUF files are stacks already. A stack looks like a safetensors slice [X, rows, columns],
-and reads only the rows and columns of its index.
+behind the other (Llama 4). The tensors of GGUF files are stacks already. A stack looks like a
+safetensors slice [X, rows, columns], and reads only the rows and columns of its index.
 """
 
 from collections.abc import Mapping, Sequence

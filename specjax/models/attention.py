@@ -56,7 +56,7 @@ class Seen(struct.PyTreeNode):
 
 
 def within(mask, first: jax.Array, row_positions: jax.Array):
-    """The mask, dense or ``Seen``, without rows before the position ``first`` [B, N] of each node."""
+    """The mask, dense or ``Seen``, without rows before each node's position ``first`` [B, N]."""
     if isinstance(mask, Seen):
         return mask.replace(first=first)
     return mask & (row_positions[:, None, :] >= first[:, :, None])
@@ -285,7 +285,8 @@ def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores,
         added = None if bias is None else bias.to(at[None])
         return merge(out, attend_to_part(q, keys, values, fresh, scores.softcap, added))
 
-    first = 0 if oldest is None else jnp.maximum(scores.first(jnp.min(length)), 0) // size
+    first = scores.first(jnp.min(length))
+    first = 0 if first is None else jnp.maximum(first, 0) // size
     last = (jnp.max(length) + size - 1) // size
     return lax.fori_loop(first, last, read_chunk, own)
 

@@ -1,6 +1,6 @@
-"""Llama 4, text: chunks of attention, layers without positions, and experts that scale their inputs.
+"""Llama 4, text: chunks of attention, layers without positions, experts with scaled inputs.
 
-Meta published the models without a paper. Layers without positions see all tokens.
+Meta published the models without a paper.
 """
 
 from ...errors import ConfigError

@@ -28,8 +28,8 @@ class AttentionConfig(MixerConfig):
         together.
       norm_after: whether queries and keys are normed after they are rotated.
       plain_qk_norm: whether each head's queries and keys are normed, without weights (Llama 4).
-      temperature: t and a of a factor on queries that grows with their position p (Llama 4; Nakanishi
-        2025, arXiv 2501.19399), 1 + a log(1 + floor((p + 1) / t)); None for no factor.
+      temperature: t and a of a factor on queries that grows with their position p, 1 + a log(1 +
+        floor((p + 1) / t)) (Llama 4; Nakanishi 2025, arXiv 2501.19399); None for no factor.
       value_norm: whether each head's values are normed, without weights.
       keys_as_values: whether the values are the keys before norm and rotation.
       sinks: whether each query head has a sink, see ``attention.attend``.

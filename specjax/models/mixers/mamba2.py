@@ -125,7 +125,7 @@ class Mamba2(nnx.Module):
         return jax.nn.silu(y)
 
     def _read(self, mixed, steps, past: DeltaState, rows: DeltaRows, mask):
-        """The outputs of the heads float32 [B, N, K, H / K * P]; B, updates and decays of the nodes.
+        """Outputs of the heads float32 [B, N, K, H / K * P]; B, updates and decays of the nodes.
 
         ``steps``: float32 [B, H, N], before their bias and softplus.
         """
