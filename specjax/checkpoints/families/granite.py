@@ -133,7 +133,7 @@ GRANITE = Family(
 GRANITE4 = Family(
     "granitemoehybrid",
     "GraniteMoeHybridForCausalLM",
-    "Granite 4.0 350M, 1B and Micro, and the hybrids H-350M, H-1B and H-Micro",
+    "Granite 4.0 350M, 1B and Micro, and H-350M, H-1B and H-Micro",
     {name: field for name, field in _OPTIONS.items() if name != "intermediate_size"}
     | _MAMBA
     | {
